@@ -1,0 +1,41 @@
+# Every target sets up what it needs. `make demo` and `make test` are the two that matter.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+# Bytecode halves the start of every command; some machines switch it off.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-slow check bench docs clean coverage
+
+$(STAMP): pyproject.toml scripts/setup $(wildcard scripts/bin/*) scripts/launcher.sh
+	PYTHON=$(PYTHON) scripts/setup $(VENV)
+	@touch $(STAMP)
+
+demo: $(STAMP)           ## start a daemon, run a small pipeline, show it, stop
+	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo
+
+check: $(STAMP)          ## format, lint, types, import rules: under a minute
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(STAMP) check     ## everything that runs in minutes
+	$(BIN)/pytest -n 4 -m "not slow and not gpu" tests
+
+test-slow: $(STAMP)      ## kills, soaks, long searches
+	$(BIN)/pytest -m "slow and not gpu" tests
+
+coverage: $(STAMP)
+	$(BIN)/coverage run -m pytest -q -m "not slow and not gpu" tests/unit tests/property
+	$(BIN)/coverage combine -q && $(BIN)/coverage report
+
+bench: $(STAMP)          ## side by side with the peers on this machine
+	benchmarks/run
+
+docs: $(STAMP)           ## regenerate the parts of docs/ that come from code
+	$(BIN)/python scripts/gen_docs.py
+
+clean:
+	rm -rf $(VENV) .bench .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,9 @@
+"""`python -m gflow PROGRAM …`: the way in where the shell scripts of the wheel are not installed."""
+
+import sys
+
+from gflow.client.fast import main
+
+if __name__ == "__main__":
+    program = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1].startswith("g") else "gflow"
+    main(program)

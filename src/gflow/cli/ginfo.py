@@ -1,0 +1,22 @@
+"""ginfo: the GPUs and who has them."""
+
+from __future__ import annotations
+
+import sys
+
+from gflow.cli import call
+from gflow.options import help
+from gflow.options.parse import parse
+from gflow.options.table import COMMON, JSON
+
+OPTIONS = (JSON, *COMMON)
+
+
+def run(words: list[str]) -> int:
+    values, _ = parse(words, OPTIONS)
+    if "help" in values:
+        sys.stdout.write(
+            help.render("ginfo [--json]", "Show the GPUs of this machine and who has them.", OPTIONS)
+        )
+        return 0
+    return call.show("/info", as_json="json" in values)

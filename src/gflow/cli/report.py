@@ -1,0 +1,31 @@
+"""How a command that failed says so: one sentence, a hint, the right exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gflow.errors import GflowError, Unreachable
+
+
+def report(program: str, error: Exception, words: list[str]) -> int:
+    """Print the error; its exit code. `--json` gets an object on stdout."""
+    if isinstance(error, ConnectionError):
+        error = Unreachable(hint="start it with: gflowd up")
+    if isinstance(error, BrokenPipeError):
+        return 1
+    if not isinstance(error, GflowError):
+        raise error
+    if "--json" in words:
+        import json
+
+        detail = {"code": error.code, "message": error.message, "hint": error.hint}
+        sys.stdout.write(json.dumps({"error": detail}) + "\n")
+    else:
+        sys.stderr.write(f"{program}: {error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
+        sys.stderr.flush()
+    return error.exit_code
+
+
+def is_terminal() -> bool:
+    return os.isatty(1)

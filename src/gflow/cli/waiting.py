@@ -1,0 +1,32 @@
+"""Waiting for jobs, across restarts of the daemon, and the exit code a job passes on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gflow.cli import call
+
+CODES = {"Timeout": 124, "Cancelled": 130}
+
+
+def wait_for(job: str) -> dict[str, Any]:
+    """The job once it is final. A daemon that restarts meanwhile is asked again."""
+    while True:
+        try:
+            answer = call.get(call.job_path(job, "/wait"))
+            final: dict[str, Any] = answer["jobs"][0]
+            return final
+        except ConnectionError:
+            time.sleep(0.1)
+
+
+def exit_code_of(job: dict[str, Any]) -> int:
+    """What a command that stands for this job leaves with."""
+    if job["state"] in CODES:
+        return CODES[job["state"]]
+    if job["signal"]:
+        return 128 + int(job["signal"])
+    if job["exit_code"] is not None:
+        return int(job["exit_code"])
+    return 125

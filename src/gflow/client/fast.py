@@ -1,0 +1,273 @@
+"""The hot path of the command line: `gbatch` in a few milliseconds of Python.
+
+Imports only builtin C modules and the option table: no os, json, socket or re. The daemon
+renders the text; this prints its bytes. Whatever is not a plain submission goes to
+`gflow.cli`, which may take its time.
+"""
+
+from __future__ import annotations
+
+import posix
+import sys
+from _json import encode_basestring_ascii as quote
+from _socket import AF_UNIX, SOCK_STREAM, socket
+from binascii import b2a_base64
+from typing import TYPE_CHECKING
+
+from gflow.options import paths
+from gflow.options.parse import parse
+from gflow.options.table import GBATCH, JOB
+
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+# Characters that make a single argument a shell line rather than a program's name.
+SHELL = set(" \t\n;&|<>()$`\\\"'*?[]{}~#!=")
+RECEIVE = 1 << 16
+
+
+def main(program: str) -> NoReturn:
+    """Entry of all command lines. Ends the process."""
+    words = sys.argv[1:]
+    try:
+        code = submit(words) if program == "gbatch" else None
+        if code is None:
+            from gflow.cli.main import main as slow
+
+            code = slow(program, words)
+    except Exception as error:
+        from gflow.cli.report import report
+
+        code = report(program, error, words)
+    except KeyboardInterrupt:
+        code = 130
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End at once: nothing is left to clean up, and finding that out takes a millisecond."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        code = code or 1
+    posix._exit(code)
+
+
+# ---------------------------------------------------------------- submit
+
+
+def submit(words: list[str]) -> int | None:
+    """Submit one job and print the answer. None: this is not a plain submission."""
+    if words and words[0] in ("completion", "new"):
+        return None
+    values, command = parse(words, GBATCH, until_word=True)
+    if values.keys() & {"help", "version", "wait", "json"}:
+        return None
+    if not command or (len(command) == 1 and not is_program(command[0])):
+        return None
+    token = posix.urandom(16).hex()
+    body = submission(token, job_body(values, command))
+    status, headers, answer = deliver(body, target(values))
+    return show(status, headers, answer)
+
+
+def target(values: dict[str, Any]) -> str:
+    """The path to POST to: how the answer is to be worded."""
+    if "parsable" in values:
+        return "/jobs?parsable"
+    return "/jobs?named" if posix.isatty(1) else "/jobs"
+
+
+def is_program(word: str) -> bool:
+    """Whether a single argument can only be the name of a program on PATH."""
+    if "/" in word or SHELL.intersection(word) or is_file(word):
+        return False
+    return any(can_execute(folder + "/" + word) for folder in (getenv("PATH") or "").split(":"))
+
+
+def job_body(values: dict[str, Any], command: list[str], script: str = "") -> str:
+    """One job of a submission as JSON. `script`: further members, already JSON."""
+    options = {name: value for name, value in values.items() if name in JOB_NAMES}
+    parts = (
+        '"command":' + dumps(command),
+        '"cwd":' + dumps(working_folder()),
+        f'"umask":{umask()}',
+        '"environ":"' + base64(environment()) + '"',
+        '"options":' + dumps(options),
+    )
+    return "{" + ",".join(parts) + script + "}"
+
+
+def submission(token: str, job: str) -> bytes:
+    return f'{{"token":"{token}","jobs":[{job}]}}'.encode()
+
+
+def deliver(body: bytes, path: str) -> tuple[int, bytes, bytes]:
+    """POST a submission; if the answer is lost, once more with the same token."""
+    try:
+        return request("POST", path, body)
+    except ConnectionError:
+        import time
+
+        for _ in range(40):  # the daemon may be restarting
+            try:
+                return request("POST", path, body)
+            except ConnectionError:
+                time.sleep(0.05)
+        return request("POST", path, body)
+
+
+JOB_NAMES = {option.name for option in JOB}
+
+
+def working_folder() -> str:
+    """The shell's own name for this folder if it is right (links kept), else the kernel's."""
+    shown = getenv("PWD") or ""
+    try:
+        if shown.startswith("/"):
+            mine, here = posix.stat(shown), posix.stat(".")
+            if (mine.st_dev, mine.st_ino) == (here.st_dev, here.st_ino):
+                return shown
+        return posix.getcwd()
+    except OSError:
+        from gflow.errors import UsageError
+
+        raise UsageError(
+            "the current folder does not exist any more", hint="cd somewhere else first"
+        ) from None
+
+
+def umask() -> int:
+    old = posix.umask(0o077)
+    posix.umask(old)
+    return old
+
+
+def environment() -> bytes:
+    return b"\0".join(name + b"=" + value for name, value in posix.environ.items())
+
+
+# ---------------------------------------------------------------- HTTP
+
+
+def request(
+    method: str, path: str, body: bytes = b"", accept: str = "text/plain"
+) -> tuple[int, bytes, bytes]:
+    """One exchange with the daemon: status, raw headers, body."""
+    sock = connect()
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: gflow\r\nAccept: {accept}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    sock.sendall(head.encode() + body)
+    received = []
+    while chunk := sock.recv(RECEIVE):
+        received.append(chunk)
+    sock.close()
+    headers, found, content = b"".join(received).partition(b"\r\n\r\n")
+    if not found:
+        raise ConnectionResetError("the daemon hung up before it answered")
+    return int(headers[9:12]), headers, content
+
+
+def connect() -> socket:
+    """A connection to the first daemon that is there for us."""
+    path = find_socket()
+    sock = socket(AF_UNIX, SOCK_STREAM)
+    try:
+        if len(path) <= paths.SOCKET_PATH_MAX:
+            sock.connect(path)
+        else:
+            folder, _, name = path.rpartition("/")
+            fd = posix.open(folder, posix.O_PATH | posix.O_CLOEXEC)
+            sock.connect(f"/proc/self/fd/{fd}/{name}")
+            posix.close(fd)
+    except ConnectionError:
+        raise ConnectionRefusedError(path) from None
+    except OSError as error:
+        unreachable(path, error)
+    return sock
+
+
+def find_socket() -> str:
+    """$GFLOW_SOCKET, the system's daemon, or one's own."""
+    chosen = getenv("GFLOW_SOCKET")
+    if chosen:
+        return chosen
+    if exists(paths.SYSTEM_SOCKET):
+        return paths.SYSTEM_SOCKET
+    try:
+        fd = posix.open(paths.address_file(getenv), posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return paths.own_socket(getenv)
+    address = posix.read(fd, 4096).decode(errors="surrogateescape").strip()
+    posix.close(fd)
+    return address
+
+
+def unreachable(path: str, error: OSError) -> NoReturn:
+    from gflow.errors import Forbidden, Unreachable
+
+    if isinstance(error, PermissionError):
+        raise Forbidden(f"the gflow daemon at {path} belongs to somebody else") from None
+    raise Unreachable(hint="start it with: gflowd up") from None
+
+
+def show(status: int, headers: bytes, body: bytes) -> int:
+    """Print an answer; the exit code it stands for."""
+    if status < 400:
+        write(1, body)
+        return 0
+    write(2, b"gflow: " + body)
+    at = headers.find(b"\r\nx-gflow-exit: ")
+    return int(headers[at + 16 : at + 18].strip() or 1) if at >= 0 else 1
+
+
+def write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[posix.write(fd, data) :]
+
+
+# ---------------------------------------------------------------- small things without os and json
+
+
+def getenv(name: str) -> str | None:
+    value = posix.environ.get(name.encode())
+    return None if value is None else value.decode(errors="surrogateescape")
+
+
+def exists(path: str) -> bool:
+    try:
+        posix.stat(path)
+    except OSError:
+        return False
+    return True
+
+
+def is_file(path: str) -> bool:
+    """Whether `path` names something that is not a folder."""
+    try:
+        return posix.stat(path).st_mode & 0o170000 != 0o040000
+    except (OSError, ValueError):
+        return False
+
+
+def can_execute(path: str) -> bool:
+    return posix.access(path, posix.X_OK) and is_file(path)
+
+
+def base64(data: bytes) -> str:
+    return b2a_base64(data, newline=False).decode()
+
+
+def dumps(value: Any) -> str:
+    """JSON of what options are made of."""
+    if isinstance(value, str):
+        return str(quote(value))
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{quote(name)}:{dumps(item)}" for name, item in value.items()) + "}"
+    return "[" + ",".join(map(dumps, value)) + "]"

@@ -1,0 +1,46 @@
+"""What the engine decided. The daemon first makes it durable, then carries it out."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gflow.core.ids import JobKey
+from gflow.core.model import Job
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """Base of all effects."""
+
+
+class Save(Effect, frozen=True):
+    """This job changed and must be durable before anybody hears of it."""
+
+    job: Job
+
+
+class Accepted(Effect, frozen=True):
+    """The answer to a submission: the new jobs, in the order asked."""
+
+    keys: tuple[JobKey, ...]
+
+
+class Start(Effect, frozen=True):
+    """Launch this attempt."""
+
+    key: JobKey
+    attempt: int
+
+
+class Stop(Effect, frozen=True):
+    """Stop contract: TERM, grace, KILL of everything the job started; `now` skips the grace."""
+
+    key: JobKey
+    attempt: int
+    now: bool = False
+
+
+class Forget(Effect, frozen=True):
+    """The end of this attempt is recorded here: the runner may drop its own record."""
+
+    key: JobKey
+    attempt: int

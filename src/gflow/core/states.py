@@ -1,0 +1,52 @@
+"""The job's state machine. Everything that decides whether a transition exists is in this file.
+
+Theory of operation
+-------------------
+A job is submitted Queued. It stays Queued while anything keeps it from starting; what
+that is, is a *reason*, never another state. Hold is the one state in which a job waits
+because a person said so.
+
+Starting is one transition, Queued -> Running, and it raises `attempt` by one. An attempt
+starts at most once: the number is committed before anything is launched, and the runner
+takes a file of that name exclusively before it runs the job.
+
+Only the end of the processes ends a Running job. A cancel or a time limit therefore does
+not change the state: it sets `stopping` to the state the job will end in, and the job
+stays Running (shown as CG) until nothing of it lives. Then it takes that state.
+
+Nothing leaves a final state. Doing a job again makes a new job.
+
+Where a job of each state is found:
+    Queued     `State.jobs`, and in `State.ready` once nothing but resources is missing
+    Hold       `State.jobs`
+    Running    `State.jobs`; its GPUs in `State.holders`
+    (final)    in the store only
+
+Rules of this file: it knows no engine, no clock and no user; adding a state means adding
+rows here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from gflow.core.model import Job, JobState
+from gflow.errors import TransitionError
+
+_S = JobState
+
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    _S.QUEUED: frozenset({_S.RUNNING, _S.HOLD, _S.CANCELLED}),
+    _S.HOLD: frozenset({_S.QUEUED, _S.CANCELLED}),
+    _S.RUNNING: frozenset({_S.FINISHED, _S.FAILED, _S.CANCELLED, _S.TIMEOUT}),
+    _S.FINISHED: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.CANCELLED: frozenset(),
+    _S.TIMEOUT: frozenset(),
+}
+
+
+def move(job: Job, to: JobState, reason: str = "") -> None:
+    """Take one transition of the table; the only place where `job.state` changes."""
+    if to not in TRANSITIONS[job.state]:
+        raise TransitionError(f"job {job.label} cannot go from {job.state.value} to {to.value}")
+    job.state = to
+    job.reason = reason

@@ -1,0 +1,34 @@
+"""One way to answer: text for the command line, JSON for programs, problems for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.errors import GflowError
+from gflow.wire.views import encode, problem
+
+
+def answer(request: Request, data: Any, text: Callable[[], str], status: int = 200) -> Response:
+    """`text()` if the caller asked for text, else `data` as JSON."""
+    if wants_text(request):
+        return Response(text(), status, media_type="text/plain; charset=utf-8")
+    return Response(encode(data), status, media_type="application/json")
+
+
+def wants_text(request: Request) -> bool:
+    return request.headers.get("accept", "").startswith("text/plain")
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """A refusal, with the exit code for the shells."""
+    assert isinstance(error, GflowError)
+    headers = {"x-gflow-exit": str(error.exit_code)}
+    if wants_text(request):
+        lines = [error.message] + ([error.hint] if error.hint else [])
+        text = "".join(line + "\n" for line in lines)
+        return Response(text, error.http_status, headers, media_type="text/plain; charset=utf-8")
+    return Response(encode(problem(error)), error.http_status, headers, media_type="application/problem+json")

@@ -1,0 +1,49 @@
+"""The routes, in one list."""
+
+from __future__ import annotations
+
+import os
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gflow.daemon.api import jobs, machine
+from gflow.daemon.api.answers import on_error
+from gflow.daemon.api.people import user_name
+from gflow.daemon.context import Context
+from gflow.errors import Forbidden, GflowError
+
+ROUTES = [
+    Route("/jobs", jobs.submit, methods=["POST"]),
+    Route("/jobs", jobs.listing, methods=["GET"]),
+    Route("/jobs/cancel", jobs.cancel, methods=["POST"]),
+    Route("/jobs/{job}", jobs.show, methods=["GET"]),
+    Route("/jobs/{job}/wait", jobs.wait, methods=["GET"]),
+    Route("/jobs/{job}/log", jobs.log_place, methods=["GET"]),
+    Route("/info", machine.info, methods=["GET"]),
+    Route("/status", machine.status, methods=["GET"]),
+    Route("/health", machine.health, methods=["GET"]),
+]
+
+
+def make_app(context: Context) -> ASGIApp:
+    app = Starlette(routes=ROUTES, exception_handlers={GflowError: on_error})
+    app.state.context = context
+    return _OwnUserOnly(app)
+
+
+class _OwnUserOnly:
+    """A user's daemon serves that user (and root, who could read its memory anyway)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["state"]["uid"] not in (os.getuid(), 0):
+            owner = user_name(os.getuid())
+            response = await on_error(Request(scope), Forbidden(f"this gflow daemon serves {owner} only"))
+            await response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)

@@ -1,0 +1,61 @@
+"""HTTP on a Unix socket: uvicorn's protocol, plus the uid that the kernel vouches for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gflow.errors import Refused
+from gflow.options.paths import SOCKET_PATH_MAX
+
+_UCRED = struct.Struct("3i")
+BACKLOG = 1024
+
+
+class PeerProtocol(HttpToolsProtocol):
+    """One connection, with the identity of its other end in `scope["state"]["uid"]`."""
+
+    def connection_made(self, transport: Any) -> None:
+        sock = transport.get_extra_info("socket")
+        _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        self.app_state = {"uid": uid}
+        super().connection_made(transport)
+
+
+async def serve(listener: socket.socket, app: ASGIApp) -> asyncio.Server:
+    """Serve `app` on `listener`. Not uvicorn's own server: that one wakes ten times a second."""
+    config = uvicorn.Config(
+        app, http=PeerProtocol, lifespan="off", log_config=None, access_log=False, ws="none"
+    )
+    config.load()
+    make = partial(PeerProtocol, config=config, server_state=ServerState(), app_state={})
+    return await asyncio.get_running_loop().create_unix_server(make, sock=listener, backlog=BACKLOG)
+
+
+def bind(path: Path) -> socket.socket:
+    """A listening socket at `path`, 0600, in a folder of our own. The data folder's lock is already ours."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.parent.stat().st_uid != os.getuid():
+        raise Refused(f"{path.parent} belongs to somebody else, so no socket can be made there")
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        # A path of any length fits when it is reached through an open folder.
+        name = str(path) if len(str(path)) <= SOCKET_PATH_MAX else f"/proc/self/fd/{folder}/{path.name}"
+        sock.bind(name)
+    finally:
+        os.close(folder)
+    path.chmod(0o600)
+    sock.listen(BACKLOG)
+    return sock

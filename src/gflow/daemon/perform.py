@@ -1,0 +1,92 @@
+"""Carries out what the engine decided, after it is durable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import lru_cache, singledispatchmethod
+
+from gflow.core.effects import Effect, Forget, Start, Stop
+from gflow.core.model import Job
+from gflow.core.state import State
+from gflow.daemon.settings import Settings
+from gflow.faults import point
+from gflow.store.port import Store
+from gflow.targets.local.leftovers import TAG
+from gflow.targets.local.target import LocalTarget, Order, Run
+
+
+class Performer:
+    """Effects in, calls to the target out."""
+
+    def __init__(
+        self, settings: Settings, store: Store, target: LocalTarget, state: Callable[[], State]
+    ) -> None:
+        self._settings = settings
+        self._target = target
+        self._state = state
+        self._blob = lru_cache(maxsize=64)(store.blob)
+
+    def __call__(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._do(effect)
+
+    @singledispatchmethod
+    def _do(self, effect: Effect) -> None:
+        """Effects that only the commit and the answer are about need no act."""
+
+    @_do.register
+    def _start(self, effect: Start) -> None:
+        job = self._state().jobs[effect.key]
+        point("start.before-order")
+        self._target.start(self.order(job))
+        point("start.after-order")
+
+    @_do.register
+    def _stop(self, effect: Stop) -> None:
+        self._target.stop(Run(effect.key, effect.attempt), now=effect.now)
+
+    @_do.register
+    def _forget(self, effect: Forget) -> None:
+        point("forget.before")
+        self._target.forget(Run(effect.key, effect.attempt))
+        point("forget.after")
+
+    def order(self, job: Job) -> Order:
+        """Everything a shim needs to run this attempt."""
+        spec = job.spec
+        run = Run(job.key, job.attempt)
+        return Order(
+            run=run,
+            command=spec.command,
+            script=self._blob(spec.script) if spec.script else None,
+            script_path=spec.script_path,
+            environ=self._blob(spec.environ) if spec.environ else b"",
+            extra=self._environment(job, run),
+            cwd=spec.cwd,
+            umask=spec.umask,
+            log=str(log_path(self._settings, job)),
+            grace_s=self._settings.grace_s,
+        )
+
+    def _environment(self, job: Job, run: Run) -> dict[bytes, bytes]:
+        """What gflow adds to the submitter's environment."""
+        devices = ",".join(map(str, job.gpu_ids))
+        variables = {
+            "GFLOW_JOB_ID": job.label,
+            "GFLOW_JOB_NAME": job.name,
+            "GFLOW_ATTEMPT": str(job.attempt),
+            "GFLOW_RESTART_COUNT": str(job.attempt - 1),
+            "GFLOW_GPUS": str(job.spec.gpus),
+            # Empty without --gpus: a job sees only the GPUs that it was given.
+            "CUDA_VISIBLE_DEVICES": devices,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            TAG: str(self._settings.run_dir / run.name),
+        }
+        if job.spec.script_path:
+            variables["GFLOW_SCRIPT"] = job.spec.script_path
+        return {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
+
+
+def log_path(settings: Settings, job: Job) -> str:
+    return str(settings.logs / f"{job.label}.log")

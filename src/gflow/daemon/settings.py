@@ -1,0 +1,45 @@
+"""What a daemon is started with: folders from the environment, the rest from flags."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from gflow.core.model import Gpu
+from gflow.gpu.simulated import simulated_gpus
+from gflow.options import paths
+
+
+class Settings(msgspec.Struct, kw_only=True, frozen=True):
+    """Everything the daemon needs to know before it starts."""
+
+    data: Path
+    socket: Path
+    gpus: tuple[Gpu, ...] = ()
+    cpus: int = 1
+    grace_s: float = 30.0
+    paranoid: bool = False
+
+    @property
+    def run_dir(self) -> Path:
+        return self.data / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.data / "logs"
+
+
+def from_environment(simulate_gpus: str = "", cpus: int = 0, *, paranoid: bool = False) -> Settings:
+    """Settings of this user's daemon; flags win over `GFLOW_…` variables."""
+    get = os.environ.get
+    simulate = simulate_gpus or get("GFLOW_SIMULATE_GPUS") or ""
+    slots = cpus or int(get("GFLOW_DAEMON__CPUS") or 0) or len(os.sched_getaffinity(0))
+    return Settings(
+        data=Path(paths.data_dir(get)),
+        socket=Path(paths.own_socket(get)),
+        gpus=simulated_gpus(simulate) if simulate else (),
+        cpus=slots,
+        paranoid=paranoid,
+    )

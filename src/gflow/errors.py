@@ -1,0 +1,76 @@
+"""The one error base. A class carries all that a shell needs to report it.
+
+The docstring of a class is its default message. Shells map `exit_code` and
+`http_status`; they never re-word a message.
+"""
+
+from __future__ import annotations
+
+
+class GflowError(Exception):
+    """Something went wrong inside gflow."""
+
+    code = "internal"
+    http_status = 500
+    exit_code = 1
+
+    def __init__(self, message: str | None = None, *, hint: str = "") -> None:
+        self.message = message or (type(self).__doc__ or "").strip()
+        self.hint = hint
+        super().__init__(self.message)
+
+
+class UsageError(GflowError):
+    """The request cannot be understood."""
+
+    code = "usage"
+    http_status = 400
+    exit_code = 2
+
+
+class Refused(GflowError):
+    """The request is understood and refused."""
+
+    code = "refused"
+    http_status = 409
+
+
+class NotFound(GflowError):
+    """No such job."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class Forbidden(GflowError):
+    """This belongs to somebody else."""
+
+    code = "forbidden"
+    http_status = 403
+
+
+class Unreachable(GflowError):
+    """The gflow daemon is not running."""
+
+    code = "unreachable"
+    http_status = 503
+    exit_code = 3
+
+
+class ReadOnly(GflowError):
+    """The daemon cannot write its database, so it takes no changes until it can."""
+
+    code = "read_only"
+    http_status = 503
+
+
+class StoreError(GflowError):
+    """The database cannot be used."""
+
+    code = "store"
+
+
+class TransitionError(GflowError):
+    """The engine was asked for a change that the state table does not know."""
+
+    code = "transition"

@@ -1,0 +1,1 @@
+"""The GPUs of this machine: found, or simulated and marked as such."""

@@ -1,0 +1,31 @@
+"""`--help`, written from the table. Loaded only when somebody asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gflow.options.table import Option
+
+WIDTH = 26
+
+
+def render(usage: str, about: str, table: tuple[Option, ...], examples: str = "") -> str:
+    """The help page of one command: usage, what it is for, options, examples."""
+    lines = [f"usage: {usage}", "", about.strip(), ""]
+    if table:
+        lines.append("options:")
+        lines.extend(_line(option) for option in table)
+    if examples:
+        lines += ["", "examples:"]
+        lines += ["  " + line for line in examples.strip().splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _line(option: Option) -> str:
+    names = [f"-{option.short}"] if option.short else []
+    names.append(f"--{option.name}")
+    left = ", ".join(names) + (f" {option.metavar}" if option.metavar else "")
+    left = f"  {left}" if option.short else f"      {left}"
+    gap = left.ljust(WIDTH) if len(left) < WIDTH else left + "\n" + " " * WIDTH
+    return f"{gap}{option.help}"

@@ -1,0 +1,78 @@
+"""One parser for every command line of gflow, driven by a table of options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gflow.options.values import read, refuse
+
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+    from gflow.options.table import Option
+
+
+def parse(
+    words: list[str], table: tuple[Option, ...], *, until_word: bool = False
+) -> tuple[dict[str, Any], list[str]]:
+    """Split `words` into option values (by option name) and the words that are left.
+
+    With `until_word` options end at the first word that is not one: the rest is
+    somebody else's command line.
+    """
+    spelled = spellings(table)
+    values: dict[str, Any] = {}
+    rest: list[str] = []
+    queue = list(reversed(words))
+    while queue:
+        word = queue.pop()
+        if word == "--":
+            rest.extend(reversed(queue))
+            break
+        if word == "-" or not word.startswith("-"):
+            rest.append(word)
+            if until_word:
+                rest.extend(reversed(queue))
+                break
+            continue
+        option, value = _split(word, spelled, table)
+        if value is None and not option.is_flag:
+            if not queue:
+                refuse(f"--{option.name} needs a value")
+            value = queue.pop()
+        values[option.name] = read(option, True if value is None else value)
+    return values, rest
+
+
+def spellings(table: tuple[Option, ...]) -> dict[str, Option]:
+    """Every way to write every option: `--gpus`, `--gres`, `-g`."""
+    spelled: dict[str, Option] = {}
+    for option in table:
+        spelled["--" + option.name] = option
+        for alias in option.aliases:
+            spelled["--" + alias] = option
+        if option.short:
+            spelled["-" + option.short] = option
+    return spelled
+
+
+def _split(word: str, spelled: dict[str, Option], table: tuple[Option, ...]) -> tuple[Option, str | None]:
+    """`--gpus=2`, `--gpus`, `-g2` or `-g` to the option and the value that was glued to it."""
+    if word.startswith("--"):
+        name, equals, value = word.partition("=")
+        glued = value if equals else None
+    else:
+        name, glued = word[:2], word[2:] or None
+    option = spelled.get(name)
+    if option is None:
+        _unknown(name, spelled)
+    if glued is not None and option.is_flag:
+        refuse(f"{name} takes no value")
+    return option, glued
+
+
+def _unknown(name: str, spelled: dict[str, Option]) -> NoReturn:
+    import difflib
+
+    close = difflib.get_close_matches(name, spelled, n=1)
+    refuse(f"unknown option {name!a}", f"did you mean {close[0]}?" if close else "see --help")

@@ -1,0 +1,46 @@
+"""Where things live, from HOME and the XDG variables. One answer for client and daemon.
+
+`get` reads the environment (`os.environ.get`, or the client's cheaper reader), so that
+several daemons can live side by side.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Getenv = Callable[[str], str | None]
+
+SYSTEM_SOCKET = "/run/gflow/gflowd.sock"
+# sun_path holds 108 bytes; longer paths go through an open folder instead.
+SOCKET_PATH_MAX = 100
+
+
+def data_dir(get: Getenv) -> str:
+    return _xdg(get, "XDG_DATA_HOME", "/.local/share") + "/gflow"
+
+
+def config_file(get: Getenv) -> str:
+    return get("GFLOW_CONFIG_FILE") or _xdg(get, "XDG_CONFIG_HOME", "/.config") + "/gflow/gflow.toml"
+
+
+def own_socket(get: Getenv) -> str:
+    """Where a user's daemon listens."""
+    runtime = get("XDG_RUNTIME_DIR")
+    return (runtime + "/gflow" if runtime else data_dir(get)) + "/gflowd.sock"
+
+
+def address_file(get: Getenv) -> str:
+    """The daemon writes its socket's path here: XDG_RUNTIME_DIR differs in cron, sudo and jobs."""
+    return data_dir(get) + "/address"
+
+
+def log_dir(get: Getenv) -> str:
+    return data_dir(get) + "/logs"
+
+
+def _xdg(get: Getenv, variable: str, below_home: str) -> str:
+    folder = get(variable)
+    return folder if folder and folder.startswith("/") else (get("HOME") or "/") + below_home

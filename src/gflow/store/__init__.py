@@ -1,0 +1,1 @@
+"""Durable state: one SQLite file, one writer, committed state for everybody who reads."""

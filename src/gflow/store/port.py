@@ -1,0 +1,60 @@
+"""What the daemon needs of a store, and what one commit holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from gflow.core.ids import JobKey
+from gflow.core.model import Job, JobState
+
+
+class Submission(NamedTuple):
+    """One accepted submission: the token its client made, and the jobs it became."""
+
+    uid: int
+    token: str
+    keys: tuple[JobKey, ...]
+    at: float
+
+
+class Changes(msgspec.Struct):
+    """Everything that one turn of the loop makes durable, together."""
+
+    jobs: dict[JobKey, Job] = msgspec.field(default_factory=dict)
+    submissions: list[Submission] = msgspec.field(default_factory=list)
+    blobs: dict[str, bytes] = msgspec.field(default_factory=dict)
+    next_number: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs or self.submissions or self.blobs)
+
+
+class Loaded(NamedTuple):
+    """What a daemon starts from."""
+
+    jobs: list[Job]
+    outcomes: dict[JobKey, JobState]
+    recent: list[tuple[int, JobKey]]
+    next_number: int
+
+
+class Store(Protocol):
+    """Durable state. `commit` returns only when the disk has it; reads see commits only."""
+
+    def load(self) -> Loaded: ...
+    def commit(self, changes: Changes) -> None: ...
+    def job(self, key: JobKey) -> Job | None: ...
+    def jobs(self, *, active: bool, uid: int | None = None, limit: int = 0) -> Iterable[Job]: ...
+    def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]: ...
+    def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None: ...
+    def blob(self, address: str) -> bytes: ...
+    def close(self) -> None: ...
+
+
+def address_of(content: bytes) -> str:
+    """The content address of a blob."""
+    return hashlib.blake2b(content, digest_size=20).hexdigest()

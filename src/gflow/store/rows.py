@@ -1,0 +1,73 @@
+"""A job as a row of the `jobs` table, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gflow.core.ids import JobKey
+from gflow.core.model import Job, JobState, Spec
+
+COLUMNS = (
+    "key", "uid", "user", "state", "reason", "attempt", "gpu_ids", "submitted_at", "started_at",
+    "started_boot", "finished_at", "exit_code", "signal", "stopping", "target", "spec",
+)  # fmt: skip
+
+UPSERT = (
+    f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
+    "ON CONFLICT (key) DO UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[1:])
+)
+SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
+
+_encode_spec = msgspec.json.Encoder().encode
+_decode_spec = msgspec.json.Decoder(Spec).decode
+_STATES = {state.value: state for state in JobState}
+
+
+def to_row(job: Job) -> tuple[Any, ...]:
+    return (
+        job.key,
+        job.uid,
+        job.user,
+        job.state.value,
+        job.reason,
+        job.attempt,
+        ",".join(map(str, job.gpu_ids)),
+        job.submitted_at,
+        job.started_at,
+        job.started_boot,
+        job.finished_at,
+        job.exit_code,
+        job.signal,
+        job.stopping.value if job.stopping else None,
+        job.target,
+        _encode_spec(job.spec).decode(),
+    )
+
+
+def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
+    """The job of a row. `specs` shares equal specs between the jobs of one read."""
+    (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at,
+     started_boot, finished_at, exit_code, signal, stopping, target, text) = row  # fmt: skip
+    spec = specs.get(text)
+    if spec is None:
+        spec = specs[text] = _decode_spec(text)
+    return Job(
+        key=JobKey(key),
+        spec=spec,
+        uid=uid,
+        user=user,
+        submitted_at=submitted_at,
+        state=_STATES[state],
+        reason=reason,
+        attempt=attempt,
+        gpu_ids=tuple(map(int, gpu_ids.split(","))) if gpu_ids else (),
+        started_at=started_at,
+        started_boot=started_boot,
+        finished_at=finished_at,
+        exit_code=exit_code,
+        signal=signal,
+        stopping=_STATES[stopping] if stopping else None,
+        target=target,
+    )

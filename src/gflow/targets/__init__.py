@@ -1,0 +1,1 @@
+"""Where jobs run: `local` on this machine, others behind the same port."""

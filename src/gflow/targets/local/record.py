@@ -1,0 +1,127 @@
+"""The run record: one file per attempt, which is its lock, its identity and its end.
+
+The shim makes the file exclusively (so an attempt starts at most once, whoever asks),
+holds its flock for as long as anything of the job lives, and appends three lines: who it
+is, which process is the job, how the job ended. Whoever gets the lock knows that the shim
+is gone. A line counts only if it is whole.
+
+A daemon that finds an unlocked record without a first line takes the lock and unlinks it:
+a shim that comes late sees that its file has no name any more and does nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import NamedTuple
+
+
+class Identity(NamedTuple):
+    """A process, told apart from a later one with the same pid."""
+
+    boot: str
+    namespace: int
+    pid: int
+    started: int
+
+
+class End(NamedTuple):
+    """How the job ended. `problem` is set when it could not even start."""
+
+    code: int | None
+    signal: int | None
+    problem: str
+    cpu_ms: int
+    peak_kib: int
+
+
+class Content(NamedTuple):
+    """What a record says so far."""
+
+    shim: Identity | None
+    job: Identity | None
+    end: End | None
+
+
+def claim(path: str) -> int | None:
+    """Take this attempt. None if somebody has taken it before."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    except FileExistsError:
+        return None
+    if try_lock(fd) and os.fstat(fd).st_nlink:
+        return fd
+    os.close(fd)
+    return None
+
+
+def try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def write_identity(fd: int, what: str, identity: Identity) -> None:
+    os.write(fd, f"{what} {identity.boot} {identity.namespace} {identity.pid} {identity.started}\n".encode())
+
+
+def write_end(fd: int, end: End) -> None:
+    code = "-" if end.code is None else end.code
+    signal = "-" if end.signal is None else end.signal
+    problem = end.problem.replace("\n", " ")
+    os.write(fd, f"end {code} {signal} {end.cpu_ms} {end.peak_kib} {problem}\n".encode(errors="replace"))
+
+
+def read(text: bytes) -> Content:
+    """What the whole lines of a record say."""
+    shim = job = None
+    end = None
+    for line in text.split(b"\n")[:-1]:
+        word, _, rest = line.decode(errors="replace").partition(" ")
+        if word == "shim":
+            shim = _identity(rest)
+        elif word == "job":
+            job = _identity(rest)
+        elif word == "end":
+            code, signal, cpu_ms, peak_kib, problem = rest.split(" ", 4)
+            end = End(_number(code), _number(signal), problem, int(cpu_ms), int(peak_kib))
+    return Content(shim, job, end)
+
+
+def _identity(text: str) -> Identity:
+    boot, namespace, pid, started = text.split(" ")
+    return Identity(boot, int(namespace), int(pid), int(started))
+
+
+def _number(text: str) -> int | None:
+    return None if text == "-" else int(text)
+
+
+# ---------------------------------------------------------------- processes
+
+
+def identity_of(pid: int) -> Identity | None:
+    """The identity of a living process, or None if it is gone."""
+    started = start_time(pid)
+    return None if started is None else Identity(boot_id(), namespace_of_pids(), pid, started)
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks between boot and the start of the process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def namespace_of_pids() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino

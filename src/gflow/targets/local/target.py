@@ -1,0 +1,296 @@
+"""The daemon's side of the local target: hands orders to shims and hears how jobs end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gflow.core.ids import JobKey, label
+from gflow.targets.local import record
+from gflow.targets.local.frames import pack, unpack
+from gflow.targets.local.leftovers import kill_leftovers
+from gflow.targets.local.record import End
+
+# Idle shims kept for the next job; each is about 2 MB of mostly shared memory.
+IDLE_MAX = 8
+LOOK_AGAIN_S = 0.02
+
+
+class Run(NamedTuple):
+    """One attempt of one job: what a run record is named after."""
+
+    key: JobKey
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        return f"{label(self.key)}.{self.attempt}"
+
+
+class Order(NamedTuple):
+    """Everything a shim needs to run a job."""
+
+    run: Run
+    command: tuple[str, ...]
+    script: bytes | None
+    script_path: str
+    environ: bytes
+    extra: dict[bytes, bytes]
+    cwd: str
+    umask: int
+    log: str
+    grace_s: float
+
+
+class Ended(NamedTuple):
+    """Nothing of this run lives any more."""
+
+    run: Run
+    end: End
+
+
+class _Channel:
+    """Our end of one shim's channel, and the run it is busy with."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.buffer = bytearray()
+        self.run: Run | None = None
+
+
+class LocalTarget:
+    """Runs jobs on this machine. All methods are called from the daemon's loop."""
+
+    def __init__(self, run_dir: Path, on_end: Callable[[Ended], None]) -> None:
+        self._run_dir = run_dir
+        self._on_end = on_end
+        self._zygote: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._idle: list[_Channel] = []
+        self._busy: dict[Run, _Channel] = {}
+        self._adopted: dict[Run, int] = {}
+        self._closed = False
+
+    def open(self) -> None:
+        """Start the zygote. Call before any file is opened that jobs must not inherit."""
+        self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        root = str(Path(__file__).resolve().parents[3])
+        boot = f"import sys; sys.path.append({root!r}); from gflow.targets.local import zygote; zygote.main()"
+        fd = theirs.fileno()
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", boot, str(fd)],
+            pass_fds=(fd,),
+            stdin=subprocess.DEVNULL,
+            env={"PATH": os.defpath},
+        )
+        theirs.close()
+        self._control = ours
+
+    def warm_up(self) -> None:
+        """Have a shim ready before the first job asks for one."""
+        if not self._idle and not self._closed:
+            self._idle.append(self._new_channel())
+
+    def close(self) -> None:
+        """Let go of everything; running jobs go on under their shims."""
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        for channel in (*self._idle, *self._busy.values()):
+            loop.remove_reader(channel.sock)
+            channel.sock.close()
+        for pidfd in self._adopted.values():
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+        if self._control:
+            self._control.close()
+        if self._zygote:
+            self._zygote.wait()
+
+    # ------------------------------------------------------------ the port
+
+    def start(self, order: Order) -> None:
+        """Hand a job to a shim. Its end is reported through `on_end`."""
+        channel = self._idle.pop() if self._idle else self._new_channel()
+        channel.run = order.run
+        self._busy[order.run] = channel
+        message = order._asdict()
+        del message["run"]
+        message.update(key=order.run.key, attempt=order.run.attempt, record=str(self._record(order.run)))
+        self._send(channel, ("run", message))
+        asyncio.get_running_loop().call_soon(self.warm_up)
+
+    def stop(self, run: Run, *, now: bool) -> None:
+        """Ask for the stop contract; with `now`, KILL at once."""
+        channel = self._busy.get(run)
+        if channel is not None:
+            self._send(channel, ("stop", (run.key, run.attempt, now)))
+        elif run in self._adopted:
+            signal.pidfd_send_signal(self._adopted[run], signal.SIGUSR1 if now else signal.SIGTERM)
+
+    def adopt(self, run: Run) -> bool:
+        """Find a run that an earlier daemon started. False: it never started, so start it.
+
+        Otherwise its end will be reported, at once if it is over.
+        """
+        try:
+            fd = os.open(self._record(run), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            locked_by_shim = not record.try_lock(fd)
+            content = record.read(_read_all(fd))
+            if locked_by_shim:
+                self._watch(run, content)
+                return True
+            if content.shim is None:  # claimed, and its shim died before it did anything
+                os.unlink(self._record(run))
+                return False
+        finally:
+            os.close(fd)
+        self._settle(run, content)
+        return True
+
+    def forget(self, run: Run) -> None:
+        """The run's end is durable elsewhere: drop its record."""
+        path = self._record(run)
+        for file in (path, path.with_name(path.name + ".script")):
+            file.unlink(missing_ok=True)
+
+    def forget_others(self, keep: set[str]) -> None:
+        """Drop records that no running job has: their ends were committed, and then we died."""
+        for path in self._run_dir.iterdir():
+            if path.name.removesuffix(".script") not in keep:
+                path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------ shims
+
+    def _record(self, run: Run) -> Path:
+        return self._run_dir / run.name
+
+    def _new_channel(self) -> _Channel:
+        if self._zygote is None or self._zygote.poll() is not None:
+            self.open()
+        assert self._control is not None
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        socket.send_fds(self._control, [b"shim"], [theirs.fileno()])
+        theirs.close()
+        channel = _Channel(ours)
+        asyncio.get_running_loop().add_reader(ours, self._readable, channel)
+        return channel
+
+    def _send(self, channel: _Channel, message: object) -> None:
+        data = pack(message)
+        try:
+            sent = channel.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:  # the shim is gone; the reader will see it and settle the run
+            return
+        if sent < len(data):
+            task = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(channel.sock, data[sent:]))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _readable(self, channel: _Channel) -> None:
+        try:
+            data = channel.sock.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._lost_channel(channel)
+            return
+        channel.buffer += data
+        for message in unpack(channel.buffer):
+            self._hear(channel, message)
+
+    def _hear(self, channel: _Channel, message: tuple[Any, ...]) -> None:
+        kind, key, attempt = message[:3]
+        run = Run(JobKey(key), attempt)
+        self._busy.pop(run, None)
+        channel.run = None
+        if len(self._idle) < IDLE_MAX:
+            self._idle.append(channel)
+        else:
+            self._drop(channel)
+        if kind == "end":
+            self._on_end(Ended(run, End(*message[3])))
+        elif kind == "taken":  # an earlier daemon's order reached its shim after all
+            self.adopt(run)
+
+    def _lost_channel(self, channel: _Channel) -> None:
+        """A shim died. If it had a job, find out from the record what became of it."""
+        self._drop(channel)
+        if channel in self._idle:
+            self._idle.remove(channel)
+        if channel.run is not None:
+            self._busy.pop(channel.run, None)
+            if not self.adopt(channel.run):
+                self._on_end(Ended(channel.run, _problem("Lost")))
+
+    def _drop(self, channel: _Channel) -> None:
+        asyncio.get_running_loop().remove_reader(channel.sock)
+        channel.sock.close()
+
+    # ------------------------------------------------------------ adoption
+
+    def _watch(self, run: Run, content: record.Content) -> None:
+        """The shim lives: hear of its end through its pidfd."""
+        loop = asyncio.get_running_loop()
+        pidfd = _open_pidfd(content.shim)
+        if pidfd is None:  # it is just writing its first line, or just ending
+            loop.call_later(LOOK_AGAIN_S, self.adopt, run)
+            return
+        self._adopted[run] = pidfd
+        loop.add_reader(pidfd, self._shim_ended, run)
+
+    def _shim_ended(self, run: Run) -> None:
+        pidfd = self._adopted.pop(run)
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        self.adopt(run)
+
+    def _settle(self, run: Run, content: record.Content) -> None:
+        """The shim is gone: report the end it wrote, or clean up after it and report the loss."""
+        if content.end is not None:
+            self._on_end(Ended(run, content.end))
+        elif content.shim is not None and content.shim.boot != record.boot_id():
+            self._on_end(Ended(run, _problem("Reboot")))
+        elif kill_leftovers(content.job, str(self._record(run))):
+            self._on_end(Ended(run, _problem("Lost")))
+        else:
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._settle, run, content)
+
+
+def _problem(reason: str) -> End:
+    return End(None, None, reason, 0, 0)
+
+
+def _read_all(fd: int) -> bytes:
+    return os.pread(fd, 1 << 16, 0)
+
+
+def _open_pidfd(identity: record.Identity | None) -> int | None:
+    """A pidfd of exactly this process, or None if it is not there."""
+    if identity is None:
+        return None
+    try:
+        pidfd = os.pidfd_open(identity.pid)
+    except OSError as error:
+        if error.errno == errno.ESRCH:
+            return None
+        raise
+    if record.identity_of(identity.pid) == identity:
+        return pidfd
+    os.close(pidfd)
+    return None

@@ -1,0 +1,1 @@
+"""How things look in a terminal: tables, durations, the columns of gqueue."""

@@ -1,0 +1,11 @@
+"""Durations as people read them."""
+
+from __future__ import annotations
+
+
+def clock(seconds: float) -> str:
+    """`00:05:30`, or `1-02:00:00` from a day on."""
+    whole = max(0, int(seconds))
+    days, rest = divmod(whole, 86400)
+    text = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+    return f"{days}-{text}" if days else text

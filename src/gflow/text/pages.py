@@ -1,0 +1,117 @@
+"""Whole pages of text: one job, the GPUs, the daemon."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from gflow.core.explain import Why
+from gflow.core.model import Gpu, Job
+from gflow.text.durations import clock
+from gflow.text.queue import short_state
+from gflow.text.table import table
+
+
+def job_page(job: Job, why: Why | None, now: float, log: str) -> str:
+    """`gjob show`: everything about one job that is not secret."""
+    spec = job.spec
+    reason = str(why) if why else job.reason
+    lines: list[tuple[str, str]] = [
+        ("Job", job.label),
+        ("Name", job.name),
+        ("State", f"{job.state.value} ({short_state(job)})" + (f", {reason}" if reason else "")),
+        ("User", job.user),
+        ("Priority", str(spec.priority)),
+    ]
+    if spec.script:
+        lines.append(("Script", spec.script_path or "(from standard input)"))
+    if spec.command:
+        lines.append(("Arguments" if spec.script else "Command", shlex.join(spec.command)))
+    lines += [("Folder", spec.cwd), ("GPUs", str(spec.gpus))]
+    if job.gpu_ids:
+        lines.append(("GPU ids", ",".join(map(str, job.gpu_ids))))
+    if spec.depends_on:
+        from gflow.core.ids import label
+
+        lines.append(("Depends on", ", ".join(map(label, spec.depends_on))))
+    if spec.time_limit_s:
+        lines.append(("Time limit", clock(spec.time_limit_s)))
+    lines += _timing(job, now)
+    if job.exit_code is not None:
+        lines.append(("Exit code", str(job.exit_code)))
+    if job.signal is not None:
+        lines.append(("Signal", str(job.signal)))
+    if job.attempt > 1:
+        lines.append(("Attempt", str(job.attempt)))
+    if job.attempt:
+        lines.append(("Log", log))
+    return facts(lines)
+
+
+def _timing(job: Job, now: float) -> list[tuple[str, str]]:
+    lines = [("Submitted", _when(job.submitted_at))]
+    if job.started_at is not None:
+        waited = clock(job.started_at - job.submitted_at)
+        lines.append(("Started", f"{_when(job.started_at)} (waited {waited})"))
+        ran = clock((job.finished_at or now) - job.started_at)
+        if job.finished_at is not None:
+            lines.append(("Finished", f"{_when(job.finished_at)} (ran {ran})"))
+        else:
+            lines.append(("Running for", ran))
+    elif job.finished_at is not None:
+        lines.append(("Finished", f"{_when(job.finished_at)} (never started)"))
+    return lines
+
+
+def gpu_table(gpus: Sequence[Gpu], holders: Mapping[int, Job]) -> str:
+    """`ginfo`: one row of idle GPUs, then one for each job that has some."""
+    if not gpus:
+        return "No GPUs: jobs without --gpus run here as usual.\n"
+    rows = []
+    idle = [gpu.index for gpu in gpus if gpu.index not in holders]
+    if idle:
+        rows.append(["gpu", str(len(idle)), ",".join(map(str, idle)), "idle", ""])
+    for job in {job.key: job for job in holders.values()}.values():
+        ids = ",".join(map(str, job.gpu_ids))
+        rows.append(["gpu", str(len(job.gpu_ids)), ids, "allocated", f"{job.label} ({job.name})"])
+    text = table(("PARTITION", "GPUS", "NODES", "STATE", "JOB(REASON)"), rows)
+    return text + simulated_note(gpus)
+
+
+def simulated_note(gpus: Sequence[Gpu]) -> str:
+    count = sum(gpu.simulated for gpu in gpus)
+    if not count:
+        return ""
+    what = "simulated GPUs: they are" if count > 1 else "simulated GPU: it is"
+    return f"({count} {what} booked like real ones, and no device is there)\n"
+
+
+def status_page(status: Mapping[str, Any]) -> str:
+    """`gflowd status`."""
+    gpus = f"{status['gpu_total']} ({status['gpu_available']} free)"
+    if status["gpu_simulated"]:
+        gpus += ", simulated"
+    return facts(
+        [
+            ("Status", "Running"),
+            ("PID", str(status["pid"])),
+            ("Version", status["version"]),
+            ("Uptime", clock(status["uptime_secs"])),
+            ("GPUs", gpus),
+            ("CPU slots", f"{status['cpu_total']} ({status['cpu_available']} free)"),
+            ("Jobs", f"{status['running']} running, {status['waiting']} waiting"),
+            ("Socket", status["socket"]),
+            ("Data", status["data"]),
+        ]
+    )
+
+
+def facts(lines: Sequence[tuple[str, str]]) -> str:
+    """`Name: value` lines."""
+    return "".join(f"{name}: {value}\n" for name, value in lines)
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")

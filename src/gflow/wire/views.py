@@ -1,0 +1,85 @@
+"""The JSON that people and programs get. One shape for a job, everywhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from gflow.core.explain import Why
+from gflow.core.model import Gpu, Job
+from gflow.errors import GflowError
+
+encode = msgspec.json.Encoder().encode
+
+
+def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
+    """A job as the contract's JSON. `why` explains a waiting one."""
+    spec = job.spec
+    return {
+        "id": job.number if job.task is None else job.label,
+        "array_id": None if job.task is None else job.number,
+        "task_id": job.task,
+        "name": job.name,
+        "user": job.user,
+        "state": job.state.value,
+        "reason": str(why) if why else job.reason or None,
+        "stopping": job.stopping is not None,
+        "exit_code": job.exit_code,
+        "signal": job.signal,
+        "attempt": job.attempt,
+        "gpus": spec.gpus,
+        "gpu_ids": list(job.gpu_ids),
+        "priority": spec.priority,
+        "submitted_at": rfc3339(job.submitted_at),
+        "started_at": rfc3339(job.started_at),
+        "finished_at": rfc3339(job.finished_at),
+        "time_limit_s": spec.time_limit_s or None,
+        "depends_on": [key_label(key) for key in spec.depends_on],
+        "command": list(spec.command),
+        "script": spec.script_path or None,
+        "cwd": spec.cwd,
+        "target": job.target,
+    }
+
+
+def key_label(key: int) -> int | str:
+    from gflow.core.ids import JobKey, label, number_of, task_of
+
+    job = JobKey(key)
+    return number_of(job) if task_of(job) is None else label(job)
+
+
+def gpu_view(gpu: Gpu, holder: Job | None) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "model": gpu.model,
+        "memory_mib": gpu.memory_mib,
+        "simulated": gpu.simulated,
+        "available": holder is None,
+        "job": None if holder is None else key_label(holder.key),
+    }
+
+
+def error_view(error: GflowError) -> dict[str, Any]:
+    return {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+
+
+def problem(error: GflowError) -> dict[str, Any]:
+    """RFC 9457 document with the same code."""
+    return {
+        "type": f"urn:gflow:{error.code}",
+        "title": error.message,
+        "status": error.http_status,
+        "code": error.code,
+        "hint": error.hint,
+        "exit_code": error.exit_code,
+    }
+
+
+def rfc3339(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
