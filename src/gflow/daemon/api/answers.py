@@ -12,11 +12,11 @@ from gflow.errors import GflowError
 from gflow.wire.views import encode, problem
 
 
-def answer(request: Request, data: Any, text: Callable[[], str], status: int = 200) -> Response:
-    """`text()` if the caller asked for text, else `data` as JSON."""
+def answer(request: Request, data: Callable[[], Any], text: Callable[[], str], status: int = 200) -> Response:
+    """`text()` if the caller asked for text, else `data()` as JSON."""
     if wants_text(request):
         return Response(text(), status, media_type="text/plain; charset=utf-8")
-    return Response(encode(data), status, media_type="application/json")
+    return Response(encode(data()), status, media_type="application/json")
 
 
 def wants_text(request: Request) -> bool:

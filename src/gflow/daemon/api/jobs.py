@@ -44,8 +44,8 @@ async def submit(request: Request) -> Response:
     if not 8 <= len(wanted.token) <= 200:
         raise UsageError("the token of a submission must be 8 to 200 characters")
     described = [describe(job, address_of) for job in wanted.jobs]
-    uid = uid_of(request)
-    keys = await context_of(request).loop.submit(
+    context, uid = context_of(request), uid_of(request)
+    keys = await context.loop.submit(
         Submitting(
             uid=uid,
             user=user_name(uid),
@@ -55,24 +55,15 @@ async def submit(request: Request) -> Response:
             blobs={address: text for job in described for address, text in job.blobs.items()},
         )
     )
-    parsable = "parsable" in request.query_params
-    named = "named" in request.query_params
-    specs = [job.spec for job in described]
 
     def text() -> str:
-        if parsable:
+        if "parsable" in request.query_params:
             return "".join(f"{label(key)}\n" for key in keys)
-        names = [
-            f" ({spec.name or 'job-' + label(key)})" if named else ""
-            for key, spec in zip(keys, specs, strict=True)
-        ]
-        return "".join(
-            f"Submitted batch job {label(key)}{name}\n" for key, name in zip(keys, names, strict=True)
-        )
+        named = "named" in request.query_params
+        names = [f" ({job.name})" if job and named else "" for job in map(context.job, keys)]
+        return "".join(map("Submitted batch job {}{}\n".format, map(label, keys), names))
 
-    return answer(
-        request, _listing(_entries(context_of(request), map(context_of(request).store.job, keys))), text, 201
-    )
+    return answer(request, lambda: _listing(_entries(context, map(context.job, keys))), text, 201)
 
 
 async def listing(request: Request) -> Response:
@@ -83,7 +74,7 @@ async def listing(request: Request) -> Response:
     states = _states(query.get("states", ""))
     wanted = _keys(context, uid_of(request), query["jobs"].split(",")) if query.get("jobs") else None
     if wanted is not None:
-        found = [job for job in map(context.store.job, wanted) if job is not None]
+        found = [job for job in map(context.job, wanted) if job is not None]
     else:
         active = not query.get("all") and not (states - {JobState.QUEUED, JobState.HOLD, JobState.RUNNING})
         found = list(context.store.jobs(active=active))
@@ -92,7 +83,7 @@ async def listing(request: Request) -> Response:
         job for job in found if (not states or job.state in states) and (not users or job.user in users)
     ]
     entries = _entries(context, chosen)
-    return answer(request, _listing(entries), lambda: queue_table(entries, names, time.time()))
+    return answer(request, lambda: _listing(entries), lambda: queue_table(entries, names, time.time()))
 
 
 async def show(request: Request) -> Response:
@@ -103,7 +94,7 @@ async def show(request: Request) -> Response:
     why = entries[0][1]
     return answer(
         request,
-        _listing(entries),
+        lambda: _listing(entries),
         lambda: job_page(job, why, time.time(), log_path(context.settings, job)),
     )
 
@@ -115,7 +106,7 @@ async def wait(request: Request) -> Response:
     job = await context.loop.ended(key)
     if job is None:
         raise NotFound(f"there is no job {label(key)}")
-    return answer(request, _listing([(job, None)]), lambda: f"{job.label} {job.state.value}\n")
+    return answer(request, lambda: _listing([(job, None)]), lambda: f"{job.label} {job.state.value}\n")
 
 
 async def log_place(request: Request) -> Response:
@@ -124,7 +115,7 @@ async def log_place(request: Request) -> Response:
     job = _one(context, uid_of(request), request.path_params["job"])
     path = log_path(context.settings, job)
     data = {"job_id": key_label(job.key), "path": path, "final": job.is_final}
-    return answer(request, data, lambda: f"{path}\n")
+    return answer(request, lambda: data, lambda: f"{path}\n")
 
 
 async def cancel(request: Request) -> Response:
@@ -133,22 +124,22 @@ async def cancel(request: Request) -> Response:
     wanted: CancelRequest = decode(await request.body(), CancelRequest)
     uid = uid_of(request)
     keys = _keys(context, uid, wanted.jobs)
-    before = [_known(context, key) for key in keys]
+    over = {key for key in keys if _known(context, key).is_final}
     await context.loop.ask(lambda at: Cancel(at=at, uid=uid, keys=tuple(keys), now=wanted.now))
     after = [_known(context, key) for key in keys]
 
     def text() -> str:
-        return "".join(_cancelled(old, new) for old, new in zip(before, after, strict=True))
+        return "".join(_cancelled(job, job.key in over) for job in after)
 
-    return answer(request, _listing(_entries(context, after)), text)
+    return answer(request, lambda: _listing(_entries(context, after)), text)
 
 
-def _cancelled(before: Job, after: Job) -> str:
-    if before.is_final:
-        return f"Job {before.label} is already {before.state.value}.\n"
-    if after.stopping:
-        return f"Job {after.label} is being stopped.\n"
-    return f"Job {after.label} cancelled.\n"
+def _cancelled(job: Job, was_over: bool) -> str:
+    if was_over:
+        return f"Job {job.label} is already {job.state.value}.\n"
+    if job.stopping:
+        return f"Job {job.label} is being stopped.\n"
+    return f"Job {job.label} cancelled.\n"
 
 
 # ---------------------------------------------------------------- helpers
@@ -173,7 +164,7 @@ def _key(context: Context, uid: int, text: str) -> JobKey:
 
 
 def _known(context: Context, key: JobKey) -> Job:
-    job = context.store.job(key)
+    job = context.job(key)
     if job is None:
         raise NotFound(f"there is no job {label(key)}")
     return job

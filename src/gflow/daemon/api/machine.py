@@ -22,7 +22,7 @@ async def info(request: Request) -> Response:
     gpus = list(state.gpus.values())
     holders = {index: state.jobs[key] for index, key in state.holders.items()}
     data = {"gpus": [gpu_view(gpu, holders.get(gpu.index)) for gpu in gpus]}
-    return answer(request, data, lambda: gpu_table(gpus, holders))
+    return answer(request, lambda: data, lambda: gpu_table(gpus, holders))
 
 
 async def status(request: Request) -> Response:
@@ -43,9 +43,9 @@ async def status(request: Request) -> Response:
         "socket": str(context.settings.socket),
         "data": str(context.settings.data),
     }
-    return answer(request, data, lambda: status_page(data))
+    return answer(request, lambda: data, lambda: status_page(data))
 
 
 async def health(request: Request) -> Response:
     data = {"status": "ok", "pid": os.getpid()}
-    return answer(request, data, lambda: "ok\n")
+    return answer(request, lambda: data, lambda: "ok\n")

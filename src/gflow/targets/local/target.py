@@ -90,7 +90,8 @@ class LocalTarget:
             [sys.executable, "-I", "-S", "-c", boot, str(fd)],
             pass_fds=(fd,),
             stdin=subprocess.DEVNULL,
-            env={"PATH": os.defpath},
+            # Nothing of the daemon's environment; the folder tells a reader of `ps e` whose this is.
+            env={"PATH": os.defpath, "GFLOW_RUN_DIR": str(self._run_dir)},
         )
         theirs.close()
         self._control = ours

@@ -28,6 +28,7 @@ def main() -> None:
         message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
         if not message:
             return
+        os.set_inheritable(descriptors[0], False)  # recv_fds leaves them open across exec
         if os.fork() == 0:
             control.close()
             _become_shim(descriptors[0])

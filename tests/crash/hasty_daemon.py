@@ -1,0 +1,26 @@
+"""A mutant of the daemon that answers before it commits. The crash test must catch it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from gflow.daemon.loop import Loop, Turn
+from gflow.daemon.main import run
+from gflow.daemon.settings import from_environment
+
+HASTE_S = 0.05
+
+
+class HastyLoop(Loop):
+    """Tells everybody first; the disk hears of it a moment later."""
+
+    def conclude(self, turn: Turn) -> None:
+        self.answer(turn)
+        self.perform(turn)
+        asyncio.get_running_loop().call_later(HASTE_S, self.persist, turn)
+
+
+if __name__ == "__main__":
+    flags = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+    sys.exit(run(from_environment(flags["--simulate-gpus"], int(flags["--cpus"])), HastyLoop))

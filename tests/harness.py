@@ -1,0 +1,216 @@
+"""A box of its own for every test: folders, daemon, command line, and no process left behind."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+BIN = Path(sys.executable).parent
+
+
+def wait_until(condition: Callable[[], T], timeout_s: float = 20.0, what: str = "") -> T:
+    """The first true value of `condition`; fails the test when it never comes."""
+    end = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {timeout_s} s in vain for {what or condition}")
+        time.sleep(0.01)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("gflow", timeout=60)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(60)
+        folder = os.open(os.path.dirname(self._path), os.O_PATH)
+        try:
+            self.sock.connect(f"/proc/self/fd/{folder}/{os.path.basename(self._path)}")
+        finally:
+            os.close(folder)
+
+
+class Box:
+    """A home folder with a daemon in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home = root / "home"
+        self.data = self.home / ".local/share/gflow"
+        self.work = root / "work"
+        for folder in (self.home, self.work):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.env = {
+            "HOME": str(self.home),
+            "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+        }
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.flags: list[str] = ["--paranoid"]
+        self.program: list[str] = [sys.executable, "-m", "gflow", "gflowd", "run"]
+
+    # ------------------------------------------------------------ daemon
+
+    def up(self, *flags: str, env: dict[str, str] | None = None, wait: bool = True) -> Box:
+        """Start a daemon in the foreground of nobody; returns when it serves."""
+        if flags:
+            self.flags = ["--paranoid", *flags]
+        log = (self.root / "daemon.log").open("ab")
+        self.daemon = subprocess.Popen(
+            [*self.program, *self.flags],
+            env=self.env | (env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+        if wait:
+            wait_until(self.serves, what=f"the daemon to serve; its log says: {self.log()}")
+        return self
+
+    def serves(self) -> bool:
+        assert self.daemon is not None
+        if self.daemon.poll() is not None:
+            raise AssertionError(f"the daemon ended with {self.daemon.returncode}: {self.log()}")
+        try:
+            return self.api("GET", "/health")[0] == 200
+        except OSError:
+            return False
+
+    def log(self) -> str:
+        path = self.root / "daemon.log"
+        return path.read_text()[-2000:] if path.exists() else ""
+
+    def kill9(self) -> None:
+        assert self.daemon is not None
+        self.daemon.kill()
+        self.daemon.wait()
+
+    def down(self) -> None:
+        if self.daemon and self.daemon.poll() is None:
+            self.daemon.terminate()
+            assert self.daemon.wait(20) == 0, self.log()
+
+    def clean_up(self) -> None:
+        """End the daemon and whatever else still lives in this box."""
+        if self.daemon and self.daemon.poll() is None:
+            self.daemon.kill()
+            self.daemon.wait()
+        wait_until(self._kill_everything, what="the end of the box's processes")
+
+    def _kill_everything(self) -> bool:
+        found = self.processes()
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        return not found
+
+    def processes(self) -> list[int]:
+        """Processes that have this box's home in their environment, or its run folder in their files."""
+        marks = (f"HOME={self.home}".encode(), f"{self.data}/run".encode())
+        found = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit() and int(entry) != os.getpid():
+                try:
+                    text = Path(f"/proc/{entry}/environ").read_bytes()
+                    state = Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[0]
+                except OSError:
+                    continue
+                if state != "Z" and any(mark in text for mark in marks):
+                    found.append(int(entry))
+        return found
+
+    # ------------------------------------------------------------ command line
+
+    def run(self, *words: str, input: str | None = None, cwd: Path | None = None, env: Any = None) -> Any:
+        """Run one of our programs; `.stdout`, `.stderr`, `.returncode`."""
+        return subprocess.run(
+            [str(BIN / words[0]), *words[1:]],
+            env=self.env | (env or {}),
+            cwd=cwd or self.work,
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def ok(self, *words: str, **more: Any) -> str:
+        """Standard output of a command that must succeed."""
+        done = self.run(*words, **more)
+        assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def submit(self, *words: str, **more: Any) -> int:
+        """The id of a job submitted by gbatch."""
+        return int(self.ok("gbatch", "--parsable", *words, **more))
+
+    # ------------------------------------------------------------ API
+
+    @property
+    def socket(self) -> str:
+        return str(self.data / "gflowd.sock")
+
+    def api(self, method: str, path: str, body: Any = None, accept: str = "*/*") -> tuple[int, Any]:
+        """One request; status and JSON (or bytes, where the answer is none)."""
+        connection = UnixConnection(self.socket)
+        try:
+            data = body if isinstance(body, bytes) else None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Accept": accept})
+            response = connection.getresponse()
+            text = response.read()
+            return response.status, json.loads(text) if text[:1] in b"{[" and text else text
+        except http.client.HTTPException as error:
+            raise ConnectionResetError(str(error)) from error
+        finally:
+            connection.close()
+
+    def job_request(self, command: Sequence[str], **options: Any) -> dict[str, Any]:
+        environ = b"PATH=/usr/bin:/bin\0HOME=" + str(self.home).encode()
+        return {
+            "command": list(command),
+            "cwd": str(self.work),
+            "environ": base64.b64encode(environ).decode(),
+            "options": options,
+        }
+
+    def jobs(self) -> dict[Any, dict[str, Any]]:
+        """All jobs by id."""
+        status, answer = self.api("GET", "/jobs?all=1")
+        assert status == 200, answer
+        return {job["id"]: job for job in answer["jobs"]}
+
+    def job(self, number: int | str) -> dict[str, Any]:
+        status, answer = self.api("GET", f"/jobs/{number}")
+        assert status == 200, answer
+        job: dict[str, Any] = answer["jobs"][0]
+        return job
+
+    def finished(self, number: int | str, timeout_s: float = 20) -> dict[str, Any]:
+        """The job once it is final."""
+        final = ("Finished", "Failed", "Cancelled", "Timeout")
+        return wait_until(
+            lambda: (job := self.job(number))["state"] in final and job, timeout_s, f"the end of job {number}"
+        )
+
+    def text_of(self, number: int | str) -> str:
+        """The job's log."""
+        return (self.data / f"logs/{number}.log").read_text()

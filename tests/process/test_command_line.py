@@ -1,0 +1,172 @@
+"""What people type, and what they get when it is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from tests.harness import Box, wait_until
+
+
+def test_the_hot_path_loads_options_and_the_fast_client_only(daemon: Box) -> None:
+    code = (
+        "import sys; sys.path.append(sys.argv.pop(1)); from gflow.client import fast\n"
+        "fast.leave = lambda code: print(code, sorted(m for m in sys.modules if 'gflow' in m))\n"
+        "sys.argv[1:] = ['true']; fast.main('gbatch')"
+    )
+    import subprocess
+
+    import gflow
+
+    root = str(__import__("pathlib").Path(gflow.__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, root],
+        env=daemon.env,
+        cwd=daemon.work,
+        capture_output=True,
+        text=True,
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "Submitted batch job 1"
+    names = [
+        "gflow", "gflow.client", "gflow.client.fast", "gflow.options", "gflow.options.parse",
+        "gflow.options.paths", "gflow.options.table", "gflow.options.values",
+    ]  # fmt: skip
+    assert second == f"0 {names}"
+
+
+def test_no_daemon_is_exit_code_3_and_says_how_to_start_one(box: Box) -> None:
+    for words in (("gbatch", "true"), ("gqueue",), ("ginfo",), ("gjob", "show", "1"), ("gcancel", "1")):
+        done = box.run(*words)
+        assert (done.returncode, done.stdout) == (3, ""), words
+        assert done.stderr.endswith("start it with: gflowd up\n")
+        answer = json.loads(box.run(words[0], "--json", *words[1:]).stdout)
+        assert answer["error"]["code"] == "unreachable"
+
+
+BAD = [
+    (("gbatch", "--gpus", "-1", "true"), 2, "at least 0"),
+    (("gbatch", "--gpus", "many", "true"), 2, "whole number"),
+    (("gbatch", "--gpu", "1", "true"), 2, "did you mean --gpus?"),
+    (("gbatch", "--time", "0", "true"), 2, "longer than zero"),
+    (("gbatch", "--time", "1:99:99", "true"), 2, "does not understand"),
+    (("gbatch", "--priority", "256", "true"), 2, "at most 255"),
+    (("gbatch", "--name", "a\nb", "true"), 2, "printable"),
+    (("gbatch", "--name", "x" * 5000, "true"), 2, "at most 200"),
+    (("gbatch", "--depends-on", "17", "true"), 1, "there is no job 17"),
+    (("gbatch", "--depends-on", "@", "true"), 1, "none of your jobs"),
+    (("gbatch", "--depends-on", "x", "true"), 2, "does not understand"),
+    (("gbatch", ""), 2, "empty"),
+    (("gbatch", "no-such-program"), 2, "neither a file nor a program"),
+    (("gbatch", "./no-such-script"), 2, "there is no file"),
+    (("gbatch", "/tmp"), 2, "is a folder"),
+    (("gbatch",), 2, "empty"),
+    (("gcancel", "99"), 1, "there is no job 99"),
+    (("gcancel",), 2, "which jobs?"),
+    (("gjob", "show", "99"), 1, "there is no job 99"),
+    (("gjob", "frobnicate", "1"), 2, "no command"),
+    (("gqueue", "-s", "Sleeping"), 2, "unknown state"),
+    (("gqueue", "-f", "JOBID,COLOUR"), 2, "unknown column"),
+    (("gqueue", "-j", "99999999999999999"), 1, "not a job id"),
+    (("gflow", "gquue"), 2, "did you mean gqueue?"),
+    (("gflowd", "upp"), 2, "no command"),
+]
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory):
+    box = Box(tmp_path_factory.mktemp("shared")).up("--simulate-gpus", "4x80G", "--cpus", "4")
+    yield box
+    box.clean_up()
+
+
+@pytest.mark.parametrize(("words", "code", "says"), BAD, ids=lambda value: str(value)[:40])
+def test_bad_input_gets_a_sentence_the_right_code_and_no_side_effect(
+    shared_daemon: Box, words, code, says
+) -> None:
+    done = shared_daemon.run(*words)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) <= 2
+    assert shared_daemon.jobs() == {}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/jobs", b"{", 400),
+        ("POST", "/jobs", b'{"token": "12345678", "jobs": []}', 400),
+        ("POST", "/jobs", b'{"token": "1", "jobs": []}', 400),
+        ("POST", "/jobs", b'{"token": "12345678", "jobs": [{"command": ["true"]}]}', 400),
+        ("POST", "/jobs", b'{"token": "12345678", "jobs": [{"command": ["true"], "cwd": "x"}]}', 400),
+        ("POST", "/jobs", b'{"token": "12345678", "jobs": [{"command": [], "cwd": "/"}]}', 400),
+        ("POST", "/jobs", b'{"token": "12345678", "jobs": [{"command": ["a\\u0000"], "cwd": "/"}]}', 400),
+        (
+            "POST",
+            "/jobs",
+            b'{"token": "12345678", "jobs": [{"command": ["a"], "cwd": "/", "environ": "*"}]}',
+            400,
+        ),
+        (
+            "POST",
+            "/jobs",
+            b'{"token": "12345678", "jobs": [{"command": ["a"], "cwd": "/", "options": {"x": 1}}]}',
+            400,
+        ),
+        ("POST", "/jobs/cancel", b'{"jobs": ["1"]}', 404),
+        ("POST", "/jobs/cancel", b"[]", 400),
+        ("DELETE", "/jobs", None, 405),
+        ("GET", "/nothing", None, 404),
+    ],
+)
+def test_bad_requests_are_answered(shared_daemon: Box, method, path, body, status) -> None:
+    assert shared_daemon.api(method, path, body)[0] == status
+    assert shared_daemon.jobs() == {}
+
+
+def test_json_is_valid_when_empty_and_when_refused(shared_daemon: Box) -> None:
+    assert json.loads(shared_daemon.ok("gqueue", "--json")) == {"jobs": [], "total": 0}
+    refused = shared_daemon.run("gbatch", "--json", "--gpus", "99", "true")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["error"]["code"] == "refused"
+
+
+def test_help_of_every_program_teaches(shared_daemon: Box) -> None:
+    for program in ("gbatch", "gqueue", "gjob", "gcancel", "gflowd"):
+        text = shared_daemon.ok(program, "--help")
+        assert text.startswith(f"usage: {program}")
+        assert "examples:" in text
+
+
+def test_gflow_umbrella_runs_every_command(shared_daemon: Box) -> None:
+    assert (
+        shared_daemon.ok("gflow", "queue")
+        == shared_daemon.ok("gqueue")
+        == shared_daemon.ok("gflow", "gqueue")
+    )
+    assert shared_daemon.ok("gflow", "--version").startswith("gflow ")
+
+
+def test_ginfo_shows_who_has_what_and_says_simulated(daemon: Box) -> None:
+    job = daemon.submit("--gpus", "2", "--name", "train", "sleep", "60")
+    wait_until(lambda: daemon.job(job)["state"] == "Running")
+    lines = daemon.ok("ginfo").splitlines()
+    assert lines[0].split() == ["PARTITION", "GPUS", "NODES", "STATE", "JOB(REASON)"]
+    assert lines[1].split() == ["gpu", "2", "2,3", "idle"]
+    assert lines[2].split() == ["gpu", "2", "0,1", "allocated", "1", "(train)"]
+    assert "simulated" in lines[3]
+
+
+def test_gqueue_columns(daemon: Box) -> None:
+    daemon.submit("--gpus", "3", "--name", "a", "sleep", "60")
+    daemon.submit("--gpus", "2", "--name", "b", "sleep", "60")
+    text = daemon.ok("gqueue", "-f", "JOBID,NAME,ST,NODES,NODELIST(REASON)")
+    assert text == (
+        "JOBID  NAME  ST  NODES  NODELIST(REASON)\n"
+        "1      a     R   3      0,1,2\n"
+        "2      b     PD  2      (Resources: Need 2 GPUs, only 1 available)\n"
+    )
+    assert daemon.ok("gqueue", "-s", "R", "-f", "JOBID,NODELIST") == "JOBID  NODELIST\n1      0,1,2\n"

@@ -1,0 +1,144 @@
+"""Up, down, twice, restart; and who may talk to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.harness import Box, wait_until
+
+
+def test_up_status_down(box: Box) -> None:
+    assert box.run("gflowd", "status").returncode == 3
+    assert "gflowd is running (PID: " in box.ok("gflowd", "up", "--simulate-gpus", "2x24G,1x80G")
+    assert "already running" in box.ok("gflowd", "up")
+    status = box.ok("gflowd", "status")
+    assert "PID: " in status
+    assert "GPUs: 3 (3 free), simulated" in status
+    job = box.submit("sleep", "60")
+    assert box.ok("gflowd", "down") == "gflowd is down; running jobs go on\n"
+    assert box.run("gqueue").returncode == 3
+    box.ok("gflowd", "up")
+    assert box.job(job)["state"] == "Running"
+    box.ok("gflowd", "down", "--kill-jobs")
+    wait_until(lambda: box.processes() == [], what="the last shim to leave")
+
+
+def test_a_second_daemon_on_the_same_folder_is_refused(daemon: Box) -> None:
+    done = daemon.run("gflowd", "run")
+    assert done.returncode == 1
+    assert "already runs" in done.stderr
+    assert f"pid {daemon.daemon.pid} " in done.stderr
+    assert daemon.finished(daemon.submit("true"))["state"] == "Finished"
+
+
+def test_two_daemons_in_two_homes_live_side_by_side(daemon: Box, tmp_path) -> None:
+    other = Box(tmp_path / "other").up("--cpus", "1")
+    try:
+        assert other.submit("true") == 1
+        assert daemon.submit("true") == 1
+    finally:
+        other.clean_up()
+
+
+def test_jobs_outlive_a_stopped_daemon_and_are_adopted(daemon: Box) -> None:
+    mark = daemon.work / "go"
+    job = daemon.submit("--gpus", "2", f"while [ ! -e {mark} ]; do sleep 0.02; done; exit 11")
+    wait_until(lambda: daemon.job(job)["state"] == "Running")
+    daemon.down()
+    daemon.up()
+    assert daemon.job(job)["gpu_ids"] == [0, 1]
+    mark.touch()
+    assert daemon.finished(job)["exit_code"] == 11
+    assert list((daemon.data / "run").iterdir()) == []
+
+
+def test_a_job_that_ended_while_no_daemon_ran_has_its_exit_code(daemon: Box) -> None:
+    mark = daemon.work / "go"
+    job = daemon.submit(f"while [ ! -e {mark} ]; do sleep 0.02; done; exit 12")
+    wait_until(lambda: list((daemon.data / "run").iterdir()))
+    daemon.kill9()
+    mark.touch()
+    record = daemon.data / f"run/{job}.1"
+    wait_until(lambda: record.exists() and b"\nend " in record.read_bytes())
+    daemon.up()
+    assert daemon.finished(job)["exit_code"] == 12
+
+
+def test_an_adopted_job_can_be_cancelled_and_times_out(daemon: Box) -> None:
+    slow = daemon.submit("sleep", "60")
+    limited = daemon.submit("--time", "0:02", "sleep", "60")
+    wait_until(lambda: daemon.job(limited)["state"] == "Running")
+    daemon.kill9()
+    daemon.up()
+    daemon.ok("gcancel", str(slow))
+    assert daemon.finished(slow)["state"] == "Cancelled"
+    assert daemon.finished(limited)["state"] == "Timeout"
+
+
+def test_a_killed_shim_makes_the_job_lost_and_nothing_lives_on(daemon: Box) -> None:
+    job = daemon.submit("--gpus", "1", "setsid sleep 71 & sleep 72")
+    record = daemon.data / f"run/{job}.1"
+    wait_until(lambda: record.exists() and b"\njob " in record.read_bytes())
+    wait_until(lambda: len(daemon.processes()) >= 4)
+    os.kill(int(record.read_text().split()[3]), 9)
+    final = daemon.finished(job)
+    assert (final["state"], final["reason"]) == ("Failed", "Lost")
+    sleepers = subprocess.run(["pgrep", "-f", "^sleep 7[12]$"], capture_output=True, text=True).stdout.split()
+    assert not {int(pid) for pid in sleepers} & set(daemon.processes())
+
+
+def test_a_record_of_another_boot_is_a_reboot(daemon: Box) -> None:
+    job = daemon.submit("sleep", "60")
+    record = daemon.data / f"run/{job}.1"
+    wait_until(lambda: record.exists() and b"\njob " in record.read_bytes())
+    daemon.kill9()
+    os.kill(int(record.read_text().split()[3]), 9)
+    daemon._kill_everything()
+    wait_until(lambda: not daemon.processes())
+    lines = record.read_text().split("\n")
+    lines[0] = lines[0].replace(lines[0].split()[1], "00000000-another-boot")
+    record.write_text("\n".join(lines))
+    daemon.up()
+    assert daemon.finished(job)["reason"] == "Reboot"
+
+
+def test_the_zygote_may_die(daemon: Box) -> None:
+    daemon.finished(daemon.submit("true"))
+    children = subprocess.run(
+        ["pgrep", "-P", str(daemon.daemon.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    os.kill(int(children[0]), 9)
+    ids = [daemon.submit("true") for _ in range(12)]
+    assert {daemon.finished(job)["state"] for job in ids} == {"Finished"}
+
+
+def test_files_are_private(daemon: Box) -> None:
+    daemon.finished(daemon.submit("true"))
+    for path in (daemon.data, *daemon.data.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
+def test_another_user_is_refused(daemon: Box) -> None:
+    script = (
+        "import os,socket,sys\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(f'/proc/self/fd/{sys.argv[1]}/gflowd.sock')\n"
+        "s.sendall(b'GET /jobs HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n')\n"
+        "print(s.recv(65536).decode().split()[1])\n"
+    )
+    # Even with the folder's modes out of the way, the kernel's word on the peer decides.
+    (daemon.data / "gflowd.sock").chmod(0o666)
+    folder = os.open(daemon.data, os.O_PATH)
+    daemon.data.chmod(0o755)
+    for parent in list(daemon.data.parents)[:8]:
+        if parent.stat().st_uid == os.getuid() and str(parent).startswith("/tmp/pytest"):
+            parent.chmod(0o755)
+    done = subprocess.run(
+        ["python3", "-c", script, str(folder)], pass_fds=[folder], capture_output=True, text=True
+    )
+    os.close(folder)
+    assert done.stdout.strip() == "403", done.stderr

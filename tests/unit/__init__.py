@@ -1,0 +1,1 @@
+"""One file per module. Nothing here starts a process, sleeps or leaves its temporary folder."""

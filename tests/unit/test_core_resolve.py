@@ -1,0 +1,56 @@
+"""`engine.resolve`: the job that somebody means by `17`, `42_3`, `@` or `@~2`."""
+
+import pytest
+
+from gflow.core.engine import resolve
+from gflow.core.ids import job_key
+from gflow.core.state import State
+from gflow.errors import GflowError, NotFound, Refused
+
+ANN, BOB = 1001, 1002
+
+
+@pytest.fixture
+def state():
+    state = State(cpus=1)
+    for number, uid in [(1, ANN), (2, BOB), (3, ANN), (4, ANN)]:
+        state.remember_recent(uid, job_key(number))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("uid", "text", "key"),
+    [
+        (ANN, "17", job_key(17)),
+        (ANN, "42_3", job_key(42, 3)),
+        (ANN, "@", job_key(4)),
+        (ANN, "@~0", job_key(4)),
+        (ANN, "@~1", job_key(3)),
+        (ANN, "@~2", job_key(1)),
+        (BOB, "@", job_key(2)),
+    ],
+)
+def test_a_reference_means_one_of_my_jobs(state, uid, text, key):
+    assert resolve(state, uid, text) == key
+
+
+@pytest.mark.parametrize(("uid", "text"), [(ANN, "@~3"), (BOB, "@~1"), (0, "@"), (ANN, "@~" + "9" * 18)])
+def test_further_back_than_i_have_jobs_is_refused(state, uid, text):
+    with pytest.raises(Refused, match="means none of your jobs"):
+        resolve(state, uid, text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "42_", "1" * 13])
+def test_what_is_no_id_is_not_found(state, text):
+    with pytest.raises(NotFound):
+        resolve(state, ANN, text)
+
+
+@pytest.mark.xfail(
+    reason="bug: `gcancel @1` cancels the latest job, `@~-2` another one, `@~x` ends in a ValueError"
+)
+@pytest.mark.parametrize("text", ["@1", "@x", "@@", "@~", "@~x", "@~-2", "@~-9", "@~ 1", "@~1_0", "@~\u0661"])
+def test_a_misspelled_reference_means_no_job(state, text):
+    with pytest.raises(GflowError) as caught:
+        resolve(state, ANN, text)
+    assert not isinstance(caught.value, Refused)

@@ -1,0 +1,50 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gflow.targets.local.frames import HEADER, pack, unpack
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.binary() | st.text()
+messages = st.recursive(
+    plain,
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(st.lists(messages, max_size=5))
+def test_messages_come_out_as_they_went_in(sent):
+    buffer = bytearray(b"".join(map(pack, sent)))
+    assert unpack(buffer) == sent
+    assert not buffer
+
+
+@given(st.lists(messages, max_size=4), st.data())
+def test_it_does_not_matter_how_the_bytes_were_cut(sent, data):
+    stream = b"".join(map(pack, sent))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    buffer, received = bytearray(), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        buffer += stream[start:end]
+        received += unpack(buffer)
+    assert received == sent
+    assert not buffer
+
+
+@pytest.mark.parametrize("size", range(len(pack("hello"))))
+def test_half_a_message_stays_until_the_rest_comes(size):
+    whole = pack("hello")
+    buffer = bytearray(whole[:size])
+    assert unpack(buffer) == []
+    assert buffer == whole[:size]
+
+
+def test_half_a_message_does_not_hold_up_the_one_before():
+    buffer = bytearray(pack(1) + pack(2)[:-1])
+    assert unpack(buffer) == [1]
+    assert buffer == pack(2)[:-1]
+
+
+def test_the_length_is_that_of_the_body():
+    frame = pack({"job": 1})
+    assert int.from_bytes(frame[:HEADER], "little") == len(frame) - HEADER

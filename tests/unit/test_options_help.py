@@ -1,0 +1,46 @@
+import pytest
+
+from gflow.options.help import WIDTH, render
+from gflow.options.table import GBATCH, Option
+
+PAGE = """\
+usage: tool [options]
+
+What it is for.
+
+options:
+  -g, --gpus N            how many
+      --json              as JSON
+      --a-very-long-option-name FILE
+                          which file
+
+examples:
+  tool -g 2
+  tool --json
+"""
+
+
+def test_the_whole_page():
+    table = (
+        Option("gpus", "count", "how many", short="g", metavar="N"),
+        Option("json", "flag", "as JSON"),
+        Option("a-very-long-option-name", "text", "which file", metavar="FILE"),
+    )
+    assert render("tool [options]", "\nWhat it is for.\n", table, "\ntool -g 2\ntool --json\n") == PAGE
+
+
+def test_without_options_and_examples_there_are_no_empty_headings():
+    assert render("tool", "About.", ()) == "usage: tool\n\nAbout.\n\n"
+
+
+@pytest.mark.parametrize("option", GBATCH, ids=lambda option: option.name)
+def test_every_option_is_explained(option):
+    lines = render("gbatch", "about", GBATCH).splitlines()
+    line = next(line for line in lines if f" --{option.name} " in f"{line} ")
+    assert (f"-{option.short}, " in line) == bool(option.short)
+    assert option.metavar in line
+    assert any(text.find(option.help) == WIDTH for text in lines), "explanations stand below each other"
+
+
+def test_no_line_ends_in_spaces():
+    assert all(line == line.rstrip() for line in render("gbatch", "about", GBATCH).splitlines())

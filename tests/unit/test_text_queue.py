@@ -1,0 +1,135 @@
+import pytest
+
+from gflow.core.explain import Why
+from gflow.core.model import JobState
+from gflow.errors import UsageError
+from gflow.text.queue import COLUMNS, DEFAULT, columns_of, queue_table, short_state
+
+from .builders import NOON, ended, job, running
+
+NOW = NOON + 70
+
+
+def cell(column, shown, why=None):
+    return COLUMNS[column](shown, why, NOW)
+
+
+def test_the_whole_table():
+    entries = [
+        (running(1, 0, 1, name="train"), None),
+        (job(2, gpus=4), Why("Resources", "Need 4 GPUs, only 1 available")),
+        (ended(3, JobState.FAILED, started_at=NOON + 95, reason="ExitCode:2"), None),
+    ]
+    assert queue_table(entries, DEFAULT, NOW) == (
+        "JOBID  NAME   ST  TIME      NODES  NODELIST(REASON)\n"
+        "1      train  R   00:01:00  2      0,1\n"
+        "2      job-2  PD  -         4      (Resources: Need 4 GPUs, only 1 available)\n"
+        "3      job-3  F   00:00:05  0      (ExitCode:2)\n"
+    )
+
+
+def test_an_empty_queue_is_a_header():
+    assert queue_table([], ("JOBID", "ST"), NOW) == "JOBID  ST\n"
+
+
+FAILED = ended(7, JobState.FAILED, reason="ExitCode:2", exit_code=2, started_at=NOON, gpus=1, gpu_ids=(3,))
+
+
+@pytest.mark.parametrize(
+    ("column", "shown", "text"),
+    [
+        ("JOBID", job(42), "42"),
+        ("JOBID", job(42, task=3), "42_3"),
+        ("NAME", job(42), "job-42"),
+        ("NAME", job(42, task=3), "job-42_3"),
+        ("NAME", job(42, name="two words"), "two words"),
+        ("ST", job(), "PD"),
+        ("ST", running(1, stopping=JobState.TIMEOUT), "CG"),
+        ("STATE", running(1, stopping=JobState.TIMEOUT), "Running"),
+        ("TIME", job(), "-"),
+        ("TIME", running(1), "00:01:00"),
+        ("TIME", FAILED, "00:01:40"),
+        ("TIME", ended(1, JobState.CANCELLED), "-"),
+        ("TIMELIMIT", job(), "UNLIMITED"),
+        ("TIMELIMIT", job(time_limit_s=90), "00:01:30"),
+        ("NODES", job(gpus=2), "2"),
+        ("NODELIST", job(gpus=2), "-"),
+        ("NODELIST", running(1, 2, 3), "2,3"),
+        ("NODELIST", FAILED, "3"),
+        ("REASON", job(), "-"),
+        ("REASON", FAILED, "ExitCode:2"),
+        ("NODELIST(REASON)", job(), "-"),
+        ("NODELIST(REASON)", running(1), "-"),
+        ("NODELIST(REASON)", running(1, 0), "0"),
+        ("NODELIST(REASON)", FAILED, "(ExitCode:2)"),
+        ("NODELIST(REASON)", ended(1, gpu_ids=(0, 1)), "0,1"),
+        ("NODELIST(REASON)", ended(1), "-"),
+        ("USER", job(user="bob"), "bob"),
+        ("PRIORITY", job(priority=99), "99"),
+        ("EXIT", job(), "-"),
+        ("EXIT", ended(1, exit_code=0), "0"),
+        ("EXIT", FAILED, "2"),
+    ],
+)
+def test_column(column, shown, text):
+    assert cell(column, shown) == text
+
+
+@pytest.mark.parametrize(
+    ("why", "text"),
+    [
+        (Why("Dependency"), "Dependency"),
+        (Why("Resources", "Need 4 GPUs, only 1 available"), "Resources: Need 4 GPUs, only 1 available"),
+        pytest.param(
+            Why("Resources", "GPU 3 is Unmanaged (gflow of bob)"),
+            "Resources: GPU 3 is Unmanaged (gflow of bob)",
+            marks=pytest.mark.xfail(
+                reason="bug: REASON strips every bracket at the end, also the reason's own"
+            ),
+        ),
+    ],
+    ids=str,
+)
+def test_why_a_job_waits_stands_in_brackets_or_in_a_column_of_its_own(why, text):
+    assert cell("NODELIST(REASON)", job(), why) == f"({text})"
+    assert cell("REASON", job(), why) == text
+
+
+@pytest.mark.parametrize("state", JobState, ids=lambda state: state.value)
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_column_shows_something_for_every_state(column, state):
+    assert cell(column, job(state=state))
+
+
+def test_the_short_states_of_the_contract():
+    assert [short_state(job(state=state)) for state in JobState] == ["PD", "H", "R", "CD", "F", "CA", "TO"]
+
+
+# ---------------------------------------------------------------- which columns
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", DEFAULT),
+        ("JOBID", ("JOBID",)),
+        ("jobid, st ,NodeList(Reason)", ("JOBID", "ST", "NODELIST(REASON)")),
+        ("NODELIST,REASON", ("NODELIST", "REASON")),
+        ("ST,ST", ("ST", "ST")),
+        (",".join(COLUMNS), tuple(COLUMNS)),
+    ],
+)
+def test_columns_are_named_in_any_case(text, names):
+    assert columns_of(text) == names
+
+
+def test_the_default_columns_are_the_contracts():
+    assert ",".join(DEFAULT) == "JOBID,NAME,ST,TIME,NODES,NODELIST(REASON)"
+
+
+@pytest.mark.parametrize("text", ["COLOUR", "JOBID,COLOUR", "JOBID,", ",", " ", "JOBID;ST", "\x1b[2J"])
+def test_an_unknown_column_is_refused_with_those_there_are(text):
+    with pytest.raises(UsageError, match="unknown column") as caught:
+        columns_of(text)
+    assert caught.value.message.isprintable()
+    assert all(name in caught.value.hint for name in COLUMNS)

@@ -1,0 +1,87 @@
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gflow.text.table import table, width
+
+WIDE = "\u8a13\u7df4"  # two characters, four columns
+ACCENT = "e\u0301"  # two characters, one column
+
+
+def test_columns_are_padded_to_their_widest_cell():
+    assert table(("ID", "NAME"), [["1", "a"], ["100", "long name"]]) == (
+        "ID   NAME\n"  # as the rows
+        "1    a\n"
+        "100  long name\n"
+    )
+
+
+def test_without_rows_there_is_the_header():
+    assert table(("ID", "NAME"), []) == "ID  NAME\n"
+
+
+def test_wide_characters_take_two_columns_and_accents_none():
+    assert table(("NAME", "ST"), [[WIDE, "R"], [ACCENT, "PD"], ["abcde", "H"]]) == (
+        f"NAME   ST\n{WIDE}   R\n{ACCENT}      PD\nabcde  H\n"
+    )
+
+
+@pytest.mark.parametrize("rows", [[["1", ""]], [["", ""]], [["1", ""], ["2", "x"]]])
+def test_no_line_ends_in_spaces(rows):
+    assert all(line == line.rstrip() for line in table(("ID", "REASON"), rows).split("\n"))
+
+
+def test_rows_of_another_length_are_a_mistake():
+    with pytest.raises(ValueError):
+        table(("ID", "NAME"), [["1"]])
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("", 0),
+        ("abc", 3),
+        ("d\u00e9j\u00e0", 4),
+        (ACCENT, 1),
+        (WIDE, 4),
+        ("a" + WIDE, 5),
+        ("\uff21", 2),  # full-width A
+        ("\uff71", 1),  # half-width katakana
+        ("\U0001f680", 2),  # rocket
+    ],
+)
+def test_width(text, columns):
+    assert width(text) == columns
+
+
+@pytest.mark.xfail(reason="bug: combining() is 0 for most marks without width; their category tells them")
+@pytest.mark.parametrize("text", ["\u0915\u0941", "\u0e01\u0e31"], ids=ascii)
+def test_marks_that_do_not_move_the_cursor_have_no_width(text):
+    assert width(text) == 1
+
+
+plain = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=12)
+cells = plain | st.text(st.sampled_from(f"ab{WIDE}\u00e9\U0001f680"), max_size=6)
+
+
+@given(st.integers(1, 5).flatmap(lambda n: st.lists(st.lists(cells, min_size=n, max_size=n), min_size=1)))
+def test_any_table_is_aligned(lines):
+    text = table(lines[0], lines[1:])
+    shown = text.removesuffix("\n").split("\n")
+    assert len(shown) == len(lines)
+    assert all(line == line.rstrip() for line in shown)
+    starts = [0]
+    for column in zip(*lines, strict=True):
+        starts.append(starts[-1] + max(map(width, column)) + 2)
+    for line, row in zip(shown, lines, strict=True):
+        grid = on_screen(line)
+        for start, cell in zip(starts, row, strict=False):
+            assert grid[start:].startswith(on_screen(cell).rstrip())
+
+
+def on_screen(text):
+    """One character for each column of the terminal."""
+    wide = {c for c in text if unicodedata.east_asian_width(c) in "WF"}
+    return "".join(c + "\0" if c in wide else c for c in text)

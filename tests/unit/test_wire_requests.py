@@ -1,0 +1,225 @@
+import base64
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gflow.core.model import Spec
+from gflow.errors import GflowError, UsageError
+from gflow.options.table import JOB
+from gflow.store.port import address_of
+from gflow.wire.requests import (
+    COMMAND_BYTES,
+    CancelRequest,
+    JobRequest,
+    SubmitRequest,
+    decode,
+    describe,
+    read_options,
+)
+
+
+def packed(content):
+    return base64.b64encode(content).decode()
+
+
+def described(**fields):
+    return describe(JobRequest(**{"command": ["true"], "cwd": "/work"} | fields), address_of)
+
+
+# ---------------------------------------------------------------- decode
+
+
+def test_a_submission_is_read():
+    body = b'{"token":"t","jobs":[{"command":["true"],"cwd":"/work","options":{"gpus":2}}]}'
+    assert decode(body, SubmitRequest) == SubmitRequest(
+        token="t", jobs=[JobRequest(command=["true"], cwd="/work", options={"gpus": 2})]
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "into"),
+    [
+        (b"", SubmitRequest),
+        (b"{", SubmitRequest),
+        (b"\xff", SubmitRequest),
+        (b"null", SubmitRequest),
+        (b"[]", SubmitRequest),
+        (b"{}", SubmitRequest),
+        (b'{"token":"t"}', SubmitRequest),
+        (b'{"token":1,"jobs":[]}', SubmitRequest),
+        (b'{"token":"t","jobs":{}}', SubmitRequest),
+        (b'{"token":"t","jobs":[],"extra":1}', SubmitRequest),
+        (b'{"token":"t","jobs":[{"command":["true"]}]}', SubmitRequest),
+        (b'{"command":"true","cwd":"/"}', JobRequest),
+        (b'{"command":[1],"cwd":"/"}', JobRequest),
+        (b'{"command":["a"],"cwd":"/","gpus":1}', JobRequest),
+        (b'{"command":["a\\ud800"],"cwd":"/"}', JobRequest),
+        (b'{"command":["a"],"cwd":"/","umask":"022"}', JobRequest),
+        (b'{"command":["a"],"cwd":"/","options":[]}', JobRequest),
+        (b'{"command":["a"],"cwd":"/","options":{"gpus":' + b"9" * 5000 + b"}}", JobRequest),
+        pytest.param(
+            b'{"command":["a"],"cwd":"/","options":{"gpus":' + b"[" * 5000 + b"]" * 5000 + b"}}",
+            JobRequest,
+            marks=pytest.mark.xfail(raises=RecursionError, reason="bug: deep JSON is a RecursionError"),
+        ),
+        (b'{"jobs":[42]}', CancelRequest),
+        (b'{"jobs":"42"}', CancelRequest),
+        (b'{"jobs":["42"],"now":"yes"}', CancelRequest),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_body_that_is_no_request_is_refused(body, into):
+    with pytest.raises(UsageError, match="the request is not valid"):
+        decode(body, into)
+
+
+# ---------------------------------------------------------------- describe
+
+
+def test_a_plain_command_becomes_a_spec_with_the_defaults():
+    job = described(command=["echo", "", "a b"])
+    assert job.spec == Spec(command=("echo", "", "a b"), cwd="/work")
+    assert (job.references, job.blobs) == ((), {})
+
+
+def test_options_become_fields():
+    spec = described(options={"gpus": 2, "time": "1:00:00", "name": "x", "priority": "7"}).spec
+    assert (spec.gpus, spec.time_limit_s, spec.name, spec.priority) == (2, 3600, "x", 7)
+
+
+def test_references_wait_to_be_resolved_and_are_not_in_the_spec():
+    job = described(options={"depends-on": ["@", "17"]})
+    assert job.references == ("@", "17")
+    assert job.spec.depends_on == ()
+
+
+def test_environment_and_script_are_blobs_under_their_address():
+    environ, script = b"A=1\0B=\xff", b"#!/bin/sh\nexit\n"
+    job = described(
+        command=["--lr", "1"], environ=packed(environ), script=packed(script), script_path="/work/a.sh"
+    )
+    assert job.blobs == {job.spec.environ: environ, job.spec.script: script}
+    assert job.spec.environ == address_of(environ)
+    assert (job.spec.command, job.spec.script_path) == (("--lr", "1"), "/work/a.sh")
+
+
+def test_a_script_needs_no_arguments():
+    assert described(command=[], script=packed(b"exit")).spec.command == ()
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(0o022, 0o022), (0o077, 0o077), (0o7777, 0o777), (0, 0)])
+def test_umask_is_that_of_files(asked, kept):
+    assert described(umask=asked).spec.umask == kept
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"command": []}, "there is no command to run"),
+        ({"command": [""]}, "there is no command to run"),
+        ({"command": ["", "a"]}, "there is no command to run"),
+        ({"command": [], "script": ""}, "the script is empty"),
+        ({"script": ""}, "the script is empty"),
+        ({"command": ["a\0b"]}, "NUL"),
+        ({"command": ["a", "\0"]}, "NUL"),
+        ({"cwd": "/a\0b"}, "NUL"),
+        ({"script": packed(b"x"), "script_path": "/a\0b"}, "NUL"),
+        ({"command": ["a" * (COMMAND_BYTES + 1)]}, "longer than 1 MiB"),
+        ({"command": ["a" * 1024] * 1025}, "longer than 1 MiB"),
+        ({"cwd": ""}, "absolute path"),
+        ({"cwd": "work"}, "absolute path"),
+        ({"cwd": "./work"}, "absolute path"),
+        ({"environ": "a"}, "environ is not base64"),
+        ({"environ": "QQ==\n"}, "environ is not base64"),
+        ({"script": "!!!!"}, "script is not base64"),
+        pytest.param(
+            {"environ": "\u00e9"},
+            "environ is not base64",
+            marks=pytest.mark.xfail(
+                raises=ValueError, reason="bug: b64decode raises ValueError for non-ASCII"
+            ),
+        ),
+        ({"options": {"gpu": 1}}, "unknown option 'gpu'"),
+        ({"options": {"": 1}}, "unknown option ''"),
+        ({"options": {"--gpus": 1}}, "unknown option '--gpus'"),
+        ({"options": {"help": True}}, "unknown option 'help'"),
+        ({"options": {"wait": True}}, "unknown option 'wait'"),
+        ({"options": {"gpus": -1}}, "--gpus must be at least 0"),
+        ({"options": {"gpus": 10**6}}, "--gpus must be at most"),
+        ({"options": {"gpus": True}}, "--gpus takes a whole number"),
+        ({"options": {"priority": 256}}, "--priority must be at most 255"),
+        ({"options": {"time": 0}}, "--time must be longer than zero"),
+        ({"options": {"time": "1:99:99"}}, "--time does not understand"),
+        ({"options": {"name": "a\nb"}}, "--name must be printable"),
+        ({"options": {"depends-on": ["x"]}}, "--depends-on does not understand 'x'"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_bad_input_is_refused_in_one_sentence(fields, message):
+    with pytest.raises(UsageError) as caught:
+        described(**fields)
+    assert message in caught.value.message
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.xfail(reason="bug: the limit counts characters, so 4 MiB of UTF-8 pass as 1 MiB")
+def test_the_limit_of_a_command_is_in_bytes():
+    with pytest.raises(UsageError):
+        described(command=["\U0001f680" * COMMAND_BYTES])
+
+
+def test_a_command_of_exactly_the_limit_is_taken():
+    assert described(command=["a" * COMMAND_BYTES]).spec.command
+
+
+# ---------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize("option", JOB, ids=lambda option: option.name)
+def test_every_job_option_is_a_key_of_the_api_and_no_alias_is(option):
+    with pytest.raises(UsageError) as caught:
+        read_options({option.name: None})
+    assert f"--{option.name} " in caught.value.message
+    for alias in option.aliases:
+        with pytest.raises(UsageError, match="unknown option"):
+            read_options({alias: None})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+names = st.sampled_from([option.name for option in JOB]) | st.text()
+
+
+@given(st.dictionaries(names, json_values, max_size=3))
+def test_any_options_give_fields_of_the_spec_or_a_refusal(options):
+    try:
+        fields = read_options(options)
+    except UsageError:
+        return
+    assert fields.keys() <= set(Spec.__struct_fields__)
+    fields.pop("depends_on", None)
+    spec = Spec(command=("true",), cwd="/", **fields)
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=Spec) == spec
+
+
+@given(st.lists(st.text(), max_size=3), st.text(), st.binary(), st.none() | st.binary(), st.integers())
+def test_any_request_becomes_a_spec_or_a_refusal(command, cwd, environ, script, umask):
+    request = JobRequest(
+        command=command,
+        cwd="/" + cwd,
+        environ=packed(environ),
+        script=None if script is None else packed(script),
+        umask=umask,
+    )
+    try:
+        job = describe(request, address_of)
+    except GflowError as error:
+        assert error.exit_code == 2
+        return
+    assert job.spec.command == tuple(command)
+    assert sorted(job.blobs.values()) == sorted({blob for blob in (environ, script) if blob})
