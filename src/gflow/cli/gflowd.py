@@ -101,14 +101,17 @@ def _start_words(values: dict[str, Any]) -> list[str]:
 
 def _down(values: dict[str, Any]) -> int:
     try:
-        pid = call.get("/status")["pid"]
+        status = call.get("/status")
     except (ConnectionError, Unreachable):
         print("gflowd is not running")
         return 0
+    running = status["running"]
     if "kill-jobs" in values:
         _kill_jobs()
-    _terminate(pid)
-    print("gflowd is down" + ("" if "kill-jobs" in values else "; running jobs go on"))
+        running = 0
+    _terminate(status["pid"])
+    left = f"; {running} running job{'s go' if running > 1 else ' goes'} on" if running else ""
+    print(f"gflowd is down{left}")
     return 0
 
 

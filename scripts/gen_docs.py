@@ -1,0 +1,44 @@
+"""Writes docs/reference.md from the option table and the state table. `make docs` runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gflow.core.model import SHORT
+from gflow.core.states import TRANSITIONS
+from gflow.options.table import GBATCH, Option
+
+TARGET = Path(__file__).parents[1] / "docs/reference.md"
+
+
+def spelled(option: Option) -> str:
+    names = ([f"-{option.short}"] if option.short else []) + [f"--{option.name}"]
+    names += [f"--{alias}" for alias in option.aliases]
+    value = f" {option.metavar}" if option.metavar else ""
+    return ", ".join(f"`{name}{value if name == f'--{option.name}' else ''}`" for name in names)
+
+
+def reference() -> str:
+    lines = [
+        "# Reference",
+        "",
+        "Written by `make docs` from the code's own tables; edit those.",
+        "",
+        "## Options of gbatch",
+        "",
+        "| option | meaning |",
+        "|---|---|",
+    ]
+    lines += [f"| {spelled(option)} | {option.help} |" for option in GBATCH]
+    lines += ["", "## States", "", "```mermaid", "stateDiagram-v2", "    [*] --> Queued"]
+    for state, targets in TRANSITIONS.items():
+        lines += [f"    {state.value} --> {to.value}" for to in sorted(targets, key=lambda s: s.value)]
+        if not targets:
+            lines.append(f"    {state.value} --> [*]")
+    lines += ["```", "", "| state | short |", "|---|---|"]
+    lines += [f"| {state.value} | {short} |" for state, short in SHORT.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(reference())

@@ -1,0 +1,89 @@
+"""Every command in the documents runs, and prints what the documents say it prints.
+
+A `console` block is a session: lines that start with `$ ` are typed into bash, the lines below
+must match what comes out, where `…` stands for anything. The blocks of one file are one session.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Box
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILES = {
+    "train.py": "import sys\nprint('trained with', *sys.argv[1:])\n",
+    "train.sh": "#!/bin/bash\npython3 train.py\n",
+    "prepare.sh": "echo prepared\n",
+    "evaluate.sh": "echo evaluated\n",
+}
+
+
+def sessions() -> list[Path]:
+    return [path for path in DOCUMENTS if BLOCK.search(path.read_text())]
+
+
+@pytest.mark.parametrize("path", sessions(), ids=lambda path: path.name)
+def test_a_document_does_what_it_says(box: Box, path: Path) -> None:
+    for name, text in FILES.items():
+        (box.work / name).write_text(text)
+        (box.work / name).chmod(0o755)
+    for command, expected in _commands(path.read_text()):
+        done = subprocess.run(
+            ["bash", "-c", f"{_carried(box)}{command}\ndeclare -p ID > {box.root}/vars 2>/dev/null; true"],
+            env=box.env,
+            cwd=box.work,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.stderr == "", command
+        pattern = ".*".join(re.escape(part) for part in expected.split("…"))
+        assert re.fullmatch(pattern, done.stdout), f"$ {command}\n{done.stdout}"
+
+
+def _carried(box: Box) -> str:
+    """Variables that an earlier line of the session set."""
+    path = box.root / "vars"
+    return path.read_text() if path.exists() else ""
+
+
+def _commands(text: str) -> list[tuple[str, str]]:
+    commands: list[tuple[str, str]] = []
+    for block in BLOCK.findall(text):
+        for line in block.splitlines(keepends=True):
+            if line.startswith("$ "):
+                commands.append((line[2:].strip(), ""))
+            else:
+                command, output = commands.pop()
+                commands.append((command, output + line))
+    return commands
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for path in [*DOCUMENTS, ROOT / "CHANGELOG.md"]:
+        for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+            assert (path.parent / link).exists(), f"{path.name}: {link}"
+
+
+def test_every_fenced_shell_line_is_covered_or_a_script() -> None:
+    """`sh` blocks are for scripts and make targets; anything else must be a checked session."""
+    for path in DOCUMENTS:
+        for block in re.findall(r"^```sh\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+            assert block.startswith("#!") or all(line.startswith("make ") for line in block.splitlines()), (
+                block
+            )
+
+
+def test_the_reference_is_what_the_tables_say() -> None:
+    import runpy
+
+    generator = runpy.run_path(str(ROOT / "scripts/gen_docs.py"))
+    assert (ROOT / "docs/reference.md").read_text() == generator["reference"](), "run make docs"
