@@ -46,9 +46,6 @@ def test_what_is_no_id_is_not_found(state, text):
         resolve(state, ANN, text)
 
 
-@pytest.mark.xfail(
-    reason="bug: `gcancel @1` cancels the latest job, `@~-2` another one, `@~x` ends in a ValueError"
-)
 @pytest.mark.parametrize("text", ["@1", "@x", "@@", "@~", "@~x", "@~-2", "@~-9", "@~ 1", "@~1_0", "@~\u0661"])
 def test_a_misspelled_reference_means_no_job(state, text):
     with pytest.raises(GflowError) as caught:

@@ -72,9 +72,6 @@ def test_what_is_not_ours_says_nothing(text):
     assert record.read(text) == NOTHING
 
 
-@pytest.mark.xfail(
-    raises=ValueError, reason="bug: a broken line (short write on a full disk) stops the daemon's adoption"
-)
 @pytest.mark.parametrize(
     "text", [b"job boot-a 1\n", b"shim boot-a x y z\n", b"end 0\n", b"job boot-a 40end 0 - 1 2 \n"]
 )

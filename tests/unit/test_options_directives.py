@@ -41,12 +41,10 @@ def test_options_of_a_script(script, values):
     assert read(script, "job.sh") == values
 
 
-@pytest.mark.xfail(reason="bug: shlex takes any # as the start of a comment, also inside a word")
 def test_a_hash_inside_a_word_is_no_comment():
     assert read("# GFLOW --name run#3 --gpus 2\n", "job.sh") == {"name": "run#3", "gpus": 2}
 
 
-@pytest.mark.xfail(reason="bug: splitlines also ends lines at form feeds, U+2028 and their like")
 @pytest.mark.parametrize("mark", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
 def test_only_newlines_end_a_line(mark):
     assert read(f"echo 'page one{mark}# GFLOW --gpus 2'\n", "job.sh") == {}

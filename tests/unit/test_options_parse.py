@@ -86,9 +86,6 @@ def test_until_word_leaves_somebody_elses_command_line_alone(words, values, rest
             ["--frobnicate"],
             "unknown option '--frobnicate'",
             "see --help",
-            marks=pytest.mark.xfail(
-                reason="bug: the two dashes count as likeness, so it suggests --job-name"
-            ),
         ),
         (["-x"], "unknown option '-x'", "see --help"),
         (["-x5"], "unknown option '-x'", "see --help"),

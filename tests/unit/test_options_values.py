@@ -219,7 +219,6 @@ def test_name_that_would_break_a_listing_is_refused(name, message):
     assert error.message.isprintable()
 
 
-@pytest.mark.xfail(reason="bug: a number as name is refused as 'must not be empty'")
 def test_name_of_another_type_is_not_called_empty():
     assert "empty" not in refusal(NAME, 5).message
 

@@ -148,9 +148,6 @@ def test_recent_jobs_are_not_more_than_anybody_can_ask_for(store):
     assert recent[-1] == (UIDS["ann"], job_key(RECENT + 10))
 
 
-@pytest.mark.xfail(
-    reason="bug: RECENT is a promise to each user, and load() gives RECENT jobs of all together"
-)
 def test_a_busy_neighbour_does_not_hide_my_latest_job(store):
     save(store, job(1, user="bob"), *(job(number) for number in range(2, RECENT + 2)))
     assert (UIDS["bob"], job_key(1)) in store.load().recent

@@ -186,19 +186,15 @@ def foreign_after_a_crash(path):
     living.unlink()
 
 
-UNCLOSED = pytest.mark.xfail(reason="bug: a refused WAL database is opened, and its connection never closed")
-TAKEN_OVER = pytest.mark.xfail(reason="bug: schema_version 0 alone does not make a file empty")
-
-
 @pytest.mark.parametrize(
     "make",
     [
         foreign,
         foreign_with_our_version,
-        pytest.param(foreign_without_tables, marks=TAKEN_OVER),
-        pytest.param(foreign_in_wal_mode, marks=UNCLOSED),
-        pytest.param(foreign_after_a_crash, marks=UNCLOSED),
-        pytest.param(newer, marks=UNCLOSED),
+        foreign_without_tables,
+        foreign_in_wal_mode,
+        foreign_after_a_crash,
+        newer,
         pytest.param(lambda path: path.write_bytes(b"hello\n"), id="short_text"),
         pytest.param(lambda path: path.write_bytes(b"hello world\n" * 1000), id="long_text"),
         pytest.param(lambda path: path.write_bytes(bytes(8192)), id="zeros"),
@@ -244,7 +240,6 @@ def test_an_empty_file_is_a_new_database(path):
         assert store.load().next_number == 1
 
 
-@pytest.mark.xfail(raises=OSError, reason="bug: a folder in the file's place is an OSError with a traceback")
 def test_a_folder_in_its_place_is_refused(path):
     path.mkdir()
     with pytest.raises(StoreError):

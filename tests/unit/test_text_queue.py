@@ -83,9 +83,6 @@ def test_column(column, shown, text):
         pytest.param(
             Why("Resources", "GPU 3 is Unmanaged (gflow of bob)"),
             "Resources: GPU 3 is Unmanaged (gflow of bob)",
-            marks=pytest.mark.xfail(
-                reason="bug: REASON strips every bracket at the end, also the reason's own"
-            ),
         ),
     ],
     ids=str,

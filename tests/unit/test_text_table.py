@@ -56,7 +56,6 @@ def test_width(text, columns):
     assert width(text) == columns
 
 
-@pytest.mark.xfail(reason="bug: combining() is 0 for most marks without width; their category tells them")
 @pytest.mark.parametrize("text", ["\u0915\u0941", "\u0e01\u0e31"], ids=ascii)
 def test_marks_that_do_not_move_the_cursor_have_no_width(text):
     assert width(text) == 1

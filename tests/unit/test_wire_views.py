@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gflow import errors
 from gflow.core.explain import Why
 from gflow.core.ids import job_key
-from gflow.core.model import Gpu, Job, JobState
+from gflow.core.model import Gpu, Job, JobState, Spec
 from gflow.errors import GflowError, NotFound
 from gflow.wire.views import encode, error_view, gpu_view, job_view, key_label, problem, rfc3339
 
@@ -19,15 +19,15 @@ CONTRACT = (
     "submitted_at started_at finished_at time_limit_s memory_mib gpu_memory_mib target"
 ).split()
 LATER = pytest.mark.xfail(raises=KeyError, reason="the spec has no such field yet")
-NOT_YET = {"project", "memory_mib", "gpu_memory_mib"}
+NOT_YET = {"project", "memory_mib", "gpu_memory_mib"} - set(Spec.__struct_fields__)
 
 
 @pytest.mark.parametrize(
     "key", [pytest.param(key, marks=LATER) if key in NOT_YET else key for key in CONTRACT]
 )
-@pytest.mark.parametrize("state", JobState, ids=lambda state: state.value)
-def test_the_contracts_keys_are_there_in_every_state(key, state):
-    job_view(job(state=state))[key]
+def test_the_contracts_keys_are_there_in_every_state(key):
+    for state in JobState:
+        job_view(job(state=state))[key]
 
 
 def test_a_queued_job():

@@ -32,7 +32,7 @@ def step(state: State, event: Event) -> list[Effect]:
 def resolve(state: State, uid: int, reference: str) -> JobKey:
     """The job meant by `17`, `42_3`, `@` or `@~2` when `uid` says it."""
     if reference.startswith("@"):
-        back = int(reference[2:] or 0)
+        back = _back(reference)
         recent = state.recent.get(uid, ())
         if back >= len(recent):
             raise Refused(f"{reference} means none of your jobs: you have submitted {len(recent)}")
@@ -41,6 +41,18 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
     if key is None:
         raise NotFound(f"{reference!r} is not a job id")
     return key
+
+
+def _back(reference: str) -> int:
+    """How many jobs `@` or `@~N` goes back; anything else means no job."""
+    if reference == "@":
+        return 0
+    digits = reference[2:]
+    if not reference.startswith("@~") or not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
+        raise NotFound(
+            f"{reference!r} is not a job id", hint="write @ for your latest job, @~1 for the one before it"
+        )
+    return int(digits)
 
 
 # ---------------------------------------------------------------- submit

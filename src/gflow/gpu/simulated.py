@@ -14,7 +14,7 @@ def simulated_gpus(text: str) -> tuple[Gpu, ...]:
     for part in text.split(","):
         count, cross, size = part.strip().lower().partition("x")
         gigabytes = size.removesuffix("g")
-        if not cross or not count.isdecimal() or not gigabytes.isdecimal() or not int(gigabytes):
+        if not cross or not _is_number(count) or not _is_number(gigabytes) or not int(gigabytes):
             raise UsageError(
                 f"--simulate-gpus does not understand {text!r}",
                 hint="write 4x80G, or 2x80G,2x24G for two kinds",
@@ -24,6 +24,10 @@ def simulated_gpus(text: str) -> tuple[Gpu, ...]:
     if not 1 <= len(gpus) <= MOST:
         raise UsageError(f"--simulate-gpus takes 1 to {MOST} GPUs, not {text!r}")
     return tuple(gpus)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
 def _gpu(index: int, gigabytes: int) -> Gpu:

@@ -12,13 +12,29 @@ from gflow.options.table import JOB
 MARK = "# GFLOW "
 
 
+def _without_comment(line: str) -> str:
+    """As the shell does it: `#` starts a comment only where a word could start, and not in quotes."""
+    quote = before = ""
+    for at, char in enumerate(line):
+        if before == "\\" and quote != "'":
+            char = ""  # taken literally, and itself no backslash
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char == "#" and (not before or before.isspace()):
+            return line[:at]
+        before = char or "x"
+    return line
+
+
 def read(script: str, where: str) -> dict[str, Any]:
     """Option values (by option name) that a script asks for."""
     words: list[str] = []
-    for number, line in enumerate(script.splitlines(), 1):
+    for number, line in enumerate(script.replace("\r\n", "\n").split("\n"), 1):
         if line.startswith(MARK):
             try:
-                words += shlex.split(line[len(MARK) :], comments=True)
+                words += shlex.split(_without_comment(line[len(MARK) :]))
             except ValueError as error:
                 raise UsageError(f"{where}, line {number}: {error}") from None
     try:

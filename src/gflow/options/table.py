@@ -10,7 +10,7 @@ from __future__ import annotations
 class Option:
     """One option: how it is spelled, what it takes, what it means."""
 
-    __slots__ = ("aliases", "example", "field", "help", "high", "kind", "low", "metavar", "name", "short")
+    __slots__ = ("aliases", "field", "help", "high", "kind", "low", "metavar", "name", "short")
 
     def __init__(
         self,

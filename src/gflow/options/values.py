@@ -71,7 +71,9 @@ def read_text(value: Any, option: Option) -> str:
 
 def read_name(value: Any, option: Option) -> str:
     """A name that fits on one line and cannot move the cursor of whoever lists it."""
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str):
+        refuse(f"--{option.name} takes text, not {_quote(value)}")
+    if not value.strip():
         refuse(f"--{option.name} must not be empty")
     if len(value) > NAME_LENGTH:
         refuse(f"--{option.name} must be at most {NAME_LENGTH} characters, not {len(value)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -35,7 +36,7 @@ class MemoryStore:
         jobs = list(self.jobs(active=True))
         parents = {key for job in jobs for key in job.spec.depends_on}
         recent = [(job.uid, job.key) for job in sorted(self._jobs.values(), key=lambda job: job.key)]
-        return Loaded(jobs, self.outcomes(parents), recent[-RECENT:], self._next_number)
+        return Loaded(jobs, self.outcomes(parents), _latest(recent), self._next_number)
 
     def job(self, key: JobKey) -> Job | None:
         found = self._jobs.get(key)
@@ -63,6 +64,17 @@ class MemoryStore:
 
     def close(self) -> None:
         pass
+
+
+def _latest(recent: list[tuple[int, JobKey]]) -> list[tuple[int, JobKey]]:
+    """The last RECENT jobs of each person."""
+    count: Counter[int] = Counter()
+    kept = []
+    for uid, key in reversed(recent):
+        count[uid] += 1
+        if count[uid] <= RECENT:
+            kept.append((uid, key))
+    return kept[::-1]
 
 
 def _copy(job: Job) -> Job:

@@ -29,13 +29,20 @@ class SqliteStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _create_private(path)
+        try:
+            _create_private(path)
+        except OSError as error:
+            raise StoreError(f"the database {path} cannot be used: {error.strerror}") from error
+        _check_header(path)
         self._db = sqlite3.connect(path, isolation_level=None, cached_statements=256)
         try:
             self._prepare()
         except sqlite3.DatabaseError as error:
             self._db.close()
             raise StoreError(f"the database {path} cannot be used: {error}") from error
+        except BaseException:
+            self._db.close()
+            raise
 
     def _prepare(self) -> None:
         db = self._db
@@ -101,14 +108,24 @@ class SqliteStore:
         jobs = list(self.jobs(active=True))
         parents = {key for job in jobs for key in job.spec.depends_on}
         outcomes = self.outcomes(parents)
-        recent = self._db.execute("SELECT uid, key FROM jobs ORDER BY key DESC LIMIT ?", (RECENT,)).fetchall()
+        recent = self._recent()
         number = self._db.execute("SELECT value FROM meta WHERE name = 'next_number'").fetchone()
         return Loaded(
             jobs=jobs,
             outcomes=outcomes,
-            recent=[(uid, JobKey(key)) for uid, key in reversed(recent)],
+            recent=recent,
             next_number=number[0] if number else 1,
         )
+
+    def _recent(self) -> list[tuple[int, JobKey]]:
+        """The last RECENT jobs of each person, oldest first. One index seek per person."""
+        found: list[tuple[JobKey, int]] = []
+        uid: int | None = self._db.execute("SELECT min(uid) FROM jobs").fetchone()[0]
+        while uid is not None:
+            sql = "SELECT key FROM jobs WHERE uid = ? ORDER BY key DESC LIMIT ?"
+            found += [(JobKey(key), uid) for (key,) in self._db.execute(sql, (uid, RECENT))]
+            uid = self._db.execute("SELECT min(uid) FROM jobs WHERE uid > ?", (uid,)).fetchone()[0]
+        return [(owner, key) for key, owner in sorted(found)]
 
     def job(self, key: JobKey) -> Job | None:
         row = self._db.execute(SELECT + " WHERE key = ?", (key,)).fetchone()
@@ -157,6 +174,20 @@ def _keys_from(first: JobKey, count: int) -> tuple[JobKey, ...]:
 
     number = number_of(first)
     return tuple(job_key(number + i) for i in range(count))
+
+
+def _check_header(path: Path) -> None:
+    """Refuse what is not ours by its first bytes: SQLite changes files beside it on mere opening."""
+    with path.open("rb") as file:
+        head = file.read(100)
+    if not head:
+        return
+    if not head.startswith(b"SQLite format 3\0") or len(head) < 100:
+        raise StoreError(f"the database {path} cannot be used: file is not a database")
+    if int.from_bytes(head[68:72], "big") != APPLICATION_ID:
+        raise StoreError(f"{path} is not a gflow database, so it is left alone")
+    if (version := int.from_bytes(head[60:64], "big")) > VERSION:
+        raise StoreError(f"{path} was written by a newer gflow (schema {version}, this one knows {VERSION})")
 
 
 def _create_private(path: Path) -> None:

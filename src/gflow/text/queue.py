@@ -30,14 +30,14 @@ def _gpu_ids(job: Job) -> str:
 
 
 def _reason(job: Job, why: Why | None) -> str:
-    text = str(why) if why else job.reason
-    return f"({text})" if text else ""
+    return str(why) if why else job.reason
 
 
 def _nodes_or_reason(job: Job, why: Why | None) -> str:
     if job.state is JobState.RUNNING or (job.gpu_ids and job.state is JobState.FINISHED):
         return _gpu_ids(job) or "-"
-    return _reason(job, why) or "-"
+    reason = _reason(job, why)
+    return f"({reason})" if reason else "-"
 
 
 COLUMNS: dict[str, Callable[[Job, Why | None, float], str]] = {
@@ -50,7 +50,7 @@ COLUMNS: dict[str, Callable[[Job, Why | None, float], str]] = {
     "NODES": lambda job, why, now: str(job.spec.gpus),
     "NODELIST(REASON)": lambda job, why, now: _nodes_or_reason(job, why),
     "NODELIST": lambda job, why, now: _gpu_ids(job) or "-",
-    "REASON": lambda job, why, now: _reason(job, why).strip("()") or "-",
+    "REASON": lambda job, why, now: _reason(job, why) or "-",
     "USER": lambda job, why, now: job.user,
     "PRIORITY": lambda job, why, now: str(job.spec.priority),
     "EXIT": lambda job, why, now: "-" if job.exit_code is None else str(job.exit_code),

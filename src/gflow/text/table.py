@@ -17,7 +17,10 @@ def width(text: str) -> int:
     """Columns that `text` takes in a terminal."""
     if text.isascii():
         return len(text)
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else not unicodedata.combining(c) for c in text)
+    return sum(
+        2 if unicodedata.east_asian_width(c) in "WF" else unicodedata.category(c) not in ("Mn", "Me")
+        for c in text
+    )
 
 
 def _pad(text: str, columns: int) -> str:

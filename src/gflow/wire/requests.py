@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any
 
 import msgspec
@@ -59,7 +58,7 @@ def decode(body: bytes, into: type[Any]) -> Any:
     """The request in `body`, or one sentence on what is wrong with it."""
     try:
         return msgspec.json.decode(body, type=into)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"the request is not valid: {error}") from error
 
 
@@ -109,7 +108,7 @@ def _check_command(request: JobRequest) -> None:
     words = (*request.command, request.cwd, request.script_path)
     if any("\0" in word for word in words):
         raise UsageError("a command cannot hold a NUL character")
-    if sum(len(word) for word in request.command) > COMMAND_BYTES:
+    if sum(len(word.encode()) for word in request.command) > COMMAND_BYTES:
         raise UsageError("the command is longer than 1 MiB", hint="put it into a script")
     if not request.cwd.startswith("/"):
         raise UsageError(f"the working folder must be an absolute path, not {request.cwd!r}")
@@ -118,5 +117,5 @@ def _check_command(request: JobRequest) -> None:
 def _unbase64(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise UsageError(f"{what} is not base64") from error

@@ -80,13 +80,16 @@ def read(text: bytes) -> Content:
     end = None
     for line in text.split(b"\n")[:-1]:
         word, _, rest = line.decode(errors="replace").partition(" ")
-        if word == "shim":
-            shim = _identity(rest)
-        elif word == "job":
-            job = _identity(rest)
-        elif word == "end":
-            code, signal, cpu_ms, peak_kib, problem = rest.split(" ", 4)
-            end = End(_number(code), _number(signal), problem, int(cpu_ms), int(peak_kib))
+        try:
+            if word == "shim":
+                shim = _identity(rest)
+            elif word == "job":
+                job = _identity(rest)
+            elif word == "end":
+                code, signal, cpu_ms, peak_kib, problem = rest.split(" ", 4)
+                end = End(_number(code), _number(signal), problem, int(cpu_ms), int(peak_kib))
+        except ValueError:
+            continue
     return Content(shim, job, end)
 
 
