@@ -18,6 +18,21 @@ class Save(Effect, frozen=True):
     job: Job
 
 
+class Note(Effect, frozen=True):
+    """A line of a job's story: what happened to it, and why."""
+
+    key: JobKey
+    what: str
+    detail: str = ""
+
+
+class Keep(Effect, frozen=True):
+    """A setting that must survive a restart."""
+
+    name: str
+    value: str
+
+
 class Accepted(Effect, frozen=True):
     """The answer to a submission: the new jobs, in the order asked."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from gflow.core.ids import JobKey
@@ -19,10 +21,9 @@ class Submit(Event, frozen=True, kw_only=True):
 
     uid: int
     user: str
+    # Parents are resolved: the keys in `depends_on` and `depends_any` mean jobs.
     specs: tuple[Spec, ...]
-    # For each spec, the references of --depends-on as written: `17`, `@`, `@~2`.
-    references: tuple[tuple[str, ...], ...]
-    # How jobs that left memory ended, for every such job the references may mean.
+    # How parents that left memory ended; a parent that is neither here nor active does not exist.
     outcomes: dict[JobKey, JobState]
 
 
@@ -32,6 +33,30 @@ class Cancel(Event, frozen=True, kw_only=True):
     uid: int
     keys: tuple[JobKey, ...]
     now: bool = False
+
+
+class Hold(Event, frozen=True, kw_only=True):
+    """Somebody wants these waiting jobs not to start."""
+
+    uid: int
+    keys: tuple[JobKey, ...]
+
+
+class Release(Event, frozen=True, kw_only=True):
+    """Somebody takes a hold back; with `begin_at`, not before that time."""
+
+    uid: int
+    keys: tuple[JobKey, ...]
+    begin_at: float | None = None
+
+
+class Update(Event, frozen=True, kw_only=True):
+    """Somebody changes what was asked for. `fields` are fields of Spec, checked by the table's readers."""
+
+    uid: int
+    keys: tuple[JobKey, ...]
+    fields: dict[str, Any]
+    outcomes: dict[JobKey, JobState]
 
 
 class Exited(Event, frozen=True, kw_only=True):
@@ -52,3 +77,10 @@ class GpusSeen(Event, frozen=True, kw_only=True):
     """The GPUs of this machine, as they are now."""
 
     gpus: tuple[Gpu, ...]
+
+
+class Restrict(Event, frozen=True, kw_only=True):
+    """New jobs may get only these GPUs; None: all. Running jobs keep theirs."""
+
+    uid: int
+    allowed: tuple[int, ...] | None

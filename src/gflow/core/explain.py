@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from gflow.core.ids import label
 from gflow.core.model import Job, JobState, Shape
+from gflow.core.place import available, gib, impossible
 from gflow.core.state import State
 
 
@@ -21,19 +23,34 @@ class Why(msgspec.Struct, frozen=True):
 def explain(state: State, job: Job) -> Why | None:
     """Why this waiting job waits; None for a job that does not wait."""
     if job.state is JobState.HOLD:
-        return Why("JobHeldUser")
+        return Why(job.reason or "JobHeldUser")
     if job.state is not JobState.QUEUED:
         return None
-    if job.key in state.parents:
-        return Why("Dependency")
+    wait = state.waits.get(job.key)
+    if wait is not None:
+        return Why("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
+    if job.key in state.later:
+        return Why("BeginTime")
+    if state.is_capped(job):
+        return Why("JobArrayTaskLimit")
     return explain_shape(state, job.spec.shape)
 
 
 def explain_shape(state: State, shape: Shape) -> Why:
-    """What a ready job of this shape lacks."""
-    free = len(state.gpus) - len(state.holders)
-    if shape.gpus > len(state.gpus):
-        return Why("Resources", f"Need {shape.gpus} GPUs, this machine has {len(state.gpus)}")
-    if shape.gpus > free > 0:
-        return Why("Resources", f"Need {shape.gpus} GPUs, only {free} available")
-    return Why("Resources")
+    """What a ready job of this shape lacks now."""
+    never = impossible(state, shape)
+    if never:
+        return Why("Resources", never)
+    if shape.gpus:
+        free = len(available(state, shape))
+        if shape.gpus > free:
+            return Why("Resources", f"Need {shape.gpus} GPUs, only {free} available" if free else "")
+    if shape.cpus > state.free_cpus:
+        return Why(
+            "Resources", f"Need {shape.cpus} CPUs, only {state.free_cpus} free" if shape.cpus > 1 else ""
+        )
+    if shape.memory_mib > state.free_memory_mib:
+        return Why(
+            "Resources", f"Need {gib(shape.memory_mib)} memory, only {gib(state.free_memory_mib)} free"
+        )
+    return Why("Priority")

@@ -4,57 +4,101 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gflow.core.model import JobState
-from gflow.core.place import choose
+from gflow.core.ids import job_key
+from gflow.core.model import Job, JobState
+from gflow.core.place import SLACK, placement
 from gflow.core.state import State
 
 
 def check(state: State) -> None:
     """Raise AssertionError with the broken rule. O(jobs)."""
-    _check_membership(state)
-    _check_resources(state)
+    for job in state.jobs.values():
+        _check_job(state, job)
+    _check_no_ghosts(state)
+    _check_gpus(state)
+    _check_counts(state)
     _check_dependencies(state)
+    _check_arrays(state)
     _check_nothing_startable(state)
 
 
-def _check_membership(state: State) -> None:
-    for key, job in state.jobs.items():
-        assert job.key == key, f"job {job.label} is filed under another key"
-        assert not job.is_final, f"final job {job.label} is still in memory"
-        ready = job in state.ready
-        waits = key in state.parents
-        if job.state is JobState.QUEUED:
-            assert ready != waits, f"queued job {job.label} is in {ready + waits} places, not in one"
-        else:
-            assert not ready and not waits, f"{job.state.value} job {job.label} is still in the queue"
-        assert (job.state is JobState.RUNNING) or job.stopping is None, f"{job.label} stops without running"
+def _check_job(state: State, job: Job) -> None:
+    assert state.jobs[job.key] is job, f"job {job.label} is filed under another key"
+    assert not job.is_final, f"final job {job.label} is still in memory"
+    places = [job.key in state.waits, job.key in state.later, job in state.ready]
+    if job.state is JobState.QUEUED:
+        assert sum(places) == 1, f"queued job {job.label} is in {sum(places)} places, not in one"
+    elif job.state is JobState.HOLD:
+        assert not places[1] and not places[2], f"held job {job.label} is still in the queue"
+    else:
+        assert not any(places), f"running job {job.label} is still in the queue"
+        assert job.attempt > 0, f"job {job.label} runs without an attempt"
+    assert job.stopping is None or job.state is JobState.RUNNING, f"{job.label} stops without running"
+
+
+def _check_no_ghosts(state: State) -> None:
+    for name, keys in (("waits", state.waits), ("later", state.later)):
+        for key in keys:
+            assert key in state.jobs, f"{name} knows {key}, which is not an active job"
+    for key in state.children:
+        assert state.is_active(key), f"{key} has children and is not an active job"
     assert len(state.ready) == sum(job in state.ready for job in state.jobs.values()), "a ghost is queued"
 
 
-def _check_resources(state: State) -> None:
-    running = [job for job in state.jobs.values() if job.state is JobState.RUNNING]
-    held = Counter(index for job in running for index in job.gpu_ids)
-    for index, count in held.items():
-        assert count == 1, f"GPU {index} is given to {count} jobs"
-    assert set(held) == set(state.holders), "the holders' table does not match the running jobs"
+def _check_gpus(state: State) -> None:
+    running = [job for job in state.jobs.values() if job.state is JobState.RUNNING and not job.is_array]
+    expected: dict[int, dict[int, int]] = {}
     for job in running:
-        assert len(job.gpu_ids) == job.spec.gpus, f"job {job.label} has the wrong number of GPUs"
-        assert all(state.holders[index] == job.key for index in job.gpu_ids), "a GPU names another holder"
-    used = sum(job.spec.shape.cpus for job in running)
-    assert state.free_cpus == state.cpus - used, "CPU slots do not add up"
+        shape = job.spec.shape
+        assert len(set(job.gpu_ids)) == shape.gpus, f"job {job.label} has the wrong number of GPUs"
+        for index in job.gpu_ids:
+            expected.setdefault(index, {})[job.key] = shape.gpu_memory_mib if shape.shared else 0
+    assert expected == state.holders, "the holders' table does not match the running jobs"
+    for index, holders in state.holders.items():
+        if 0 in holders.values():
+            assert len(holders) == 1, f"GPU {index} is given to {len(holders)} jobs, one of them alone"
+        elif index in state.gpus:
+            assert sum(holders.values()) <= state.gpus[index].memory_mib * SLACK, f"GPU {index} is overbooked"
+    idle, open_ = state.idle, state.open
+    state.recount()
+    assert (idle, open_) == (state.idle, state.open), "the tables of free GPUs are stale"
+
+
+def _check_counts(state: State) -> None:
+    running = [job for job in state.jobs.values() if job.state is JobState.RUNNING and not job.is_array]
+    assert state.free_cpus == state.cpus - sum(job.spec.shape.cpus for job in running), "CPU slots are off"
+    memory = sum(job.spec.memory_mib for job in running)
+    assert state.free_memory_mib == state.memory_mib - memory, "host memory is off"
+    assert state.group_running == Counter(job.spec.group for job in running), "group counts are off"
 
 
 def _check_dependencies(state: State) -> None:
-    forwards = {(child, parent) for child, parents in state.parents.items() for parent in parents}
+    forwards = {(child, parent) for child, wait in state.waits.items() for parent in wait.parents}
     backwards = {(child, parent) for parent, children in state.children.items() for child in children}
     assert forwards == backwards, "the two tables of dependencies disagree"
-    for child, parent in forwards:
-        assert parent in state.jobs, f"{child} waits for {parent}, which is not active"
+    for child, wait in state.waits.items():
+        assert not wait.is_over, f"{state.jobs[child].label} waits for nothing"
+        if wait.broken is not None:
+            assert state.jobs[child].spec.no_auto_cancel, f"{state.jobs[child].label} waits in vain"
+
+
+def _check_arrays(state: State) -> None:
+    for key, tasks in state.tasks.items():
+        assert tasks, "an empty set of tasks is kept"
+        array = state.jobs.get(key)
+        assert array is not None and array.progress is not None, f"tasks of {key} have no array"
+        assert array.progress.active == len(tasks), f"array {array.label} miscounts its tasks"
+    for job in state.jobs.values():
+        if job.progress is not None:
+            assert job.progress.active == len(state.tasks.get(job.key, ())), f"array {job.label} miscounts"
+            assert job.progress.pending or job.progress.active, f"array {job.label} is over and not final"
+        if job.task is not None:
+            assert job.key in state.tasks[job_key(job.number)], f"task {job.label} is not in its array"
 
 
 def _check_nothing_startable(state: State) -> None:
     for group in state.ready.groups.values():
         head = group.head()
         assert head is not None, "an empty group is kept"
-        spec = state.jobs[head].spec
-        assert choose(state, spec) is None, f"job {state.jobs[head].label} could start and does not"
+        job = state.jobs[head]
+        assert placement(state, job) is None, f"job {job.label} could start and does not"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from gflow.core.ids import JobKey, label, number_of, task_of
+from gflow.core.tasks import TaskSet
 
 
 class JobState(enum.Enum):
@@ -52,6 +53,10 @@ class Shape(NamedTuple):
 
     gpus: int
     cpus: int
+    memory_mib: int
+    gpu_memory_mib: int
+    shared: bool
+    gpu_type: str
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -65,21 +70,66 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     script: str = ""
     # Where the script was when it was submitted; empty for commands.
     script_path: str = ""
+    # Jobs submitted together under one --max-concurrent share this number; 0: none.
+    group: int = 0
     # The fields below are filled by options of the same table row (options/table.py).
     name: str = ""
     gpus: int = 0
+    shared: bool = False
+    gpu_memory_mib: int = 0
+    gpu_type: str = ""
+    cpus: int | None = None
+    memory_mib: int = 0
+    allow_unsatisfiable: bool = False
     priority: int = 10
     time_limit_s: int = 0
+    grace_s: int = 30
+    begin_at: float = 0.0
+    hold: bool = False
     depends_on: tuple[JobKey, ...] = ()
+    depends_any: tuple[JobKey, ...] = ()
+    no_auto_cancel: bool = False
+    array: str = ""
+    max_concurrent: int = 0
+    max_retries: int = 0
+    requeue: bool = False
+    project: str = ""
 
     @property
     def shape(self) -> Shape:
-        # A job without GPUs takes one CPU slot, a job with GPUs none.
-        return Shape(self.gpus, 0 if self.gpus else 1)
+        # A job without GPUs takes one CPU slot, a job with GPUs none, unless it asks.
+        cpus = self.cpus if self.cpus is not None else 0 if self.gpus else 1
+        return Shape(self.gpus, cpus, self.memory_mib, self.gpu_memory_mib, self.shared, self.gpu_type)
+
+    @property
+    def parents(self) -> tuple[JobKey, ...]:
+        """Every job this one may wait for."""
+        return self.depends_on + self.depends_any
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """How far an array is: tasks that have not started, and how the others stand."""
+
+    pending: str
+    active: int = 0
+    ok: int = 0
+    bad: int = 0
+    cancelled: int = 0
+    # The worst exit code of a task so far, as a shell would show it.
+    worst: int = 0
+
+    @property
+    def tasks(self) -> TaskSet:
+        from gflow.core.tasks import parse_tasks
+
+        return parse_tasks(self.pending)
 
 
 class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
-    """One job: its spec and what became of it. Times are seconds on the wall clock."""
+    """One job: its spec and what became of it. Times are seconds on the wall clock.
+
+    An array is one job too, with `progress`; a task gets a job of its own when it starts.
+    """
 
     key: JobKey
     spec: Spec
@@ -97,6 +147,10 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     signal: int | None = None
     # Set while a running job is being stopped: the state it will end in.
     stopping: JobState | None = None
+    progress: Progress | None = None
+    # Attempts that failed and were retried; attempts in a row that ended within a minute.
+    retries: int = 0
+    quick_ends: int = 0
     target: str = "local"
 
     @property
@@ -118,6 +172,22 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     @property
     def is_final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def is_array(self) -> bool:
+        """Whether this is the record of a whole array, which holds no resources itself."""
+        return self.progress is not None
+
+
+class Line(NamedTuple):
+    """One line of the audit. `uid` None: nobody, the machine itself."""
+
+    at: float
+    key: JobKey | None
+    uid: int | None
+    origin: str
+    what: str
+    detail: str
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):

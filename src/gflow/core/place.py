@@ -1,20 +1,84 @@
-"""Which GPUs a job gets. A choice, never a change: the engine books what is chosen here."""
+"""Whether and where a job can run. Choices, never changes: the engine books what is chosen here."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gflow.core.model import Spec
+    from gflow.core.model import Gpu, Job, Shape
     from gflow.core.state import State
 
+# A card sold as 80 GB reports a little less; a request for 80G means that card.
+SLACK = 1.02
 
-def choose(state: State, spec: Spec) -> tuple[int, ...] | None:
-    """Free GPUs for this job, lowest index first, or None if it cannot start now."""
-    shape = spec.shape
-    if shape.cpus > state.free_cpus:
+
+def placement(state: State, job: Job) -> tuple[int, ...] | None:
+    """The GPUs (possibly none) with which this job may start now; None if it must wait.
+
+    The one gate to a start: caps are checked here, and quotas and reservations will be.
+    """
+    return None if state.is_capped(job) else choose(state, job.spec.shape)
+
+
+def choose(state: State, shape: Shape) -> tuple[int, ...] | None:
+    """GPUs for a job of this shape, lowest index first, or None if it does not fit now."""
+    if shape.cpus > state.free_cpus or shape.memory_mib > state.free_memory_mib:
         return None
     if not shape.gpus:
         return ()
-    free = state.free_gpus()
-    return tuple(free[: shape.gpus]) if len(free) >= shape.gpus else None
+    found = available(state, shape)
+    return tuple(found[: shape.gpus]) if len(found) >= shape.gpus else None
+
+
+def available(state: State, shape: Shape) -> list[int]:
+    """Indices of GPUs that a job of this shape could get now, lowest first."""
+    if not shape.shared:
+        return [index for index in sorted(state.idle) if suits(state.gpus[index], shape)]
+    return [
+        index
+        for index in sorted(state.open)
+        if suits(state.gpus[index], shape) and fits_beside(state, index, shape.gpu_memory_mib)
+    ]
+
+
+def suits(gpu: Gpu, shape: Shape) -> bool:
+    """Whether the GPU is of the kind asked for, whoever has it."""
+    if shape.gpu_type and shape.gpu_type.lower() not in gpu.model.lower():
+        return False
+    return shape.gpu_memory_mib <= gpu.memory_mib * SLACK
+
+
+def fits_beside(state: State, index: int, memory_mib: int) -> bool:
+    """Whether a shared job of this size fits beside those that are on the GPU."""
+    others = state.holders.get(index, {}).values()
+    return sum(others) + memory_mib <= state.gpus[index].memory_mib * SLACK
+
+
+def impossible(state: State, shape: Shape) -> str | None:
+    """Why this machine could never run such a job, however long it waits; None if it could."""
+    if shape.cpus > state.cpus:
+        return f"the job asks for {shape.cpus} CPUs, and this machine has {state.cpus}"
+    if shape.memory_mib > state.memory_mib:
+        have = gib(state.memory_mib)
+        return f"the job asks for {gib(shape.memory_mib)} of memory, and this machine has {have}"
+    if not shape.gpus:
+        return None
+    if not state.gpus:
+        return f"the job asks for {_gpus(shape.gpus)}, and this machine has none that gflow can see"
+    if shape.gpus > len(state.gpus):
+        return f"the job asks for {_gpus(shape.gpus)}, and this machine has {len(state.gpus)}"
+    fitting = sum(suits(gpu, shape) for gpu in state.gpus.values())
+    if shape.gpus > fitting:
+        kind = f" of type {shape.gpu_type!r}" if shape.gpu_type else ""
+        size = f" with {gib(shape.gpu_memory_mib)}" if shape.gpu_memory_mib else ""
+        return f"the job asks for {_gpus(shape.gpus)}{kind}{size}, and this machine has {fitting or 'none'}"
+    return None
+
+
+def gib(mib: int) -> str:
+    """`1.5 GiB`, or `100 MiB` below one."""
+    return f"{mib / 1024:.4g} GiB" if mib >= 1024 else f"{mib} MiB"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count > 1)}"

@@ -1,9 +1,10 @@
 """Jobs that only wait for resources, grouped so that a round never walks the whole queue.
 
-Jobs of one owner, priority and shape are interchangeable to the scheduler except for
+Jobs of one owner, priority, shape and cap are interchangeable to the scheduler except for
 their order of arrival: if the first does not fit, none does. So the queue is a set of
 groups, and a round looks at each group's head. Groups are kept in one bucket per number
-of GPUs: buckets that ask for more than is free are not looked at.
+of GPUs (and per kind of sharing); a bucket whose smallest wish exceeds what is free is not
+looked at.
 
 Cost: add and remove O(log n); a round O(groups looked at + jobs started).
 """
@@ -11,7 +12,6 @@ Cost: add and remove O(log n); a round O(groups looked at + jobs started).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from gflow.core.ids import JobKey
@@ -24,6 +24,17 @@ class GroupKey(NamedTuple):
     priority: int
     uid: int
     shape: Shape
+    group: int
+    max_concurrent: int
+
+
+class Room(NamedTuple):
+    """What is free, for a first look that costs nothing."""
+
+    idle_gpus: int
+    open_gpus: int
+    cpus: int
+    memory_mib: int
 
 
 class Group:
@@ -42,6 +53,32 @@ class Group:
         return self.order[0] if self.order else None
 
 
+class _Least:
+    """The smallest of a changing multiset of numbers. All operations O(log n) amortised."""
+
+    __slots__ = ("_counts", "_heap")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._heap: list[int] = []
+
+    def add(self, value: int) -> None:
+        if value not in self._counts:
+            heapq.heappush(self._heap, value)
+        self._counts[value] = self._counts.get(value, 0) + 1
+
+    def remove(self, value: int) -> None:
+        self._counts[value] -= 1
+        if not self._counts[value]:
+            del self._counts[value]
+
+    def value(self) -> int:
+        """The smallest; 0 if there is none."""
+        while self._heap and self._heap[0] not in self._counts:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else 0
+
+
 class _Entry(NamedTuple):
     """A group's place in its bucket: higher priority first, then earlier arrival."""
 
@@ -50,31 +87,50 @@ class _Entry(NamedTuple):
     group: GroupKey
 
 
+class _Bucket:
+    """Groups that ask for the same number of GPUs in the same way."""
+
+    __slots__ = ("cpus", "entries", "gpus", "memory", "shared")
+
+    def __init__(self, shape: Shape) -> None:
+        self.gpus = shape.gpus
+        self.shared = shape.shared
+        self.entries: list[_Entry] = []
+        self.cpus = _Least()
+        self.memory = _Least()
+
+    def may_fit(self, room: Room) -> bool:
+        """Whether the least demanding group could fit; says nothing about any one group."""
+        gpus = room.open_gpus if self.shared else room.idle_gpus
+        return self.gpus <= gpus and self.cpus.value() <= room.cpus and self.memory.value() <= room.memory_mib
+
+
 class ReadyQueue:
-    """All groups, and their order per number of GPUs."""
+    """All groups, and their order within each bucket."""
 
     def __init__(self) -> None:
         self.groups: dict[GroupKey, Group] = {}
-        self._buckets: dict[int, list[_Entry]] = {}
+        self.buckets: dict[tuple[int, bool], _Bucket] = {}
+        self._size = 0
 
     def __len__(self) -> int:
-        return sum(len(group.members) for group in self.groups.values())
+        return self._size
 
     def __contains__(self, job: Job) -> bool:
         group = self.groups.get(group_key(job))
         return group is not None and job.key in group.members
 
-    def add(self, job: Job) -> GroupKey:
+    def add(self, job: Job) -> None:
         key = group_key(job)
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = Group(key)
+            group = self._new_group(key)
         before = group.head()
         group.members.add(job.key)
+        self._size += 1
         heapq.heappush(group.order, job.key)
         if before is None or job.key < before:
             self._push(group)
-        return key
 
     def remove(self, job: Job) -> None:
         group = self.groups.get(group_key(job))
@@ -82,63 +138,77 @@ class ReadyQueue:
             return
         was_head = group.head() == job.key
         group.members.discard(job.key)
+        self._size -= 1
         if not group.members:
-            del self.groups[group.key]
+            self._drop_group(group)
         elif was_head:
             self._push(group)
 
-    def walk(self) -> Walk:
-        """One pass over the groups in order of start."""
-        return Walk(self)
+    def _new_group(self, key: GroupKey) -> Group:
+        group = self.groups[key] = Group(key)
+        bucket = self.bucket_of(key.shape)
+        bucket.cpus.add(key.shape.cpus)
+        bucket.memory.add(key.shape.memory_mib)
+        return group
+
+    def _drop_group(self, group: Group) -> None:
+        del self.groups[group.key]
+        bucket = self.bucket_of(group.key.shape)
+        bucket.cpus.remove(group.key.shape.cpus)
+        bucket.memory.remove(group.key.shape.memory_mib)
+
+    def bucket_of(self, shape: Shape) -> _Bucket:
+        key = (shape.gpus, shape.shared)
+        bucket = self.buckets.get(key)
+        if bucket is None:
+            bucket = self.buckets[key] = _Bucket(shape)
+        return bucket
 
     def _push(self, group: Group) -> None:
         head = group.head()
         if head is not None:
-            bucket = self._buckets.setdefault(group.key.shape.gpus, [])
-            heapq.heappush(bucket, _Entry(-group.key.priority, head, group.key))
+            entries = self.bucket_of(group.key.shape).entries
+            heapq.heappush(entries, _Entry(-group.key.priority, head, group.key))
 
-    def _first(self, bucket: list[_Entry]) -> _Entry | None:
+    def first(self, bucket: _Bucket) -> _Entry | None:
         """The bucket's first entry that still speaks the truth; stale ones are dropped."""
-        while bucket:
-            entry = bucket[0]
+        entries = bucket.entries
+        while entries:
+            entry = entries[0]
             group = self.groups.get(entry.group)
             if group is not None and group.head() == entry.head:
                 return entry
-            heapq.heappop(bucket)
+            heapq.heappop(entries)
         return None
 
 
 class Walk:
-    """A pass over the queue. A group that does not fit is set aside until the pass ends."""
+    """A pass over the queue in order. A group that does not fit is set aside until the pass ends."""
 
     def __init__(self, queue: ReadyQueue) -> None:
         self._queue = queue
-        self._aside: list[tuple[list[_Entry], _Entry]] = []
+        self._aside: list[tuple[_Bucket, _Entry]] = []
 
-    def next(self, free_gpus: int) -> JobKey | None:
-        """The first job, in order, that asks for no more GPUs than are free."""
+    def next(self, room: Room) -> JobKey | None:
+        """The first job, in order, of a bucket that may fit into `room`."""
         best: _Entry | None = None
-        for count, bucket in self._queue._buckets.items():
-            if count <= free_gpus:
-                entry = self._queue._first(bucket)
+        for bucket in self._queue.buckets.values():
+            if bucket.may_fit(room):
+                entry = self._queue.first(bucket)
                 if entry is not None and (best is None or entry < best):
                     best = entry
         return best.head if best else None
 
     def skip(self, job: Job) -> None:
         """This job does not fit, so nothing of its group does."""
-        bucket = self._queue._buckets[job.spec.shape.gpus]
-        self._aside.append((bucket, heapq.heappop(bucket)))
+        bucket = self._queue.bucket_of(job.spec.shape)
+        self._aside.append((bucket, heapq.heappop(bucket.entries)))
 
     def close(self) -> None:
         for bucket, entry in self._aside:
-            heapq.heappush(bucket, entry)
+            heapq.heappush(bucket.entries, entry)
 
 
 def group_key(job: Job) -> GroupKey:
-    return GroupKey(job.spec.priority, job.uid, job.spec.shape)
-
-
-def in_order(queue: ReadyQueue) -> Iterator[GroupKey]:
-    """Groups in order of start, for explanations. O(groups log groups)."""
-    yield from sorted(queue.groups, key=lambda key: (-key.priority, queue.groups[key].head() or 0))
+    spec = job.spec
+    return GroupKey(spec.priority, job.uid, spec.shape, spec.group, spec.max_concurrent)

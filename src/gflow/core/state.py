@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
-from gflow.core.ids import JobKey
+from gflow.core.deps import Wait
+from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Gpu, Job, JobState
 from gflow.core.queue import ReadyQueue
 
@@ -17,61 +18,186 @@ RECENT = 1000
 class State:
     """Active jobs and the machine. Final jobs live in the store only."""
 
-    def __init__(self, *, cpus: int) -> None:
+    def __init__(self, *, cpus: int, memory_mib: int) -> None:
+        self.cpus = cpus
+        self.memory_mib = memory_mib
+        self.free_cpus = cpus
+        self.free_memory_mib = memory_mib
+        self.gpus: dict[int, Gpu] = {}
+        # GPU indices that new jobs may get; None: all.
+        self.allowed: frozenset[int] | None = None
+        # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.
+        self.holders: dict[int, dict[JobKey, int]] = {}
+        # Derived from the three above: GPUs nobody has, and GPUs no job has alone.
+        self.idle: set[int] = set()
+        self.open: set[int] = set()
+
         self.jobs: dict[JobKey, Job] = {}
         self.next_number = 1
-        self.cpus = cpus
-        self.free_cpus = cpus
-        self.gpus: dict[int, Gpu] = {}
-        # GPU index -> the running job that has it.
-        self.holders: dict[int, JobKey] = {}
+        # A waiting job is in exactly one of: waits (for parents), later (for its time), ready.
+        self.waits: dict[JobKey, Wait] = {}
+        self.later: set[JobKey] = set()
         self.ready = ReadyQueue()
-        # Waiting job -> parents that have not succeeded yet; and the same arrows backwards.
-        self.parents: dict[JobKey, set[JobKey]] = {}
+        # Parent -> jobs that wait for it.
         self.children: dict[JobKey, set[JobKey]] = {}
+        # Array -> its tasks that are jobs of their own and not final.
+        self.tasks: dict[JobKey, set[JobKey]] = {}
+        # Group -> how many of it run.
+        self.group_running: Counter[int] = Counter()
         # uid -> that person's latest jobs, oldest first.
         self.recent: dict[int, deque[JobKey]] = {}
         # Jobs that ended since the last commit: out of `jobs`, not yet in the store.
         self.ended: dict[JobKey, JobState] = {}
-        # (boot clock, job, attempt) at which a time limit is reached; stale entries are skipped.
+        # When something is due: (boot time, job, attempt) and (wall time, job). Stale entries are skipped.
         self.limits: list[tuple[float, JobKey, int]] = []
+        self.begins: list[tuple[float, JobKey]] = []
 
-    def free_gpus(self) -> list[int]:
-        """Indices of GPUs that nobody has, lowest first."""
-        return [index for index in self.gpus if index not in self.holders]
+    # ------------------------------------------------------------ the machine
 
-    def remember_recent(self, uid: int, key: JobKey) -> None:
-        self.recent.setdefault(uid, deque(maxlen=RECENT)).append(key)
+    def see_gpus(self, gpus: Iterable[Gpu]) -> None:
+        self.gpus = {gpu.index: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.index)}
+        self.recount()
+
+    def restrict(self, allowed: frozenset[int] | None) -> None:
+        self.allowed = allowed
+        self.recount()
+
+    def recount(self) -> None:
+        """Derive `idle` and `open` anew. O(GPUs)."""
+        usable = {index for index in self.gpus if self.allowed is None or index in self.allowed}
+        self.idle = {index for index in usable if index not in self.holders}
+        self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
 
     def book(self, job: Job) -> None:
-        """Take the resources of a job that is about to run."""
-        self.free_cpus -= job.spec.shape.cpus
+        """Take the resources of a job that runs from now on."""
+        shape = job.spec.shape
+        self.free_cpus -= shape.cpus
+        self.free_memory_mib -= shape.memory_mib
+        self.group_running[job.spec.group] += 1
+        declared = shape.gpu_memory_mib if shape.shared else 0
         for index in job.gpu_ids:
-            self.holders[index] = job.key
+            self.holders.setdefault(index, {})[job.key] = declared
+            self.idle.discard(index)
+            if not declared:
+                self.open.discard(index)
         if job.spec.time_limit_s and job.started_boot is not None:
             heapq.heappush(self.limits, (job.started_boot + job.spec.time_limit_s, job.key, job.attempt))
 
     def unbook(self, job: Job) -> None:
         """Give them back."""
-        self.free_cpus += job.spec.shape.cpus
+        shape = job.spec.shape
+        self.free_cpus += shape.cpus
+        self.free_memory_mib += shape.memory_mib
+        self.group_running[job.spec.group] -= 1
+        if not self.group_running[job.spec.group]:
+            del self.group_running[job.spec.group]
         for index in job.gpu_ids:
-            del self.holders[index]
+            del self.holders[index][job.key]
+            if not self.holders[index]:
+                del self.holders[index]
+        if job.gpu_ids:
+            self.recount()
 
-    def wait_for(self, job: Job, parents: Iterable[JobKey]) -> None:
-        """`job` becomes ready only when each of `parents` has succeeded."""
-        self.parents[job.key] = set(parents)
-        for parent in self.parents[job.key]:
+    # ------------------------------------------------------------ the queue
+
+    def add(self, job: Job) -> None:
+        self.jobs[job.key] = job
+        if job.task is not None:
+            self.tasks.setdefault(job_key(job.number), set()).add(job.key)
+
+    def drop(self, job: Job) -> None:
+        """Forget a job that has become final."""
+        del self.jobs[job.key]
+        self.ended[job.key] = job.state
+        if job.task is not None:
+            array = job_key(job.number)
+            self.tasks[array].discard(job.key)
+            if not self.tasks[array]:
+                del self.tasks[array]
+
+    def array_with(self, key: JobKey) -> Job | None:
+        """The array in whose record this task still waits, or None."""
+        task = task_of(key)
+        if task is None or key in self.jobs:
+            return None
+        array = self.jobs.get(job_key(number_of(key)))
+        if array is None or array.progress is None or array.stopping is not None:
+            return None
+        return array if task in array.progress.tasks else None
+
+    def is_active(self, key: JobKey) -> bool:
+        """Whether this is a job, or a task that still waits in its array, and not final."""
+        return key in self.jobs or self.array_with(key) is not None
+
+    def admit(self, job: Job, wall: float) -> None:
+        """Put a queued job where it waits: for parents, for its time, or for resources."""
+        if job.key in self.waits:
+            return
+        if job.spec.begin_at > wall:
+            self.later.add(job.key)
+            heapq.heappush(self.begins, (job.spec.begin_at, job.key))
+        else:
+            self.ready.add(job)
+
+    def wait_for(self, job: Job, wait: Wait) -> None:
+        """`job` becomes ready only when `wait` is over."""
+        self.waits[job.key] = wait
+        for parent in wait.parents:
             self.children.setdefault(parent, set()).add(job.key)
 
-    def next_due(self) -> float | None:
-        """The boot time at which the engine wants its next Tick."""
+    def stop_waiting(self, job: Job) -> None:
+        """Take a waiting job out of everything it waits in."""
+        wait = self.waits.pop(job.key, None)
+        for parent in wait.parents if wait else ():
+            self.unlink(parent, job.key)
+        self.later.discard(job.key)
+        self.ready.remove(job)
+
+    def unlink(self, parent: JobKey, child: JobKey) -> None:
+        """`child` does not wait for `parent` any more."""
+        self.children[parent].discard(child)
+        if not self.children[parent]:
+            del self.children[parent]
+
+    def is_capped(self, job: Job) -> bool:
+        """Whether as many jobs of its group run as may."""
+        cap = job.spec.max_concurrent
+        return cap > 0 and self.group_running[job.spec.group] >= cap
+
+    def remember_recent(self, uid: int, key: JobKey) -> None:
+        self.recent.setdefault(uid, deque(maxlen=RECENT)).append(key)
+
+    # ------------------------------------------------------------ time
+
+    def next_limit(self) -> float | None:
+        """The boot time at which the next time limit is reached."""
         while self.limits:
             due, key, attempt = self.limits[0]
             job = self.jobs.get(key)
-            if job and job.state is JobState.RUNNING and job.attempt == attempt and job.stopping is None:
+            if job and _runs_until(job, due, attempt):
                 return due
             heapq.heappop(self.limits)
         return None
+
+    def next_begin(self) -> float | None:
+        """The wall time at which the next job may begin."""
+        while self.begins:
+            due, key = self.begins[0]
+            if key in self.later and self.jobs[key].spec.begin_at == due:
+                return due
+            heapq.heappop(self.begins)
+        return None
+
+
+def _runs_until(job: Job, due: float, attempt: int) -> bool:
+    """Whether an entry of `limits` still speaks of this job."""
+    return (
+        job.state is JobState.RUNNING
+        and job.attempt == attempt
+        and job.stopping is None
+        and job.started_boot is not None
+        and job.started_boot + job.spec.time_limit_s == due
+    )
 
 
 def restore(
@@ -80,18 +206,21 @@ def restore(
     outcomes: dict[JobKey, JobState],
     recent: Iterable[tuple[int, JobKey]],
     next_number: int,
+    wall: float,
 ) -> None:
     """Fill an empty state from what the store has. `outcomes`: how final parents ended."""
     state.next_number = next_number
     for uid, key in recent:
         state.remember_recent(uid, key)
     for job in sorted(jobs, key=lambda job: job.key):
-        state.jobs[job.key] = job
+        state.add(job)
+    for job in state.jobs.values():
         if job.state is JobState.RUNNING:
-            state.book(job)
-        elif job.state is JobState.QUEUED:
-            unmet = [key for key in job.spec.depends_on if outcomes.get(key) is not JobState.FINISHED]
-            if unmet:
-                state.wait_for(job, unmet)
-            else:
-                state.ready.add(job)
+            if not job.is_array:
+                state.book(job)
+            continue
+        wait = Wait.of(job.spec, outcomes.get)
+        if not wait.is_over:
+            state.wait_for(job, wait)
+        if job.state is JobState.QUEUED:
+            state.admit(job, wall)

@@ -14,11 +14,20 @@ Only the end of the processes ends a Running job. A cancel or a time limit there
 not change the state: it sets `stopping` to the state the job will end in, and the job
 stays Running (shown as CG) until nothing of it lives. Then it takes that state.
 
+A job that asked for retries or for being requeued goes from Running back to Queued when its
+attempt has ended: the same job, its next attempt. One that does so five times within a
+minute each is put on Hold instead.
+
+An array is one job whose tasks wait inside its record. A task becomes a job of its own when
+it starts. The array is Queued while tasks wait in it, Running while only started ones are
+left, and final with the last of them.
+
 Nothing leaves a final state. Doing a job again makes a new job.
 
 Where a job of each state is found:
-    Queued     `State.jobs`, and in `State.ready` once nothing but resources is missing
-    Hold       `State.jobs`
+    Queued     `State.jobs`, and in exactly one of `State.waits` (parents), `State.later`
+               (begin time) and `State.ready` (resources)
+    Hold       `State.jobs`, and in `State.waits` while it has unmet parents
     Running    `State.jobs`; its GPUs in `State.holders`
     (final)    in the store only
 
@@ -36,7 +45,7 @@ _S = JobState
 TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     _S.QUEUED: frozenset({_S.RUNNING, _S.HOLD, _S.CANCELLED}),
     _S.HOLD: frozenset({_S.QUEUED, _S.CANCELLED}),
-    _S.RUNNING: frozenset({_S.FINISHED, _S.FAILED, _S.CANCELLED, _S.TIMEOUT}),
+    _S.RUNNING: frozenset({_S.FINISHED, _S.FAILED, _S.CANCELLED, _S.TIMEOUT, _S.QUEUED, _S.HOLD}),
     _S.FINISHED: frozenset(),
     _S.FAILED: frozenset(),
     _S.CANCELLED: frozenset(),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from gflow.core.ids import JobKey
-from gflow.core.model import Job
+import msgspec
+
+from gflow.core.explain import explain
+from gflow.core.ids import JobKey, job_key, number_of, task_of
+from gflow.core.model import ACTIVE, Job, JobState
 from gflow.daemon.loop import Loop
 from gflow.daemon.settings import Settings
 from gflow.store.port import Store
 from gflow.targets.local.target import LocalTarget
+from gflow.text.queue import Entry
 
 
 class Context(NamedTuple):
@@ -22,7 +27,21 @@ class Context(NamedTuple):
     target: LocalTarget
     started_boot: float
     stopped: asyncio.Event
+    active_states: frozenset[JobState] = ACTIVE
 
     def job(self, key: JobKey) -> Job | None:
         """A job, active or final. Memory is never ahead of the disk when a route runs."""
-        return self.loop.state.jobs.get(key) or self.store.job(key)
+        return self.loop.state.jobs.get(key) or self.store.job(key) or self._waiting_task(key)
+
+    def entries(self, jobs: Iterable[Job | None]) -> list[Entry]:
+        """Jobs, each with the reason why it waits."""
+        state = self.loop.state
+        return [(job, explain(state, job)) for job in jobs if job is not None]
+
+    def _waiting_task(self, key: JobKey) -> Job | None:
+        """A task that has not started is part of its array's record; shown as if it were a job."""
+        task = task_of(key)
+        array = self.job(job_key(number_of(key))) if task is not None else None
+        if array is None or array.progress is None or task is None or task not in array.progress.tasks:
+            return None
+        return msgspec.structs.replace(array, key=key, progress=None, exit_code=None, started_at=None)

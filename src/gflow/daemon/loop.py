@@ -3,96 +3,46 @@
 Everything that is ready in one turn of asyncio shares one commit. The commit runs in this
 thread: nothing can be answered before it anyway, and so whoever reads sees exactly what
 is durable.
+
+When a commit fails (disk full, read-only, broken), memory is ahead of the disk: it is rebuilt
+from the disk, people are told, and the daemon takes no changes until a commit works again.
+What the machine itself reported meanwhile, such as the end of a job, is kept and taken then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from gflow.core.effects import Accepted, Effect, Save
-from gflow.core.engine import resolve, step
-from gflow.core.events import Event, Submit, Tick
+from gflow.core.effects import Effect, Keep, Note, Save
+from gflow.core.engine import step
+from gflow.core.events import Event, GpusSeen, Tick
 from gflow.core.ids import JobKey
 from gflow.core.invariants import check
-from gflow.core.model import Job, Moment, Spec
+from gflow.core.model import Job, Line, Moment
 from gflow.core.state import State, restore
 from gflow.daemon import clock
-from gflow.errors import GflowError, ReadOnly
+from gflow.daemon.timers import Alarm
+from gflow.daemon.wishes import Plain, Submitting, Wish
+from gflow.errors import GflowError, ReadOnly, StoreError
 from gflow.faults import point
-from gflow.store.port import Changes, Store, Submission
+from gflow.store.port import Changes, Store
 
 log = logging.getLogger("gflow.loop")
+TRY_AGAIN_S = 1.0
 
-
-class Wish(Protocol):
-    """Something that wants to happen in the next turn."""
-
-    def event(self, loop: Loop, at: Moment) -> Event | None:
-        """The event, made at the last moment; None if there is nothing left to do."""
-
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> Any:
-        """Called after the step: add to the commit, return the answer."""
-
-
-class Plain:
-    """A wish that is just an event."""
-
-    def __init__(self, make: Callable[[Moment], Event]) -> None:
-        self._make = make
-
-    def event(self, loop: Loop, at: Moment) -> Event | None:
-        return self._make(at)
-
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> Any:
-        return None
-
-
-class Submitting:
-    """A submission: once per token, however often it is asked for."""
-
-    def __init__(
-        self,
-        uid: int,
-        user: str,
-        token: str,
-        specs: tuple[Spec, ...],
-        references: tuple[tuple[str, ...], ...],
-        blobs: dict[str, bytes],
-    ) -> None:
-        self.uid = uid
-        self.user = user
-        self.token = token
-        self.specs = specs
-        self.references = references
-        self.blobs = blobs
-
-    def event(self, loop: Loop, at: Moment) -> Event:
-        meant = {resolve(loop.state, self.uid, text) for texts in self.references for text in texts}
-        unknown = [key for key in meant if key not in loop.state.jobs]
-        return Submit(
-            at=at,
-            uid=self.uid,
-            user=self.user,
-            specs=self.specs,
-            references=self.references,
-            outcomes=loop.store.outcomes(unknown),
-        )
-
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> tuple[JobKey, ...]:
-        keys = next(effect.keys for effect in effects if isinstance(effect, Accepted))
-        changes.submissions.append(Submission(self.uid, self.token, keys, at.wall))
-        changes.blobs.update(self.blobs)
-        return keys
+Waiting = tuple[Wish, "asyncio.Future[Any] | None"]
 
 
 class Turn(msgspec.Struct):
     """What one turn gathered before its commit."""
 
+    wishes: list[Waiting]
     changes: Changes = msgspec.field(default_factory=Changes)
     effects: list[Effect] = msgspec.field(default_factory=list)
     answers: list[tuple[asyncio.Future[Any], Any]] = msgspec.field(default_factory=list)
@@ -106,22 +56,26 @@ class Loop:
     ) -> None:
         self.state = state
         self.store = store
+        # Why nothing can be written at the moment; empty while all is well.
+        self.read_only = ""
         self._perform = perform
         self._paranoid = paranoid
-        self._inbox: list[tuple[Wish, asyncio.Future[Any] | None]] = []
+        self._inbox: list[Waiting] = []
+        self._backlog: list[Waiting] = []
         self._tokens: dict[tuple[int, str], asyncio.Future[Any]] = {}
         self._waiters: dict[JobKey, list[asyncio.Future[Job]]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._limits = Alarm(time.CLOCK_BOOTTIME, self._tick)
+        self._begins = Alarm(time.CLOCK_REALTIME, self._tick)
 
     # ------------------------------------------------------------ in
 
     def post(self, make: Callable[[Moment], Event]) -> None:
-        """An event that nobody waits for."""
+        """An event of the machine's own, which nobody waits for and which must not get lost."""
         self._add(Plain(make), None)
 
-    async def ask(self, make: Callable[[Moment], Event]) -> None:
+    async def ask(self, make: Callable[[Moment], Event], origin: str = "daemon") -> None:
         """An event whose sender wants to know that it is durable."""
-        await self._wish(Plain(make))
+        await self.wish(Plain(make, origin))
 
     async def submit(self, wish: Submitting) -> tuple[JobKey, ...]:
         """The keys of the submission's jobs; those it made before, if its token is known."""
@@ -130,25 +84,31 @@ class Loop:
             return known
         name = (wish.uid, wish.token)
         if name not in self._tokens:
-            self._tokens[name] = asyncio.ensure_future(self._wish(wish))
+            self._tokens[name] = asyncio.ensure_future(self.wish(wish))
             self._tokens[name].add_done_callback(lambda _: self._tokens.pop(name, None))
         keys: tuple[JobKey, ...] = await asyncio.shield(self._tokens[name])
         return keys
 
     async def ended(self, key: JobKey) -> Job | None:
         """The job once it is final; None if there never was one."""
-        if key not in self.state.jobs:
+        if not self.state.is_active(key):
             return self.store.job(key)
         future: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(key, []).append(future)
         return await future
 
-    async def _wish(self, wish: Wish) -> Any:
+    async def wish(self, wish: Wish) -> Any:
+        """Let it happen; the answer comes when it is durable."""
+        if self.read_only:
+            raise ReadOnly(self.read_only, hint="it goes on by itself when the disk can be written again")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._add(wish, future)
         return await future
 
     def _add(self, wish: Wish, future: asyncio.Future[Any] | None) -> None:
+        if self.read_only:
+            self._backlog.append((wish, future))
+            return
         if not self._inbox:
             asyncio.get_running_loop().call_soon(self._run_turn)
         self._inbox.append((wish, future))
@@ -156,10 +116,10 @@ class Loop:
     # ------------------------------------------------------------ the turn
 
     def _run_turn(self) -> None:
-        inbox, self._inbox = self._inbox, []
-        turn = Turn()
+        turn = Turn(self._inbox)
+        self._inbox = []
         at = clock.now()
-        for wish, future in inbox:
+        for wish, future in turn.wishes:
             self._take(turn, wish, future, at)
         self.conclude(turn)
 
@@ -167,18 +127,16 @@ class Loop:
         """Step one event. A refusal is an answer like any other: the state has not changed."""
         answer: Any
         try:
-            event = wish.event(self, at)
-            effects = step(self.state, event) if event is not None else []
+            event = wish.event(self.state, self.store, at)
+            effects = step(self.state, event)
             answer = wish.took(effects, turn.changes, at)
+            _gather(turn.changes, effects, getattr(event, "uid", None), wish.origin, at)
         except GflowError as error:
             answer, effects = error, []
             if future is None:
                 log.error("refused: %s", error)
         if self._paranoid:
             check(self.state)
-        for effect in effects:
-            if isinstance(effect, Save):
-                turn.changes.jobs[effect.job.key] = effect.job
         turn.effects += effects
         if future is not None:
             turn.answers.append((future, answer))
@@ -187,7 +145,7 @@ class Loop:
         """Make the turn durable; only then tell anybody and do anything."""
         try:
             self.persist(turn)
-        except Exception as error:
+        except StoreError as error:
             self._poisoned(turn, error)
             return
         self.answer(turn)
@@ -196,7 +154,7 @@ class Loop:
     def persist(self, turn: Turn) -> None:
         point("turn.before-commit")
         if turn.changes:
-            turn.changes.next_number = self.state.next_number
+            turn.changes.meta["next_number"] = self.state.next_number
             self.store.commit(turn.changes)
         point("turn.after-commit")
         self.state.ended.clear()
@@ -221,32 +179,64 @@ class Loop:
         point("turn.after-effects")
         self.arm()
 
-    def _poisoned(self, turn: Turn, error: Exception) -> None:
+    # ------------------------------------------------------------ when the disk fails
+
+    def _poisoned(self, turn: Turn, error: StoreError) -> None:
         """The commit failed, so memory is ahead of the disk: go back to what the disk has."""
-        log.error("commit failed, state rebuilt from the database: %s", error)
+        log.error("%s; no changes are taken until it can be", error)
+        self.read_only = error.message
         self.state = reload(self.state, self.store)
         for future, _ in turn.answers:
             if not future.done():
-                future.set_exception(ReadOnly(f"the database cannot be written: {error}"))
-        self.arm()
+                future.set_exception(ReadOnly(error.message))
+        self._backlog = [wish for wish in turn.wishes if wish[1] is None] + self._backlog
+        asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._try_again)
+
+    def _try_again(self) -> None:
+        """See whether a commit works; if so, take what has happened meanwhile."""
+        try:
+            self.store.commit(Changes(meta={"next_number": self.state.next_number}))
+        except StoreError:
+            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._try_again)
+            return
+        log.warning("the database can be written again")
+        self.read_only = ""
+        for wish, future in self._backlog:
+            self._add(wish, future)
+        self._backlog = []
+        gpus = tuple(self.state.gpus.values())
+        self.post(lambda at: GpusSeen(at=at, gpus=gpus))  # a round: something may have become free
 
     # ------------------------------------------------------------ time
 
     def arm(self) -> None:
-        """Wake up when the engine's next limit is due."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due = self.state.next_due()
-        if due is not None:
-            delay = max(0.0, due - clock.now().boot)
-            self._timer = asyncio.get_running_loop().call_later(delay, self.post, lambda at: Tick(at=at))
+        """Wake up when the next limit or begin time is due."""
+        self._limits.set(self.state.next_limit())
+        self._begins.set(self.state.next_begin())
+
+    def _tick(self) -> None:
+        self.post(lambda at: Tick(at=at))
+
+
+def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: str, at: Moment) -> None:
+    """What of these effects the commit must hold."""
+    for effect in effects:
+        if isinstance(effect, Save):
+            changes.jobs[effect.job.key] = effect.job
+        elif isinstance(effect, Note):
+            changes.audit.append(Line(at.wall, effect.key, uid, origin, effect.what, effect.detail))
+        elif isinstance(effect, Keep):
+            changes.meta[effect.name] = effect.value
+            changes.audit.append(Line(at.wall, None, uid, origin, effect.name, effect.value))
 
 
 def reload(old: State, store: Store) -> State:
     """A state of the same machine, filled from what the store has."""
-    state = State(cpus=old.cpus)
-    state.gpus = old.gpus
+    state = State(cpus=old.cpus, memory_mib=old.memory_mib)
     loaded = store.load()
-    restore(state, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number)
+    allowed = str(loaded.meta.get("allowed_gpus", "all"))
+    if allowed != "all":
+        state.allowed = frozenset(int(index) for index in allowed.split(",") if index)
+    restore(state, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, clock.now().wall)
+    state.see_gpus(old.gpus.values())
     return state

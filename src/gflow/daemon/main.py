@@ -17,6 +17,7 @@ from gflow.daemon import clock, lock
 from gflow.daemon.api.app import make_app
 from gflow.daemon.api.server import bind, serve
 from gflow.daemon.context import Context
+from gflow.daemon.keeper import keep
 from gflow.daemon.loop import Loop, reload
 from gflow.daemon.perform import Performer
 from gflow.daemon.settings import Settings
@@ -57,9 +58,9 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     # The zygote first: nothing that is opened later can reach a job.
     target = LocalTarget(settings.run_dir, on_end)
     target.open()
-    store = SqliteStore(settings.data / "gflow.db")
+    store = SqliteStore(settings.database)
     settings.logs.mkdir(mode=0o700, exist_ok=True)
-    state = reload(State(cpus=settings.cpus), store)
+    state = reload(State(cpus=settings.cpus, memory_mib=settings.memory_mib), store)
 
     def perform(effects: list[Effect]) -> None:
         performer(effects)
@@ -79,7 +80,9 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     )
     _write_address(settings)
     _say_ready()
+    keeper = asyncio.ensure_future(keep(settings))
     await stopped.wait()
+    keeper.cancel()
     server.close()
     settings.socket.unlink(missing_ok=True)
     target.close()
@@ -88,7 +91,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
 
 def adopt(loop: Loop, target: LocalTarget, performer: Performer) -> None:
     """Take over the jobs of an earlier daemon: watch, settle, or start what never started."""
-    running = [job for job in loop.state.jobs.values() if job.state is JobState.RUNNING]
+    running = [job for job in loop.state.jobs.values() if job.state is JobState.RUNNING and not job.is_array]
     for job in running:
         run = Run(job.key, job.attempt)
         point("adopt.before")

@@ -66,7 +66,7 @@ class Performer:
             cwd=spec.cwd,
             umask=spec.umask,
             log=str(log_path(self._settings, job)),
-            grace_s=self._settings.grace_s,
+            grace_s=spec.grace_s,
         )
 
     def _environment(self, job: Job, run: Run) -> dict[bytes, bytes]:
@@ -83,6 +83,11 @@ class Performer:
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             TAG: str(self._settings.run_dir / run.name),
         }
+        if job.task is not None:
+            variables["GFLOW_ARRAY_JOB_ID"] = str(job.number)
+            variables["GFLOW_ARRAY_TASK_ID"] = str(job.task)
+        if job.spec.gpu_memory_mib:
+            variables["GFLOW_GPU_MEMORY_MB"] = str(job.spec.gpu_memory_mib)
         if job.spec.script_path:
             variables["GFLOW_SCRIPT"] = job.spec.script_path
         return {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}

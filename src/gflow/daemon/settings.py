@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from gflow.core.model import Gpu
+from gflow.errors import UsageError
 from gflow.gpu.simulated import simulated_gpus
 from gflow.options import paths
+from gflow.store.keeping import Retention
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
@@ -19,8 +21,17 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     socket: Path
     gpus: tuple[Gpu, ...] = ()
     cpus: int = 1
-    grace_s: float = 30.0
+    memory_mib: int = 0
+    retention: Retention = Retention()
     paranoid: bool = False
+
+    @property
+    def database(self) -> Path:
+        return self.data / "gflow.db"
+
+    @property
+    def backups(self) -> Path:
+        return self.data / "backups"
 
     @property
     def run_dir(self) -> Path:
@@ -41,5 +52,23 @@ def from_environment(simulate_gpus: str = "", cpus: int = 0, *, paranoid: bool =
         socket=Path(paths.own_socket(get)),
         gpus=simulated_gpus(simulate) if simulate else (),
         cpus=slots,
+        memory_mib=_host_memory_mib(),
+        retention=_retention(),
         paranoid=paranoid,
     )
+
+
+def _retention() -> Retention:
+    """`GFLOW_RETENTION__JOBS_DAYS=90` and its like."""
+    days = {}
+    for name in Retention.__struct_fields__:
+        text = os.environ.get(f"GFLOW_RETENTION__{name.upper()}")
+        if text:
+            if not text.isdecimal():
+                raise UsageError(f"GFLOW_RETENTION__{name.upper()} takes a number of days, not {text!r}")
+            days[name] = int(text)
+    return Retention(**days)
+
+
+def _host_memory_mib() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gflow.core.ids import JobKey
-from gflow.core.model import ACTIVE, Job, JobState
+from gflow.core.ids import JobKey, job_key, number_of, task_of
+from gflow.core.model import ACTIVE, Job, JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.store.port import Changes, Loaded
@@ -21,22 +21,26 @@ class MemoryStore:
         self._jobs: dict[JobKey, Job] = {}
         self._submissions: dict[tuple[int, str], tuple[JobKey, ...]] = {}
         self._blobs: dict[str, bytes] = {}
-        self._next_number = 1
+        self._meta: dict[str, str | int] = {}
+        self._audit: list[Line] = []
         self.commits = 0
 
     def commit(self, changes: Changes) -> None:
+        for key in changes.jobs:
+            if key in self._jobs and self._jobs[key].is_final:
+                raise StoreError("the database cannot be written: a final job cannot change")
         self.commits += 1
         self._blobs.update(changes.blobs)
         self._jobs.update({key: _copy(job) for key, job in changes.jobs.items()})
-        for submission in changes.submissions:
-            self._submissions[submission.uid, submission.token] = submission.keys
-            self._next_number = changes.next_number
+        self._submissions.update({(s.uid, s.token): s.keys for s in changes.submissions})
+        self._meta.update(changes.meta)
+        self._audit += changes.audit
 
     def load(self) -> Loaded:
         jobs = list(self.jobs(active=True))
-        parents = {key for job in jobs for key in job.spec.depends_on}
-        recent = [(job.uid, job.key) for job in sorted(self._jobs.values(), key=lambda job: job.key)]
-        return Loaded(jobs, self.outcomes(parents), _latest(recent), self._next_number)
+        parents = {key for job in jobs for key in job.spec.parents}
+        number = int(self._meta.get("next_number", 1))
+        return Loaded(jobs, self.outcomes(parents), self._recent(), number, dict(self._meta))
 
     def job(self, key: JobKey) -> Job | None:
         found = self._jobs.get(key)
@@ -50,9 +54,26 @@ class MemoryStore:
         ]
         return found[-limit:] if limit else found
 
+    def tasks(self, array: JobKey) -> Iterable[Job]:
+        number = number_of(array)
+        return [
+            _copy(job) for key, job in sorted(self._jobs.items()) if number_of(key) == number and key != array
+        ]
+
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]:
-        jobs = ((key, self._jobs.get(key)) for key in keys)
-        return {key: job.state for key, job in jobs if job is not None and job.state not in ACTIVE}
+        found = {}
+        for key in keys:
+            job = self._jobs.get(key) or self._never_started(key)
+            if job and job.state not in ACTIVE:
+                found[key] = job.state
+        return found
+
+    def _never_started(self, key: JobKey) -> Job | None:
+        task = task_of(key)
+        array = self._jobs.get(job_key(number_of(key)))
+        return (
+            array if task is not None and array and array.progress and task in array.progress.tasks else None
+        )
 
     def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None:
         return self._submissions.get((uid, token))
@@ -62,19 +83,22 @@ class MemoryStore:
             raise StoreError(f"the stored text {address} is gone")
         return self._blobs[address]
 
+    def story(self, key: JobKey) -> list[Line]:
+        return [line for line in self._audit if line.key == key]
+
     def close(self) -> None:
         pass
 
-
-def _latest(recent: list[tuple[int, JobKey]]) -> list[tuple[int, JobKey]]:
-    """The last RECENT jobs of each person."""
-    count: Counter[int] = Counter()
-    kept = []
-    for uid, key in reversed(recent):
-        count[uid] += 1
-        if count[uid] <= RECENT:
-            kept.append((uid, key))
-    return kept[::-1]
+    def _recent(self) -> list[tuple[int, JobKey]]:
+        """The last RECENT jobs of each person, oldest first."""
+        count: Counter[int] = Counter()
+        kept = []
+        for key, job in sorted(self._jobs.items(), reverse=True):
+            if task_of(key) is None:
+                count[job.uid] += 1
+                if count[job.uid] <= RECENT:
+                    kept.append((job.uid, key))
+        return kept[::-1]
 
 
 def _copy(job: Job) -> Job:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Job, JobState
+from gflow.core.model import Job, JobState, Line
 
 
 class Submission(NamedTuple):
@@ -27,10 +27,11 @@ class Changes(msgspec.Struct):
     jobs: dict[JobKey, Job] = msgspec.field(default_factory=dict)
     submissions: list[Submission] = msgspec.field(default_factory=list)
     blobs: dict[str, bytes] = msgspec.field(default_factory=dict)
-    next_number: int = 0
+    meta: dict[str, str | int] = msgspec.field(default_factory=dict)
+    audit: list[Line] = msgspec.field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.submissions or self.blobs)
+        return bool(self.jobs or self.submissions or self.blobs or self.meta or self.audit)
 
 
 class Loaded(NamedTuple):
@@ -40,6 +41,7 @@ class Loaded(NamedTuple):
     outcomes: dict[JobKey, JobState]
     recent: list[tuple[int, JobKey]]
     next_number: int
+    meta: dict[str, str | int]
 
 
 class Store(Protocol):
@@ -49,9 +51,11 @@ class Store(Protocol):
     def commit(self, changes: Changes) -> None: ...
     def job(self, key: JobKey) -> Job | None: ...
     def jobs(self, *, active: bool, uid: int | None = None, limit: int = 0) -> Iterable[Job]: ...
+    def tasks(self, array: JobKey) -> Iterable[Job]: ...
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]: ...
     def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None: ...
     def blob(self, address: str) -> bytes: ...
+    def story(self, key: JobKey) -> list[Line]: ...
     def close(self) -> None: ...
 
 

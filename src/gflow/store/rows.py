@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Job, JobState, Spec
+from gflow.core.model import Job, JobState, Progress, Spec
 
 COLUMNS = (
     "key", "uid", "user", "state", "reason", "attempt", "gpu_ids", "submitted_at", "started_at",
-    "started_boot", "finished_at", "exit_code", "signal", "stopping", "target", "spec",
+    "started_boot", "finished_at", "exit_code", "signal", "stopping", "target", "spec", "progress",
+    "retries", "quick_ends",
 )  # fmt: skip
 
 UPSERT = (
@@ -20,8 +21,9 @@ UPSERT = (
 )
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
-_encode_spec = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(Spec).decode
+_decode_progress = msgspec.json.Decoder(Progress).decode
 _STATES = {state.value: state for state in JobState}
 
 
@@ -42,14 +44,17 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.signal,
         job.stopping.value if job.stopping else None,
         job.target,
-        _encode_spec(job.spec).decode(),
+        _encode(job.spec).decode(),
+        _encode(job.progress).decode() if job.progress else None,
+        job.retries,
+        job.quick_ends,
     )
 
 
 def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
     """The job of a row. `specs` shares equal specs between the jobs of one read."""
-    (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at,
-     started_boot, finished_at, exit_code, signal, stopping, target, text) = row  # fmt: skip
+    (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at, started_boot,
+     finished_at, exit_code, signal, stopping, target, text, progress, retries, quick_ends) = row  # fmt: skip
     spec = specs.get(text)
     if spec is None:
         spec = specs[text] = _decode_spec(text)
@@ -70,4 +75,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         signal=signal,
         stopping=_STATES[stopping] if stopping else None,
         target=target,
+        progress=_decode_progress(progress) if progress else None,
+        retries=retries,
+        quick_ends=quick_ends,
     )

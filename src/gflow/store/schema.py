@@ -1,11 +1,18 @@
-"""The schema. Its constraints repeat the engine's invariants, so a bug cannot become a record."""
+"""The schema and its migrations. Constraints repeat the engine's invariants, so a bug cannot
+become a record.
+
+A new database is made by running every migration in order: there is one description of the
+tables, and an old file ends up exactly like a new one (a test compares them). Migrations
+only go forward; a file of a newer version is refused.
+"""
 
 from __future__ import annotations
 
 APPLICATION_ID = 0x67666C77  # "gflw": tells our file from another program's
-VERSION = 1
 
-SCHEMA = """
+_FINAL = "('Finished', 'Failed', 'Cancelled', 'Timeout')"
+
+_V1 = f"""
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
     value NOT NULL
@@ -31,17 +38,16 @@ CREATE TABLE jobs (
     spec         TEXT NOT NULL,
     CHECK (state != 'Running' OR (attempt > 0 AND started_at IS NOT NULL)),
     CHECK (stopping IS NULL OR state = 'Running'),
-    CHECK ((finished_at IS NOT NULL) = (state IN ('Finished', 'Failed', 'Cancelled', 'Timeout')))
+    CHECK ((finished_at IS NOT NULL) = (state IN {_FINAL}))
 );
 CREATE INDEX jobs_active ON jobs (key) WHERE state IN ('Queued', 'Hold', 'Running');
 CREATE INDEX jobs_of_user ON jobs (uid, key);
 
 -- A final job never changes again.
 CREATE TRIGGER jobs_final BEFORE UPDATE ON jobs
-WHEN old.state IN ('Finished', 'Failed', 'Cancelled', 'Timeout')
+WHEN old.state IN {_FINAL}
 BEGIN SELECT raise(ABORT, 'a final job cannot change'); END;
 
--- One row for each GPU in use: the primary key is the promise that nobody shares it.
 CREATE TABLE holds (
     gpu INTEGER PRIMARY KEY,
     key INTEGER NOT NULL REFERENCES jobs (key)
@@ -64,3 +70,50 @@ CREATE TABLE blobs (
     bytes BLOB NOT NULL
 );
 """
+
+# Arrays, retries, shared GPUs, the audit.
+_V2 = """
+ALTER TABLE jobs ADD COLUMN progress TEXT;
+ALTER TABLE jobs ADD COLUMN retries INTEGER NOT NULL DEFAULT 0 CHECK (retries >= 0);
+ALTER TABLE jobs ADD COLUMN quick_ends INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX jobs_finished ON jobs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX submissions_at ON submissions (at);
+
+-- Who has which GPU: memory_mib 0 means alone. Shared jobs share with shared jobs only.
+CREATE TABLE new_holds (
+    gpu        INTEGER NOT NULL,
+    key        INTEGER NOT NULL REFERENCES jobs (key),
+    memory_mib INTEGER NOT NULL CHECK (memory_mib >= 0),
+    PRIMARY KEY (gpu, key)
+) WITHOUT ROWID;
+INSERT INTO new_holds SELECT gpu, key, 0 FROM holds;
+DROP TABLE holds;
+ALTER TABLE new_holds RENAME TO holds;
+CREATE INDEX holds_of_job ON holds (key);
+CREATE TRIGGER holds_alone BEFORE INSERT ON holds
+WHEN EXISTS (SELECT 1 FROM holds WHERE gpu = new.gpu AND (memory_mib = 0 OR new.memory_mib = 0))
+BEGIN SELECT raise(ABORT, 'a GPU cannot be given to two jobs unless both share'); END;
+
+-- The story of every job, and of every change of a setting: who, what, when, from where.
+CREATE TABLE audit (
+    id     INTEGER PRIMARY KEY,
+    at     REAL NOT NULL,
+    key    INTEGER,
+    uid    INTEGER,
+    origin TEXT NOT NULL,
+    what   TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+CREATE INDEX audit_of_job ON audit (key, id);
+CREATE INDEX audit_at ON audit (at);
+"""
+
+MIGRATIONS = (_V1, _V2)
+VERSION = len(MIGRATIONS)
+
+
+def script_from(version: int) -> str:
+    """SQL that brings a database of `version` (0: empty) to the current one, in one transaction."""
+    steps = "".join(MIGRATIONS[version:])
+    marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
+    return f"BEGIN IMMEDIATE; {steps} {marks} COMMIT;"

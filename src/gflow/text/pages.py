@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from gflow.core.explain import Why
-from gflow.core.model import Gpu, Job
+from gflow.core.model import Gpu, Job, Line
 from gflow.text.durations import clock
 from gflow.text.queue import short_state
 from gflow.text.table import table
@@ -65,7 +65,16 @@ def _timing(job: Job, now: float) -> list[tuple[str, str]]:
     return lines
 
 
-def gpu_table(gpus: Sequence[Gpu], holders: Mapping[int, Job]) -> str:
+def story_page(lines: Sequence[Line], name_of: Callable[[int], str]) -> str:
+    """`gjob history`: one line for everything that happened to the job."""
+    rows = [
+        [_when(line.at), line.what, line.detail, "gflow" if line.uid is None else name_of(line.uid)]
+        for line in lines
+    ]
+    return table(("WHEN", "EVENT", "DETAIL", "BY"), rows)
+
+
+def gpu_table(gpus: Sequence[Gpu], holders: Mapping[int, list[Job]]) -> str:
     """`ginfo`: one row of idle GPUs, then one for each job that has some."""
     if not gpus:
         return "No GPUs: jobs without --gpus run here as usual.\n"
@@ -73,7 +82,7 @@ def gpu_table(gpus: Sequence[Gpu], holders: Mapping[int, Job]) -> str:
     idle = [gpu.index for gpu in gpus if gpu.index not in holders]
     if idle:
         rows.append(["gpu", str(len(idle)), ",".join(map(str, idle)), "idle", ""])
-    for job in {job.key: job for job in holders.values()}.values():
+    for job in {job.key: job for jobs in holders.values() for job in jobs}.values():
         ids = ",".join(map(str, job.gpu_ids))
         rows.append(["gpu", str(len(job.gpu_ids)), ids, "allocated", f"{job.label} ({job.name})"])
     text = table(("PARTITION", "GPUS", "NODES", "STATE", "JOB(REASON)"), rows)
@@ -95,7 +104,7 @@ def status_page(status: Mapping[str, Any]) -> str:
         gpus += ", simulated"
     return facts(
         [
-            ("Status", "Running"),
+            ("Status", "Running" + (f", read-only: {status['read_only']}" if status["read_only"] else "")),
             ("PID", str(status["pid"])),
             ("Version", status["version"]),
             ("Uptime", clock(status["uptime_secs"])),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gflow.core.explain import Why
 from gflow.core.model import SHORT, Job, JobState
+from gflow.core.place import gib
 from gflow.errors import UsageError
 from gflow.text.durations import clock
 from gflow.text.table import table
@@ -19,8 +20,16 @@ def short_state(job: Job) -> str:
     return "CG" if job.stopping else SHORT[job.state]
 
 
+def shown_id(job: Job) -> str:
+    """`42`, `42_3`, or `42_[4-60%2]` for the tasks that still wait in an array."""
+    if job.progress is None or not job.progress.pending:
+        return job.label
+    cap = f"%{job.spec.max_concurrent}" if job.spec.max_concurrent else ""
+    return f"{job.label}_[{job.progress.pending}{cap}]"
+
+
 def _time(job: Job, now: float) -> str:
-    if job.started_at is None:
+    if job.started_at is None or job.is_array:
         return "-"
     return clock((job.finished_at or now) - job.started_at)
 
@@ -41,7 +50,7 @@ def _nodes_or_reason(job: Job, why: Why | None) -> str:
 
 
 COLUMNS: dict[str, Callable[[Job, Why | None, float], str]] = {
-    "JOBID": lambda job, why, now: job.label,
+    "JOBID": lambda job, why, now: shown_id(job),
     "NAME": lambda job, why, now: job.name,
     "ST": lambda job, why, now: short_state(job),
     "STATE": lambda job, why, now: job.state.value,
@@ -52,6 +61,8 @@ COLUMNS: dict[str, Callable[[Job, Why | None, float], str]] = {
     "NODELIST": lambda job, why, now: _gpu_ids(job) or "-",
     "REASON": lambda job, why, now: _reason(job, why) or "-",
     "USER": lambda job, why, now: job.user,
+    "PROJECT": lambda job, why, now: job.spec.project or "-",
+    "MEMORY": lambda job, why, now: gib(job.spec.memory_mib) if job.spec.memory_mib else "-",
     "PRIORITY": lambda job, why, now: str(job.spec.priority),
     "EXIT": lambda job, why, now: "-" if job.exit_code is None else str(job.exit_code),
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +16,8 @@ from gflow.options.values import read
 COMMAND_BYTES = 1 << 20
 BATCH = 100_000
 _OPTIONS = {option.name: option for option in JOB}
+# The project is what a job is accounted to; an array's tasks exist already; hold has its own verb.
+UNCHANGEABLE = frozenset({"project", "array", "hold"})
 
 
 class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -46,11 +49,47 @@ class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     now: bool = False
 
 
+class References(NamedTuple):
+    """Parents as written: `17`, `@`, `@~2`. What they mean is known when the job is taken."""
+
+    all_of: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
+
+
+class HoldRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Waiting jobs that are not to start."""
+
+    jobs: list[str]
+
+
+class ReleaseRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Held jobs that may start, perhaps not before a time."""
+
+    jobs: list[str]
+    at: str | float | None = None
+
+    def begin_time(self) -> float | None:
+        return None if self.at is None else float(read(_OPTIONS["begin"], self.at))
+
+
+class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Jobs of which something that was asked for changes: options as in a submission."""
+
+    jobs: list[str]
+    options: dict[str, Any]
+
+
+class GpusRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The GPUs that new jobs may get; null: all."""
+
+    allowed_indices: list[int] | None
+
+
 class Described(msgspec.Struct, kw_only=True):
     """A request read and checked: the spec, its references, and the texts it needs stored."""
 
     spec: Spec
-    references: tuple[str, ...]
+    references: References
     blobs: dict[str, bytes]
 
 
@@ -62,18 +101,34 @@ def decode(body: bytes, into: type[Any]) -> Any:
         raise UsageError(f"the request is not valid: {error}") from error
 
 
-def describe(request: JobRequest, address_of: Any) -> Described:
-    """Check one job request and turn it into a spec."""
+def describe_update(request: UpdateRequest) -> tuple[dict[str, Any], References]:
+    """The fields of a spec that an update changes."""
+    for name in request.options.keys() & UNCHANGEABLE:
+        raise UsageError(f"--{name} cannot be changed after submission")
+    if not request.options:
+        raise UsageError("there is nothing to change")
     fields = read_options(request.options)
-    references: tuple[str, ...] = fields.pop("depends_on", ())
+    return fields, References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
+
+
+def describe(
+    request: JobRequest, address_of: Callable[[bytes], str], seen: dict[str, str] | None = None
+) -> Described:
+    """Check one job request and turn it into a spec. `seen`: texts of this submission and their
+    addresses, so that ten thousand jobs with one environment decode it once."""
+    fields = read_options(request.options)
+    references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
     blobs: dict[str, bytes] = {}
+    known = {} if seen is None else seen
 
     def stored(text: str | None, what: str) -> str:
         if not text:
             return ""
-        content = _unbase64(text, what)
-        address: str = address_of(content)
-        blobs[address] = content
+        address = known.get(text)
+        if address is None:
+            content = _unbase64(text, what)
+            address = known[text] = address_of(content)
+            blobs[address] = content
         return address
 
     _check_command(request)
@@ -97,7 +152,20 @@ def read_options(options: dict[str, Any]) -> dict[str, Any]:
         if option is None:
             raise UsageError(f"unknown option {name!r}")
         fields[option.field] = read(option, value)
+    _check_together(fields)
     return fields
+
+
+def _check_together(fields: dict[str, Any]) -> None:
+    """What no single option can see."""
+    if fields.get("shared") and not (fields.get("gpu_memory_mib") and fields.get("gpus")):
+        raise UsageError(
+            "--shared needs --gpus and --gpu-memory", hint="gbatch --gpus 1 --shared --gpu-memory 20G …"
+        )
+    array, percent, cap = fields.get("array", "").partition("%")
+    if percent:
+        fields["array"] = array
+        fields["max_concurrent"] = int(cap)
 
 
 def _check_command(request: JobRequest) -> None:

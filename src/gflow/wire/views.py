@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from gflow.core.explain import Why
-from gflow.core.model import Gpu, Job
+from gflow.core.model import Gpu, Job, Line, Progress
 from gflow.errors import GflowError
 
 encode = msgspec.json.Encoder().encode
@@ -19,16 +20,18 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
     spec = job.spec
     return {
         "id": job.number if job.task is None else job.label,
-        "array_id": None if job.task is None else job.number,
+        "array_id": None if job.task is None and not job.is_array else job.number,
         "task_id": job.task,
         "name": job.name,
         "user": job.user,
+        "project": spec.project or None,
         "state": job.state.value,
         "reason": str(why) if why else job.reason or None,
         "stopping": job.stopping is not None,
         "exit_code": job.exit_code,
         "signal": job.signal,
         "attempt": job.attempt,
+        "tasks": None if job.progress is None else _tasks(job.progress),
         "gpus": spec.gpus,
         "gpu_ids": list(job.gpu_ids),
         "priority": spec.priority,
@@ -36,11 +39,29 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "started_at": rfc3339(job.started_at),
         "finished_at": rfc3339(job.finished_at),
         "time_limit_s": spec.time_limit_s or None,
+        "cpus": spec.shape.cpus,
+        "memory_mib": spec.memory_mib or None,
+        "gpu_memory_mib": spec.gpu_memory_mib or None,
+        "shared": spec.shared,
+        "begin_at": rfc3339(spec.begin_at or None),
         "depends_on": [key_label(key) for key in spec.depends_on],
+        "depends_any": [key_label(key) for key in spec.depends_any],
         "command": list(spec.command),
         "script": spec.script_path or None,
         "cwd": spec.cwd,
         "target": job.target,
+    }
+
+
+def _tasks(progress: Progress) -> dict[str, Any]:
+    """How far an array is."""
+    return {
+        "pending": progress.pending,
+        "waiting": len(progress.tasks),
+        "active": progress.active,
+        "finished": progress.ok,
+        "failed": progress.bad,
+        "cancelled": progress.cancelled,
     }
 
 
@@ -51,15 +72,26 @@ def key_label(key: int) -> int | str:
     return number_of(job) if task_of(job) is None else label(job)
 
 
-def gpu_view(gpu: Gpu, holder: Job | None) -> dict[str, Any]:
+def gpu_view(gpu: Gpu, holders: list[Job]) -> dict[str, Any]:
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
         "model": gpu.model,
         "memory_mib": gpu.memory_mib,
         "simulated": gpu.simulated,
-        "available": holder is None,
-        "job": None if holder is None else key_label(holder.key),
+        "available": not holders,
+        "jobs": [key_label(job.key) for job in holders],
+    }
+
+
+def line_view(line: Line, name_of: Callable[[int], str]) -> dict[str, Any]:
+    """One line of a job's story."""
+    return {
+        "at": rfc3339(line.at),
+        "event": line.what,
+        "detail": line.detail,
+        "by": None if line.uid is None else name_of(line.uid),
+        "origin": line.origin,
     }
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow import __version__
+from gflow.core.events import Restrict
 from gflow.core.model import JobState
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.jobs import context_of
+from gflow.daemon.api.asking import caller, context_of
+from gflow.store.keeping import back_up_daily
 from gflow.text.pages import gpu_table, status_page
+from gflow.wire.requests import GpusRequest, decode
 from gflow.wire.views import gpu_view
 
 
@@ -20,8 +24,11 @@ async def info(request: Request) -> Response:
     """The GPUs and who has them."""
     state = context_of(request).loop.state
     gpus = list(state.gpus.values())
-    holders = {index: state.jobs[key] for index, key in state.holders.items()}
-    data = {"gpus": [gpu_view(gpu, holders.get(gpu.index)) for gpu in gpus]}
+    holders = {index: [state.jobs[key] for key in sorted(jobs)] for index, jobs in state.holders.items()}
+    data = {
+        "gpus": [gpu_view(gpu, holders.get(gpu.index, [])) for gpu in gpus],
+        "allowed_gpu_indices": None if state.allowed is None else sorted(state.allowed),
+    }
     return answer(request, lambda: data, lambda: gpu_table(gpus, holders))
 
 
@@ -34,10 +41,11 @@ async def status(request: Request) -> Response:
         "pid": os.getpid(),
         "uptime_secs": clock.now().boot - context.started_boot,
         "gpu_total": len(state.gpus),
-        "gpu_available": len(state.free_gpus()),
+        "gpu_available": len(state.idle),
         "gpu_simulated": any(gpu.simulated for gpu in state.gpus.values()),
         "cpu_total": state.cpus,
         "cpu_available": state.free_cpus,
+        "read_only": context.loop.read_only,
         "running": running,
         "waiting": len(state.jobs) - running,
         "socket": str(context.settings.socket),
@@ -47,5 +55,22 @@ async def status(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    data = {"status": "ok", "pid": os.getpid()}
-    return answer(request, lambda: data, lambda: "ok\n")
+    why = context_of(request).loop.read_only
+    data = {"status": "read_only" if why else "ok", "pid": os.getpid(), "detail": why}
+    return answer(request, lambda: data, lambda: f"{data['status']}\n", 503 if why else 200)
+
+
+async def set_gpus(request: Request) -> Response:
+    """Restrict which GPUs new jobs may get. Running jobs keep theirs."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted: GpusRequest = decode(await request.body(), GpusRequest)
+    allowed = None if wanted.allowed_indices is None else tuple(wanted.allowed_indices)
+    await context.loop.ask(lambda at: Restrict(at=at, uid=uid, allowed=allowed), origin)
+    return await info(request)
+
+
+async def backup(request: Request) -> Response:
+    """A backup now; answers with its path."""
+    settings = context_of(request).settings
+    made = await asyncio.to_thread(back_up_daily, settings.database, settings.backups)
+    return answer(request, lambda: {"path": str(made)}, lambda: f"{made}\n")

@@ -27,8 +27,8 @@ class PeerProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         sock = transport.get_extra_info("socket")
-        _, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        self.app_state = {"uid": uid}
+        pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        self.app_state = {"uid": uid, "pid": pid}
         super().connection_made(transport)
 
 

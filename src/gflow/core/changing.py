@@ -1,0 +1,207 @@
+"""What people may do to jobs that wait or run: cancel, hold, release, update."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from gflow.core.admission import check_possible, judged
+from gflow.core.deps import Wait, reaches
+from gflow.core.effects import Effect, Note, Save, Stop
+from gflow.core.ending import active_tasks, finish
+from gflow.core.events import Cancel, Hold, Release, Update
+from gflow.core.ids import JobKey, label, task_of
+from gflow.core.model import Job, JobState, Moment, Spec
+from gflow.core.rounds import new_task, run_round
+from gflow.core.state import State
+from gflow.core.states import move
+from gflow.errors import Forbidden, NotFound, Refused
+
+# What may change while a job runs.
+RUNNING_FIELDS = frozenset({"time_limit_s", "priority", "max_retries", "requeue", "max_concurrent"})
+
+
+# ---------------------------------------------------------------- cancel
+
+
+def cancel(state: State, event: Cancel, effects: list[Effect]) -> None:
+    """Cancel jobs, arrays, and tasks that are still part of their array. Final ones are left alone."""
+    keys = [key for key in event.keys if state.is_active(key)]
+    owned(state, keys, event.uid)
+    for key in keys:
+        job = state.jobs.get(key)
+        if job is not None:
+            _cancel_one(state, job, event, effects)
+        elif array := state.array_with(key):  # asked again: an earlier key may have been its array
+            _cancel_waiting_task(state, array, key, event, effects)
+    run_round(state, event.at, effects)
+
+
+def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) -> None:
+    if job.is_array:
+        _cancel_array(state, job, event, effects)
+    elif job.state is not JobState.RUNNING:
+        state.stop_waiting(job)
+        finish(state, job, JobState.CANCELLED, "CancelledByUser", event.at, effects)
+    elif job.stopping is None or event.now:
+        job.stopping = job.stopping or JobState.CANCELLED
+        note = Note(job.key, "cancel", "at once" if event.now else "")
+        effects += (Save(job), note, Stop(job.key, job.attempt, event.now))
+
+
+def _cancel_array(state: State, array: Job, event: Cancel, effects: list[Effect]) -> None:
+    """Nothing more of it starts; it is Cancelled when its running tasks are gone."""
+    state.stop_waiting(array)
+    tasks = active_tasks(state, array.key)
+    if not tasks:
+        finish(state, array, JobState.CANCELLED, "CancelledByUser", event.at, effects)
+        return
+    if array.state is not JobState.RUNNING:
+        if array.state is JobState.HOLD:
+            move(array, JobState.QUEUED)
+        move(array, JobState.RUNNING)
+    array.stopping = JobState.CANCELLED
+    effects += (Save(array), Note(array.key, "cancel"))
+    for task in tasks:
+        _cancel_one(state, task, event, effects)
+
+
+def _cancel_waiting_task(state: State, array: Job, key: JobKey, event: Cancel, effects: list[Effect]) -> None:
+    """A task that has not started becomes a job of its own, cancelled."""
+    task = take_task(state, array, key)
+    if not array.progress or not array.progress.pending:
+        state.stop_waiting(array)
+        if array.state is JobState.HOLD:
+            move(array, JobState.QUEUED)
+        if array.started_at is None:
+            array.attempt, array.started_at = 1, event.at.wall
+        move(array, JobState.RUNNING)
+    finish(state, task, JobState.CANCELLED, "CancelledByUser", event.at, effects)
+
+
+def take_task(state: State, array: Job, key: JobKey) -> Job:
+    """Split one waiting task off its array."""
+    number = task_of(key)
+    assert number is not None
+    assert array.progress is not None
+    rest = array.progress.tasks.without(number)
+    array.progress = msgspec.structs.replace(
+        array.progress, pending=str(rest), active=array.progress.active + 1
+    )
+    return new_task(state, array, number)
+
+
+def owned(state: State, keys: Iterable[JobKey], uid: int) -> list[Job]:
+    """These jobs (a waiting task stands for its array), or a refusal if one is somebody else's."""
+    jobs = []
+    for key in keys:
+        job = state.jobs.get(key) or state.array_with(key)
+        if job is None:
+            raise NotFound(f"there is no active job {label(key)}")
+        if uid not in (job.uid, 0):
+            raise Forbidden(f"job {label(key)} belongs to {job.user}")
+        jobs.append(job)
+    return jobs
+
+
+# ---------------------------------------------------------------- hold and release
+
+
+def hold(state: State, event: Hold, effects: list[Effect]) -> None:
+    jobs = owned(state, event.keys, event.uid)
+    for job in jobs:
+        if job.state is JobState.RUNNING:
+            raise Refused(f"job {job.label} is running, and only a waiting job can be held")
+    for job in jobs:
+        if job.state is JobState.QUEUED:
+            state.later.discard(job.key)
+            state.ready.remove(job)
+            move(job, JobState.HOLD, "JobHeldUser")
+            effects += (Save(job), Note(job.key, "held"))
+
+
+def release(state: State, event: Release, effects: list[Effect]) -> None:
+    jobs = owned(state, event.keys, event.uid)
+    for job in jobs:
+        if job.state is JobState.RUNNING:
+            raise Refused(f"job {job.label} is running, and only a held job can be released")
+    for job in jobs:
+        if event.begin_at is not None:
+            state.later.discard(job.key)
+            state.ready.remove(job)
+            job.spec = msgspec.structs.replace(job.spec, begin_at=event.begin_at)
+        elif job.state is not JobState.HOLD:
+            continue
+        if job.state is JobState.HOLD:
+            move(job, JobState.QUEUED)
+        state.admit(job, event.at.wall)
+        effects += (Save(job), Note(job.key, "released"))
+    run_round(state, event.at, effects)
+
+
+def admit_due(state: State, at: Moment) -> list[Job]:
+    """Jobs whose begin time has come, now in the queue."""
+    due = []
+    while (begin := state.next_begin()) is not None and begin <= at.wall:
+        _, key = heapq.heappop(state.begins)
+        job = state.jobs[key]
+        state.later.discard(key)
+        state.ready.add(job)
+        due.append(job)
+    return due
+
+
+# ---------------------------------------------------------------- update
+
+
+def update(state: State, event: Update, effects: list[Effect]) -> None:
+    """Change what was asked for; all of the jobs or none."""
+    jobs = owned(state, event.keys, event.uid)
+    plans = [(job, *_checked(state, job, event)) for job in jobs]
+    for job, spec, wait in plans:
+        if job.state is JobState.RUNNING and not job.is_array:
+            _update_running(state, job, spec)
+        else:
+            state.stop_waiting(job)
+            job.spec = spec
+            if wait is not None:
+                state.wait_for(job, wait)
+            if job.state is JobState.QUEUED:
+                state.admit(job, event.at.wall)
+        effects += (Save(job), Note(job.key, "updated", _shown(event.fields)))
+    run_round(state, event.at, effects)
+
+
+def _checked(state: State, job: Job, event: Update) -> tuple[Spec, Wait | None]:
+    """The job's new spec and what it then waits for, or a refusal."""
+    fields = event.fields
+    if job.state is JobState.RUNNING:
+        for name in fields.keys() - RUNNING_FIELDS:
+            raise Refused(f"job {job.label} is running, and {name} cannot change any more")
+    spec = msgspec.structs.replace(job.spec, **fields)
+    check_possible(state, spec)
+    if not fields.keys() & {"depends_on", "depends_any", "no_auto_cancel"}:
+        return spec, state.waits.get(job.key)
+    return spec, _new_wait(state, job, spec, event.outcomes)
+
+
+def _new_wait(state: State, job: Job, spec: Spec, outcomes: dict[JobKey, JobState]) -> Wait | None:
+    if reaches(state.jobs, spec.parents, job.key):
+        raise Refused(f"job {job.label} would wait for itself")
+    return judged(state, spec, outcomes)
+
+
+def _update_running(state: State, job: Job, spec: Spec) -> None:
+    """A running job keeps its resources; only its limit and what comes after may move."""
+    old = job.spec
+    job.spec = spec
+    if spec.time_limit_s != old.time_limit_s and spec.time_limit_s and job.started_boot is not None:
+        heapq.heappush(state.limits, (job.started_boot + spec.time_limit_s, job.key, job.attempt))
+
+
+def _shown(fields: dict[str, Any]) -> str:
+    """The change in words. Commands and environments are never among the fields."""
+    return ", ".join(f"{name} = {value}" for name, value in sorted(fields.items()))

@@ -1,0 +1,86 @@
+"""What a job waits for: parents that must all succeed, and parents of which one must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gflow.core.ids import JobKey, job_key, number_of
+from gflow.core.model import Job, JobState, Spec
+
+Outcome = Callable[[JobKey], JobState | None]
+
+
+class Wait:
+    """A job's unmet dependencies. `broken` names the parent that can never be met."""
+
+    __slots__ = ("any_of", "broken", "unmet")
+
+    def __init__(self, unmet: set[JobKey], any_of: set[JobKey] | None, broken: JobKey | None) -> None:
+        self.unmet = unmet
+        # Parents of which one must succeed; None when one has, or none was asked for.
+        self.any_of = any_of
+        self.broken = broken
+
+    @classmethod
+    def of(cls, spec: Spec, outcome: Outcome) -> Wait:
+        """Judge a spec's parents by how they ended; None means not ended."""
+        wait = cls(set(), None, None)
+        for key in spec.depends_on:
+            ended = outcome(key)
+            if ended is None:
+                wait.unmet.add(key)
+            elif ended is not JobState.FINISHED:
+                wait.broken = wait.broken or key
+        if spec.depends_any:
+            ends = {key: outcome(key) for key in spec.depends_any}
+            if JobState.FINISHED not in ends.values():
+                wait.any_of = {key for key, ended in ends.items() if ended is None}
+                if not wait.any_of:
+                    wait.broken = wait.broken or spec.depends_any[-1]
+        return wait
+
+    @property
+    def is_over(self) -> bool:
+        return not self.unmet and self.any_of is None and self.broken is None
+
+    @property
+    def parents(self) -> set[JobKey]:
+        """Active jobs whose end matters here."""
+        return self.unmet | (self.any_of or set())
+
+    def parent_ended(self, key: JobKey, ended: JobState) -> None:
+        succeeded = ended is JobState.FINISHED
+        if key in self.unmet:
+            self.unmet.discard(key)
+            if not succeeded:
+                self.broken = self.broken or key
+        if self.any_of is not None and key in self.any_of:
+            self.any_of.discard(key)
+            if succeeded:
+                self.any_of = None
+            elif not self.any_of:
+                self.broken = self.broken or key
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Wait):
+            return NotImplemented
+        return (self.unmet, self.any_of, bool(self.broken)) == (other.unmet, other.any_of, bool(other.broken))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def reaches(jobs: dict[JobKey, Job], start: Iterable[JobKey], goal: JobKey) -> bool:
+    """Whether `goal` is among `start` and its active ancestors: then waiting for them is a cycle."""
+    line = list(start)
+    seen: set[JobKey] = set()
+    while line:
+        key = line.pop()
+        if key not in jobs:
+            key = job_key(number_of(key))  # a task that waits in its array waits for the array's parents
+        if key == goal:
+            return True
+        if key in seen or key not in jobs:
+            continue
+        seen.add(key)
+        line += jobs[key].spec.parents
+    return False

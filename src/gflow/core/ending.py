@@ -1,0 +1,182 @@
+"""How jobs end: by themselves, by their limit, or because a parent failed; and who goes on then."""
+
+from __future__ import annotations
+
+import heapq
+
+import msgspec
+
+from gflow.core.effects import Effect, Forget, Note, Save, Stop
+from gflow.core.events import Exited
+from gflow.core.ids import JobKey, job_key, label, number_of
+from gflow.core.model import Job, JobState, Moment, Progress
+from gflow.core.rounds import run_round
+from gflow.core.state import State
+from gflow.core.states import move
+
+# A job that wants to be queued again after each of this many short attempts is held instead.
+QUICK_S = 60.0
+QUICK_ENDS = 5
+REQUEUE_CODE = 75
+# Ends that are not the job's own doing.
+ACCIDENTS = ("Lost", "Reboot")
+
+
+def exited(state: State, event: Exited, effects: list[Effect]) -> None:
+    """Nothing of this attempt lives any more."""
+    job = state.jobs.get(event.key)
+    if job is None or job.state is not JobState.RUNNING or job.attempt != event.attempt:
+        # An old attempt, told twice: its end is already written down.
+        effects.append(Forget(event.key, event.attempt))
+        return
+    job.exit_code = event.code
+    job.signal = event.signal
+    state.unbook(job)
+    to, reason = _verdict(job, event)
+    again = _again(job, event, to)
+    if again:
+        _requeue(state, job, again, reason, event.at, effects)
+    else:
+        finish(state, job, to, reason, event.at, effects)
+    effects.append(Forget(event.key, event.attempt))
+    run_round(state, event.at, effects)
+
+
+def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
+    """The final state of a job whose processes are gone, and the reason."""
+    if job.stopping is not None:
+        return job.stopping, "TimeLimit" if job.stopping is JobState.TIMEOUT else "CancelledByUser"
+    if event.problem:
+        return JobState.FAILED, event.problem
+    if event.signal:
+        return JobState.FAILED, f"Signal:{event.signal}"
+    if event.code:
+        return JobState.FAILED, f"ExitCode:{event.code}"
+    return JobState.FINISHED, ""
+
+
+def _again(job: Job, event: Exited, to: JobState) -> str:
+    """Why this job goes back into the queue: `Requeued`, `Retry`, or empty if it does not."""
+    spec = job.spec
+    if to is JobState.CANCELLED or to is JobState.FINISHED:
+        return ""
+    if spec.requeue and (to is JobState.TIMEOUT or event.problem in ACCIDENTS or event.code == REQUEUE_CODE):
+        return "Requeued"
+    return "Retry" if to is JobState.FAILED and job.retries < spec.max_retries else ""
+
+
+def _requeue(state: State, job: Job, again: str, reason: str, at: Moment, effects: list[Effect]) -> None:
+    """Back into the queue as a further attempt of the same job; round and round it is held."""
+    quick = job.started_boot is not None and at.boot - job.started_boot < QUICK_S
+    job.quick_ends = job.quick_ends + 1 if quick and again == "Requeued" else 0
+    job.retries += again == "Retry"
+    job.gpu_ids = ()
+    job.started_at = job.started_boot = None
+    job.stopping = None
+    if job.quick_ends >= QUICK_ENDS:
+        job.quick_ends = 0
+        move(job, JobState.HOLD, "RequeueLoop")
+    else:
+        move(job, JobState.QUEUED, again)
+        state.admit(job, at.wall)
+    effects += (Save(job), Note(job.key, again.lower(), f"after attempt {job.attempt}: {reason}"))
+
+
+def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effects: list[Effect]) -> None:
+    """Take a job to its final state, and those that waited for it further or down with it."""
+    line = [(job, to, reason)]
+    while line:
+        job, to, reason = line.pop()
+        move(job, to, reason)
+        job.finished_at = at.wall
+        job.stopping = None
+        state.drop(job)
+        effects += (Save(job), Note(job.key, to.value.lower(), reason))
+        for parent in _ended_with(state, job):
+            for child_key in sorted(state.children.pop(parent, ())):  # the job's own key comes first
+                child = state.jobs[child_key]
+                if _parent_ended(state, child, parent, to, at):
+                    line.append((child, JobState.CANCELLED, f"DependencyFailed:{label(parent)}"))
+        if job.task is not None and (whole := _task_ended(state, job, at, effects)):
+            line.append(whole)
+
+
+def _ended_with(state: State, job: Job) -> list[JobKey]:
+    """Jobs that are over now: this one, and the tasks of an array that will never start."""
+    if job.progress is None or not job.progress.pending:
+        return [job.key]
+    return [job.key, *sorted(key for key in state.children if number_of(key) == job.number)]
+
+
+def _parent_ended(state: State, child: Job, parent: JobKey, ended: JobState, at: Moment) -> bool:
+    """A parent is final: the child may be ready now, or (True) must be cancelled."""
+    wait = state.waits[child.key]
+    before = wait.parents
+    wait.parent_ended(parent, ended)
+    for other in before - wait.parents - {parent}:  # an any-of that is met no longer cares for the others
+        state.unlink(other, child.key)
+    if wait.broken is not None:
+        if not child.spec.no_auto_cancel:
+            state.stop_waiting(child)
+            return True
+    elif wait.is_over:
+        state.stop_waiting(child)
+        if child.state is JobState.QUEUED:
+            state.admit(child, at.wall)
+    return False
+
+
+def _task_ended(
+    state: State, task: Job, at: Moment, effects: list[Effect]
+) -> tuple[Job, JobState, str] | None:
+    """Count a task that ended; the array's own end if it was the last."""
+    array = state.jobs[job_key(task.number)]
+    assert array.progress is not None
+    array.progress = _counted(array.progress, task)
+    if array.progress.active or (array.progress.pending and array.stopping is None):
+        effects.append(Save(array))
+        return None
+    array.exit_code = array.progress.worst
+    return (array, *array_verdict(array))
+
+
+def _counted(progress: Progress, task: Job) -> Progress:
+    code = 128 + task.signal if task.signal else task.exit_code if task.exit_code is not None else 125
+    ok = task.state is JobState.FINISHED
+    gone = task.state is JobState.CANCELLED
+    return msgspec.structs.replace(
+        progress,
+        active=progress.active - 1,
+        ok=progress.ok + ok,
+        cancelled=progress.cancelled + gone,
+        bad=progress.bad + (not ok and not gone),
+        worst=progress.worst if ok or gone else max(progress.worst, code or 1),
+    )
+
+
+def array_verdict(array: Job) -> tuple[JobState, str]:
+    """The final state of an array none of whose tasks is active or will be."""
+    assert array.progress is not None
+    progress = array.progress
+    if array.stopping is not None:
+        return array.stopping, "CancelledByUser"
+    if progress.bad:
+        return JobState.FAILED, f"TasksFailed:{progress.bad}"
+    if progress.cancelled:
+        return JobState.CANCELLED, f"TasksCancelled:{progress.cancelled}"
+    return JobState.FINISHED, ""
+
+
+def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:
+    """Stop every job whose time limit is reached."""
+    while (due := state.next_limit()) is not None and due <= at.boot:
+        _, key, attempt = heapq.heappop(state.limits)
+        job = state.jobs[key]
+        job.stopping = JobState.TIMEOUT
+        limit = f"after {job.spec.time_limit_s} s"
+        effects += (Save(job), Note(key, "time limit", limit), Stop(key, attempt))
+
+
+def active_tasks(state: State, array: JobKey) -> list[Job]:
+    """The array's tasks that are jobs of their own and not final, by task."""
+    return [state.jobs[key] for key in sorted(state.tasks.get(array, ()))]

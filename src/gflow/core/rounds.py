@@ -1,0 +1,96 @@
+"""Starting jobs: one round over the queue, or a try for the few jobs that are new in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gflow.core.effects import Effect, Note, Save, Start
+from gflow.core.ids import job_key
+from gflow.core.model import Job, JobState, Moment
+from gflow.core.place import placement
+from gflow.core.queue import GroupKey, Room, Walk, group_key
+from gflow.core.state import State
+from gflow.core.states import move
+
+
+def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
+    """Start every job that can start now, in order. For events that may have freed something."""
+    walk = Walk(state.ready)
+    while (key := walk.next(_room(state))) is not None:
+        job = state.jobs[key]
+        gpu_ids = placement(state, job)
+        if gpu_ids is None:
+            walk.skip(job)
+        else:
+            start(state, job, gpu_ids, at, effects)
+    walk.close()
+
+
+def start_among(state: State, jobs: Iterable[Job], at: Moment, effects: list[Effect]) -> None:
+    """Start what can start of these jobs. For events that freed nothing: whoever waited before
+    still waits, so only the newcomers need a look."""
+    blocked: set[GroupKey] = set()
+    for job in sorted(jobs, key=lambda job: (-job.spec.priority, job.key)):
+        key = group_key(job)
+        while key not in blocked and job in state.ready:
+            gpu_ids = placement(state, job)
+            if gpu_ids is None:
+                blocked.add(key)
+            else:
+                start(state, job, gpu_ids, at, effects)
+
+
+def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:
+    """Start a job, or the next task of an array."""
+    if job.is_array:
+        job = _next_task(state, job, at, effects)
+    else:
+        state.ready.remove(job)
+    move(job, JobState.RUNNING)
+    job.attempt += 1
+    job.gpu_ids = gpu_ids
+    job.started_at = at.wall
+    job.started_boot = at.boot
+    job.exit_code = job.signal = None
+    state.book(job)
+    detail = f"attempt {job.attempt}" + (f" on GPU {','.join(map(str, gpu_ids))}" if gpu_ids else "")
+    effects += (Save(job), Note(job.key, "started", detail), Start(job.key, job.attempt))
+
+
+def _next_task(state: State, array: Job, at: Moment, effects: list[Effect]) -> Job:
+    """Split the first waiting task off an array, as a job of its own."""
+    assert array.progress is not None
+    tasks = array.progress.tasks
+    task = new_task(state, array, tasks.first)
+    rest = tasks.without(tasks.first)
+    array.progress = msgspec.structs.replace(
+        array.progress, pending=str(rest), active=array.progress.active + 1
+    )
+    if array.started_at is None:
+        array.attempt = 1
+        array.started_at = at.wall
+    if not rest:
+        state.ready.remove(array)
+        move(array, JobState.RUNNING)
+    effects.append(Save(array))
+    return task
+
+
+def new_task(state: State, array: Job, task: int) -> Job:
+    """A job for one task of an array."""
+    job = Job(
+        key=job_key(array.number, task),
+        spec=array.spec,
+        uid=array.uid,
+        user=array.user,
+        submitted_at=array.submitted_at,
+        target=array.target,
+    )
+    state.add(job)
+    return job
+
+
+def _room(state: State) -> Room:
+    return Room(len(state.idle), len(state.open), state.free_cpus, state.free_memory_mib)

@@ -1,0 +1,54 @@
+"""Points in time as people write them. Local time, by the rules of the reader's time zone."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from datetime import time as clock_time
+
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def parse_time(text: str, now: datetime | None = None) -> float | None:
+    """Seconds since 1970, or None if `text` is not a time.
+
+    `20:00` is the next time it is eight, today or tomorrow; `now+2h`, `+30` (minutes);
+    a date alone is its midnight; an offset or `Z` in the text wins over the local zone.
+    """
+    moment = now or datetime.now().astimezone()
+    text = text.strip()
+    if text == "now":
+        return moment.timestamp()
+    if text.startswith(("now+", "+")):
+        return _after(text.removeprefix("now")[1:], moment)
+    return _clock(text, moment) if ":" in text and "-" not in text else _calendar(text)
+
+
+def _after(text: str, moment: datetime) -> float | None:
+    unit = text[-1:] if text[-1:] in UNITS_S else "m"
+    digits = text.removesuffix(unit)
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 9:
+        return None
+    return moment.timestamp() + int(digits) * UNITS_S[unit]
+
+
+def _clock(text: str, moment: datetime) -> float | None:
+    try:
+        wanted = clock_time.fromisoformat(text)
+    except ValueError:
+        return None
+    today = moment.astimezone().date()
+    for day in (today, today + timedelta(days=1)):
+        # Through naive local time, so that a day with 23 or 25 hours is still that day.
+        at = datetime.combine(day, wanted).timestamp()
+        if at > moment.timestamp():
+            return at
+    return None
+
+
+def _calendar(text: str) -> float | None:
+    try:
+        if len(text) == 10:
+            return datetime.combine(date.fromisoformat(text), clock_time()).timestamp()
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
