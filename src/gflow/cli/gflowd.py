@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from gflow.cli import call
@@ -29,13 +30,15 @@ OPTIONS = (
     *COMMON,
 )
 ABOUT = """The daemon: `up` starts it, `down` stops it and leaves running jobs alone,
-`restart` replaces it, `status` shows it, `run` keeps it in the foreground."""
+`restart` replaces it, `status` shows it, `run` keeps it in the foreground.
+`backup` writes a checked copy of its database now (one a day is made anyway);
+`restore FILE` puts such a copy in place of the database, which is kept beside it."""
 EXAMPLES = """gflowd up
 gflowd up --simulate-gpus 4x80G
 gflowd status
 gflowd down"""
 COMMANDS = {"up": "up", "start": "up", "down": "down", "stop": "down", "restart": "restart",
-            "status": "status", "run": "run"}  # fmt: skip
+            "status": "status", "run": "run", "backup": "backup", "restore": "restore"}  # fmt: skip
 START_S = 30.0
 
 
@@ -45,10 +48,20 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gflowd up|down|restart|status|run [options]", ABOUT, OPTIONS, EXAMPLES))
         return 0
     name = rest[0] if rest else "run"
-    if name not in COMMANDS or len(rest) > 1:
+    verb = COMMANDS.get(name)
+    if verb == "restore" and len(rest) == 2:
+        return _restore(rest[1])
+    if verb is None or verb == "restore" or len(rest) > 1:
         raise UsageError(f"gflowd has no command {' '.join(rest)!r}", hint="commands: " + ", ".join(COMMANDS))
-    handlers = {"up": _up, "down": _down, "restart": _restart, "status": _status, "run": _run}
-    return handlers[COMMANDS[name]](values)
+    handlers = {
+        "up": _up,
+        "down": _down,
+        "restart": _restart,
+        "status": _status,
+        "run": _run,
+        "backup": _backup,
+    }
+    return handlers[verb](values)
 
 
 def _run(values: dict[str, Any]) -> int:
@@ -149,6 +162,34 @@ def _status(values: dict[str, Any]) -> int:
         else:
             print("Status: Not running\nStart it with: gflowd up")
         return 3
+
+
+def _backup(values: dict[str, Any]) -> int:
+    return call.show_answer("POST", "/backup", b"{}", as_json="json" in values)
+
+
+def _restore(backup: str) -> int:
+    """Put a backup in the database's place, with no daemon running."""
+    from gflow.daemon import lock
+    from gflow.daemon.settings import from_environment
+    from gflow.store.keeping import restore
+
+    settings = from_environment()
+    source = Path(backup).resolve()
+    if not source.is_file():
+        raise UsageError(f"there is no file {backup}")
+    held = lock.take(settings.data)
+    kept = restore(source, settings.database, _first_free_number(settings.data))
+    os.close(held)
+    print(f"restored {source}" + (f"; what was there is now {kept}" if kept else ""))
+    return 0
+
+
+def _first_free_number(data: Path) -> int:
+    """One more than any job that left a log or a run record: a number is never given out twice."""
+    names = [path.name for folder in ("logs", "run") for path in (data / folder).glob("*")]
+    numbers = [name.split(".")[0].split("_")[0] for name in names]
+    return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
 
 def _last_line(path: str) -> str:

@@ -2,49 +2,128 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from gflow.cli import call
 from gflow.errors import UsageError
 from gflow.options import help
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
+from gflow.options.table import COMMON, JOB, JSON, Option
 
-OPTIONS = (
-    Option("follow", "flag", "log: print what comes, until the job ends", short="f"),
-    Option("first", "count", "log: only the first N lines", metavar="N", low=0),
-    Option("last", "count", "log: only the last N lines", metavar="N", low=0),
-    JSON,
-    *COMMON,
-)
-COMMANDS = {"show": "show", "s": "show", "log": "log", "l": "log"}
-ABOUT = """Look at one job: `show` prints all about it, `log` its output.
-A job is an id (42), or @ for your latest, @~1 for the one before it."""
+ABOUT = """Look at jobs and change them. A job is an id (42), a task of an array (42_3), @ for your
+latest, @~1 for the one before it; several with commas.
+
+commands:
+  show      all about a job
+  log       its output
+  history   everything that happened to it, and who did it
+  hold      keep waiting jobs from starting
+  release   let held jobs go
+  update    change what was asked for: any job option of gbatch
+  wait      wait for a job and leave with its exit code"""
 EXAMPLES = """gjob show 42
 gjob log -f @
-gjob log --last 20 42"""
+gjob hold 42,43
+gjob release --at 20:00 42
+gjob update 42 --gpus 2 --priority 50
+gjob history @"""
+
+LOG = (
+    Option("follow", "flag", "log: print what comes, until the job ends", short="f"),
+    Option("first", "count", "log: only the first N lines", metavar="N", low=0),
+    Option("last", "count", "log: only the last N lines", short="l", metavar="N", low=0),
+)
+RELEASE = (Option("at", "text", "release: not before this time", metavar="TIME"),)
+ALIASES = {"s": "show", "l": "log", "h": "hold", "r": "release", "u": "update"}
 
 
 def run(words: list[str]) -> int:
-    values, rest = parse(words, OPTIONS)
-    if "help" in values or not rest:
-        sys.stdout.write(help.render("gjob show|log JOB [options]", ABOUT, OPTIONS, EXAMPLES))
-        return 0 if "help" in values else 2
-    name, *jobs = rest
-    if name not in COMMANDS:
-        raise UsageError(f"gjob has no command {name!r}", hint="commands: show, log")
+    name = words[0] if words else ""
+    if name in ("", "-h", "--help"):
+        page = help.render("gjob COMMAND JOB [options]", ABOUT, (*LOG, *RELEASE, JSON, *COMMON), EXAMPLES)
+        sys.stdout.write(page)
+        return 0 if name else 2
+    handler = COMMANDS.get(ALIASES.get(name, name))
+    if handler is None:
+        raise UsageError(f"gjob has no command {name!r}", hint="commands: " + ", ".join(COMMANDS))
+    return handler(words[1:])
+
+
+def _parse(words: list[str], *options: Option) -> tuple[dict[str, Any], list[str]]:
+    """Option values and the jobs that are meant."""
+    values, rest = parse(words, (*options, JSON, *COMMON))
+    jobs = [part for word in rest for part in word.split(",") if part]
+    if not jobs:
+        raise UsageError("which job?", hint="give an id, or @ for your latest job")
+    return values, jobs
+
+
+def _one(jobs: list[str]) -> str:
     if len(jobs) != 1:
-        raise UsageError(f"gjob {name} takes one job", hint=f"gjob {name} 42")
-    if COMMANDS[name] == "show":
-        return call.show(call.job_path(jobs[0]), as_json="json" in values)
-    return _log(jobs[0], values)
+        raise UsageError("one job, please")
+    return jobs[0]
 
 
-def _log(job: str, values: dict[str, Any]) -> int:
+def _show(words: list[str]) -> int:
+    values, jobs = _parse(words)
+    return call.show(call.job_path(_one(jobs)), as_json="json" in values)
+
+
+def _log(words: list[str]) -> int:
     from gflow.cli.logs import follow, print_lines
 
-    place = call.get(call.job_path(job, "/log"))
+    values, jobs = _parse(words, *LOG)
+    place = call.get(call.job_path(_one(jobs), "/log"))
     if "follow" in values:
         return follow(str(place["job_id"]), place["path"])
     return print_lines(place["path"], values.get("first"), values.get("last"))
+
+
+def _history(words: list[str]) -> int:
+    values, jobs = _parse(words)
+    return call.show(call.job_path(_one(jobs), "/history"), as_json="json" in values)
+
+
+def _hold(words: list[str]) -> int:
+    values, jobs = _parse(words)
+    return _change("hold", values, {"jobs": jobs})
+
+
+def _release(words: list[str]) -> int:
+    values, jobs = _parse(words, *RELEASE)
+    return _change("release", values, {"jobs": jobs, "at": values.get("at")})
+
+
+def _update(words: list[str]) -> int:
+    values, jobs = _parse(words, *JOB)
+    names = {option.name for option in JOB}
+    options = {name: value for name, value in values.items() if name in names}
+    return _change("update", values, {"jobs": jobs, "options": options})
+
+
+def _change(verb: str, values: dict[str, Any], body: dict[str, Any]) -> int:
+    return call.show_answer("POST", f"/jobs/{verb}", json.dumps(body).encode(), as_json="json" in values)
+
+
+def _wait(words: list[str]) -> int:
+    from gflow.cli.waiting import exit_code_of, wait_for
+
+    values, jobs = _parse(words)
+    job = wait_for(_one(jobs))
+    if "json" in values:
+        print(json.dumps({"jobs": [job], "total": 1}))
+    return exit_code_of(job)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "show": _show,
+    "log": _log,
+    "history": _history,
+    "hold": _hold,
+    "release": _release,
+    "update": _update,
+    "wait": _wait,
+}

@@ -266,8 +266,8 @@ def dumps(value: Any) -> str:
         return str(quote(value))
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, (int, float)):
+        return repr(value)
     if isinstance(value, dict):
         return "{" + ",".join(f"{quote(name)}:{dumps(item)}" for name, item in value.items()) + "}"
     return "[" + ",".join(map(dumps, value)) + "]"

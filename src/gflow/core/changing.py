@@ -44,6 +44,7 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
     if job.is_array:
         _cancel_array(state, job, event, effects)
     elif job.state is not JobState.RUNNING:
+        effects.append(Note(job.key, "cancel"))
         state.stop_waiting(job)
         finish(state, job, JobState.CANCELLED, "CancelledByUser", event.at, effects)
     elif job.stopping is None or event.now:
@@ -54,6 +55,7 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
 
 def _cancel_array(state: State, array: Job, event: Cancel, effects: list[Effect]) -> None:
     """Nothing more of it starts; it is Cancelled when its running tasks are gone."""
+    effects.append(Note(array.key, "cancel"))
     state.stop_waiting(array)
     tasks = active_tasks(state, array.key)
     if not tasks:
@@ -64,13 +66,14 @@ def _cancel_array(state: State, array: Job, event: Cancel, effects: list[Effect]
             move(array, JobState.QUEUED)
         move(array, JobState.RUNNING)
     array.stopping = JobState.CANCELLED
-    effects += (Save(array), Note(array.key, "cancel"))
+    effects.append(Save(array))
     for task in tasks:
         _cancel_one(state, task, event, effects)
 
 
 def _cancel_waiting_task(state: State, array: Job, key: JobKey, event: Cancel, effects: list[Effect]) -> None:
     """A task that has not started becomes a job of its own, cancelled."""
+    effects.append(Note(key, "cancel"))
     task = take_task(state, array, key)
     if not array.progress or not array.progress.pending:
         state.stop_waiting(array)

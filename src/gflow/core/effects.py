@@ -8,6 +8,9 @@ from gflow.core.ids import JobKey
 from gflow.core.model import Job
 
 
+PERSONAL = frozenset({"submitted", "cancel", "held", "released", "updated"})
+
+
 class Effect(msgspec.Struct, frozen=True):
     """Base of all effects."""
 
@@ -24,6 +27,11 @@ class Note(Effect, frozen=True):
     key: JobKey
     what: str
     detail: str = ""
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether whoever sent the event did this, and not the scheduler in consequence."""
+        return self.what in PERSONAL
 
 
 class Keep(Effect, frozen=True):

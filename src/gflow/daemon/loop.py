@@ -224,7 +224,8 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
         if isinstance(effect, Save):
             changes.jobs[effect.job.key] = effect.job
         elif isinstance(effect, Note):
-            changes.audit.append(Line(at.wall, effect.key, uid, origin, effect.what, effect.detail))
+            who, where = (uid, origin) if effect.is_personal else (None, "daemon")
+            changes.audit.append(Line(at.wall, effect.key, who, where, effect.what, effect.detail))
         elif isinstance(effect, Keep):
             changes.meta[effect.name] = effect.value
             changes.audit.append(Line(at.wall, None, uid, origin, effect.name, effect.value))
