@@ -15,6 +15,7 @@ from gflow.core.ending import active_tasks, finish
 from gflow.core.events import Cancel, Hold, Release, Update
 from gflow.core.ids import JobKey, label, task_of
 from gflow.core.model import Job, JobState, Moment, Spec
+from gflow.core.queue import GroupKey
 from gflow.core.rounds import new_task, run_round
 from gflow.core.state import State
 from gflow.core.states import move
@@ -145,15 +146,14 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
     run_round(state, event.at, effects)
 
 
-def admit_due(state: State, at: Moment) -> list[Job]:
-    """Jobs whose begin time has come, now in the queue."""
-    due = []
+def admit_due(state: State, at: Moment) -> set[GroupKey]:
+    """Put jobs whose begin time has come into the queue; the groups they joined."""
+    due = set()
     while (begin := state.next_begin()) is not None and begin <= at.wall:
         _, key = heapq.heappop(state.begins)
         job = state.jobs[key]
         state.later.discard(key)
-        state.ready.add(job)
-        due.append(job)
+        due.add(state.ready.add(job))
     return due
 
 

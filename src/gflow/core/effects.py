@@ -7,7 +7,6 @@ import msgspec
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
 
-
 PERSONAL = frozenset({"submitted", "cancel", "held", "released", "updated"})
 
 

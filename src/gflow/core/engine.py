@@ -75,20 +75,21 @@ def _back(reference: str) -> int:
 
 
 def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
-    for spec in event.specs:
+    for spec in {(spec.shape, spec.allow_unsatisfiable): spec for spec in event.specs}.values():
         check_possible(state, spec)
     waits = [judged(state, spec, event.outcomes) for spec in event.specs]
-    jobs = []
+    keys = []
+    groups = set()
     for spec, wait in zip(event.specs, waits, strict=True):
         job = _new_job(state, event, spec)
-        jobs.append(job)
+        keys.append(job.key)
         if wait is not None:
             state.wait_for(job, wait)
         if job.state is JobState.QUEUED:
-            state.admit(job, event.at.wall)
+            groups.add(state.admit(job, event.at.wall))
         effects += (Save(job), Note(job.key, "submitted"))
-    effects.append(Accepted(tuple(job.key for job in jobs)))
-    start_among(state, jobs, event.at, effects)
+    effects.append(Accepted(tuple(keys)))
+    start_among(state, groups, event.at, effects)
 
 
 def _new_job(state: State, event: Submit, spec: Spec) -> Job:

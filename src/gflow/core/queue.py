@@ -79,7 +79,7 @@ class _Least:
         return self._heap[0] if self._heap else 0
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
     """A group's place in its bucket: higher priority first, then earlier arrival."""
 
     rank: int
@@ -95,7 +95,7 @@ class _Bucket:
     def __init__(self, shape: Shape) -> None:
         self.gpus = shape.gpus
         self.shared = shape.shared
-        self.entries: list[_Entry] = []
+        self.entries: list[Entry] = []
         self.cpus = _Least()
         self.memory = _Least()
 
@@ -120,7 +120,7 @@ class ReadyQueue:
         group = self.groups.get(group_key(job))
         return group is not None and job.key in group.members
 
-    def add(self, job: Job) -> None:
+    def add(self, job: Job) -> GroupKey:
         key = group_key(job)
         group = self.groups.get(key)
         if group is None:
@@ -131,6 +131,13 @@ class ReadyQueue:
         heapq.heappush(group.order, job.key)
         if before is None or job.key < before:
             self._push(group)
+        return key
+
+    def entry(self, key: GroupKey) -> Entry:
+        """Where this group stands in the order of start."""
+        head = self.groups[key].head()
+        assert head is not None
+        return Entry(-key.priority, head, key)
 
     def remove(self, job: Job) -> None:
         group = self.groups.get(group_key(job))
@@ -165,12 +172,9 @@ class ReadyQueue:
         return bucket
 
     def _push(self, group: Group) -> None:
-        head = group.head()
-        if head is not None:
-            entries = self.bucket_of(group.key.shape).entries
-            heapq.heappush(entries, _Entry(-group.key.priority, head, group.key))
+        heapq.heappush(self.bucket_of(group.key.shape).entries, self.entry(group.key))
 
-    def first(self, bucket: _Bucket) -> _Entry | None:
+    def first(self, bucket: _Bucket) -> Entry | None:
         """The bucket's first entry that still speaks the truth; stale ones are dropped."""
         entries = bucket.entries
         while entries:
@@ -187,11 +191,11 @@ class Walk:
 
     def __init__(self, queue: ReadyQueue) -> None:
         self._queue = queue
-        self._aside: list[tuple[_Bucket, _Entry]] = []
+        self._aside: list[tuple[_Bucket, Entry]] = []
 
     def next(self, room: Room) -> JobKey | None:
         """The first job, in order, of a bucket that may fit into `room`."""
-        best: _Entry | None = None
+        best: Entry | None = None
         for bucket in self._queue.buckets.values():
             if bucket.may_fit(room):
                 entry = self._queue.first(bucket)

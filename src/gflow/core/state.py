@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from gflow.core.deps import Wait
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Gpu, Job, JobState
-from gflow.core.queue import ReadyQueue
+from gflow.core.queue import GroupKey, ReadyQueue
 
 # How far back `@~N` reaches, per user.
 RECENT = 1000
@@ -129,15 +129,15 @@ class State:
         """Whether this is a job, or a task that still waits in its array, and not final."""
         return key in self.jobs or self.array_with(key) is not None
 
-    def admit(self, job: Job, wall: float) -> None:
-        """Put a queued job where it waits: for parents, for its time, or for resources."""
+    def admit(self, job: Job, wall: float) -> GroupKey | None:
+        """Put a queued job where it waits: for parents, for its time, or for resources (its group then)."""
         if job.key in self.waits:
-            return
+            return None
         if job.spec.begin_at > wall:
             self.later.add(job.key)
             heapq.heappush(self.begins, (job.spec.begin_at, job.key))
-        else:
-            self.ready.add(job)
+            return None
+        return self.ready.add(job)
 
     def wait_for(self, job: Job, wait: Wait) -> None:
         """`job` becomes ready only when `wait` is over."""

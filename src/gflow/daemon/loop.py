@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.effects import Effect, Keep, Note, Save
+from gflow.core.effects import Accepted, Effect, Keep, Note, Save
 from gflow.core.engine import step
 from gflow.core.events import Event, GpusSeen, Tick
 from gflow.core.ids import JobKey
@@ -223,6 +223,8 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
     for effect in effects:
         if isinstance(effect, Save):
             changes.jobs[effect.job.key] = effect.job
+        elif isinstance(effect, Accepted):
+            changes.new.update(effect.keys)
         elif isinstance(effect, Note):
             who, where = (uid, origin) if effect.is_personal else (None, "daemon")
             changes.audit.append(Line(at.wall, effect.key, who, where, effect.what, effect.detail))

@@ -53,9 +53,8 @@ class Submitting:
         self.origin = origin
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
-        specs = _with_group(
-            state, [_resolved(state, self.uid, job.spec, job.references) for job in self.jobs]
-        )
+        resolved = [_resolved(state, self.uid, job.spec, job.references) for job in self.jobs]
+        specs = _shared(_with_group(state, resolved))
         outcomes = outcomes_of(state, store, specs)
         return Submit(at=at, uid=self.uid, user=self.user, specs=tuple(specs), outcomes=outcomes)
 
@@ -119,3 +118,11 @@ def _with_group(state: State, specs: list[Spec]) -> list[Spec]:
         msgspec.structs.replace(spec, group=group) if spec.max_concurrent and not spec.array else spec
         for spec in specs
     ]
+
+
+def _shared(specs: list[Spec]) -> list[Spec]:
+    """Equal neighbours become one object: ten thousand jobs of one kind cost little more than one."""
+    shared: list[Spec] = []
+    for spec in specs:
+        shared.append(shared[-1] if shared and shared[-1] == spec else spec)
+    return shared

@@ -122,8 +122,7 @@ def throw_away(database: Path, retention: Retention, now: float) -> int:
 
 def _delete_jobs(db: sqlite3.Connection, before: float) -> int:
     parents = (
-        "SELECT value FROM jobs AS waiting, json_each(waiting.spec, ?) "
-        "WHERE waiting.state IN ('Queued', 'Hold', 'Running')"
+        "SELECT value FROM jobs AS waiting, json_each(waiting.spec, ?) WHERE waiting.finished_at IS NULL"
     )
     needed = {key for path in ("$.depends_on", "$.depends_any") for (key,) in db.execute(parents, (path,))}
     needed |= {key >> TASK_BITS << TASK_BITS for key in needed}

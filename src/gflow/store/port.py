@@ -25,6 +25,8 @@ class Changes(msgspec.Struct):
     """Everything that one turn of the loop makes durable, together."""
 
     jobs: dict[JobKey, Job] = msgspec.field(default_factory=dict)
+    # Those of them that no earlier commit has.
+    new: set[JobKey] = msgspec.field(default_factory=set)
     submissions: list[Submission] = msgspec.field(default_factory=list)
     blobs: dict[str, bytes] = msgspec.field(default_factory=dict)
     meta: dict[str, str | int] = msgspec.field(default_factory=dict)

@@ -19,6 +19,11 @@ UPSERT = (
     f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
     "ON CONFLICT (key) DO UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[1:])
 )
+# A job that is new and waits: the other columns have their defaults.
+INSERT = (
+    "INSERT INTO jobs (key, uid, user, state, reason, submitted_at, target, spec, progress) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
 _encode = msgspec.json.Encoder().encode
@@ -49,6 +54,26 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.retries,
         job.quick_ends,
     )
+
+
+def to_new_row(job: Job) -> tuple[Any, ...]:
+    """The values of INSERT."""
+    return (
+        job.key,
+        job.uid,
+        job.user,
+        job.state.value,
+        job.reason,
+        job.submitted_at,
+        job.target,
+        _encode(job.spec).decode(),
+        _encode(job.progress).decode() if job.progress else None,
+    )
+
+
+def is_untouched(job: Job) -> bool:
+    """Whether INSERT says all there is to say."""
+    return not job.attempt and not job.is_final and not job.retries
 
 
 def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:

@@ -18,9 +18,9 @@ from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.opening import open_database
 from gflow.store.port import Changes, Loaded
-from gflow.store.rows import SELECT, UPSERT, from_row, to_row
+from gflow.store.rows import INSERT, SELECT, UPSERT, from_row, is_untouched, to_new_row, to_row
 
-ACTIVE_STATES = "state IN ('Queued', 'Hold', 'Running')"
+ACTIVE_JOBS = "finished_at IS NULL"
 
 
 class SqliteStore:
@@ -55,9 +55,12 @@ class SqliteStore:
         db = self._db
         if changes.blobs:
             db.executemany("INSERT OR IGNORE INTO blobs (hash, bytes) VALUES (?, ?)", changes.blobs.items())
-        jobs = changes.jobs.values()
-        if jobs:
-            self._write_jobs(jobs)
+        fresh = [job for key, job in changes.jobs.items() if key in changes.new and is_untouched(job)]
+        if fresh:
+            db.executemany(INSERT, map(to_new_row, fresh))
+        if len(fresh) < len(changes.jobs):
+            done = {job.key for job in fresh}
+            self._write_jobs([job for key, job in changes.jobs.items() if key not in done])
         if changes.submissions:
             db.executemany(
                 "INSERT INTO submissions (uid, token, first, count, at) VALUES (?, ?, ?, ?, ?)",
@@ -71,7 +74,7 @@ class SqliteStore:
                 changes.audit,
             )
 
-    def _write_jobs(self, jobs: Iterable[Job]) -> None:
+    def _write_jobs(self, jobs: list[Job]) -> None:
         db = self._db
         db.executemany(UPSERT, map(to_row, jobs))
         # GPUs are given back before any is taken: one commit holds an end and the next start.
@@ -116,7 +119,7 @@ class SqliteStore:
 
     def jobs(self, *, active: bool, uid: int | None = None, limit: int = 0) -> Iterable[Job]:
         """Jobs by key; with `limit` the newest of them."""
-        where = [ACTIVE_STATES] if active else []
+        where = [ACTIVE_JOBS] if active else []
         values: list[Any] = []
         if uid is not None:
             where.append("uid = ?")

@@ -40,6 +40,8 @@ class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     token: str
     jobs: list[JobRequest]
+    # The environment of those jobs that bring none of their own: ten thousand jobs, one text.
+    environ: str = ""
 
 
 class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -111,37 +113,45 @@ def describe_update(request: UpdateRequest) -> tuple[dict[str, Any], References]
     return fields, References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
 
 
-def describe(
-    request: JobRequest, address_of: Callable[[bytes], str], seen: dict[str, str] | None = None
-) -> Described:
-    """Check one job request and turn it into a spec. `seen`: texts of this submission and their
-    addresses, so that ten thousand jobs with one environment decode it once."""
-    fields = read_options(request.options)
-    references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
-    blobs: dict[str, bytes] = {}
-    known = {} if seen is None else seen
+class Reader:
+    """Reads the jobs of one submission. What many of them have in common is read once."""
 
-    def stored(text: str | None, what: str) -> str:
-        if not text:
-            return ""
-        address = known.get(text)
+    def __init__(self, address_of: Callable[[bytes], str]) -> None:
+        self._address_of = address_of
+        self._texts: dict[str, str] = {}
+        self._options: dict[bytes, dict[str, Any]] = {}
+
+    def read(self, request: JobRequest) -> Described:
+        """Check one job request and turn it into a spec."""
+        _check_command(request)
+        fields = self._fields(request.options)
+        references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
+        blobs: dict[str, bytes] = {}
+        spec = Spec(
+            command=tuple(request.command),
+            cwd=request.cwd,
+            umask=request.umask & 0o777,
+            environ=self._stored(request.environ, "environ", blobs) if request.environ else "",
+            script=self._stored(request.script, "script", blobs) if request.script else "",
+            script_path=request.script_path,
+            **fields,
+        )
+        return Described(spec=spec, references=references, blobs=blobs)
+
+    def _fields(self, options: dict[str, Any]) -> dict[str, Any]:
+        written = msgspec.json.encode(options)
+        fields = self._options.get(written)
+        if fields is None:
+            fields = self._options[written] = read_options(options)
+        return dict(fields)
+
+    def _stored(self, text: str, what: str, blobs: dict[str, bytes]) -> str:
+        address = self._texts.get(text)
         if address is None:
             content = _unbase64(text, what)
-            address = known[text] = address_of(content)
+            address = self._texts[text] = self._address_of(content)
             blobs[address] = content
         return address
-
-    _check_command(request)
-    spec = Spec(
-        command=tuple(request.command),
-        cwd=request.cwd,
-        umask=request.umask & 0o777,
-        environ=stored(request.environ, "environ"),
-        script=stored(request.script, "script"),
-        script_path=request.script_path,
-        **fields,
-    )
-    return Described(spec=spec, references=references, blobs=blobs)
 
 
 def read_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -173,10 +183,10 @@ def _check_command(request: JobRequest) -> None:
         raise UsageError("there is no command to run", hint="gbatch COMMAND ARGS…, or gbatch script.sh")
     if request.script is not None and not request.script:
         raise UsageError("the script is empty")
-    words = (*request.command, request.cwd, request.script_path)
-    if any("\0" in word for word in words):
+    text = " ".join((*request.command, request.cwd, request.script_path))
+    if "\0" in text:
         raise UsageError("a command cannot hold a NUL character")
-    if sum(len(word.encode()) for word in request.command) > COMMAND_BYTES:
+    if len(text) * 4 > COMMAND_BYTES and sum(len(word.encode()) for word in request.command) > COMMAND_BYTES:
         raise UsageError("the command is longer than 1 MiB", hint="put it into a script")
     if not request.cwd.startswith("/"):
         raise UsageError(f"the working folder must be an absolute path, not {request.cwd!r}")

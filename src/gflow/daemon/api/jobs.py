@@ -25,11 +25,11 @@ from gflow.wire.requests import (
     BATCH,
     CancelRequest,
     HoldRequest,
+    Reader,
     ReleaseRequest,
     SubmitRequest,
     UpdateRequest,
     decode,
-    describe,
     describe_update,
 )
 from gflow.wire.views import job_view, key_label, line_view
@@ -44,8 +44,10 @@ async def submit(request: Request) -> Response:
         raise UsageError(f"a submission holds 1 to {BATCH} jobs, not {len(wanted.jobs)}")
     if not 8 <= len(wanted.token) <= 200:
         raise UsageError("the token of a submission must be 8 to 200 characters")
-    texts: dict[str, str] = {}
-    described = [describe(job, address_of, texts) for job in wanted.jobs]
+    reader = Reader(address_of)
+    for job in wanted.jobs:
+        job.environ = job.environ or wanted.environ
+    described = [reader.read(job) for job in wanted.jobs]
     context, (uid, origin) = context_of(request), caller(request)
     keys = await context.loop.submit(Submitting(uid, user_name(uid), wanted.token, described, origin))
 

@@ -35,7 +35,13 @@ class PeerProtocol(HttpToolsProtocol):
 async def serve(listener: socket.socket, app: ASGIApp) -> asyncio.Server:
     """Serve `app` on `listener`. Not uvicorn's own server: that one wakes ten times a second."""
     config = uvicorn.Config(
-        app, http=PeerProtocol, lifespan="off", log_config=None, access_log=False, ws="none"
+        app,
+        http=PeerProtocol,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        ws="none",
+        proxy_headers=False,
     )
     config.load()
     make = partial(PeerProtocol, config=config, server_state=ServerState(), app_state={})

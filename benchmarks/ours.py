@@ -1,0 +1,196 @@
+"""The adapter of this repository's gflow, installed like a user would: a plain wheel, no editable.
+
+Folder of its commands: $GFLOW_OURS_BIN. The instance lives in its own HOME and XDG folders.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import NotOffered, exchange, marked, wait_until, with_descendants
+from benchmarks.systems import FOREVER, System, argv, first_line_of, register
+
+SYSTEM_SOCKET = Path("/run/gflow/gflowd.sock")
+SOCKET_PATH_MAX = 100
+
+
+class UnixConnection(HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=300)
+        self.path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        if len(self.path) <= SOCKET_PATH_MAX:
+            self.sock.connect(self.path)
+            return
+        # A socket's address holds 108 bytes; a longer path goes through its folder.
+        folder, _, name = self.path.rpartition("/")
+        fd = os.open(folder, os.O_PATH)
+        try:
+            self.sock.connect(f"/proc/self/fd/{fd}/{name}")
+        finally:
+            os.close(fd)
+
+
+@register
+class Ours(System):
+    """gflow of this repository, as a user would install it."""
+
+    name = "ours"
+    many = 64
+    batch = 100_000  # the most jobs of one request
+    holder = "bench-hold"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bin = Path(os.environ.get("GFLOW_OURS_BIN", ".bench/ours-venv/bin")).resolve()
+        self.flags: list[str] = []
+        self.pid = 0
+        self.submitted = 0  # through `bulk`
+        self.held = 0
+
+    def version(self) -> str:
+        return first_line_of([self.bin / "gflow", "--version"])
+
+    # ------------------------------------------------------------ life
+
+    def start(self, slots: int | None = None, hold: bool = False) -> None:
+        if SYSTEM_SOCKET.exists():
+            raise NotOffered(f"{SYSTEM_SOCKET} is there: the commands would speak to that daemon")
+        self.stop()
+        self.fresh(PATH=f"{self.bin}:/usr/local/bin:/usr/bin:/bin")
+        self.env |= self.folders(
+            HOME="home", XDG_CONFIG_HOME="config", XDG_DATA_HOME="data", XDG_RUNTIME_DIR="run"
+        )
+        self.flags = ["--cpus", str(slots or self.many)]
+        if hold:
+            self.flags += ["--simulate-gpus", "1x80G"]
+        self.submitted = self.held = 0
+        self.restart()
+        if hold:
+            self.hold_gpu()
+
+    def restart(self) -> None:
+        self.call([f"{self.bin}/gflowd", "up", *self.flags])
+        self.pid = json.loads(self.call([f"{self.bin}/gflowd", "status", "--json"]))["pid"]
+
+    def hold_gpu(self) -> None:
+        """Keep the only GPU busy, so that jobs that ask for it wait."""
+        self.call([f"{self.bin}/gbatch", "--gpus", "1", "--name", self.holder, *FOREVER])
+        self.held = 1
+        if not wait_until(lambda: self.request("GET", "/status")["running"] == 1, 10):
+            raise RuntimeError("the GPU could not be taken")
+
+    def stop(self) -> None:
+        if self.pid:
+            self.call([f"{self.bin}/gflowd", "down", "--kill-jobs"])
+            self.pid = 0
+            if left := self.sweep():
+                print(f"ours: {len(left)} processes outlived `gflowd down --kill-jobs`: {left}", flush=True)
+
+    def pids(self) -> list[int]:
+        """The daemon and what forks and attends its jobs, without the jobs: those carry our mark."""
+        jobs = set(marked(self.mark)) - {self.pid}
+        return [pid for pid in with_descendants(self.pid) if pid not in jobs]
+
+    def state_files(self) -> list[Path]:
+        return list((self.dir / "data/gflow").glob("gflow.db*"))
+
+    # ------------------------------------------------------------ command lines
+
+    def cmd_submit(self, script: str) -> list[str]:
+        return [f"{self.bin}/gbatch", *argv(script)]
+
+    def cmd_submit_blocked(self) -> list[str]:
+        return [f"{self.bin}/gbatch", "--gpus", "1", "true"]
+
+    def cmd_submit_limited(self, script: str, limit_s: int) -> list[str]:
+        return [f"{self.bin}/gbatch", "--time", f"0:{limit_s:02d}", *argv(script)]
+
+    def cmd_queue(self) -> list[str]:
+        return [f"{self.bin}/gqueue"]
+
+    def cmd_info(self) -> list[str]:
+        return [f"{self.bin}/ginfo"]
+
+    def cmd_help(self) -> list[str]:
+        return [f"{self.bin}/gbatch", "--help"]
+
+    # ------------------------------------------------------------ the API
+
+    def connection(self) -> UnixConnection:
+        return UnixConnection((self.dir / "data/gflow/address").read_text().strip())
+
+    def request(self, method: str, path: str) -> Any:
+        connection = self.connection()
+        try:
+            return exchange(connection, method, path)
+        finally:
+            connection.close()
+
+    def submission(self, script: str, count: int = 1, **options: Any) -> bytes:
+        """The body of one request. A program chooses what its jobs inherit: here three variables."""
+        names = ("PATH", "HOME", self.mark.partition("=")[0])
+        block = "\0".join(f"{name}={self.env[name]}" for name in names)
+        job = {
+            "command": argv(script),
+            "cwd": str(self.work),
+            "umask": 0o022,
+            "environ": base64.b64encode(block.encode()).decode(),
+            "options": options,
+        }
+        return json.dumps({"token": secrets.token_hex(16), "jobs": [job] * count}).encode()
+
+    @staticmethod
+    def post(connection: HTTPConnection, body: bytes) -> None:
+        """Submit, and hear the ids alone: as text, like the command line."""
+        exchange(connection, "POST", "/jobs?parsable", body, accept="text/plain")
+
+    def bulk(self, count: int, script: str, kind: str = "run") -> float:
+        options = {"gpus": 1} if kind == "blocked" else {}
+        connection, seconds = self.connection(), 0.0
+        for first in range(0, count, self.batch):
+            size = min(self.batch, count - first)
+            body = self.submission(script, size, **options)
+            begin = time.perf_counter()
+            self.post(connection, body)
+            seconds += time.perf_counter() - begin
+            self.submitted += size
+        connection.close()
+        return seconds
+
+    def open_client(self) -> Callable[[str], None]:
+        connection = self.connection()
+
+        def submit(script: str) -> None:
+            self.post(connection, self.submission(script))
+
+        return submit
+
+    def done(self) -> int:
+        """Cheap while jobs are left (two counts), exact once none is: those that succeeded."""
+        status = self.request("GET", "/status")
+        active = status["running"] + status["waiting"] - self.held
+        if active:
+            return int(self.submitted - active)
+        return sum(job["state"] == "Finished" for job in self.jobs())
+
+    def known(self) -> int:
+        return len(self.jobs())
+
+    def jobs(self) -> list[dict[str, Any]]:
+        listed = self.request("GET", "/jobs?all=1")["jobs"]
+        return [job for job in listed if job["name"] != self.holder]
