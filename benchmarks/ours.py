@@ -145,14 +145,10 @@ class Ours(System):
         """The body of one request. A program chooses what its jobs inherit: here three variables."""
         names = ("PATH", "HOME", self.mark.partition("=")[0])
         block = "\0".join(f"{name}={self.env[name]}" for name in names)
-        job = {
-            "command": argv(script),
-            "cwd": str(self.work),
-            "umask": 0o022,
-            "environ": base64.b64encode(block.encode()).decode(),
-            "options": options,
-        }
-        return json.dumps({"token": secrets.token_hex(16), "jobs": [job] * count}).encode()
+        environ = base64.b64encode(block.encode()).decode()
+        job = {"command": argv(script), "cwd": str(self.work), "umask": 0o022, "options": options}
+        body = {"token": secrets.token_hex(16), "environ": environ, "jobs": [job] * count}
+        return json.dumps(body).encode()
 
     @staticmethod
     def post(connection: HTTPConnection, body: bytes) -> None:

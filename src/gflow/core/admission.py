@@ -22,7 +22,7 @@ def judged(state: State, spec: Spec, outcomes: dict[JobKey, JobState]) -> Wait |
         return None
 
     def outcome(key: JobKey) -> JobState | None:
-        return None if state.is_active(key) else state.ended.get(key, outcomes.get(key))
+        return None if state.is_active(key) else state.outcome(key) or outcomes.get(key)
 
     for key in spec.parents:
         if outcome(key) is None and not state.is_active(key):

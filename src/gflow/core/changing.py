@@ -48,8 +48,9 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
         effects.append(Note(job.key, "cancel"))
         state.stop_waiting(job)
         finish(state, job, JobState.CANCELLED, "CancelledByUser", event.at, effects)
-    elif job.stopping is None or event.now:
-        job.stopping = job.stopping or JobState.CANCELLED
+    elif job.stopping is not JobState.CANCELLED or event.now:
+        # Also when it is over its limit already: with --requeue it would come back.
+        job.stopping = JobState.CANCELLED
         note = Note(job.key, "cancel", "at once" if event.now else "")
         effects += (Save(job), note, Stop(job.key, job.attempt, event.now))
 
@@ -59,17 +60,10 @@ def _cancel_array(state: State, array: Job, event: Cancel, effects: list[Effect]
     effects.append(Note(array.key, "cancel"))
     state.stop_waiting(array)
     tasks = active_tasks(state, array.key)
-    if not tasks:
-        finish(state, array, JobState.CANCELLED, "CancelledByUser", event.at, effects)
-        return
-    if array.state is not JobState.RUNNING:
-        if array.state is JobState.HOLD:
-            move(array, JobState.QUEUED)
-        move(array, JobState.RUNNING)
-    array.stopping = JobState.CANCELLED
-    effects.append(Save(array))
+    finish(state, array, JobState.CANCELLED, "CancelledByUser", event.at, effects)
     for task in tasks:
-        _cancel_one(state, task, event, effects)
+        if not task.is_final:  # it may have waited for another of them
+            _cancel_one(state, task, event, effects)
 
 
 def _cancel_waiting_task(state: State, array: Job, key: JobKey, event: Cancel, effects: list[Effect]) -> None:

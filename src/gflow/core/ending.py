@@ -8,7 +8,7 @@ import msgspec
 
 from gflow.core.effects import Effect, Forget, Note, Save, Stop
 from gflow.core.events import Exited
-from gflow.core.ids import JobKey, job_key, label, number_of
+from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState, Moment, Progress
 from gflow.core.rounds import run_round
 from gflow.core.state import State
@@ -25,7 +25,7 @@ ACCIDENTS = ("Lost", "Reboot")
 def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     """Nothing of this attempt lives any more."""
     job = state.jobs.get(event.key)
-    if job is None or job.state is not JobState.RUNNING or job.attempt != event.attempt:
+    if job is None or job.is_array or job.state is not JobState.RUNNING or job.attempt != event.attempt:
         # An old attempt, told twice: its end is already written down.
         effects.append(Forget(event.key, event.attempt))
         return
@@ -35,7 +35,7 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     to, reason = _verdict(job, event)
     again = _again(job, event, to)
     if again:
-        _requeue(state, job, again, reason, event.at, effects)
+        _requeue(state, job, again, reason, event, effects)
     else:
         finish(state, job, to, reason, event.at, effects)
     effects.append(Forget(event.key, event.attempt))
@@ -65,9 +65,12 @@ def _again(job: Job, event: Exited, to: JobState) -> str:
     return "Retry" if to is JobState.FAILED and job.retries < spec.max_retries else ""
 
 
-def _requeue(state: State, job: Job, again: str, reason: str, at: Moment, effects: list[Effect]) -> None:
+def _requeue(state: State, job: Job, again: str, reason: str, event: Exited, effects: list[Effect]) -> None:
     """Back into the queue as a further attempt of the same job; round and round it is held."""
-    quick = job.started_boot is not None and at.boot - job.started_boot < QUICK_S
+    at = event.at
+    # A new boot has a new boot clock: how long the job had run, only the wall clock knows.
+    began, now = (job.started_at, at.wall) if event.problem == "Reboot" else (job.started_boot, at.boot)
+    quick = began is not None and now - began < QUICK_S
     job.quick_ends = job.quick_ends + 1 if quick and again == "Requeued" else 0
     job.retries += again == "Retry"
     job.gpu_ids = ()
@@ -83,15 +86,22 @@ def _requeue(state: State, job: Job, again: str, reason: str, at: Moment, effect
 
 
 def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effects: list[Effect]) -> None:
-    """Take a job to its final state, and those that waited for it further or down with it."""
+    """Take a job to its final state, and those that waited for it further or down with it.
+
+    An array lives on while started tasks of it do; what still waits in it is over now.
+    """
     line = [(job, to, reason)]
     while line:
         job, to, reason = line.pop()
-        move(job, to, reason)
-        job.finished_at = at.wall
-        job.stopping = None
-        state.drop(job)
-        effects += (Save(job), Note(job.key, to.value.lower(), reason))
+        if state.tasks.get(job.key):
+            _wind_down(job, to, reason)
+            effects.append(Save(job))
+        else:
+            move(job, to, reason)
+            job.finished_at = at.wall
+            job.stopping = None
+            state.drop(job)
+            effects += (Save(job), Note(job.key, to.value.lower(), reason))
         for parent in _ended_with(state, job):
             for child_key in sorted(state.children.pop(parent, ())):  # the job's own key comes first
                 child = state.jobs[child_key]
@@ -101,11 +111,24 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             line.append(whole)
 
 
+def _wind_down(array: Job, to: JobState, reason: str) -> None:
+    """No more of this array starts; it takes its final state when the last started task is gone."""
+    if array.state is JobState.HOLD:
+        move(array, JobState.QUEUED)
+    if array.state is JobState.QUEUED:
+        move(array, JobState.RUNNING)
+    array.stopping = to
+    array.reason = reason
+
+
 def _ended_with(state: State, job: Job) -> list[JobKey]:
-    """Jobs that are over now: this one, and the tasks of an array that will never start."""
+    """Jobs that are over now: this one if it is final, and the tasks of an array that will never start."""
+    ended = [job.key] if job.is_final else []
     if job.progress is None or not job.progress.pending:
-        return [job.key]
-    return [job.key, *sorted(key for key in state.children if number_of(key) == job.number)]
+        return ended
+    waiting = job.progress.tasks
+    of_array = (key for key in state.children if number_of(key) == job.number)
+    return ended + sorted(key for key in of_array if (task := task_of(key)) is not None and task in waiting)
 
 
 def _parent_ended(state: State, child: Job, parent: JobKey, ended: JobState, at: Moment) -> bool:
@@ -159,7 +182,7 @@ def array_verdict(array: Job) -> tuple[JobState, str]:
     assert array.progress is not None
     progress = array.progress
     if array.stopping is not None:
-        return array.stopping, "CancelledByUser"
+        return array.stopping, array.reason
     if progress.bad:
         return JobState.FAILED, f"TasksFailed:{progress.bad}"
     if progress.cancelled:

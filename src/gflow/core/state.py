@@ -12,7 +12,7 @@ from gflow.core.model import Gpu, Job, JobState
 from gflow.core.queue import GroupKey, ReadyQueue
 
 # How far back `@~N` reaches, per user.
-RECENT = 1000
+RECENT = 100
 
 
 class State:
@@ -47,7 +47,7 @@ class State:
         # uid -> that person's latest jobs, oldest first.
         self.recent: dict[int, deque[JobKey]] = {}
         # Jobs that ended since the last commit: out of `jobs`, not yet in the store.
-        self.ended: dict[JobKey, JobState] = {}
+        self.ended: dict[JobKey, Job] = {}
         # When something is due: (boot time, job, attempt) and (wall time, job). Stale entries are skipped.
         self.limits: list[tuple[float, JobKey, int]] = []
         self.begins: list[tuple[float, JobKey]] = []
@@ -108,7 +108,7 @@ class State:
     def drop(self, job: Job) -> None:
         """Forget a job that has become final."""
         del self.jobs[job.key]
-        self.ended[job.key] = job.state
+        self.ended[job.key] = job
         if job.task is not None:
             array = job_key(job.number)
             self.tasks[array].discard(job.key)
@@ -128,6 +128,16 @@ class State:
     def is_active(self, key: JobKey) -> bool:
         """Whether this is a job, or a task that still waits in its array, and not final."""
         return key in self.jobs or self.array_with(key) is not None
+
+    def outcome(self, key: JobKey) -> JobState | None:
+        """How this ended, as far as memory knows what the store does not know yet."""
+        if key in self.ended:
+            return self.ended[key].state
+        task, whole = task_of(key), job_key(number_of(key))
+        array = self.jobs.get(whole) or self.ended.get(whole)
+        if task is None or array is None or array.progress is None or task not in array.progress.tasks:
+            return None
+        return array.stopping or (array.state if array.is_final else None)
 
     def admit(self, job: Job, wall: float) -> GroupKey | None:
         """Put a queued job where it waits: for parents, for its time, or for resources (its group then)."""
@@ -219,8 +229,9 @@ def restore(
             if not job.is_array:
                 state.book(job)
             continue
-        wait = Wait.of(job.spec, outcomes.get)
-        if not wait.is_over:
-            state.wait_for(job, wait)
+        if job.spec.parents:
+            wait = Wait.of(job.spec, outcomes.get)
+            if not wait.is_over:
+                state.wait_for(job, wait)
         if job.state is JobState.QUEUED:
             state.admit(job, wall)

@@ -83,10 +83,11 @@ class Loop:
         if known is not None:
             return known
         name = (wish.uid, wish.token)
-        if name not in self._tokens:
-            self._tokens[name] = asyncio.ensure_future(self.wish(wish))
-            self._tokens[name].add_done_callback(lambda _: self._tokens.pop(name, None))
-        keys: tuple[JobKey, ...] = await asyncio.shield(self._tokens[name])
+        future = self._tokens.get(name)
+        if future is None:
+            future = self._tokens[name] = self._promise(wish)
+            future.add_done_callback(lambda _: self._tokens.pop(name, None))
+        keys: tuple[JobKey, ...] = await asyncio.shield(future)
         return keys
 
     async def ended(self, key: JobKey) -> Job | None:
@@ -99,11 +100,14 @@ class Loop:
 
     async def wish(self, wish: Wish) -> Any:
         """Let it happen; the answer comes when it is durable."""
+        return await self._promise(wish)
+
+    def _promise(self, wish: Wish) -> asyncio.Future[Any]:
         if self.read_only:
             raise ReadOnly(self.read_only, hint="it goes on by itself when the disk can be written again")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._add(wish, future)
-        return await future
+        return future
 
     def _add(self, wish: Wish, future: asyncio.Future[Any] | None) -> None:
         if self.read_only:

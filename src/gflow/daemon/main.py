@@ -35,6 +35,7 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
     """The daemon in the foreground, until TERM or INT. Returns its exit code."""
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     os.umask(0o077)
+    gc.disable()  # until the queue is loaded: it is all there to stay
     try:
         held = lock.take(settings.data)
         asyncio.run(_serve(settings, loop_class))
@@ -121,6 +122,7 @@ def _spare_the_collector() -> None:
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+    gc.enable()
 
 
 def _say_ready() -> None:

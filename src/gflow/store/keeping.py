@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
 
 from gflow.core.ids import TASK_BITS
 from gflow.errors import StoreError
-from gflow.store.opening import check_header, check_structure
+from gflow.store import files
+from gflow.store.files import beside
+from gflow.store.opening import check_database, prepare
+from gflow.store.swapping import RESTORED, swap_in
 
 DAY_S = 86400.0
 BACKUPS_KEPT = 7
@@ -35,23 +38,27 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 def back_up(database: Path, target: Path) -> Path:
     """A whole, checked copy of a database that may be in use. Appears under its name only when whole."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = target.with_name(target.name + ".new")
-    temporary.unlink(missing_ok=True)
-    os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    new = beside(target, ".new")
     try:
-        with _connection(database) as source, _connection(temporary) as copy:
-            source.backup(copy, pages=1000)
-            copy.execute("PRAGMA journal_mode = DELETE")
-            problems = [row[0] for row in copy.execute("PRAGMA integrity_check(1)")]
-        if problems != ["ok"]:
-            raise StoreError(f"{database} is damaged: {problems[0]}; no backup was made of it")
-        _sync(temporary)
-        temporary.rename(target)
-    except sqlite3.Error as error:
+        _copy(files.real(database), new)
+        files.put_in_place(new, target)
+    except (sqlite3.Error, OSError) as error:
         raise StoreError(f"{database} could not be backed up: {error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        files.remove(new)
     return target
+
+
+def _copy(database: Path, new: Path) -> None:
+    files.remove(new)
+    files.make_private(new)
+    with closing(files.connect(database, "mode=ro")) as source, closing(files.connect(new)) as copy:
+        # All pages in one go: in steps, it would begin anew whenever the daemon commits in between.
+        source.backup(copy, pages=-1)
+        copy.execute("PRAGMA journal_mode = DELETE")
+        problems = [row[0] for row in copy.execute("PRAGMA integrity_check(1)")]
+    if problems != ["ok"]:
+        raise StoreError(f"{database} is damaged: {problems[0]}; no copy was made of it")
 
 
 def back_up_daily(database: Path, folder: Path) -> Path:
@@ -72,35 +79,36 @@ def restore(backup: Path, database: Path, first_free_number: int) -> Path | None
 
     Numbers given out since the backup are not given out again: their logs and processes exist.
     """
-    check_header(backup)
+    backup, database = files.real(backup), files.real(database)
+    new = beside(database, RESTORED + ".new")
     try:
-        with _connection(backup) as db:
-            check_structure(db, backup)
-    except sqlite3.Error as error:
+        check_database(backup)
+        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _copy(backup, new)
+        with closing(files.connect(new)) as db:
+            prepare(db)
+            number = max(first_free_number, _next_number(db), _next_number_of(database))
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('next_number', ?)", (number,))
+        files.put_in_place(new, beside(database, RESTORED))
+        return swap_in(database)
+    except (sqlite3.Error, OSError) as error:
         raise StoreError(f"{backup} cannot be restored: {error}") from error
-    temporary = database.with_name(database.name + ".restored")
-    shutil.copyfile(backup, temporary)
-    temporary.chmod(0o600)
-    with _connection(temporary) as db:
-        row = db.execute("SELECT value FROM meta WHERE name = 'next_number'").fetchone()
-        number = max(first_free_number, row[0] if row else 1)
-        db.execute("INSERT OR REPLACE INTO meta VALUES ('next_number', ?)", (number,))
-    _sync(temporary)
-    kept = _set_aside(database)
-    temporary.rename(database)
-    return kept
+    finally:
+        files.remove(new)
 
 
-def _set_aside(database: Path) -> Path | None:
-    """Move a database and its log out of the way; never delete it."""
-    if not database.exists():
-        return None
-    kept = database.with_name(time.strftime(f"{database.name}.before-restore-%Y%m%d-%H%M%S"))
-    for suffix in ("-wal", "-shm"):
-        beside = database.with_name(database.name + suffix)
-        if beside.exists():
-            beside.rename(kept.with_name(kept.name + suffix))
-    return database.rename(kept)
+def _next_number(db: sqlite3.Connection) -> int:
+    row = db.execute("SELECT value FROM meta WHERE name = 'next_number'").fetchone()
+    return int(row[0]) if row else 1
+
+
+def _next_number_of(database: Path) -> int:
+    """What a database that may be damaged, or none, says about it."""
+    try:
+        with closing(files.connect_unseen(database)) as db:
+            return _next_number(db)
+    except (sqlite3.Error, ValueError):
+        return 1
 
 
 # ---------------------------------------------------------------- retention
@@ -111,31 +119,40 @@ def throw_away(database: Path, retention: Retention, now: float) -> int:
 
     A job that an active one depends on stays, however old.
     """
-    with _connection(database) as db:
+    with closing(files.connect(files.real(database))) as db:
         db.execute("PRAGMA foreign_keys = ON")
         gone = _delete_jobs(db, now - retention.jobs_days * DAY_S)
-        _delete_in_chunks(db, "audit", "id", "at < ?", (now - retention.audit_days * DAY_S,))
-        db.execute("DELETE FROM submissions WHERE at < ?", (now - retention.tokens_days * DAY_S,))
+        _delete_in_chunks(db, "audit", "id", now - retention.audit_days * DAY_S)
+        _delete_in_chunks(db, "submissions", "uid, token", now - retention.tokens_days * DAY_S)
         _delete_texts(db, now - retention.texts_days * DAY_S)
     return gone
 
 
 def _delete_jobs(db: sqlite3.Connection, before: float) -> int:
-    parents = (
-        "SELECT value FROM jobs AS waiting, json_each(waiting.spec, ?) WHERE waiting.finished_at IS NULL"
-    )
-    needed = {key for path in ("$.depends_on", "$.depends_any") for (key,) in db.execute(parents, (path,))}
-    needed |= {key >> TASK_BITS << TASK_BITS for key in needed}
-    gone = 0
+    gone = last = 0
     while True:
         rows = db.execute(
             "SELECT key FROM jobs WHERE finished_at < ? AND key > ? ORDER BY key LIMIT ?",
-            (before, gone, CHUNK),
+            (before, last, CHUNK),
         ).fetchall()
         if not rows:
             return gone
-        gone = rows[-1][0]
-        db.executemany("DELETE FROM jobs WHERE key = ?", [row for row in rows if row[0] not in needed])
+        last = rows[-1][0]
+        with _transaction(db):  # what is needed is seen and what is not is deleted in one moment
+            needed = _needed_jobs(db)
+            unneeded = [row for row in rows if row[0] not in needed]
+            db.executemany("DELETE FROM jobs WHERE key = ?", unneeded)
+        gone += len(unneeded)
+
+
+def _needed_jobs(db: sqlite3.Connection) -> set[int]:
+    """The jobs that active ones depend on, and the arrays of those that are tasks."""
+    parents = (
+        "SELECT value FROM jobs AS waiting, json_each(waiting.spec, ?) "
+        "WHERE waiting.finished_at IS NULL AND instr(waiting.spec, '\"depends_')"
+    )
+    needed = {key for path in ("$.depends_on", "$.depends_any") for (key,) in db.execute(parents, (path,))}
+    return needed | {key >> TASK_BITS << TASK_BITS for key in needed}
 
 
 def _delete_texts(db: sqlite3.Connection, before: float) -> None:
@@ -143,11 +160,13 @@ def _delete_texts(db: sqlite3.Connection, before: float) -> None:
     db.execute("CREATE TEMP TABLE needed (hash TEXT PRIMARY KEY)")
     newest = db.execute("SELECT coalesce(max(key), 0) FROM jobs").fetchone()[0]
     _note_texts(db, "finished_at IS NULL OR finished_at >= ?", before)
-    # The long look is done without a lock; jobs that came meanwhile are few.
-    db.execute("BEGIN IMMEDIATE")
-    _note_texts(db, "key > ?", newest)
-    db.execute("DELETE FROM blobs WHERE hash NOT IN (SELECT hash FROM needed)")
-    db.execute("COMMIT")
+    unneeded = "SELECT hash FROM blobs WHERE hash NOT IN (SELECT hash FROM needed) LIMIT ?"
+    deleted = CHUNK
+    while deleted == CHUNK:
+        with _transaction(db):
+            # The long look was done without a lock; jobs that came meanwhile are few.
+            _note_texts(db, "key > ?", newest)
+            deleted = db.execute(f"DELETE FROM blobs WHERE hash IN ({unneeded})", (CHUNK,)).rowcount
 
 
 def _note_texts(db: sqlite3.Connection, where: str, value: float) -> None:
@@ -159,31 +178,20 @@ def _note_texts(db: sqlite3.Connection, where: str, value: float) -> None:
         )
 
 
-def _delete_in_chunks(db: sqlite3.Connection, table: str, key: str, where: str, values: tuple[float]) -> None:
+def _delete_in_chunks(db: sqlite3.Connection, table: str, key: str, before: float) -> None:
     """Short transactions: the daemon commits in between."""
-    while True:
-        sql = f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE {where} LIMIT {CHUNK})"
-        if db.execute(sql, values).rowcount < CHUNK:
-            return
+    some = f"SELECT {key} FROM {table} WHERE at < ? LIMIT ?"
+    while db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({some})", (before, CHUNK)).rowcount == CHUNK:
+        pass
 
 
-class _connection:
-    """A connection of our own that is closed afterwards, unlike sqlite3's."""
-
-    def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, timeout=30)
-
-    def __enter__(self) -> sqlite3.Connection:
-        return self._db
-
-    def __exit__(self, *_: object) -> None:
-        self._db.close()
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.close(fd)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

@@ -63,17 +63,18 @@ class MemoryStore:
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]:
         found = {}
         for key in keys:
-            job = self._jobs.get(key) or self._never_started(key)
-            if job and job.state not in ACTIVE:
-                found[key] = job.state
+            job = self._jobs.get(key)
+            state = job.state if job else self._never_started(key)
+            if state is not None and state not in ACTIVE:
+                found[key] = state
         return found
 
-    def _never_started(self, key: JobKey) -> Job | None:
+    def _never_started(self, key: JobKey) -> JobState | None:
         task = task_of(key)
         array = self._jobs.get(job_key(number_of(key)))
-        return (
-            array if task is not None and array and array.progress and task in array.progress.tasks else None
-        )
+        if task is None or array is None or array.progress is None or task not in array.progress.tasks:
+            return None
+        return array.stopping or array.state
 
     def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None:
         return self._submissions.get((uid, token))

@@ -2,75 +2,120 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from gflow.errors import StoreError
+from gflow.store import files
+from gflow.store.files import beside
 from gflow.store.schema import APPLICATION_ID, VERSION, script_from
+from gflow.store.swapping import swap_in
 
 MAGIC = b"SQLite format 3\0"
 HEADER = 100
+TABLES = frozenset({"meta", "jobs", "holds", "submissions", "blobs"})
 WAY_OUT = "gflowd restore BACKUP puts a backup in its place; backups are in the folder backups beside it"
 
 
 def open_database(path: Path) -> sqlite3.Connection:
     """The open database, brought to the current schema; a new one if there is none."""
     try:
-        fresh = _create_private(path)
-        if not fresh:
-            check_header(path)
+        path = _found(path)
+        check_database(path)
+        db = sqlite3.connect(path, isolation_level=None, cached_statements=256)
+        try:
+            prepare(db)
+        except BaseException:
+            db.close()
+            raise
     except OSError as error:
         raise StoreError(f"the database {path} cannot be used: {error.strerror}") from error
-    db = sqlite3.connect(path, isolation_level=None, cached_statements=256)
-    try:
-        prepare(db, path, fresh=fresh)
     except sqlite3.Error as error:
-        db.close()
         raise StoreError(f"the database {path} cannot be used: {error}", hint=WAY_OUT) from error
-    except BaseException:
-        db.close()
-        raise
     return db
 
 
-def prepare(db: sqlite3.Connection, path: Path, *, fresh: bool) -> None:
-    """Check, migrate, and set the modes that make a commit durable."""
-    if not fresh:
-        check_structure(db, path)
-    version = 0 if fresh else db.execute("PRAGMA user_version").fetchone()[0]
-    if version < VERSION:
-        db.executescript(script_from(version))
+def prepare(db: sqlite3.Connection) -> None:
+    """Set the modes that make a commit durable, and migrate."""
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version < VERSION:
+        db.executescript(script_from(version))
     db.execute("PRAGMA foreign_keys = ON")
+
+
+# ---------------------------------------------------------------- a new one
+
+
+def _found(path: Path) -> Path:
+    """Where the database really is; made there if there is none."""
+    database = files.real(path)
+    swap_in(database)  # a restore that was cut off goes on
+    if database.exists():
+        return database
+    if path.is_symlink():
+        raise StoreError(f"{path} points to {database}, and there is nothing", hint="is its disk mounted?")
+    for suffix in files.LOGS:
+        if beside(database, suffix).exists():
+            raise StoreError(
+                f"the database {database} is gone, but its log {database.name}{suffix} is there", hint=WAY_OUT
+            )
+    _create(database)
+    return database
+
+
+def _create(path: Path) -> None:
+    """Build it under another name and put it in place whole: a power cut leaves none, or all of it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = beside(path, ".new")
+    files.remove(new)
+    files.make_private(new)
+    with closing(files.connect(new)) as db:
+        db.execute("PRAGMA synchronous = OFF")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.executescript(script_from(0))
+    files.put_in_place(new, path)
+
+
+# ---------------------------------------------------------------- one that is there
+
+
+def check_database(path: Path) -> None:
+    """Refuse a file that is not ours or not whole, and leave it and its log exactly as they are."""
+    check_header(path)
+    with closing(files.connect_unseen(path)) as db:
+        check_structure(db, path)
 
 
 def check_header(path: Path) -> None:
     """Refuse what is not ours by its first bytes: SQLite changes files beside it on mere opening."""
     with path.open("rb") as file:
         head = file.read(HEADER)
+    if not head:
+        raise StoreError(
+            f"{path} is damaged: it is empty", hint=f"{WAY_OUT}; without that file gflow starts anew"
+        )
     if not head.startswith(MAGIC) or len(head) < HEADER:
         raise StoreError(f"{path} is damaged or no database: it does not start like one", hint=WAY_OUT)
-    if int.from_bytes(head[68:72], "big") != APPLICATION_ID:
-        raise StoreError(f"{path} is not a gflow database, so it is left alone", hint=WAY_OUT)
-    version = int.from_bytes(head[60:64], "big")
-    if version > VERSION:
-        raise StoreError(
-            f"{path} was written by a newer gflow (schema {version}, this one knows {VERSION})",
-            hint="install that gflow again, or move the file away to start empty",
-        )
+    _check_marks(path, int.from_bytes(head[68:72], "big"), int.from_bytes(head[60:64], "big"))
     size = int.from_bytes(head[16:18], "big")
     pages = int.from_bytes(head[28:32], "big")
     have = path.stat().st_size
-    if not path.with_name(path.name + "-wal").exists() and pages * (65536 if size == 1 else size) > have:
+    has_log = any(beside(path, suffix).exists() for suffix in files.LOGS)
+    if not has_log and pages * (65536 if size == 1 else size) > have:
         raise StoreError(f"{path} is damaged: it should be longer than its {have} bytes", hint=WAY_OUT)
 
 
 def check_structure(db: sqlite3.Connection, path: Path) -> None:
     """Read everything a daemon starts from, so that damage shows now and not in the middle of a job."""
+    # Once more: the log may have another first page.
+    _check_marks(
+        path, *(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    )
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-    missing = {"meta", "jobs", "holds", "submissions", "blobs"} - tables
+    missing = TABLES - tables
     if missing:
         raise StoreError(f"{path} is damaged: it has no table {min(missing)}", hint=WAY_OUT)
     problems = [row[0] for row in db.execute("PRAGMA quick_check(1)")] if _is_small(path) else ["ok"]
@@ -78,17 +123,16 @@ def check_structure(db: sqlite3.Connection, path: Path) -> None:
         raise StoreError(f"{path} is damaged: {problems[0]}", hint=WAY_OUT)
 
 
+def _check_marks(path: Path, application: int, version: int) -> None:
+    if application != APPLICATION_ID:
+        raise StoreError(f"{path} is not a gflow database, so it is left alone", hint=WAY_OUT)
+    if version > VERSION:
+        raise StoreError(
+            f"{path} was written by a newer gflow (schema {version}, this one knows {VERSION})",
+            hint="install that gflow again, or move the file away to start empty",
+        )
+
+
 def _is_small(path: Path) -> bool:
     """A whole check costs a second per 200 MB; larger files are checked when they are backed up."""
     return path.stat().st_size < 50_000_000
-
-
-def _create_private(path: Path) -> bool:
-    """Make the file ourselves, 0600, before SQLite would make it by the umask. True if it is new."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        # An empty file without a log is one we made and died before we filled it.
-        return path.stat().st_size == 0 and not path.with_name(path.name + "-wal").exists()
-    return True

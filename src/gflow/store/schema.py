@@ -117,7 +117,6 @@ CREATE INDEX jobs_finished ON jobs (finished_at) WHERE finished_at IS NOT NULL;
 CREATE TRIGGER jobs_final BEFORE UPDATE ON jobs
 WHEN old.finished_at IS NOT NULL
 BEGIN SELECT raise(ABORT, 'a final job cannot change'); END;
-CREATE INDEX submissions_at ON submissions (at);
 
 -- Who has which GPU: memory_mib 0 means alone. Shared jobs share with shared jobs only.
 CREATE TABLE new_holds (

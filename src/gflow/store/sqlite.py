@@ -144,18 +144,20 @@ class SqliteStore:
         """How these jobs ended; jobs that have not ended, or never were, are left out."""
         found: dict[JobKey, JobState] = {}
         for key in keys:
-            job = self.job(key) or self._never_started(key)
-            if job and job.state not in ACTIVE:
-                found[key] = job.state
+            job = self.job(key)
+            state = job.state if job else self._never_started(key)
+            if state is not None and state not in ACTIVE:
+                found[key] = state
         return found
 
-    def _never_started(self, key: JobKey) -> Job | None:
-        """The array in whose record this task waits or waited."""
+    def _never_started(self, key: JobKey) -> JobState | None:
+        """The state that a task shares with the array in whose record it waits or waited."""
         task = task_of(key)
         array = self.job(job_key(number_of(key))) if task is not None else None
-        if task is None or array is None or array.progress is None:
+        if task is None or array is None or array.progress is None or task not in array.progress.tasks:
             return None
-        return array if task in array.progress.tasks else None
+        # What waits in an array that is being cancelled is over; the array is when its other tasks are.
+        return array.stopping or array.state
 
     def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None:
         row = self._db.execute(

@@ -1,0 +1,165 @@
+"""Our daemon alone: does its cost follow change, or size?
+
+    benchmarks/run alone            prints one line per question; --json FILE keeps them
+
+Each question starts a fresh daemon on a database that `benchmarks.fill` made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import cpu_seconds, stamps, wait_until
+from benchmarks.ours import Ours
+
+SIZES = (("identical jobs", 1), ("10k shapes of 200 people", 10_000))
+LATE = 100
+
+
+class Alone(Ours):
+    """The adapter, with a database filled beforehand."""
+
+    name = "alone"
+
+    def start_filled(self, *fill: str) -> float:
+        """Seconds from `gflowd up` until it serves."""
+        self.stop()
+        self.fresh(PATH=f"{self.bin}:/usr/local/bin:/usr/bin:/bin")
+        self.env |= self.folders(
+            HOME="home", XDG_CONFIG_HOME="config", XDG_DATA_HOME="data", XDG_RUNTIME_DIR="run"
+        )
+        database = self.dir / "data/gflow/gflow.db"
+        subprocess.run(
+            [f"{self.bin}/python3", "-m", "benchmarks.fill", str(database), *fill], check=True, env=self.env
+        )
+        self.flags = ["--cpus", "64", "--simulate-gpus", "8x80G"]
+        begin = time.perf_counter()
+        self.restart()
+        return time.perf_counter() - begin
+
+    def rss_mb(self) -> float:
+        text = Path(f"/proc/{self.pid}/status").read_text()
+        return int(text.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def bulk(system: Alone) -> dict[str, Any]:
+    """10k jobs in one request, answered when they are on disk."""
+    seconds = []
+    for _ in range(5):
+        system.start_filled()
+        seconds.append(system.bulk(10_000, "true", "blocked"))
+    return {"median_s": round(statistics.median(seconds), 3), "all_s": [round(s, 3) for s in seconds]}
+
+
+def events(system: Alone) -> dict[str, Any]:
+    """Submit, start and end of one more job that can run: latency, and the daemon's CPU for it."""
+    found: dict[str, Any] = {}
+    for label, shapes in SIZES:
+        for waiting in (1_000, 100_000):
+            system.start_filled(f"--waiting={waiting}", f"--shapes={min(shapes, waiting)}", "--users=200")
+            found[f"{label}, {waiting:,} waiting"] = _late(system) | {"rss_mb": round(system.rss_mb())}
+    return found
+
+
+def _late(system: Alone) -> dict[str, float]:
+    connection = system.connection()
+    latencies = []
+    before = cpu_seconds([system.pid])
+    for number in range(LATE):
+        path = system.work / f"late-{number}"
+        begin = time.time_ns()
+        system.post(connection, system.submission(f"date +%s%N > {path}", cpus=0))
+        assert wait_until(lambda path=path: stamps(path), 10, 0.001)
+        latencies.append((stamps(path)[0] - begin) / 1e6)
+    status = wait_until(lambda: system.request("GET", "/status")["running"] == 1, 10)
+    assert status
+    used = cpu_seconds([system.pid]) - before
+    return {
+        "start_ms_median": round(statistics.median(latencies), 2),
+        "start_ms_max": round(max(latencies), 2),
+        "cpu_ms_per_job": round(used * 1000 / LATE, 2),
+    }
+
+
+def startup(system: Alone) -> dict[str, Any]:
+    """Ready with 100k waiting and a million finished jobs on disk."""
+    seconds = system.start_filled("--waiting=100000", "--shapes=10000", "--users=200", "--finished=1000000")
+    again = []
+    for _ in range(3):
+        system.call([f"{system.bin}/gflowd", "down"])
+        begin = time.perf_counter()
+        system.restart()
+        again.append(round(time.perf_counter() - begin, 2))
+    return {"first_s": round(seconds, 2), "again_s": again, "rss_mb": round(system.rss_mb())}
+
+
+def durable_submit(system: Alone) -> dict[str, Any]:
+    """One submission at a time, beside the disk's own time for a synchronised write."""
+    system.start_filled()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect((system.dir / "data/gflow/address").read_text().strip())
+        ours = [_round_trip_ms(client, system.submission("true", hold=True)) for _ in range(300)]
+    path = system.dir / "probe"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    disk = []
+    for _ in range(300):
+        begin = time.perf_counter()
+        os.write(fd, b"x" * 4096)
+        os.fdatasync(fd)
+        disk.append((time.perf_counter() - begin) * 1e3)
+    os.close(fd)
+    return {
+        "submit_ms_p50": round(statistics.median(ours), 3),
+        "fsync_ms_p50": round(statistics.median(disk), 3),
+    }
+
+
+def _round_trip_ms(client: socket.socket, body: bytes) -> float:
+    """One submission over an open socket, without an HTTP library's own time."""
+    head = f"POST /jobs?parsable HTTP/1.1\r\nHost: gflow\r\nAccept: text/plain\r\nContent-Length: {len(body)}\r\n\r\n"
+    begin = time.perf_counter()
+    client.sendall(head.encode() + body)
+    answer = b""
+    while not answer.endswith(b"\n") or b"\r\n\r\n" not in answer or answer.endswith(b"\r\n\r\n"):
+        answer += client.recv(65536)
+    taken = (time.perf_counter() - begin) * 1e3
+    assert answer.startswith(b"HTTP/1.1 201"), answer
+    return taken
+
+
+QUESTIONS: dict[str, Callable[[Alone], dict[str, Any]]] = {
+    "bulk": bulk,
+    "events": events,
+    "startup": startup,
+    "durable_submit": durable_submit,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("questions", nargs="*", default=list(QUESTIONS))
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    system = Alone()
+    found = {}
+    for name in asked.questions or QUESTIONS:
+        try:
+            found[name] = QUESTIONS[name](system)
+        finally:
+            system.stop()
+        print(json.dumps({name: found[name]}), flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What is done to database files besides SQL: made private, made durable, looked at without a trace."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+# What SQLite keeps beside a database: two kinds of log that belong to it, and shared memory.
+LOGS = ("-wal", "-journal")
+COMPANIONS = (*LOGS, "-shm")
+
+
+def beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def real(path: Path) -> Path:
+    """The file itself: SQLite keeps its logs there and not beside a symbolic link."""
+    return Path(os.path.realpath(path))
+
+
+def connect(path: Path, how: str = "mode=rw") -> sqlite3.Connection:
+    """A connection to a database that is there; never makes one."""
+    return sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, isolation_level=None, timeout=30)
+
+
+def connect_unseen(path: Path) -> sqlite3.Connection:
+    """A connection to a database that nobody uses, which changes no file, not even when it is closed.
+
+    An ordinary one brings the log over when it closes, and makes a log where there is none.
+    """
+    if beside(path, "-journal").exists():
+        return connect(path)  # a transaction was cut off, and must be undone before anybody reads
+    return connect(path, "mode=ro" if beside(path, "-wal").exists() else "immutable=1")
+
+
+def make_private(path: Path) -> None:
+    """An empty file for the owner alone, before SQLite would make it by the umask."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def remove(path: Path) -> None:
+    """Remove what is left of a database that never got its name."""
+    for suffix in ("", *COMPANIONS):
+        beside(path, suffix).unlink(missing_ok=True)
+
+
+def put_in_place(new: Path, path: Path) -> None:
+    """Give a finished file its name: after a power cut there is the old one, or the new one whole."""
+    sync(new)
+    new.rename(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a folder, durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,35 @@
+"""A clock that stands still until it is told otherwise."""
+
+from __future__ import annotations
+
+from gflow.core.model import Moment
+
+DAY_S = 86400.0
+
+
+class FakeClock:
+    """Both clocks of a machine: `wall` can be set by anybody, `boot` only counts up."""
+
+    def __init__(self, wall: float = 1_780_000_000.0, boot: float = 1000.0) -> None:
+        self.wall = wall
+        self.boot = boot
+
+    def now(self) -> Moment:
+        return Moment(wall=self.wall, boot=self.boot)
+
+    def advance(self, seconds: float) -> Moment:
+        """Time passes. A suspended machine is the same: both clocks count its sleep."""
+        self.wall += seconds
+        self.boot += seconds
+        return self.now()
+
+    def set_wall(self, by: float) -> Moment:
+        """Somebody sets the clock, forwards or back; no time passes."""
+        self.wall += by
+        return self.now()
+
+    def reboot(self, off_s: float = 60.0) -> Moment:
+        """The machine was off for a while, and its boot clock starts anew."""
+        self.wall += off_s
+        self.boot = 10.0
+        return self.now()
