@@ -93,10 +93,12 @@ def test_a_job_inherits_no_descriptor_but_its_own_three(daemon: Box) -> None:
 
 
 def test_dependencies_hold_and_failures_cascade(daemon: Box) -> None:
-    first = daemon.submit("--gpus", "1", "sleep 0.3; exit 3")
+    go = daemon.work / "go"
+    first = daemon.submit("--gpus", "1", f"while [ ! -e {go} ]; do sleep 0.02; done; exit 3")
     second = daemon.submit("--depends-on", "@", "true")
     third = daemon.submit("--depends-on", str(second), "true")
     assert daemon.job(second)["reason"] == "Dependency"
+    go.touch()
     assert daemon.finished(third)["reason"] == f"DependencyFailed:{second}"
     assert daemon.job(second)["reason"] == f"DependencyFailed:{first}"
     assert daemon.job(first)["state"] == "Failed"

@@ -41,15 +41,17 @@ ALIASES = {"s": "show", "l": "log", "h": "hold", "r": "release", "u": "update"}
 
 
 def run(words: list[str]) -> int:
-    name = words[0] if words else ""
-    if name in ("", "-h", "--help"):
+    name = next((word for word in words if not word.startswith("-")), "")
+    if not name:
         page = help.render("gjob COMMAND JOB [options]", ABOUT, (*LOG, *RELEASE, JSON, *COMMON), EXAMPLES)
         sys.stdout.write(page)
-        return 0 if name else 2
+        return 0 if words else 2
     handler = COMMANDS.get(ALIASES.get(name, name))
     if handler is None:
         raise UsageError(f"gjob has no command {name!r}", hint="commands: " + ", ".join(COMMANDS))
-    return handler(words[1:])
+    rest = list(words)
+    rest.remove(name)
+    return handler(rest)
 
 
 def _parse(words: list[str], *options: Option) -> tuple[dict[str, Any], list[str]]:

@@ -140,14 +140,13 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
     run_round(state, event.at, effects)
 
 
-def admit_due(state: State, at: Moment) -> set[GroupKey]:
+def admit_due(state: State, at: Moment) -> set[GroupKey | None]:
     """Put jobs whose begin time has come into the queue; the groups they joined."""
-    due = set()
+    due: set[GroupKey | None] = set()
     while (begin := state.next_begin()) is not None and begin <= at.wall:
         _, key = heapq.heappop(state.begins)
-        job = state.jobs[key]
         state.later.discard(key)
-        due.add(state.ready.add(job))
+        due.add(state.admit(state.jobs[key], at.wall))
     return due
 
 
@@ -157,7 +156,9 @@ def admit_due(state: State, at: Moment) -> set[GroupKey]:
 def update(state: State, event: Update, effects: list[Effect]) -> None:
     """Change what was asked for; all of the jobs or none."""
     jobs = owned(state, event.keys, event.uid)
-    plans = [(job, *_checked(state, job, event)) for job in jobs]
+    # Jobs that get a cap and have no group yet become one, as if submitted together.
+    group = min((job.number for job in jobs if not job.spec.group), default=0)
+    plans = [(job, *_checked(state, job, event, group)) for job in jobs]
     for job, spec, wait in plans:
         if job.state is JobState.RUNNING and not job.is_array:
             _update_running(state, job, spec)
@@ -172,21 +173,24 @@ def update(state: State, event: Update, effects: list[Effect]) -> None:
     run_round(state, event.at, effects)
 
 
-def _checked(state: State, job: Job, event: Update) -> tuple[Spec, Wait | None]:
+def _checked(state: State, job: Job, event: Update, group: int) -> tuple[Spec, Wait | None]:
     """The job's new spec and what it then waits for, or a refusal."""
     fields = event.fields
     if job.state is JobState.RUNNING:
         for name in fields.keys() - RUNNING_FIELDS:
             raise Refused(f"job {job.label} is running, and {name} cannot change any more")
     spec = msgspec.structs.replace(job.spec, **fields)
-    check_possible(state, spec)
+    if spec.max_concurrent and not spec.group:
+        spec = msgspec.structs.replace(spec, group=group)
+    if spec.shape != job.spec.shape:
+        check_possible(state, spec)
     if not fields.keys() & {"depends_on", "depends_any", "no_auto_cancel"}:
         return spec, state.waits.get(job.key)
     return spec, _new_wait(state, job, spec, event.outcomes)
 
 
 def _new_wait(state: State, job: Job, spec: Spec, outcomes: dict[JobKey, JobState]) -> Wait | None:
-    if reaches(state.jobs, spec.parents, job.key):
+    if reaches(state.jobs, spec.parents, job.key, state.tasks):
         raise Refused(f"job {job.label} would wait for itself")
     return judged(state, spec, outcomes)
 
@@ -195,6 +199,7 @@ def _update_running(state: State, job: Job, spec: Spec) -> None:
     """A running job keeps its resources; only its limit and what comes after may move."""
     old = job.spec
     job.spec = spec
+    state.regroup(old.group, spec.group)
     if spec.time_limit_s != old.time_limit_s and spec.time_limit_s and job.started_boot is not None:
         heapq.heappush(state.limits, (job.started_boot + spec.time_limit_s, job.key, job.attempt))
 

@@ -69,18 +69,28 @@ class Wait:
     __hash__ = None  # type: ignore[assignment]
 
 
-def reaches(jobs: dict[JobKey, Job], start: Iterable[JobKey], goal: JobKey) -> bool:
-    """Whether `goal` is among `start` and its active ancestors: then waiting for them is a cycle."""
+def reaches(
+    jobs: dict[JobKey, Job],
+    start: Iterable[JobKey],
+    goal: JobKey,
+    tasks: dict[JobKey, set[JobKey]] | None = None,
+) -> bool:
+    """Whether `goal` is among `start` and its active ancestors: then waiting for them is a cycle.
+
+    `tasks`: the started tasks of each array, whose end is part of the array's.
+    """
     line = list(start)
     seen: set[JobKey] = set()
     while line:
         key = line.pop()
-        if key not in jobs:
-            key = job_key(number_of(key))  # a task that waits in its array waits for the array's parents
-        if key == goal:
-            return True
-        if key in seen or key not in jobs:
+        if key in seen:
             continue
         seen.add(key)
-        line += jobs[key].spec.parents
+        # A task that waits in its array begins with it; an array ends with its tasks.
+        job = jobs.get(key) or jobs.get(job_key(number_of(key)))
+        if goal in (key, job.key if job else key):
+            return True
+        if job is not None:
+            line += job.spec.parents
+            line += (tasks or {}).get(key, ())
     return False

@@ -29,7 +29,7 @@ from gflow.core.events import (
     Tick,
     Update,
 )
-from gflow.core.ids import JobKey, job_key, parse_label
+from gflow.core.ids import JobKey, job_key, number_of, parse_label
 from gflow.core.model import Job, JobState, Progress, Spec
 from gflow.core.rounds import run_round, start_among
 from gflow.core.state import State
@@ -98,8 +98,9 @@ def _new_job(state: State, event: Submit, spec: Spec) -> Job:
     progress = None
     if spec.array:
         progress = Progress(spec.array)
-        # An array's tasks are a group of their own, so its cap counts them and nothing else.
-        spec = msgspec.structs.replace(spec, group=state.next_number - 1)
+        # An array's tasks are a group of their own, so its cap counts them and nothing else: also
+        # not the jobs submitted with it, whose group has the number of the first of them.
+        spec = msgspec.structs.replace(spec, group=-number_of(key))
     job = Job(
         key=key,
         spec=spec,
@@ -120,6 +121,7 @@ def _new_job(state: State, event: Submit, spec: Spec) -> Job:
 
 def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
     ending.stop_overdue(state, event.at, effects)
+    state.postpone(event.at.wall)
     due = changing.admit_due(state, event.at)
     if due:
         start_among(state, due, event.at, effects)

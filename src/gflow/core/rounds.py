@@ -18,6 +18,7 @@ from gflow.core.states import move
 
 def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
     """Start every job that can start now, in order. For events that may have freed something."""
+    state.postpone(at.wall)
     walk = Walk(state.ready)
     while (key := walk.next(_room(state))) is not None:
         job = state.jobs[key]

@@ -51,6 +51,8 @@ class State:
         # When something is due: (boot time, job, attempt) and (wall time, job). Stale entries are skipped.
         self.limits: list[tuple[float, JobKey, int]] = []
         self.begins: list[tuple[float, JobKey]] = []
+        # The latest begin time that jobs in `ready` had: a clock before it has been set back.
+        self.latest_begin = 0.0
 
     # ------------------------------------------------------------ the machine
 
@@ -73,7 +75,7 @@ class State:
         shape = job.spec.shape
         self.free_cpus -= shape.cpus
         self.free_memory_mib -= shape.memory_mib
-        self.group_running[job.spec.group] += 1
+        self.regroup(None, job.spec.group)
         declared = shape.gpu_memory_mib if shape.shared else 0
         for index in job.gpu_ids:
             self.holders.setdefault(index, {})[job.key] = declared
@@ -88,15 +90,22 @@ class State:
         shape = job.spec.shape
         self.free_cpus += shape.cpus
         self.free_memory_mib += shape.memory_mib
-        self.group_running[job.spec.group] -= 1
-        if not self.group_running[job.spec.group]:
-            del self.group_running[job.spec.group]
+        self.regroup(job.spec.group, None)
         for index in job.gpu_ids:
             del self.holders[index][job.key]
             if not self.holders[index]:
                 del self.holders[index]
         if job.gpu_ids:
             self.recount()
+
+    def regroup(self, old: int | None, new: int | None) -> None:
+        """A running job leaves one group and joins another."""
+        if new is not None:
+            self.group_running[new] += 1
+        if old is not None:
+            self.group_running[old] -= 1
+            if not self.group_running[old]:
+                del self.group_running[old]
 
     # ------------------------------------------------------------ the queue
 
@@ -147,7 +156,17 @@ class State:
             self.later.add(job.key)
             heapq.heappush(self.begins, (job.spec.begin_at, job.key))
             return None
+        self.latest_begin = max(self.latest_begin, job.spec.begin_at)
         return self.ready.add(job)
+
+    def postpone(self, wall: float) -> None:
+        """After the clock was set back: jobs whose begin time is to come again wait for it again."""
+        if wall >= self.latest_begin:
+            return
+        self.latest_begin = 0.0
+        for job in [job for job in self.jobs.values() if job.spec.begin_at and job in self.ready]:
+            self.ready.remove(job)
+            self.admit(job, wall)
 
     def wait_for(self, job: Job, wait: Wait) -> None:
         """`job` becomes ready only when `wait` is over."""

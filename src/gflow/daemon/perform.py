@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import lru_cache, singledispatchmethod
+from functools import lru_cache
+from typing import Any
 
 from gflow.core.effects import Effect, Forget, Start, Stop
 from gflow.core.model import Job
@@ -27,26 +28,28 @@ class Performer:
         self._state = state
         self._blob = lru_cache(maxsize=64)(store.blob)
 
+        # Effects that only the commit and the answer are about need no act.
+        self._acts: dict[type[Effect], Callable[[Any], None]] = {
+            Start: self._start,
+            Stop: self._stop,
+            Forget: self._forget,
+        }
+
     def __call__(self, effects: list[Effect]) -> None:
         for effect in effects:
-            self._do(effect)
+            act = self._acts.get(type(effect))
+            if act is not None:
+                act(effect)
 
-    @singledispatchmethod
-    def _do(self, effect: Effect) -> None:
-        """Effects that only the commit and the answer are about need no act."""
-
-    @_do.register
     def _start(self, effect: Start) -> None:
         job = self._state().jobs[effect.key]
         point("start.before-order")
         self._target.start(self.order(job))
         point("start.after-order")
 
-    @_do.register
     def _stop(self, effect: Stop) -> None:
         self._target.stop(Run(effect.key, effect.attempt), now=effect.now)
 
-    @_do.register
     def _forget(self, effect: Forget) -> None:
         point("forget.before")
         self._target.forget(Run(effect.key, effect.attempt))
@@ -65,7 +68,7 @@ class Performer:
             extra=self._environment(job, run),
             cwd=spec.cwd,
             umask=spec.umask,
-            log=str(log_path(self._settings, job)),
+            log=log_path(self._settings, job),
             grace_s=spec.grace_s,
         )
 
@@ -81,7 +84,7 @@ class Performer:
             # Empty without --gpus: a job sees only the GPUs that it was given.
             "CUDA_VISIBLE_DEVICES": devices,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            TAG: str(self._settings.run_dir / run.name),
+            TAG: self._target.record_path(run),
         }
         if job.task is not None:
             variables["GFLOW_ARRAY_JOB_ID"] = str(job.number)
@@ -94,4 +97,4 @@ class Performer:
 
 
 def log_path(settings: Settings, job: Job) -> str:
-    return str(settings.logs / f"{job.label}.log")
+    return f"{settings.logs}/{job.label}.log"

@@ -14,7 +14,7 @@ from gflow.core.ids import TASK_BITS
 from gflow.errors import StoreError
 from gflow.store import files
 from gflow.store.files import beside
-from gflow.store.opening import check_database, prepare
+from gflow.store.opening import check_database, migrate
 from gflow.store.swapping import RESTORED, swap_in
 
 DAY_S = 86400.0
@@ -86,7 +86,7 @@ def restore(backup: Path, database: Path, first_free_number: int) -> Path | None
         database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _copy(backup, new)
         with closing(files.connect(new)) as db:
-            prepare(db)
+            migrate(db)
             number = max(first_free_number, _next_number(db), _next_number_of(database))
             db.execute("INSERT OR REPLACE INTO meta VALUES ('next_number', ?)", (number,))
         files.put_in_place(new, beside(database, RESTORED))

@@ -40,10 +40,15 @@ def prepare(db: sqlite3.Connection) -> None:
     """Set the modes that make a commit durable, and migrate."""
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
+    migrate(db)
+    db.execute("PRAGMA foreign_keys = ON")
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Bring a database to the current schema, in one transaction."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version < VERSION:
         db.executescript(script_from(version))
-    db.execute("PRAGMA foreign_keys = ON")
 
 
 # ---------------------------------------------------------------- a new one
@@ -73,9 +78,10 @@ def _create(path: Path) -> None:
     files.remove(new)
     files.make_private(new)
     with closing(files.connect(new)) as db:
+        # No log yet: what cannot be written is an error here, and not a silence when the log is closed.
+        db.execute("PRAGMA journal_mode = MEMORY")
         db.execute("PRAGMA synchronous = OFF")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(script_from(0))
+        migrate(db)
     files.put_in_place(new, path)
 
 

@@ -7,17 +7,19 @@ commit, and a hand-over to a second thread costs more than it hides.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gflow.core.ids import TASK_BITS, JobKey, job_key, number_of, task_of
+import msgspec
+
+from gflow.core.ids import TASK_BITS, JobKey, job_key, label, number_of, task_of
 from gflow.core.model import ACTIVE, Job, JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.faults import point
-from gflow.store.opening import open_database
-from gflow.store.port import Changes, Loaded
+from gflow.store.opening import WAY_OUT, open_database
+from gflow.store.port import Changes, Loaded, address_of
 from gflow.store.rows import INSERT, SELECT, UPSERT, from_row, is_untouched, to_new_row, to_row
 
 ACTIVE_JOBS = "finished_at IS NULL"
@@ -92,7 +94,7 @@ class SqliteStore:
 
     def load(self) -> Loaded:
         jobs = list(self.jobs(active=True))
-        meta = dict(self._db.execute("SELECT name, value FROM meta"))
+        meta = dict(self._rows("SELECT name, value FROM meta"))
         return Loaded(
             jobs=jobs,
             outcomes=self.outcomes({key for job in jobs for key in job.spec.parents}),
@@ -104,18 +106,18 @@ class SqliteStore:
     def _recent(self) -> list[tuple[int, JobKey]]:
         """The last RECENT jobs of each person, oldest first. One index seek per person."""
         found: list[tuple[JobKey, int]] = []
-        uid: int | None = self._db.execute("SELECT min(uid) FROM jobs").fetchone()[0]
+        uid: int | None = self._row("SELECT min(uid) FROM jobs")[0]
         # Tasks of arrays have their own rows; `@` means whole jobs.
         whole = f"key & {(1 << TASK_BITS) - 1} = 0"
         sql = f"SELECT key FROM jobs WHERE uid = ? AND {whole} ORDER BY key DESC LIMIT ?"
         while uid is not None:
-            found += [(JobKey(key), uid) for (key,) in self._db.execute(sql, (uid, RECENT))]
-            uid = self._db.execute("SELECT min(uid) FROM jobs WHERE uid > ?", (uid,)).fetchone()[0]
+            found += [(JobKey(key), uid) for (key,) in self._rows(sql, (uid, RECENT))]
+            uid = self._row("SELECT min(uid) FROM jobs WHERE uid > ?", (uid,))[0]
         return [(owner, key) for key, owner in sorted(found)]
 
     def job(self, key: JobKey) -> Job | None:
-        row = self._db.execute(SELECT + " WHERE key = ?", (key,)).fetchone()
-        return from_row(row, {}) if row else None
+        row = self._row(SELECT + " WHERE key = ?", (key,))
+        return _job(row, {}) if row else None
 
     def jobs(self, *, active: bool, uid: int | None = None, limit: int = 0) -> Iterable[Job]:
         """Jobs by key; with `limit` the newest of them."""
@@ -138,7 +140,7 @@ class SqliteStore:
 
     def _jobs(self, sql: str, values: list[Any]) -> list[Job]:
         specs: dict[str, Any] = {}
-        return [from_row(row, specs) for row in self._db.execute(sql, values)]
+        return [_job(row, specs) for row in self._rows(sql, values)]
 
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]:
         """How these jobs ended; jobs that have not ended, or never were, are left out."""
@@ -160,22 +162,43 @@ class SqliteStore:
         return array.stopping or array.state
 
     def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None:
-        row = self._db.execute(
-            "SELECT first, count FROM submissions WHERE uid = ? AND token = ?", (uid, token)
-        ).fetchone()
+        row = self._row("SELECT first, count FROM submissions WHERE uid = ? AND token = ?", (uid, token))
         # Jobs submitted together have neighbouring numbers.
         return tuple(job_key(number_of(JobKey(row[0])) + i) for i in range(row[1])) if row else None
 
     def blob(self, address: str) -> bytes:
-        row = self._db.execute("SELECT bytes FROM blobs WHERE hash = ?", (address,)).fetchone()
+        row = self._row("SELECT bytes FROM blobs WHERE hash = ?", (address,))
         if row is None:
             raise StoreError(f"the stored text {address} is gone")
         content: bytes = row[0]
+        if address_of(content) != address:  # nobody must run a script that is not the one submitted
+            raise StoreError(f"the stored text {address} is damaged")
         return content
 
     def story(self, key: JobKey) -> list[Line]:
         """What happened to a job, in order."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT at, key, uid, origin, what, detail FROM audit WHERE key = ? ORDER BY id", (key,)
         )
         return [Line(*row) for row in rows]
+
+    def _row(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        try:
+            return self._db.execute(sql, values).fetchone()
+        except sqlite3.Error as error:
+            raise StoreError(f"the database cannot be read: {error}") from error
+
+    def _rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Any]:
+        try:
+            yield from self._db.execute(sql, values)
+        except sqlite3.Error as error:
+            raise StoreError(f"the database cannot be read: {error}") from error
+
+
+def _job(row: tuple[Any, ...], specs: dict[str, Any]) -> Job:
+    try:
+        return from_row(row, specs)
+    except (msgspec.MsgspecError, ValueError, KeyError) as error:
+        raise StoreError(
+            f"the record of job {label(row[0])} in the database is damaged", hint=WAY_OUT
+        ) from error

@@ -1,11 +1,11 @@
 """Public doubles and builders, for tests of gflow and of what is built on it.
 
-    from gflow.testing import FakeClock, MemoryStore, gpus, spec, submit
+from gflow.testing import FakeClock, MemoryStore, gpus, spec, submit
 
-    clock = FakeClock()
-    state = State(cpus=4, memory_mib=65536)
-    step(state, GpusSeen(at=clock.now(), gpus=gpus(2)))
-    step(state, submit(clock, spec(gpus=1), spec(gpus=1, priority=50)))
+clock = FakeClock()
+state = State(cpus=4, memory_mib=65536)
+step(state, GpusSeen(at=clock.now(), gpus=gpus(2)))
+step(state, submit(clock, spec(gpus=1), spec(gpus=1, priority=50)))
 """
 
 from gflow.store.memory import MemoryStore

@@ -47,18 +47,14 @@ def submit(
     clock: FakeClock, *specs: Spec, uid: int = 1001, outcomes: dict[JobKey, JobState] | None = None
 ) -> Submit:
     """These specs, submitted together now. `outcomes`: how parents that left memory ended."""
-    return Submit(
-        at=clock.now(), uid=uid, user=_user(uid), specs=specs or (spec(),), outcomes=outcomes or {}
-    )
+    return Submit(at=clock.now(), uid=uid, user=_user(uid), specs=specs or (spec(),), outcomes=outcomes or {})
 
 
 def exited(
     clock: FakeClock, job: Job, code: int | None = 0, *, signal: int | None = None, problem: str = ""
 ) -> Exited:
     """The end of the job's current attempt."""
-    return Exited(
-        at=clock.now(), key=job.key, attempt=job.attempt, code=code, signal=signal, problem=problem
-    )
+    return Exited(at=clock.now(), key=job.key, attempt=job.attempt, code=code, signal=signal, problem=problem)
 
 
 def _user(uid: int) -> str:

@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from gflow import __version__
 from gflow.core.events import Restrict
-from gflow.core.model import JobState
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of
@@ -35,7 +34,7 @@ async def info(request: Request) -> Response:
 async def status(request: Request) -> Response:
     context = context_of(request)
     state = context.loop.state
-    running = sum(job.state is JobState.RUNNING for job in state.jobs.values())
+    running = sum(state.group_running.values())
     data = {
         "version": __version__,
         "pid": os.getpid(),

@@ -26,6 +26,7 @@ from gflow.targets.local.record import End, Identity
 PR_SET_CHILD_SUBREAPER = 36
 NOT_STARTED = 126
 NOT_FOUND = 127
+SNAPSHOT = ".script"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -127,6 +128,9 @@ class Shim:
         self.tell(("end", key, attempt, tuple(end), time.monotonic() - started))
         record.write_end(fd, end)
         os.close(fd)
+        if order["script"] is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(order["record"] + SNAPSHOT)
 
     def _attend(self, order: dict[str, Any], pid: int) -> End:
         """Wait until the job and all it started are gone; pass stop requests on."""
@@ -255,7 +259,7 @@ def _command(order: dict[str, Any], log: int) -> list[str]:
             os.write(
                 log, f"gflow: {path} changed since it was submitted; running it as it was then\n".encode()
             )
-        path = order["record"] + ".script"
+        path = order["record"] + SNAPSHOT
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o700)
         with open(fd, "wb") as file:
             file.write(text)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +72,7 @@ class LocalTarget:
 
     def __init__(self, run_dir: Path, on_end: Callable[[Ended], None]) -> None:
         self._run_dir = run_dir
+        self._folder = str(run_dir)
         self._on_end = on_end
         self._zygote: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -125,7 +127,7 @@ class LocalTarget:
         self._busy[order.run] = channel
         message = order._asdict()
         del message["run"]
-        message.update(key=order.run.key, attempt=order.run.attempt, record=str(self._record(order.run)))
+        message.update(key=order.run.key, attempt=order.run.attempt, record=self.record_path(order.run))
         self._send(channel, ("run", message))
         asyncio.get_running_loop().call_soon(self.warm_up)
 
@@ -143,7 +145,7 @@ class LocalTarget:
         Otherwise its end will be reported, at once if it is over.
         """
         try:
-            fd = os.open(self._record(run), os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(self.record_path(run), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
@@ -153,7 +155,7 @@ class LocalTarget:
                 self._watch(run, content)
                 return True
             if content.shim is None:  # claimed, and its shim died before it did anything
-                os.unlink(self._record(run))
+                os.unlink(self.record_path(run))
                 return False
         finally:
             os.close(fd)
@@ -162,9 +164,8 @@ class LocalTarget:
 
     def forget(self, run: Run) -> None:
         """The run's end is durable elsewhere: drop its record."""
-        path = self._record(run)
-        for file in (path, path.with_name(path.name + ".script")):
-            file.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self.record_path(run))
 
     def forget_others(self, keep: set[str]) -> None:
         """Drop records that no running job has: their ends were committed, and then we died."""
@@ -174,8 +175,9 @@ class LocalTarget:
 
     # ------------------------------------------------------------ shims
 
-    def _record(self, run: Run) -> Path:
-        return self._run_dir / run.name
+    def record_path(self, run: Run) -> str:
+        """Where the run's record is; also the tag by which its processes are known."""
+        return f"{self._folder}/{run.name}"
 
     def _new_channel(self) -> _Channel:
         if self._zygote is None or self._zygote.poll() is not None:
@@ -267,7 +269,7 @@ class LocalTarget:
             self._on_end(Ended(run, content.end))
         elif content.shim is not None and content.shim.boot != record.boot_id():
             self._on_end(Ended(run, _problem("Reboot")))
-        elif kill_leftovers(content.job, str(self._record(run))):
+        elif kill_leftovers(content.job, self.record_path(run)):
             self._on_end(Ended(run, _problem("Lost")))
         else:
             asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._settle, run, content)
