@@ -32,14 +32,17 @@ class Performer:
         self._acts: dict[type[Effect], Callable[[Any], None]] = {
             Start: self._start,
             Stop: self._stop,
-            Forget: self._forget,
         }
 
     def __call__(self, effects: list[Effect]) -> None:
+        """Carry out: first what somebody waits for, then the tidying up."""
         for effect in effects:
             act = self._acts.get(type(effect))
             if act is not None:
                 act(effect)
+        for effect in effects:
+            if type(effect) is Forget:
+                self._forget(effect)
 
     def _start(self, effect: Start) -> None:
         job = self._state().jobs[effect.key]

@@ -105,10 +105,14 @@ def _number(text: str) -> int | None:
 # ---------------------------------------------------------------- processes
 
 
-def identity_of(pid: int) -> Identity | None:
-    """The identity of a living process, or None if it is gone."""
+def identity_of(pid: int, like: Identity | None = None) -> Identity | None:
+    """The identity of a living process, or None if it is gone. `like`: one of the same boot and namespace."""
     started = start_time(pid)
-    return None if started is None else Identity(boot_id(), namespace_of_pids(), pid, started)
+    if started is None:
+        return None
+    if like is not None:
+        return like._replace(pid=pid, started=started)
+    return Identity(boot_id(), namespace_of_pids(), pid, started)
 
 
 def start_time(pid: int) -> int | None:

@@ -27,6 +27,7 @@ PR_SET_CHILD_SUBREAPER = 36
 NOT_STARTED = 126
 NOT_FOUND = 127
 SNAPSHOT = ".script"
+DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,6 +62,7 @@ class Shim:
         me = record.identity_of(os.getpid())
         assert me is not None
         self.me: Identity = me
+        self.launcher = Launcher()
 
     # ------------------------------------------------------------ orders
 
@@ -116,11 +118,11 @@ class Shim:
         record.write_identity(fd, "shim", self.me)
         started = time.monotonic()
         try:
-            pid = launch(order)
+            pid = self.launcher.launch(order)
         except OSError as error:
             end = _could_not_start(order, error)
         else:
-            job = record.identity_of(pid)
+            job = record.identity_of(pid, self.me)
             if job is not None:
                 record.write_identity(fd, "job", job)
             end = self._attend(order, pid)
@@ -199,47 +201,60 @@ class Shim:
 # ---------------------------------------------------------------- launching
 
 
-def launch(order: dict[str, Any]) -> int:
-    """Start the job's process: own session, own environment, folder, umask and log."""
-    environment = _environment(order)
-    log = _open_log(order)
-    try:
-        argv = _command(order, log)
-        program = _find(argv[0], environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin"), order["cwd"])
-        os.chdir(order["cwd"])
-        old_umask = os.umask(order["umask"])
-        null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+RESET_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+
+class Launcher:
+    """Starts jobs' processes, and keeps between jobs what the next one is likely to need again."""
+
+    def __init__(self) -> None:
+        self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._block = b""
+        self._variables: dict[bytes, bytes] = {}
+
+    def launch(self, order: dict[str, Any]) -> int:
+        """Start the job's process: own session, own environment, folder, umask and log."""
+        environment = self._environment(order)
+        log = _open_log(order)
         try:
+            argv = _command(order, log)
+            program = _find(argv[0], environment.get(b"PATH", DEFAULT_PATH), order["cwd"])
+            os.chdir(order["cwd"])
+            os.umask(order["umask"])
             return os.posix_spawn(
                 program,
                 argv,
                 environment,
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, source, to) for source, to in ((null, 0), (log, 1), (log, 2))
-                ],
+                file_actions=[(os.POSIX_SPAWN_DUP2, self._null, 0)]
+                + [(os.POSIX_SPAWN_DUP2, log, to) for to in (1, 2)],
                 setsid=True,
                 setsigmask=[],
                 setsigdef=RESET_SIGNALS,
             )
         finally:
-            os.close(null)
-            os.umask(old_umask)
+            os.close(log)
+            os.umask(0o077)
             os.chdir("/")
-    finally:
-        os.close(log)
+
+    def _environment(self, order: dict[str, Any]) -> dict[bytes, bytes]:
+        """The submitter's variables and ours. One submitter's jobs often come in a row."""
+        if order["environ"] != self._block:
+            self._block = order["environ"]
+            self._variables = _variables(self._block)
+        # Output is to be seen when it is printed, not when a buffer is full.
+        environment = {b"PYTHONUNBUFFERED": b"1"}
+        environment.update(self._variables)
+        environment.update(order["extra"])
+        return environment
 
 
-RESET_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-
-
-def _environment(order: dict[str, Any]) -> dict[bytes, bytes]:
-    environment = {}
-    for entry in order["environ"].split(b"\0"):
+def _variables(block: bytes) -> dict[bytes, bytes]:
+    variables = {}
+    for entry in block.split(b"\0"):
         name, equals, value = entry.partition(b"=")
         if name and equals:
-            environment[name] = value
-    environment.update(order["extra"])
-    return environment
+            variables[name] = value
+    return variables
 
 
 def _open_log(order: dict[str, Any]) -> int:
