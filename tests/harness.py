@@ -212,5 +212,6 @@ class Box:
         )
 
     def text_of(self, number: int | str) -> str:
-        """The job's log."""
-        return (self.data / f"logs/{number}.log").read_text()
+        """The job's log; empty before its first line."""
+        path = self.data / f"logs/{number}.log"
+        return path.read_text() if path.exists() else ""

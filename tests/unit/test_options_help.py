@@ -36,7 +36,7 @@ def test_without_options_and_examples_there_are_no_empty_headings():
 @pytest.mark.parametrize("option", GBATCH, ids=lambda option: option.name)
 def test_every_option_is_explained(option):
     lines = render("gbatch", "about", GBATCH).splitlines()
-    line = next(line for line in lines if f" --{option.name} " in f"{line} ")
+    (line,) = [line for line in lines if line[6:].split(" ")[0] == f"--{option.name}"]
     assert (f"-{option.short}, " in line) == bool(option.short)
     assert option.metavar in line
     assert any(text.find(option.help) == WIDTH for text in lines), "explanations stand below each other"

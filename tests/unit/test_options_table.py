@@ -1,15 +1,29 @@
+import importlib
+import pkgutil
 from collections import Counter
 
 import pytest
 
-from gflow.cli import gcancel, gjob, gqueue
+import gflow.cli
 from gflow.core.model import Spec
-from gflow.options.table import COMMON, GBATCH, JOB, SUBMIT, Option
+from gflow.options.table import COMMON, GBATCH, JOB, JSON, SUBMIT, Option
 from gflow.options.values import READERS, read
 
 # What a submission captures by itself.
-CAPTURED = {"command", "cwd", "umask", "environ", "script", "script_path"}
-TABLES = {"gbatch": GBATCH, "gqueue": gqueue.OPTIONS, "gjob": gjob.OPTIONS, "gcancel": gcancel.OPTIONS}
+CAPTURED = {"limits", "command", "cwd", "umask", "environ", "script", "script_path", "group"}
+
+
+def tables():
+    """Every table of options that a command declares, by module and name."""
+    found = {"gbatch": GBATCH, "gjob update": (*JOB, JSON, *COMMON)}
+    for module in pkgutil.iter_modules(gflow.cli.__path__, "gflow.cli."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            if isinstance(value, tuple) and value and all(isinstance(part, Option) for part in value):
+                found[f"{module.name.rpartition('.')[2]}.{name}"] = value
+    return found
+
+
+TABLES = tables()
 
 
 def each(table):

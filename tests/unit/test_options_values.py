@@ -1,10 +1,15 @@
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gflow.core.tasks import parse_tasks
 from gflow.errors import UsageError
 from gflow.options.table import GBATCH, Option
 from gflow.options.values import (
+    ARRAY_LAST,
+    ARRAY_TASKS,
+    MOST_MIB,
     NAME_LENGTH,
     READERS,
     TEN_YEARS_S,
@@ -19,6 +24,10 @@ NAME = Option("name", "name", "")
 TEXT = Option("text", "text", "")
 FLAG = Option("flag", "flag", "")
 DEPENDS = Option("depends-on", "depends", "")
+GRACE = Option("grace", "seconds", "", low=0)
+MEMORY = Option("memory", "size", "", low=1)
+ARRAY = Option("array", "array", "")
+BEGIN = Option("begin", "time", "")
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -50,6 +59,26 @@ def test_any_text_is_read_or_refused_and_nothing_else(text):
             read(option, text)
         except UsageError as error:
             assert error.message.isprintable(), "a refusal must not move the cursor of whoever reads it"
+
+
+WRITTEN = {
+    "count": "7",
+    "duration": "1:30",
+    "seconds": "1:30",
+    "size": "1.5G",
+    "array": "0-9:3,12%2",
+    "time": "2026-12-24T08:00Z",
+    "name": "a b",
+    "text": "a",
+    "depends": "1,@~2",
+    "flag": True,
+}
+
+
+@pytest.mark.parametrize("option", GBATCH, ids=lambda option: option.name)
+def test_what_the_client_has_read_the_daemon_reads_the_same(option):
+    once = read(option, WRITTEN[option.kind])
+    assert read(option, msgspec.json.decode(msgspec.json.encode(once))) == once
 
 
 # ---------------------------------------------------------------- durations
@@ -132,6 +161,183 @@ def test_duration_beyond_ten_years_is_refused(value):
 @given(st.integers(1, TEN_YEARS_S))
 def test_a_duration_as_we_print_it_reads_back(seconds):
     assert read(TIME, clock(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("30", 30), ("0", 0), (30, 30), ("1:30", 90), ("1:00:00", HOUR), ("1-00:00:00", DAY), ("007", 7)],
+)
+def test_seconds_where_a_bare_number_is_seconds(value, seconds):
+    assert read(GRACE, value) == seconds
+
+
+@pytest.mark.parametrize("value", ["", "-5", "5s", "1.5", 1.5, True, "0:60", "9" * 19, "9" * 18, -1])
+def test_seconds_that_are_none_are_refused(value):
+    assert "--grace " in refusal(GRACE, value).message
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(
+    ("value", "mib"),
+    [
+        ("1", 1),
+        ("512", 512),
+        (512, 512),
+        ("512M", 512),
+        ("20G", 20 * 1024),
+        ("1.5G", 1536),
+        ("2T", 2 * 1024**2),
+        ("20g", 20 * 1024),
+        ("20GB", 20 * 1024),
+        ("20GiB", 20 * 1024),
+        ("0.5G", 512),
+        ("00.25G", 256),
+        ("2048K", 2),
+        ("1025K", 2),  # rounded up: what was asked for is there
+        ("1K", 1),
+        ("1.0001M", 2),
+        ("0.1G", 103),
+        (" 8G ", 8 * 1024),
+        (str(MOST_MIB), MOST_MIB),
+        ("1024T", MOST_MIB),
+    ],
+)
+def test_size(value, mib):
+    assert read(MEMORY, value) == mib
+
+
+@pytest.mark.parametrize("value", ["0", "0G", "0.0G", 0, -1])
+def test_size_of_nothing_is_refused(value):
+    assert "--memory must be at least 1M" in refusal(MEMORY, value).message
+
+
+@pytest.mark.parametrize("value", ["1025T", MOST_MIB + 1, "9" * 18 + "T"])
+def test_size_beyond_all_machines_is_refused(value):
+    assert "under a pebibyte" in refusal(MEMORY, value).message
+
+
+NO_SIZES = "G 1X 1XB GG 1GG 1G5 1.G .5G 1.5.5G -1G +1G 1e3 1,5G 1_0G 0x10 all \u0663G".split()
+
+
+@pytest.mark.parametrize("value", [*NO_SIZES, "", " ", "1 G", "9" * 19, 1.5, True, [20]])
+def test_size_that_is_none_is_refused_with_the_spellings(value):
+    error = refusal(MEMORY, value)
+    assert "--memory does not understand" in error.message
+    assert "1.5G" in error.hint
+
+
+@pytest.mark.parametrize("value", ["512B", "16I", "20iB"])
+def test_size_in_bytes_is_not_taken_for_megabytes(value):
+    refusal(MEMORY, value)
+
+
+@given(st.integers(1, 1 << 20))
+def test_a_size_is_the_same_in_every_unit(gib):
+    assert read(MEMORY, f"{gib}G") == read(MEMORY, f"{gib * 1024}M") == read(MEMORY, f"{gib * 1024**2}K")
+
+
+# ---------------------------------------------------------------- arrays
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("1-10", "1-10"),
+        ("0-90:10", "0-90:10"),
+        ("0-95:10", "0-90:10"),
+        ("0-9:10", "0"),
+        ("1-10:1", "1-10"),
+        ("1,3,5-7", "1,3,5-7"),
+        ("5-7,3,1", "1,3,5-7"),
+        ("7", "7"),
+        (7, "7"),
+        ("3-3", "3"),
+        ("007", "7"),
+        (" 1-3 , 5 ", "1-3,5"),
+        ("1-10%4", "1-10%4"),
+        ("1,3%1", "1,3%1"),
+        (f"1-{ARRAY_TASKS}", f"1-{ARRAY_TASKS}"),
+        (f"0-{ARRAY_LAST}:100", f"0-{ARRAY_LAST}:100"),
+        (str(ARRAY_LAST), str(ARRAY_LAST)),
+    ],
+)
+def test_array(value, text):
+    assert read(ARRAY, value) == text
+
+
+NO_ARRAYS = (
+    "5-1 1-10:0 1- -5 1-2-3 1:2 1-10: :2 1,,2 1, , a-b 1-10% %4 1-10%0 1-10%-1 1-10%x 1-10%4%4 1-10%4,5 "
+    "1.5 \u0663 [1-3] 1_0"
+).split()
+
+
+def test_an_interleaved_array_stays_short():
+    assert len(read(ARRAY, "0-99998:2,1-99999:2")) < 100
+
+
+@pytest.mark.parametrize("value", [*NO_ARRAYS, "", " ", "1 - 3", "9" * 19, True, 1.5, [1, 2], -5])
+def test_array_that_is_none_is_refused_with_the_spellings(value):
+    error = refusal(ARRAY, value)
+    assert "--array does not understand" in error.message
+    assert "0-90:10" in error.hint
+
+
+@pytest.mark.parametrize(
+    "value", ["1-10000000", f"0-{ARRAY_TASKS}", "0-99999,100000", "9" * 18 + ",1-" + "9" * 18]
+)
+def test_an_array_of_too_many_tasks_is_refused_at_once(value):
+    assert refusal(ARRAY, value).message == "--array may have at most 100,000 tasks"
+
+
+@pytest.mark.parametrize("value", [str(ARRAY_LAST + 1), "1-3,2000000", "2000000,1-3", "0-1000100:100"])
+def test_an_array_that_counts_too_far_is_refused(value):
+    assert refusal(ARRAY, value).message == "--array may count to 1,000,000 at most"
+
+
+@pytest.mark.parametrize(
+    "value", ["1,1", "1-10,5", "5,1-10", "1-10,10-20", "0-10:2,3-9:3", "1-3,1-3", "01,1"]
+)
+def test_a_task_named_twice_is_refused(value):
+    assert refusal(ARRAY, value).message == "--array names a task twice"
+
+
+parts = st.tuples(st.integers(0, 40), st.integers(0, 10), st.integers(1, 4))
+
+
+@given(st.lists(parts, min_size=1, max_size=4))
+def test_an_array_is_its_tasks_each_once(made):
+    spelled = ",".join(f"{low}-{low + count}:{step}" for low, count, step in made)
+    tasks = [task for low, count, step in made for task in range(low, low + count + 1, step)]
+    if len(set(tasks)) < len(tasks):
+        assert "twice" in refusal(ARRAY, spelled).message
+    else:
+        assert [*parse_tasks(read(ARRAY, spelled))] == sorted(tasks)
+
+
+# ---------------------------------------------------------------- times
+
+
+@pytest.mark.parametrize("value", [1_800_000_000, 1_800_000_000.5])
+def test_a_time_as_a_json_number_is_seconds_since_1970(value):
+    assert read(BEGIN, value) == value
+
+
+def test_a_time_as_text():
+    assert read(BEGIN, "2026-12-24T08:00Z") == 1_798_099_200.0
+
+
+@pytest.mark.parametrize("value", ["", "soon", "now+", "25:00", True, None, [1]])
+def test_a_time_that_is_none_is_refused_with_the_spellings(value):
+    error = refusal(BEGIN, value)
+    assert "--begin does not understand" in error.message
+    assert "now+2h" in error.hint
+
+
+@pytest.mark.parametrize("value", [1e300, 1e15, -1e15, float("inf"), float("nan"), "now+999999999w"], ids=str)
+def test_a_time_beyond_the_calendar_is_refused(value):
+    refusal(BEGIN, value)
 
 
 # ---------------------------------------------------------------- counts

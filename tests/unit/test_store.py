@@ -3,7 +3,7 @@
 import pytest
 
 from gflow.core.ids import job_key
-from gflow.core.model import JobState
+from gflow.core.model import JobState, Line, Progress
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.store.memory import MemoryStore
@@ -28,7 +28,7 @@ def submit(store, *jobs, token="token", next_number=0):
     """As a turn of the loop does it."""
     submission = Submission(jobs[0].uid, token, tuple(job.key for job in jobs), NOON)
     number = next_number or jobs[-1].number + 1
-    save(store, *jobs, submissions=[submission], next_number=number)
+    save(store, *jobs, submissions=[submission], meta={"next_number": number})
 
 
 def numbers(jobs):
@@ -38,6 +38,7 @@ def numbers(jobs):
 # ---------------------------------------------------------------- jobs
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["any", "new"])
 @pytest.mark.parametrize(
     "saved",
     [
@@ -48,11 +49,21 @@ def numbers(jobs):
         running(4, 0, 3, stopping=JobState.CANCELLED),
         ended(5, exit_code=0, attempt=2, gpu_ids=(1,), started_at=NOON),
         ended(6, JobState.FAILED, signal=9, reason="Signal:9"),
+        job(
+            8,
+            array="0-9",
+            progress=Progress("4-9", active=2, ok=1, bad=1, worst=3),
+            attempt=1,
+            started_at=NOON,
+        ),
+        job(9, array="0-9", progress=Progress("0-9")),
+        job(10, reason="Retry", attempt=3, retries=2, quick_ends=1, exit_code=1),
+        running(11, 2, shared=True, gpu_memory_mib=512),
     ],
     ids=lambda saved: f"{saved.state.value}-{saved.label}",
 )
-def test_a_job_reads_back(store, saved):
-    save(store, saved)
+def test_a_job_reads_back(store, saved, is_new):
+    save(store, saved, new={saved.key} if is_new else set())
     assert store.job(saved.key) == saved
     assert list(store.jobs(active=False)) == [saved]
 
@@ -114,14 +125,14 @@ def test_the_end_of_a_job_and_the_next_start_on_its_gpu_share_a_commit(store):
 def test_an_empty_commit_is_no_change(store):
     assert not Changes()
     store.commit(Changes())
-    assert store.load() == Loaded([], {}, [], 1)
+    assert store.load() == Loaded([], {}, [], 1, {})
 
 
 # ---------------------------------------------------------------- load
 
 
 def test_an_empty_store_starts_at_job_one(store):
-    assert store.load() == Loaded(jobs=[], outcomes={}, recent=[], next_number=1)
+    assert store.load() == Loaded(jobs=[], outcomes={}, recent=[], next_number=1, meta={})
 
 
 def test_a_daemon_starts_from_the_active_jobs_only(store):
@@ -176,6 +187,53 @@ def test_outcomes_are_those_of_jobs_that_ended(store):
 
 def test_no_questions_no_outcomes(store):
     assert store.outcomes([]) == {}
+
+
+def test_a_task_that_never_started_ended_with_its_array(store):
+    tasks = {"array": "0-9", "progress": Progress("4-9", ok=1)}
+    save(store, job(1, **tasks), ended(2, JobState.CANCELLED, **tasks), ended(2, task=0))
+    asked = [job_key(1, 4), job_key(2, 4), job_key(2, 0), job_key(2, 1), job_key(2, 10), job_key(3, 4)]
+    assert store.outcomes(asked) == {job_key(2, 4): JobState.CANCELLED, job_key(2, 0): JobState.FINISHED}
+
+
+# ---------------------------------------------------------------- arrays and stories
+
+
+def test_the_tasks_of_an_array_are_those_that_became_jobs(store):
+    save(store, job(2, task=0), job(2, array="0-3"), ended(2, task=3), job(1, task=1), job(3), job(3, task=0))
+    assert [found.label for found in store.tasks(job_key(2))] == ["2_0", "2_3"]
+    assert list(store.tasks(job_key(7))) == []
+
+
+def test_at_means_whole_jobs_and_not_their_tasks(store):
+    save(store, job(1), job(2, array="0-3"), job(2, task=0), ended(2, task=3))
+    assert store.load().recent == [(UIDS["ann"], job_key(1)), (UIDS["ann"], job_key(2))]
+
+
+def test_a_story_is_told_in_order_and_of_one_job(store):
+    told = [
+        Line(NOON, job_key(1), UIDS["ann"], "cli", "submitted", ""),
+        Line(NOON, job_key(2), UIDS["bob"], "http", "submitted", ""),
+        Line(NOON, job_key(1), None, "daemon", "started", "attempt 1"),
+        Line(NOON - 5, None, 0, "cli", "allowed_gpus", "all"),
+        Line(NOON - 9, job_key(1), None, "daemon", "finished", ""),
+    ]
+    store.commit(Changes(audit=told[:3]))
+    store.commit(Changes(audit=told[3:]))
+    assert store.story(job_key(1)) == [told[0], told[2], told[4]]
+    assert store.story(job_key(7)) == []
+
+
+def test_settings_are_kept_and_replaced(store):
+    store.commit(Changes(meta={"allowed_gpus": "0,1", "next_number": 7}))
+    store.commit(Changes(meta={"allowed_gpus": "all"}))
+    assert store.load().meta == {"allowed_gpus": "all", "next_number": 7}
+
+
+def test_shared_jobs_may_have_one_gpu_together(store):
+    share = {"shared": True, "gpu_memory_mib": 512}
+    save(store, running(1, 0, **share), running(2, 0, 1, **share))
+    assert numbers(store.jobs(active=True)) == [1, 2]
 
 
 # ---------------------------------------------------------------- submissions

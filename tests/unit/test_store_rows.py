@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gflow.core.model import FINAL, Job, JobState
 from gflow.store.rows import COLUMNS, SELECT, UPSERT, from_row, to_row
-from gflow.store.schema import SCHEMA
+from gflow.store.schema import script_from
 
 from .builders import any_struct, job
 
@@ -38,7 +38,7 @@ def test_a_row_reads_back_as_the_job(written):
 @given(jobs.map(lawful), st.sampled_from(JobState))
 def test_a_row_survives_the_database(written, state_before):
     with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(SCHEMA)
+        db.executescript(script_from(0))
         if state_before not in FINAL:  # an update must leave nothing of what was there
             db.execute(UPSERT, to_row(job(written.number, task=written.task, state=state_before)))
         db.execute(UPSERT, to_row(written))

@@ -35,7 +35,9 @@ def save(store, *jobs):
 
 def taken(job, token="token"):
     return Changes(
-        jobs={job.key: job}, submissions=[Submission(job.uid, token, (job.key,), NOON)], next_number=9
+        jobs={job.key: job},
+        submissions=[Submission(job.uid, token, (job.key,), NOON)],
+        meta={"next_number": 9},
     )
 
 
@@ -89,6 +91,15 @@ def test_two_jobs_cannot_have_one_gpu(store):
         save(store, running(2, 1, 2))
 
 
+@pytest.mark.parametrize("alone_first", [True, False])
+def test_a_shared_job_cannot_have_the_gpu_of_one_that_is_alone(store, alone_first):
+    jobs = [running(1, 0), running(2, 0, shared=True, gpu_memory_mib=512)]
+    first, second = jobs if alone_first else jobs[::-1]
+    save(store, first)
+    with pytest.raises(REFUSED):
+        save(store, second)
+
+
 def test_two_jobs_cannot_take_one_gpu_in_one_commit(store):
     with pytest.raises(REFUSED):
         save(store, running(1, 0), running(2, 0))
@@ -113,7 +124,7 @@ def test_a_final_job_cannot_change(store, before, after):
         running(1, finished_at=NOON),
         ended(1, finished_at=None),
         ended(1, stopping=JobState.TIMEOUT),
-        job(1, attempt=-1),
+        running(1, attempt=-1),
     ],
 )
 def test_a_record_that_contradicts_itself_is_refused(store, unlawful):
@@ -195,6 +206,7 @@ def foreign_after_a_crash(path):
         foreign_in_wal_mode,
         foreign_after_a_crash,
         newer,
+        pytest.param(lambda path: path.touch(), id="empty"),
         pytest.param(lambda path: path.write_bytes(b"hello\n"), id="short_text"),
         pytest.param(lambda path: path.write_bytes(b"hello world\n" * 1000), id="long_text"),
         pytest.param(lambda path: path.write_bytes(bytes(8192)), id="zeros"),
@@ -224,20 +236,15 @@ def test_the_database_itself_is_byte_for_byte_the_same(path, make):
     [
         (newer, "newer gflow"),
         (foreign, "not a gflow database"),
-        (lambda path: path.write_bytes(b"text" * 999), "cannot be used"),
+        (lambda path: path.write_bytes(b"text" * 999), "damaged or no database"),
+        (lambda path: path.touch(), "it is empty"),
     ],
-    ids=["newer", "foreign", "text"],
+    ids=["newer", "foreign", "text", "empty"],
 )
 def test_the_refusal_says_why(path, make, message):
     make(path)
     with pytest.raises(StoreError, match=message):
         SqliteStore(path)
-
-
-def test_an_empty_file_is_a_new_database(path):
-    path.touch()
-    with closing(SqliteStore(path)) as store:
-        assert store.load().next_number == 1
 
 
 def test_a_folder_in_its_place_is_refused(path):

@@ -1,9 +1,9 @@
 import pytest
 
 from gflow.core.explain import Why
-from gflow.core.model import JobState
+from gflow.core.model import JobState, Progress
 from gflow.errors import UsageError
-from gflow.text.queue import COLUMNS, DEFAULT, columns_of, queue_table, short_state
+from gflow.text.queue import COLUMNS, DEFAULT, columns_of, queue_table, short_state, shown_id
 
 from .builders import NOON, ended, job, running
 
@@ -25,6 +25,39 @@ def test_the_whole_table():
         "1      train  R   00:01:00  2      0,1\n"
         "2      job-2  PD  -         4      (Resources: Need 4 GPUs, only 1 available)\n"
         "3      job-3  F   00:00:05  0      (ExitCode:2)\n"
+    )
+
+
+def array(pending, cap=0, **fields):
+    return job(42, array="0-60", max_concurrent=cap, progress=Progress(pending), **fields)
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (job(42), "42"),
+        (job(42, max_concurrent=2), "42"),
+        (job(42, task=3), "42_3"),
+        (array("4-60"), "42_[4-60]"),
+        (array("4-60", 2), "42_[4-60%2]"),
+        (array("0-90:10"), "42_[0-90:10]"),
+        (array("1,3,5-7", 1), "42_[1,3,5-7%1]"),
+        (array("7"), "42_[7]"),
+        (array(""), "42"),
+        (array("", 2, state=JobState.RUNNING), "42"),
+    ],
+)
+def test_the_id_shows_which_tasks_wait(shown, text):
+    assert shown_id(shown) == cell("JOBID", shown) == text
+
+
+def test_an_array_and_its_tasks_in_the_table():
+    begun = array("4-60", 2, name="sweep", gpus=1, attempt=1, started_at=NOON + 10)
+    task = running(42, 0, task=3, name="sweep", array="0-60")
+    assert queue_table([(begun, Why("JobArrayTaskLimit")), (task, None)], DEFAULT, NOW) == (
+        "JOBID        NAME   ST  TIME      NODES  NODELIST(REASON)\n"
+        "42_[4-60%2]  sweep  PD  -         1      (JobArrayTaskLimit)\n"
+        "42_3         sweep  R   00:01:00  1      0\n"
     )
 
 
@@ -66,6 +99,12 @@ FAILED = ended(7, JobState.FAILED, reason="ExitCode:2", exit_code=2, started_at=
         ("NODELIST(REASON)", ended(1), "-"),
         ("USER", job(user="bob"), "bob"),
         ("PRIORITY", job(priority=99), "99"),
+        ("PROJECT", job(), "-"),
+        ("PROJECT", job(project="p1"), "p1"),
+        ("MEMORY", job(), "-"),
+        ("MEMORY", job(memory_mib=1536), "1.5 GiB"),
+        ("MEMORY", job(memory_mib=512), "512 MiB"),
+        ("REASON", job(state=JobState.HOLD, reason="JobHeldUser"), "JobHeldUser"),
         ("EXIT", job(), "-"),
         ("EXIT", ended(1, exit_code=0), "0"),
         ("EXIT", FAILED, "2"),

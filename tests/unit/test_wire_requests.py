@@ -11,11 +11,18 @@ from gflow.options.table import JOB
 from gflow.store.port import address_of
 from gflow.wire.requests import (
     COMMAND_BYTES,
+    UNCHANGEABLE,
     CancelRequest,
+    GpusRequest,
+    HoldRequest,
     JobRequest,
+    Reader,
+    References,
+    ReleaseRequest,
     SubmitRequest,
+    UpdateRequest,
     decode,
-    describe,
+    describe_update,
     read_options,
 )
 
@@ -25,7 +32,7 @@ def packed(content):
 
 
 def described(**fields):
-    return describe(JobRequest(**{"command": ["true"], "cwd": "/work"} | fields), address_of)
+    return Reader(address_of).read(JobRequest(**{"command": ["true"], "cwd": "/work"} | fields))
 
 
 # ---------------------------------------------------------------- decode
@@ -66,6 +73,14 @@ def test_a_submission_is_read():
         (b'{"jobs":[42]}', CancelRequest),
         (b'{"jobs":"42"}', CancelRequest),
         (b'{"jobs":["42"],"now":"yes"}', CancelRequest),
+        (b'{"jobs":[42]}', HoldRequest),
+        (b"{}", HoldRequest),
+        (b'{"jobs":["42"],"at":[]}', ReleaseRequest),
+        (b'{"jobs":["42"]}', UpdateRequest),
+        (b'{"jobs":["42"],"options":{},"now":true}', UpdateRequest),
+        (b"{}", GpusRequest),
+        (b'{"allowed_indices":["0"]}', GpusRequest),
+        (b'{"allowed_indices":[0.5]}', GpusRequest),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -80,7 +95,7 @@ def test_a_body_that_is_no_request_is_refused(body, into):
 def test_a_plain_command_becomes_a_spec_with_the_defaults():
     job = described(command=["echo", "", "a b"])
     assert job.spec == Spec(command=("echo", "", "a b"), cwd="/work")
-    assert (job.references, job.blobs) == ((), {})
+    assert (job.references, job.blobs) == (References(), {})
 
 
 def test_options_become_fields():
@@ -90,8 +105,55 @@ def test_options_become_fields():
 
 def test_references_wait_to_be_resolved_and_are_not_in_the_spec():
     job = described(options={"depends-on": ["@", "17"]})
-    assert job.references == ("@", "17")
+    assert job.references == References(all_of=("@", "17"))
     assert job.spec.depends_on == ()
+
+
+def test_all_and_any_are_kept_apart():
+    job = described(options={"depends-on": 1, "depends-on-any": "2,@~1"})
+    assert job.references == References(all_of=("1",), any_of=("2", "@~1"))
+    assert job.spec.parents == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "array", "cap"),
+    [
+        ({"array": "1-10"}, "1-10", 0),
+        ({"array": "1-10%4"}, "1-10", 4),
+        ({"array": "1-10", "max-concurrent": 3}, "1-10", 3),
+        ({"max-concurrent": 3}, "", 3),
+    ],
+    ids=str,
+)
+def test_the_cap_of_an_array_is_max_concurrent(options, array, cap):
+    spec = described(options=options).spec
+    assert (spec.array, spec.max_concurrent) == (array, cap)
+
+
+def test_sharing_needs_to_know_what_it_shares():
+    spec = described(options={"shared": True, "gpus": 1, "gpu-memory": "20G"}).spec
+    assert (spec.shared, spec.gpus, spec.gpu_memory_mib) == (True, 1, 20 * 1024)
+    for missing in ({}, {"gpus": 1}, {"gpu-memory": "20G"}, {"gpus": 0, "gpu-memory": "20G"}):
+        with pytest.raises(UsageError, match="--shared needs --gpus and --gpu-memory"):
+            described(options={"shared": True} | missing)
+
+
+def test_a_text_that_many_jobs_share_is_decoded_and_stored_once():
+    reader = Reader(address_of)
+    request = JobRequest(command=["true"], cwd="/", environ=packed(b"A=1"), script=packed(b"exit"))
+    jobs = [reader.read(request) for _ in range(3)]
+    assert len({job.spec.environ for job in jobs}) == 1
+    assert [len(job.blobs) for job in jobs] == [2, 0, 0]
+
+
+def test_jobs_of_one_submission_do_not_mix_up_their_options():
+    reader = Reader(address_of)
+    asked = [{"gpus": 1}, {"gpus": "1", "depends-on": 7}, {"gpus": 1}, {"gpus": True}]
+    jobs = [reader.read(JobRequest(command=["true"], cwd="/", options=options)) for options in asked[:3]]
+    assert [job.references.all_of for job in jobs] == [(), ("7",), ()]
+    assert [job.spec.gpus for job in jobs] == [1, 1, 1]
+    with pytest.raises(UsageError, match="--gpus takes a whole number"):
+        reader.read(JobRequest(command=["true"], cwd="/", options=asked[3]))
 
 
 def test_environment_and_script_are_blobs_under_their_address():
@@ -169,6 +231,63 @@ def test_a_command_of_exactly_the_limit_is_taken():
     assert described(command=["a" * COMMAND_BYTES]).spec.command
 
 
+# ---------------------------------------------------------------- changes
+
+
+def updated(**options):
+    return describe_update(UpdateRequest(jobs=["1"], options=options))
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "references"),
+    [
+        ({"gpus": "2", "priority": 7}, {"gpus": 2, "priority": 7}, References()),
+        ({"time": "1:00:00"}, {"time_limit_s": 3600}, References()),
+        ({"no-auto-cancel": False}, {"no_auto_cancel": False}, References()),
+        ({"depends-on": "@"}, {}, References(all_of=("@",))),
+        ({"depends-on-any": [1, 2], "name": "x"}, {"name": "x"}, References(any_of=("1", "2"))),
+    ],
+    ids=str,
+)
+def test_an_update_becomes_fields_and_references(options, fields, references):
+    assert updated(**options) == (fields, references)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "there is nothing to change"),
+        ({"array": "1-3"}, "--array cannot be changed after submission"),
+        ({"hold": True}, "--hold cannot be changed after submission"),
+        ({"gpus": 1, "project": "x"}, "--project cannot be changed after submission"),
+        ({"colour": 1}, "unknown option 'colour'"),
+        ({"command": ["x"]}, "unknown option 'command'"),
+        ({"gpus": -1}, "--gpus must be at least 0, not -1"),
+    ],
+    ids=str,
+)
+def test_an_update_that_cannot_be_is_refused(options, message):
+    with pytest.raises(UsageError) as caught:
+        updated(**options)
+    assert caught.value.message == message
+
+
+def test_what_cannot_be_changed_are_options():
+    assert {option.name for option in JOB} >= UNCHANGEABLE
+
+
+@pytest.mark.parametrize(
+    ("at", "begin"), [(None, None), (1_800_000_000, 1_800_000_000.0), ("2026-12-24T08:00Z", 1_798_099_200.0)]
+)
+def test_a_release_may_name_a_time(at, begin):
+    assert ReleaseRequest(jobs=["1"], at=at).begin_time() == begin
+
+
+def test_a_release_at_no_time_is_refused():
+    with pytest.raises(UsageError, match="--begin does not understand 'soon'"):
+        ReleaseRequest(jobs=["1"], at="soon").begin_time()
+
+
 # ---------------------------------------------------------------- options
 
 
@@ -183,7 +302,11 @@ def test_every_job_option_is_a_key_of_the_api_and_no_alias_is(option):
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
@@ -198,6 +321,7 @@ def test_any_options_give_fields_of_the_spec_or_a_refusal(options):
         return
     assert fields.keys() <= set(Spec.__struct_fields__)
     fields.pop("depends_on", None)
+    fields.pop("depends_any", None)
     spec = Spec(command=("true",), cwd="/", **fields)
     assert msgspec.json.decode(msgspec.json.encode(spec), type=Spec) == spec
 
@@ -212,7 +336,7 @@ def test_any_request_becomes_a_spec_or_a_refusal(command, cwd, environ, script, 
         umask=umask,
     )
     try:
-        job = describe(request, address_of)
+        job = Reader(address_of).read(request)
     except GflowError as error:
         assert error.exit_code == 2
         return

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from gflow import errors
 from gflow.core.explain import Why
 from gflow.core.ids import job_key
-from gflow.core.model import Gpu, Job, JobState, Spec
+from gflow.core.model import Gpu, Job, JobState, Line, Progress
 from gflow.errors import GflowError, NotFound
-from gflow.wire.views import encode, error_view, gpu_view, job_view, key_label, problem, rfc3339
+from gflow.wire.views import encode, error_view, gpu_view, job_view, key_label, line_view, problem, rfc3339
 
 from .builders import any_struct, ended, job, running
 
@@ -18,13 +18,9 @@ CONTRACT = (
     "id array_id task_id name user project state reason exit_code signal attempt gpus gpu_ids priority "
     "submitted_at started_at finished_at time_limit_s memory_mib gpu_memory_mib target"
 ).split()
-LATER = pytest.mark.xfail(raises=KeyError, reason="the spec has no such field yet")
-NOT_YET = {"project", "memory_mib", "gpu_memory_mib"} - set(Spec.__struct_fields__)
 
 
-@pytest.mark.parametrize(
-    "key", [pytest.param(key, marks=LATER) if key in NOT_YET else key for key in CONTRACT]
-)
+@pytest.mark.parametrize("key", CONTRACT)
 def test_the_contracts_keys_are_there_in_every_state(key):
     for state in JobState:
         job_view(job(state=state))[key]
@@ -59,6 +55,44 @@ def test_an_array_task_names_its_array():
     assert (view["id"], view["array_id"], view["task_id"], view["name"]) == ("42_3", 42, 3, "job-42_3")
 
 
+def test_an_array_says_how_far_it_is():
+    progress = Progress("4-60", active=2, ok=1, bad=3, cancelled=4, worst=9)
+    view = job_view(job(42, array="0-60", progress=progress), Why("JobArrayTaskLimit"))
+    assert (view["id"], view["array_id"], view["task_id"], view["name"]) == (42, 42, None, "job-42")
+    assert (view["state"], view["reason"]) == ("Queued", "JobArrayTaskLimit")
+    assert view["tasks"] == {
+        "pending": "4-60",
+        "waiting": 57,
+        "active": 2,
+        "finished": 1,
+        "failed": 3,
+        "cancelled": 4,
+    }
+
+
+def test_only_an_array_has_tasks():
+    assert job_view(job(42))["tasks"] is None
+    assert job_view(running(42, 0, task=3, array="0-60"))["tasks"] is None
+
+
+def test_what_was_asked_for_is_shown_and_what_was_not_is_null():
+    asked = {
+        "project": "p1",
+        "memory_mib": 2048,
+        "gpu_memory_mib": 512,
+        "shared": True,
+        "time_limit_s": 60,
+        "cpus": 3,
+    }
+    view = job_view(job(gpus=1, begin_at=1.5, **asked))
+    assert {name: view[name] for name in asked} == asked
+    assert view["begin_at"] == "1970-01-01T00:00:01.500Z"
+    plain = job_view(job())
+    nothing = ["project", "memory_mib", "gpu_memory_mib", "time_limit_s", "begin_at", "tasks", "reason"]
+    assert [plain[name] for name in nothing] == [None] * 7
+    assert (plain["shared"], plain["cpus"]) == (False, 1)
+
+
 def test_a_running_job_that_is_stopped_is_still_running():
     view = job_view(running(1, 0, 3, stopping=JobState.TIMEOUT))
     assert (view["state"], view["stopping"], view["gpu_ids"]) == ("Running", True, [0, 3])
@@ -77,7 +111,8 @@ def test_the_reason_is_why_it_waits_or_how_it_ended(shown, why, reason):
 
 
 def test_dependencies_are_written_as_ids():
-    assert job_view(job(9, depends_on=(job_key(7), job_key(8, 3))))["depends_on"] == [7, "8_3"]
+    view = job_view(job(9, depends_on=(job_key(7), job_key(8, 3)), depends_any=(job_key(1), job_key(2, 0))))
+    assert (view["depends_on"], view["depends_any"]) == ([7, "8_3"], [1, "2_0"])
 
 
 def test_what_is_secret_is_not_shown():
@@ -103,13 +138,29 @@ GPU = Gpu(index=3, uuid="GPU-1", model="H100", memory_mib=81920)
 
 
 @pytest.mark.parametrize(
-    ("holder", "available", "name"),
-    [(None, True, None), (running(7, 3), False, 7), (running(7, 3, task=1), False, "7_1")],
+    ("holders", "available", "names"),
+    [
+        ([], True, []),
+        ([running(7, 3)], False, [7]),
+        ([running(7, 3, task=1), running(8, 3, shared=True)], False, ["7_1", 8]),
+    ],
 )
-def test_a_gpu_names_who_has_it(holder, available, name):
-    view = gpu_view(GPU, holder)
-    assert (view["available"], view["job"]) == (available, name)
+def test_a_gpu_names_who_has_it(holders, available, names):
+    view = gpu_view(GPU, holders)
+    assert (view["available"], view["jobs"]) == (available, names)
     assert (view["index"], view["uuid"], view["memory_mib"], view["simulated"]) == (3, "GPU-1", 81920, False)
+
+
+@pytest.mark.parametrize(("uid", "by"), [(1001, "user-1001"), (0, "user-0"), (None, None)])
+def test_a_line_of_a_story(uid, by):
+    line = Line(1.5, job_key(1), uid, "cli", "updated", "gpus = 1")
+    assert line_view(line, "user-{}".format) == {
+        "at": "1970-01-01T00:00:01.500Z",
+        "event": "updated",
+        "detail": "gpus = 1",
+        "by": by,
+        "origin": "cli",
+    }
 
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, GflowError)]

@@ -70,6 +70,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     script: str = ""
     # Where the script was when it was submitted; empty for commands.
     script_path: str = ""
+    # Resource limits of the submitter that differ from ours: (number, soft, hard), -1 unlimited.
+    limits: tuple[tuple[int, int, int], ...] = ()
     # Jobs submitted together under one --max-concurrent share this number; 0: none.
     group: int = 0
     # The fields below are filled by options of the same table row (options/table.py).

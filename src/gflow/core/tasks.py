@@ -6,6 +6,7 @@ amortised, taking any other O(ranges).
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ class Span(NamedTuple):
 
 
 class TaskSet(msgspec.Struct, frozen=True, gc=False):
-    """Disjoint spans in ascending order of their first task."""
+    """Spans in ascending order of their first task; they may interleave, and share none."""
 
     spans: tuple[Span, ...] = ()
 
@@ -50,8 +51,7 @@ class TaskSet(msgspec.Struct, frozen=True, gc=False):
         return any(task in span for span in self.spans)
 
     def __iter__(self) -> Iterator[int]:
-        for span in self.spans:
-            yield from range(span.first, span.last + 1, span.step)
+        return heapq.merge(*(range(span.first, span.last + 1, span.step) for span in self.spans))
 
     def __str__(self) -> str:
         return ",".join(map(str, self.spans))
@@ -71,7 +71,7 @@ class TaskSet(msgspec.Struct, frozen=True, gc=False):
                 kept.append(_span(span.first, task - span.step, span.step))
             if task < span.last:
                 kept.append(_span(task + span.step, span.last, span.step))
-        return TaskSet(tuple(kept))
+        return TaskSet(tuple(sorted(kept)))
 
 
 def _span(first: int, last: int, step: int) -> Span:

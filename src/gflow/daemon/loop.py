@@ -22,7 +22,7 @@ import msgspec
 from gflow.core.effects import Accepted, Effect, Keep, Note, Save
 from gflow.core.engine import step
 from gflow.core.events import Event, GpusSeen, Tick
-from gflow.core.ids import JobKey
+from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.invariants import check
 from gflow.core.model import Job, Line, Moment
 from gflow.core.state import State, restore
@@ -93,6 +93,8 @@ class Loop:
     async def ended(self, key: JobKey) -> Job | None:
         """The job once it is final; None if there never was one."""
         if not self.state.is_active(key):
+            if self._never_starts(key):
+                return await self.ended(job_key(number_of(key)))
             return self.store.job(key)
         future: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(key, []).append(future)
@@ -173,9 +175,23 @@ class Loop:
                 future.set_result(answer)
         for key, job in turn.changes.jobs.items():
             if job.is_final:
-                for waiter in self._waiters.pop(key, ()):
-                    if not waiter.done():
-                        waiter.set_result(job)
+                self._tell(key, job)
+                if job.is_array:  # those who still wait for tasks of it wait for some that never started
+                    for task in [task for task in self._waiters if number_of(task) == job.number]:
+                        self._tell(task, job)
+
+    def _tell(self, key: JobKey, job: Job) -> None:
+        for waiter in self._waiters.pop(key, ()):
+            if not waiter.done():
+                waiter.set_result(job)
+
+    def _never_starts(self, key: JobKey) -> bool:
+        """Whether this is a task of an array that ended, or is ending, before it started."""
+        task = task_of(key)
+        array = None if task is None else self.store.job(job_key(number_of(key)))
+        if task is None or array is None or array.progress is None:
+            return False
+        return task in array.progress.tasks
 
     def perform(self, turn: Turn) -> None:
         point("turn.before-effects")

@@ -72,7 +72,13 @@ class Performer:
             cwd=spec.cwd,
             umask=spec.umask,
             log=log_path(self._settings, job),
+            error_log=log_path(self._settings, job),
+            log_cap=self._settings.log_cap_mib << 20,
             grace_s=spec.grace_s,
+            stop_file=self._target.record_path(run) + ".stop",
+            memory_mib=spec.memory_mib,
+            cpus=spec.cpus or 0,
+            limits=spec.limits,
         )
 
     def _environment(self, job: Job, run: Run) -> dict[bytes, bytes]:
@@ -88,6 +94,7 @@ class Performer:
             "CUDA_VISIBLE_DEVICES": devices,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             TAG: self._target.record_path(run),
+            "GFLOW_STOP_FILE": self._target.record_path(run) + ".stop",
         }
         if job.task is not None:
             variables["GFLOW_ARRAY_JOB_ID"] = str(job.number)

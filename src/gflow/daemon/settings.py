@@ -23,6 +23,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     cpus: int = 1
     memory_mib: int = 0
     retention: Retention = Retention()
+    # A job's log is cut, and its older part kept beside it, when it grows over this. 0: never.
+    log_cap_mib: int = 1024
     paranoid: bool = False
 
     @property

@@ -83,7 +83,9 @@ class Updating:
         for name, texts in zip(("depends_on", "depends_any"), self.references, strict=True):
             if texts:
                 fields[name] = _keys(state, self.uid, texts)
-        parents = [*fields.get("depends_on", ()), *fields.get("depends_any", ())]
+        parents = {*fields.get("depends_on", ()), *fields.get("depends_any", ())}
+        for job in (state.jobs.get(key) or state.array_with(key) for key in self.keys):
+            parents.update(job.spec.parents if job else ())  # those it keeps are judged anew too
         outcomes = store.outcomes(key for key in parents if not state.is_active(key))
         return Update(at=at, uid=self.uid, keys=self.keys, fields=fields, outcomes=outcomes)
 

@@ -20,7 +20,7 @@ def parse_time(text: str, now: datetime | None = None) -> float | None:
         return moment.timestamp()
     if text.startswith(("now+", "+")):
         return _after(text.removeprefix("now")[1:], moment)
-    return _clock(text, moment) if ":" in text and "-" not in text else _calendar(text)
+    return _clock(text, moment) if text[2:3] == ":" else _calendar(text)
 
 
 def _after(text: str, moment: datetime) -> float | None:
@@ -37,9 +37,9 @@ def _clock(text: str, moment: datetime) -> float | None:
     except ValueError:
         return None
     today = moment.astimezone().date()
-    for day in (today, today + timedelta(days=1)):
+    for days in (-1, 0, 1, 2):  # with an offset in the text it may be another day there
         # Through naive local time, so that a day with 23 or 25 hours is still that day.
-        at = datetime.combine(day, wanted).timestamp()
+        at = datetime.combine(today + timedelta(days=days), wanted).timestamp()
         if at > moment.timestamp():
             return at
     return None

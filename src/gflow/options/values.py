@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 NAME_LENGTH = 200
 TEN_YEARS_S = 10 * 366 * 86400
 MOST_MIB = 1 << 30
+# The last time that can be shown in every time zone: the end of 9998.
+LAST_TIME = 253_370_764_800
 UNITS = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 ARRAY_TASKS = 100_000
 ARRAY_LAST = 1_000_000
@@ -105,17 +107,21 @@ def read_array(value: Any, option: Option) -> str:
 
 def read_time(value: Any, option: Option) -> float:
     """Seconds since 1970 on the wall clock. Loads the calendar only when somebody asks."""
-    if type(value) in (int, float):
-        return float(value)
-    from gflow.options.times import parse_time
+    found: float | None
+    if isinstance(value, str):
+        from gflow.options.times import parse_time
 
-    found = parse_time(value) if isinstance(value, str) else None
+        found = parse_time(value)
+    else:
+        found = value if type(value) in (int, float) else None
     if found is None:
         refuse(
             f"--{option.name} does not understand {_quote(value)}",
             "write 20:00, 2026-12-24T08:00, 2026-12-24, or now+2h",
         )
-    return found
+    if not 0 <= found < LAST_TIME:  # nor is what is not a number
+        refuse(f"--{option.name} must be between 1970 and 9998, not {_quote(value)}")
+    return float(found)
 
 
 def read_text(value: Any, option: Option) -> str:
@@ -185,7 +191,10 @@ def _duration(text: str) -> int | None:
 
 def _size(text: str) -> int | None:
     """MiB, rounded up; None if it is not a size."""
-    number = text.strip().upper().removesuffix("B").removesuffix("I")
+    number = text.strip().upper()
+    for tail in ("IB", "B", "I"):  # 20GiB, 20GB, 20Gi; bytes alone are not taken for MB
+        if number.removesuffix(tail)[-1:] in UNITS:
+            number = number.removesuffix(tail)
     unit = number[-1:] if number[-1:] in UNITS else "M"
     digits, dot, fraction = number.removesuffix(unit).partition(".")
     if not _is_digits(digits) or (dot and not _is_digits(fraction)):
@@ -220,11 +229,11 @@ def _disjoint(spans: list[tuple[int, int, int]], option: Option) -> list[tuple[i
     seen_to = -1
     for first, last, _ in ordered:
         if first <= seen_to:
-            tasks = sorted({task for low, high, by in ordered for task in range(low, high + 1, by)})
-            if len(tasks) == sum((high - low) // by + 1 for low, high, by in ordered):
-                return [(task, task, 1) for task in tasks]
-            refuse(f"--{option.name} names a task twice")
-        seen_to = last
+            tasks = {task for low, high, by in ordered for task in range(low, high + 1, by)}
+            if len(tasks) < sum((high - low) // by + 1 for low, high, by in ordered):
+                refuse(f"--{option.name} names a task twice")
+            return ordered  # interleaved, like 0-98:2,1-99:2
+        seen_to = max(seen_to, last)
     return ordered
 
 

@@ -14,7 +14,7 @@ from gflow.core.ids import TASK_BITS
 from gflow.errors import StoreError
 from gflow.store import files
 from gflow.store.files import beside
-from gflow.store.opening import check_database, migrate
+from gflow.store.opening import check_database, in_one_line, migrate
 from gflow.store.swapping import RESTORED, swap_in
 
 DAY_S = 86400.0
@@ -58,7 +58,7 @@ def _copy(database: Path, new: Path) -> None:
         copy.execute("PRAGMA journal_mode = DELETE")
         problems = [row[0] for row in copy.execute("PRAGMA integrity_check(1)")]
     if problems != ["ok"]:
-        raise StoreError(f"{database} is damaged: {problems[0]}; no copy was made of it")
+        raise StoreError(f"{database} is damaged: {in_one_line(problems[0])}; no copy was made of it")
 
 
 def back_up_daily(database: Path, folder: Path) -> Path:
@@ -104,6 +104,8 @@ def _next_number(db: sqlite3.Connection) -> int:
 
 def _next_number_of(database: Path) -> int:
     """What a database that may be damaged, or none, says about it."""
+    if not database.is_file() or not database.stat().st_size:  # SQLite throws the log of an empty one away
+        return 1
     try:
         with closing(files.connect_unseen(database)) as db:
             return _next_number(db)

@@ -97,6 +97,8 @@ def check_database(path: Path) -> None:
 
 def check_header(path: Path) -> None:
     """Refuse what is not ours by its first bytes: SQLite changes files beside it on mere opening."""
+    if not path.is_file():  # a pipe would be read for ever
+        raise StoreError(f"{path} is no file, so it cannot be the database")
     with path.open("rb") as file:
         head = file.read(HEADER)
     if not head:
@@ -124,9 +126,14 @@ def check_structure(db: sqlite3.Connection, path: Path) -> None:
     missing = TABLES - tables
     if missing:
         raise StoreError(f"{path} is damaged: it has no table {min(missing)}", hint=WAY_OUT)
-    problems = [row[0] for row in db.execute("PRAGMA quick_check(1)")] if _is_small(path) else ["ok"]
+    problems = [row[0] for row in db.execute("PRAGMA integrity_check(1)")] if _is_small(path) else ["ok"]
     if problems != ["ok"]:
-        raise StoreError(f"{path} is damaged: {problems[0]}", hint=WAY_OUT)
+        raise StoreError(f"{path} is damaged: {in_one_line(problems[0])}", hint=WAY_OUT)
+
+
+def in_one_line(problem: str) -> str:
+    """What a check of SQLite's found, without the headline it sometimes has."""
+    return problem.splitlines()[-1]
 
 
 def _check_marks(path: Path, application: int, version: int) -> None:
@@ -140,5 +147,5 @@ def _check_marks(path: Path, application: int, version: int) -> None:
 
 
 def _is_small(path: Path) -> bool:
-    """A whole check costs a second per 200 MB; larger files are checked when they are backed up."""
+    """A whole check costs a second per 100 MB; larger files are checked when they are backed up."""
     return path.stat().st_size < 50_000_000

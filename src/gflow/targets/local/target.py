@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from gflow.core.ids import JobKey, label
 from gflow.targets.local import record
+from gflow.targets.local.cgroups import Group, Layers, find_layers
 from gflow.targets.local.frames import pack, unpack
 from gflow.targets.local.leftovers import kill_leftovers
 from gflow.targets.local.record import End
@@ -48,7 +50,13 @@ class Order(NamedTuple):
     cwd: str
     umask: int
     log: str
+    error_log: str
+    log_cap: int
     grace_s: float
+    stop_file: str
+    memory_mib: int
+    cpus: int
+    limits: tuple[tuple[int, int, int], ...]
 
 
 class Ended(NamedTuple):
@@ -73,6 +81,8 @@ class LocalTarget:
     def __init__(self, run_dir: Path, on_end: Callable[[Ended], None]) -> None:
         self._run_dir = run_dir
         self._folder = str(run_dir)
+        # Names our control groups: those of another daemon are none of our business.
+        self._tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
         self._on_end = on_end
         self._zygote: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -80,6 +90,7 @@ class LocalTarget:
         self._busy: dict[Run, _Channel] = {}
         self._adopted: dict[Run, int] = {}
         self._closed = False
+        self._layers = Layers()
 
     def open(self) -> None:
         """Start the zygote. Call before any file is opened that jobs must not inherit."""
@@ -89,7 +100,7 @@ class LocalTarget:
         boot = f"import sys; sys.path.append({root!r}); from gflow.targets.local import zygote; zygote.main()"
         fd = theirs.fileno()
         self._zygote = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", boot, str(fd)],
+            [sys.executable, "-I", "-S", "-c", boot, str(fd), self._tag],
             pass_fds=(fd,),
             stdin=subprocess.DEVNULL,
             # Nothing of the daemon's environment; the folder tells a reader of `ps e` whose this is.
@@ -97,6 +108,7 @@ class LocalTarget:
         )
         theirs.close()
         self._control = ours
+        self._layers = find_layers(self._tag)
 
     def warm_up(self) -> None:
         """Have a shim ready before the first job asks for one."""
@@ -122,7 +134,8 @@ class LocalTarget:
 
     def start(self, order: Order) -> None:
         """Hand a job to a shim. Its end is reported through `on_end`."""
-        channel = self._idle.pop() if self._idle else self._new_channel()
+        # The shim that is idle longest has prepared itself for the next job.
+        channel = self._idle.pop(0) if self._idle else self._new_channel()
         channel.run = order.run
         self._busy[order.run] = channel
         message = order._asdict()
@@ -138,6 +151,21 @@ class LocalTarget:
             self._send(channel, ("stop", (run.key, run.attempt, now)))
         elif run in self._adopted:
             signal.pidfd_send_signal(self._adopted[run], signal.SIGUSR1 if now else signal.SIGTERM)
+
+    def signal(self, run: Run, number: int) -> None:
+        """A signal to the job's process group: a warning that its time is nearly up."""
+        channel = self._busy.get(run)
+        if channel is not None:
+            self._send(channel, ("signal", (run.key, run.attempt, number)))
+        elif run in self._adopted:
+            self._signal_adopted(run, number)
+
+    def _signal_adopted(self, run: Run, number: int) -> None:
+        """We have no channel to the shim of an earlier daemon, but its record names the job."""
+        with suppress(OSError):
+            content = record.read(Path(self.record_path(run)).read_bytes())
+            if content.job is not None and record.identity_of(content.job.pid) == content.job:
+                os.killpg(content.job.pid, number)
 
     def adopt(self, run: Run) -> bool:
         """Find a run that an earlier daemon started. False: it never started, so start it.
@@ -263,13 +291,22 @@ class LocalTarget:
         os.close(pidfd)
         self.adopt(run)
 
+    def _kill_leftovers(self, run: Run, content: record.Content) -> bool:
+        """End what a killed shim left; True when nothing was found any more."""
+        group = Group(self._layers, run.name).find()
+        group.kill()
+        gone = kill_leftovers(content.job, self.record_path(run))
+        if gone:
+            group.remove()
+        return gone
+
     def _settle(self, run: Run, content: record.Content) -> None:
         """The shim is gone: report the end it wrote, or clean up after it and report the loss."""
         if content.end is not None:
             self._on_end(Ended(run, content.end))
         elif content.shim is not None and content.shim.boot != record.boot_id():
             self._on_end(Ended(run, _problem("Reboot")))
-        elif kill_leftovers(content.job, self.record_path(run)):
+        elif self._kill_leftovers(run, content):
             self._on_end(Ended(run, _problem("Lost")))
         else:
             asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._settle, run, content)

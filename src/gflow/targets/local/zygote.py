@@ -11,8 +11,10 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 from gflow.targets.local import shim
+from gflow.targets.local.cgroups import Layers, find_layers
 
 
 def main() -> None:
@@ -23,6 +25,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
+    layers = find_layers(sys.argv[2])
+    _reset_inherited()
     gc.freeze()  # what is loaded now stays shared with every shim
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
@@ -31,15 +35,25 @@ def main() -> None:
         os.set_inheritable(descriptors[0], False)  # recv_fds leaves them open across exec
         if os.fork() == 0:
             control.close()
-            _become_shim(descriptors[0])
+            _become_shim(descriptors[0], layers)
         os.close(descriptors[0])
 
 
-def _become_shim(channel_fd: int) -> None:
+def _reset_inherited() -> None:
+    """Jobs get the machine's ordinary nice, CPUs and out-of-memory score, not the daemon's."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    with suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("0")
+
+
+def _become_shim(channel_fd: int, layers: Layers) -> None:
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        shim.serve(socket.socket(fileno=channel_fd))
+        shim.serve(socket.socket(fileno=channel_fd), layers)
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())

@@ -1,0 +1,224 @@
+"""Control groups: what this machine lets us use, and one group per job that needs one.
+
+Two layers are chosen apart from each other, because machines have them in any combination:
+killing (version 2, `cgroup.kill`) and limits (memory and CPU weight, version 2 or 1). Where
+there is none, the shim's own walk of the process tree and its watchdog do the work.
+
+Standard library only: this runs beside jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+UNLIMITED_WEIGHT = 100
+REMOVE_TRIES = 50
+
+
+class Layers(NamedTuple):
+    """Folders under which groups can be made; empty: not here. `*_version`: 1 or 2."""
+
+    kill: str = ""
+    memory: str = ""
+    memory_version: int = 0
+    cpu: str = ""
+    cpu_version: int = 0
+
+    @property
+    def shown(self) -> str:
+        """For people: `kill v2, memory v1, cpu v1`."""
+        parts = ["kill v2" if self.kill else ""]
+        parts += [f"memory v{self.memory_version}" if self.memory else ""]
+        parts += [f"cpu v{self.cpu_version}" if self.cpu else ""]
+        return ", ".join(filter(None, parts)) or "none: process tree and watchdog"
+
+
+class Mounted(NamedTuple):
+    """Where the hierarchies are and where we are in each: {"": v2, "memory": v1, …}."""
+
+    folders: dict[str, str]
+
+
+def read_mounts(mountinfo: str, own: str) -> Mounted:
+    """Our own folder in every hierarchy, from the text of /proc/self/mountinfo and /proc/self/cgroup."""
+    places: dict[str, str] = {}
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for name in controllers.split(","):
+            places[name] = path
+    folders: dict[str, str] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        if not kind or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        names = [""] if kind[0] == "cgroup2" else kind[2].split(",")
+        for name in names:
+            if name in places:
+                inside = os.path.relpath(places[name], fields[3])
+                folders.setdefault(name, os.path.normpath(f"{fields[4]}/{inside}"))
+    return Mounted(folders)
+
+
+def find_layers(tag: str, mounted: Mounted | None = None) -> Layers:
+    """Make our base folder in each hierarchy that lets us, named after `tag`; what can be used."""
+    if mounted is None:
+        mounted = read_mounts(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+    unified = _base(mounted.folders.get("", ""), tag)
+    controllers = _delegate(unified) if unified else set()
+    layers = Layers(kill=unified if unified and os.path.exists(f"{unified}/cgroup.kill") else "")
+    memory, memory_version = _limit_layer("memory", unified, controllers, mounted, tag)
+    cpu, cpu_version = _limit_layer("cpu", unified, controllers, mounted, tag)
+    return layers._replace(memory=memory, memory_version=memory_version, cpu=cpu, cpu_version=cpu_version)
+
+
+def _limit_layer(
+    name: str, unified: str, controllers: set[str], mounted: Mounted, tag: str
+) -> tuple[str, int]:
+    """Where groups with this controller can be made, and of which version."""
+    if name in controllers:
+        return unified, 2
+    base = _base(mounted.folders.get(name, ""), tag)
+    return (base, 1) if base else ("", 0)
+
+
+def _base(folder: str, tag: str) -> str:
+    if not folder:
+        return ""
+    path = f"{folder}/gflow-{tag}"
+    try:
+        os.makedirs(path, exist_ok=True)
+        return path if os.access(f"{path}/cgroup.procs", os.W_OK) else ""
+    except OSError:
+        return ""
+
+
+def _delegate(base: str) -> set[str]:
+    """Let groups below `base` have memory and CPU controllers; those that they then have."""
+    for folder in (os.path.dirname(base), base):
+        for name in ("memory", "cpu"):
+            with suppress(OSError):
+                _write(f"{folder}/cgroup.subtree_control", f"+{name}")
+    return set(_read(f"{base}/cgroup.subtree_control").split())
+
+
+# ---------------------------------------------------------------- one job's group
+
+
+class Group:
+    """The control groups of one run: one folder, or one in each hierarchy that is needed."""
+
+    def __init__(self, layers: Layers, name: str) -> None:
+        self._layers = layers
+        self._name = name
+        self._kill = f"{layers.kill}/{name}" if layers.kill else ""
+        self._memory = f"{layers.memory}/{name}" if layers.memory else ""
+        self._cpu = f"{layers.cpu}/{name}" if layers.cpu else ""
+        self._made: list[str] = []
+
+    def make(self, memory_mib: int, cpus: int) -> bool:
+        """Make the folders and set limits; whether the memory limit is held by the kernel."""
+        wanted = {self._kill, self._memory if memory_mib else "", self._cpu if cpus else ""} - {""}
+        for folder in sorted(wanted):
+            try:
+                os.makedirs(folder, exist_ok=True)
+                self._made.append(folder)
+            except OSError:
+                continue
+        if cpus and self._cpu in self._made:
+            with suppress(OSError):
+                self._weigh(cpus)
+        if not memory_mib or self._memory not in self._made:
+            return False
+        try:
+            self._limit(memory_mib << 20)
+        except OSError:
+            return False
+        return True
+
+    def _limit(self, limit: int) -> None:
+        if self._layers.memory_version == 2:
+            _write(f"{self._memory}/memory.max", str(limit))
+            _write(f"{self._memory}/memory.oom.group", "1")
+            with suppress(OSError):
+                _write(f"{self._memory}/memory.swap.max", "0")
+            return
+        _write(f"{self._memory}/memory.limit_in_bytes", str(limit))
+        with suppress(OSError):
+            _write(f"{self._memory}/memory.memsw.limit_in_bytes", str(limit))
+
+    def _weigh(self, cpus: int) -> None:
+        if self._layers.cpu_version == 2:
+            _write(f"{self._cpu}/cpu.weight", str(min(10_000, UNLIMITED_WEIGHT * cpus)))
+        else:
+            _write(f"{self._cpu}/cpu.shares", str(min(262_144, 1024 * cpus)))
+
+    def join(self, pid: int = 0) -> None:
+        """Put a process (0: ourselves) and its future children into the group."""
+        for folder in self._made:
+            with suppress(ProcessLookupError):
+                _write(f"{folder}/cgroup.procs", str(pid))
+
+    def kill(self) -> None:
+        """KILL everything in the group, in one step, where the kernel can."""
+        if self._kill:
+            with suppress(OSError):
+                _write(f"{self._kill}/cgroup.kill", "1")
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed something here because the limit was reached."""
+        if not self._memory or self._memory not in self._made:
+            return False
+        name = "memory.events" if self._layers.memory_version == 2 else "memory.oom_control"
+        for line in _read(f"{self._memory}/{name}").splitlines():
+            word, _, count = line.partition(" ")
+            if word == "oom_kill":
+                return int(count) > 0
+        return False
+
+    def peak_kib(self) -> int:
+        """The most memory the group ever used; 0 if the kernel does not tell."""
+        if not self._memory or self._memory not in self._made:
+            return 0
+        name = "memory.peak" if self._layers.memory_version == 2 else "memory.max_usage_in_bytes"
+        return int(_read(f"{self._memory}/{name}") or 0) >> 10
+
+    def remove(self) -> None:
+        """Drop the folders. They are empty, but the kernel may need a moment to see it."""
+        for folder in self._made:
+            for _ in range(REMOVE_TRIES):
+                try:
+                    os.rmdir(folder)
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.001)
+                else:
+                    break
+        self._made = []
+
+    def find(self) -> Group:
+        """The same group, as an earlier process may have left it."""
+        self._made = [
+            folder for folder in {self._kill, self._memory, self._cpu} if folder and os.path.isdir(folder)
+        ]
+        return self
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

@@ -1,0 +1,185 @@
+"""Seeing one job through: stop requests, grace, memory, leftovers, and how it ended.
+
+A job that ended by itself leaves nobody behind: what it left is killed at once. A job that is
+being stopped may have children still saving their work within the grace time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from gflow.targets.local.cgroups import Group, Layers
+from gflow.targets.local.family import descendants, kill_descendants, resident_kib, send_group
+from gflow.targets.local.launching import Order, Started
+from gflow.targets.local.record import End
+
+# A job that lives this long gets a control group, off the way of those that do not.
+GROUP_AFTER_S = 0.05
+MEMORY_LOOK_S = 0.2
+LOG_LOOK_S = 2.0
+KILL_AGAIN_S = 0.05
+
+
+class Watch:
+    """One running job."""
+
+    def __init__(self, order: Order, started: Started, layers: Layers) -> None:
+        self._order = order
+        self._pid = started.pid
+        self._trouble = started.trouble
+        self._group = started.group
+        self._layers = layers
+        now = time.monotonic()
+        # The next time at which each thing is due; None: never.
+        self._group_at = now + GROUP_AFTER_S if layers.kill and started.group is None else None
+        watch_memory = order["memory_mib"] and not started.held
+        self._memory_at = now + MEMORY_LOOK_S if watch_memory else None
+        self._log_at = now + LOG_LOOK_S if order["log_cap"] else None
+        self._kill_at: float | None = None
+        self._status: tuple[int, int, int] | None = None
+        self._children_left = True
+        self._peak_kib = 0
+        self._problem = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self._status is not None and not self._children_left
+
+    def next_look(self) -> float | None:
+        """Seconds until something is due."""
+        due = [at for at in (self._group_at, self._memory_at, self._log_at, self._kill_at) if at is not None]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    # ------------------------------------------------------------ what is asked
+
+    def hear(self, words: list[tuple[str, Any]], signals: set[int]) -> None:
+        """Stop requests and warnings, from the daemon's channel or as signals."""
+        if signal.SIGTERM in signals:
+            self._stop(now=False)
+        if signal.SIGUSR1 in signals:
+            self._stop(now=True)
+        for what, argument in words:
+            if what == "stop":
+                self._stop(now=argument)
+            elif what == "signal":
+                send_group(self._pid, argument)
+
+    def _stop(self, *, now: bool) -> None:
+        """TERM to the job's group, KILL to all of it after the grace time; `now`: KILL."""
+        grace = 0.0 if now else float(self._order["grace_s"])
+        until = time.monotonic() + grace
+        if self._kill_at is None:
+            if self._order["stop_file"]:
+                with suppress(OSError):
+                    os.close(
+                        os.open(self._order["stop_file"], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                    )
+            send_group(self._pid, signal.SIGTERM)
+            send_group(self._pid, signal.SIGCONT)
+        self._kill_at = until if self._kill_at is None else min(self._kill_at, until)
+
+    # ------------------------------------------------------------ what is due
+
+    def look(self, *, reap: bool) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        if reap:
+            self._reap()
+        ended_by_itself = self._status is not None and self._kill_at is None
+        if self._children_left and (ended_by_itself or (self._kill_at is not None and now >= self._kill_at)):
+            self._kill(now)
+        if self._group_at is not None and now >= self._group_at:
+            self._group_at = None
+            self._join_group()
+        if self._memory_at is not None and now >= self._memory_at:
+            self._memory_at = now + MEMORY_LOOK_S
+            self._look_at_memory(now)
+        if self._log_at is not None and now >= self._log_at:
+            self._log_at = now + LOG_LOOK_S
+            rotate(self._order["log"], self._order["log_cap"])
+
+    def _reap(self) -> None:
+        """Collect the dead; note how the job itself ended, and whether any child is left."""
+        while True:
+            try:
+                dead, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._children_left = False
+                return
+            if not dead:
+                return
+            if dead == self._pid:
+                cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1000)
+                self._status = os.waitstatus_to_exitcode(status), cpu_ms, usage.ru_maxrss
+
+    def _kill(self, now: float) -> None:
+        """KILL all that is left; again until nothing is."""
+        if self._group is not None:
+            self._group.kill()
+        kill_descendants(os.getpid())
+        self._reap()
+        if self._children_left:
+            self._kill_at = now + KILL_AGAIN_S
+
+    def _join_group(self) -> None:
+        """Put the job, as it is now, into a control group of its own, so that one word kills it."""
+        group = Group(self._layers, os.path.basename(self._order["record"]))
+        group.make(0, 0)
+        with suppress(OSError):
+            for pid in descendants(os.getpid()):
+                group.join(pid)
+        self._group = group
+
+    def _look_at_memory(self, now: float) -> None:
+        """The watchdog, where no control group holds the limit."""
+        used = resident_kib(descendants(os.getpid()))
+        self._peak_kib = max(self._peak_kib, used)
+        if used > self._order["memory_mib"] << 10 and not self._problem:
+            self._problem = "OutOfMemory"
+            self._kill_at = now
+            self._kill(now)
+
+    # ------------------------------------------------------------ the end
+
+    def end(self, could_not_start: Callable[[Order, str, bool], End]) -> End:
+        """How it ended, once it has."""
+        assert self._status is not None
+        code, cpu_ms, peak_kib = self._status
+        peak_kib = max(peak_kib, self._peak_kib)
+        if self._group is not None:
+            peak_kib = self._group.peak_kib() or peak_kib
+            if self._group.out_of_memory():
+                self._problem = "OutOfMemory"
+            self._group.remove()
+        if self._trouble is not None:
+            with open(self._trouble, "rb") as pipe:
+                trouble = pipe.read(4096).decode(errors="replace")
+            if trouble:
+                return could_not_start(self._order, trouble, code == 127)
+        problem = (
+            f"{self._problem}: used {peak_kib >> 10} MiB of {self._order['memory_mib']} MiB"
+            if self._problem
+            else ""
+        )
+        return End(None if code < 0 else code, -code if code < 0 else None, problem, cpu_ms, peak_kib)
+
+
+def rotate(path: str, cap: int) -> None:
+    """Keep a log under its cap: its content moves to `.1`, and the job's descriptor writes on.
+
+    The job appends, so after the cut its next line is the first of the file.
+    """
+    try:
+        if os.stat(path).st_size <= cap:
+            return
+        with open(path, "rb+") as log, open(path + ".1", "wb") as old:
+            while chunk := log.read(1 << 20):
+                old.write(chunk)
+            log.truncate(0)
+    except OSError:
+        return

@@ -1,0 +1,196 @@
+"""A machine to play scenarios on: the real engine and the store's double, no processes.
+
+Every step is checked against the invariants, and against what a daemon would know that died
+right after it. `did` says what the last step decided, as short lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from gflow.core.effects import Accepted, Effect, Forget, Keep, Note, Save, Start, Stop
+from gflow.core.engine import step
+from gflow.core.events import (
+    Cancel,
+    Event,
+    Exited,
+    GpusSeen,
+    Hold,
+    Release,
+    Restrict,
+    Submit,
+    Tick,
+    Update,
+)
+from gflow.core.explain import explain
+from gflow.core.ids import JobKey, label, parse_label
+from gflow.core.invariants import check
+from gflow.core.model import Gpu, Job, JobState, Moment
+from gflow.core.state import State, restore
+from gflow.errors import GflowError
+from gflow.store.memory import MemoryStore
+from gflow.store.port import Changes
+
+from .builders import NOON, UIDS, spec
+
+GIB = 1024
+
+
+def gpu(index: int, model: str = "NVIDIA A100-SXM4-80GB", gib: float = 80) -> Gpu:
+    return Gpu(index=index, uuid=f"GPU-{index}", model=model, memory_mib=int(gib * GIB))
+
+
+def key_of(text: str | int) -> JobKey:
+    key = parse_label(str(text))
+    assert key is not None
+    return key
+
+
+def written(effect: Effect) -> str:
+    """An effect as a line."""
+    match effect:
+        case Save(job):
+            return f"save {job.label} {job.state.value}" + ("/stopping" if job.stopping else "")
+        case Note(key, what, detail):
+            return f"note {label(key)} {what}" + (f": {detail}" if detail else "")
+        case Start(key, attempt):
+            return f"start {label(key)} #{attempt}"
+        case Stop(key, attempt, now):
+            return f"stop {label(key)} #{attempt}" + (" now" if now else "")
+        case Forget(key, attempt):
+            return f"forget {label(key)} #{attempt}"
+        case Keep(name, value):
+            return f"keep {name} = {value}"
+        case Accepted(keys):
+            return "accepted " + " ".join(map(label, keys))
+    raise AssertionError(effect)
+
+
+class Machine:
+    """Jobs are named as people name them: 1, "42_3"."""
+
+    def __init__(self, *gpus: Gpu, cpus: int = 4, memory_mib: int = 64 * GIB, careful: bool = True) -> None:
+        self.careful = careful
+        self.state = State(cpus=cpus, memory_mib=memory_mib)
+        self.state.see_gpus(gpus)
+        self.store = MemoryStore()
+        self.now = Moment(NOON, 1000.0)
+        self.did: list[str] = []
+
+    # ------------------------------------------------------------ events
+
+    def submit(self, *, user: str = "ann", count: int = 1, **asked: Any) -> int:
+        """The number of the (first) new job. Parents as `depends_on=[1, "2_3"]`."""
+        return self.submit_specs(*[asked] * count, user=user)
+
+    def submit_specs(self, *asked: dict[str, Any], user: str = "ann") -> int:
+        specs = tuple(spec(**_parents(fields)) for fields in asked)
+        number = self.state.next_number
+        outcomes = self.outcomes(parent for made in specs for parent in made.parents)
+        self._step(Submit, uid=UIDS[user], user=user, specs=specs, outcomes=outcomes)
+        return number
+
+    def ends(self, job: str | int, code: int | None = 0, attempt: int = 0, **how: Any) -> None:
+        self._step(Exited, key=key_of(job), attempt=attempt or self[job].attempt, code=code, **how)
+
+    def cancel(self, *jobs: str | int, user: str = "ann", now: bool = False) -> None:
+        self._step(Cancel, uid=UIDS[user], keys=tuple(map(key_of, jobs)), now=now)
+
+    def hold(self, *jobs: str | int, user: str = "ann") -> None:
+        self._step(Hold, uid=UIDS[user], keys=tuple(map(key_of, jobs)))
+
+    def release(self, *jobs: str | int, user: str = "ann", begin_at: float | None = None) -> None:
+        self._step(Release, uid=UIDS[user], keys=tuple(map(key_of, jobs)), begin_at=begin_at)
+
+    def update(self, *jobs: str | int, user: str = "ann", **fields: Any) -> None:
+        fields = _parents(fields)
+        parents = [*fields.get("depends_on", ()), *fields.get("depends_any", ())]
+        for job in jobs:
+            found = self.state.jobs.get(key_of(job)) or self.state.array_with(key_of(job))
+            parents += found.spec.parents if found else ()
+        keys = tuple(map(key_of, jobs))
+        self._step(Update, uid=UIDS[user], keys=keys, fields=fields, outcomes=self.outcomes(parents))
+
+    def restrict(self, *allowed: int | None) -> None:
+        self._step(Restrict, uid=0, allowed=None if allowed == (None,) else allowed)
+
+    def see(self, *gpus: Gpu) -> None:
+        self._step(GpusSeen, gpus=gpus)
+
+    def passes(self, seconds: float) -> None:
+        """Time goes by, and the alarms ring."""
+        self.now = Moment(self.now.wall + seconds, self.now.boot + seconds)
+        self._step(Tick)
+
+    # ------------------------------------------------------------ questions
+
+    def __getitem__(self, job: str | int) -> Job:
+        found = self.state.jobs.get(key_of(job)) or self.store.job(key_of(job))
+        assert found is not None, f"there is no job {job}"
+        return found
+
+    def stands(self, job: str | int) -> str:
+        """The state and what is said about it: `Failed (ExitCode:2)`, `Queued (Resources)`."""
+        found = self[job]
+        reason = str(explain(self.state, found) or found.reason)
+        return found.state.value + (f" ({reason})" if reason else "")
+
+    def running(self) -> list[str]:
+        active = sorted(self.state.jobs.items())
+        return [job.label for _, job in active if job.state is JobState.RUNNING and not job.is_array]
+
+    def outcomes(self, parents: Any) -> dict[JobKey, JobState]:
+        return self.store.outcomes(key for key in parents if not self.state.is_active(key))
+
+    def refusal(self, ask: Callable[..., Any], *args: Any, **fields: Any) -> GflowError:
+        """The refusal of a step, which has changed nothing."""
+        before = remembered(self.state)
+        with pytest.raises(GflowError) as caught:
+            ask(*args, **fields)
+        assert remembered(self.state) == before
+        return caught.value
+
+    # ------------------------------------------------------------ the step
+
+    def _step(self, kind: type[Event], **fields: Any) -> None:
+        effects = step(self.state, kind(at=self.now, **fields))
+        self.did = [written(effect) for effect in effects]
+        saved = {effect.job.key: effect.job for effect in effects if isinstance(effect, Save)}
+        self.store.commit(Changes(jobs=saved, meta={"next_number": self.state.next_number}))
+        self.state.ended.clear()
+        if self.careful:
+            check(self.state)
+            assert remembered(self._restarted()) == remembered(self.state), "a restart would forget something"
+
+    def _restarted(self) -> State:
+        fresh = State(cpus=self.state.cpus, memory_mib=self.state.memory_mib)
+        loaded = self.store.load()
+        fresh.allowed = self.state.allowed
+        restore(fresh, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, self.now.wall)
+        fresh.see_gpus(self.state.gpus.values())
+        check(fresh)
+        return fresh
+
+
+def remembered(state: State) -> dict[str, Any]:
+    """What makes two states the same."""
+    return {
+        "jobs": {label(key): msgspec.to_builtins(job) for key, job in sorted(state.jobs.items())},
+        "waits": {label(key): sorted(map(label, wait.parents)) for key, wait in sorted(state.waits.items())},
+        "later": sorted(map(label, state.later)),
+        "ready": sorted(job.label for job in state.jobs.values() if job in state.ready),
+        "holders": state.holders,
+        "free": (sorted(state.idle), sorted(state.open), state.free_cpus, state.free_memory_mib),
+        "due": (state.next_limit(), state.next_begin()),
+        "number": state.next_number,
+    }
+
+
+def _parents(fields: dict[str, Any]) -> dict[str, Any]:
+    """The same fields with parents as keys."""
+    names = fields.keys() & {"depends_on", "depends_any"}
+    return fields | {name: tuple(map(key_of, fields[name])) for name in names}

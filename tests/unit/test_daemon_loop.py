@@ -1,0 +1,121 @@
+"""Who waits for a job hears of its end, whatever the end is."""
+
+import asyncio
+import time
+
+import pytest
+
+from gflow.core.effects import Start
+from gflow.core.events import Cancel, Exited
+from gflow.core.ids import job_key
+from gflow.core.state import State
+from gflow.daemon.loop import Loop
+from gflow.daemon.wishes import Submitting
+from gflow.store.memory import MemoryStore
+from gflow.wire.requests import Described, References
+
+from .builders import spec
+
+
+def play(scene, *specs, perform=lambda effects: None):
+    """Run a scene on a loop that has taken these jobs."""
+
+    async def run():
+        loop = Loop(State(cpus=2, memory_mib=1024), MemoryStore(), perform, paranoid=True)
+        jobs = [Described(spec=made, references=References(), blobs={}) for made in specs]
+        await loop.submit(Submitting(0, "root", "token", jobs, "cli"))
+        await asyncio.wait_for(scene(loop), 5)
+
+    asyncio.run(run())
+
+
+async def turns():
+    """Let everything happen that needs no time."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def waiter(loop, *job):
+    """Somebody who waits for a job already."""
+    task = asyncio.ensure_future(loop.ended(job_key(*job)))
+    await turns()
+    assert not task.done()
+    return task
+
+
+def cancel(loop, *job):
+    return loop.ask(lambda at: Cancel(at=at, uid=0, keys=(job_key(*job),)))
+
+
+def test_the_end_of_a_job_is_heard_by_all_who_wait():
+    async def scene(loop):
+        waiters = [await waiter(loop, 1) for _ in range(3)]
+        loop.post(lambda at: Exited(at=at, key=job_key(1), attempt=1, code=3))
+        assert [(await one).exit_code for one in waiters] == [3, 3, 3]
+        assert (await loop.ended(job_key(1))).exit_code == 3
+
+    play(scene, spec())
+
+
+def test_a_job_that_never_was_ends_at_once():
+    async def scene(loop):
+        assert await loop.ended(job_key(7)) is None
+
+    play(scene, spec())
+
+
+def test_a_waiting_task_that_is_cancelled_is_heard():
+    async def scene(loop):
+        task = await waiter(loop, 1, 2)
+        await cancel(loop, 1, 2)
+        await turns()
+        assert task.result().label == "1_2"
+
+    play(scene, spec(array="0-3", hold=True))
+
+
+def test_the_same_submission_twice_is_one():
+    async def scene(loop):
+        jobs = [Described(spec=spec(), references=References(), blobs={})]
+        wishes = [Submitting(0, "root", "again", jobs, "cli") for _ in range(3)]
+        together = await asyncio.gather(loop.submit(wishes[0]), loop.submit(wishes[1]))
+        assert [*together, await loop.submit(wishes[2])] == [(job_key(2),)] * 3
+
+    play(scene, spec())
+
+
+def test_a_job_starts_when_its_begin_time_comes():
+    begin = time.time() + 0.02
+
+    async def scene(loop):
+        while not started:
+            await asyncio.sleep(0.005)
+
+    started = []
+
+    def perform(effects):
+        started.extend(time.time() for effect in effects if isinstance(effect, Start))
+
+    play(scene, spec(begin_at=begin), perform=perform)
+    assert len(started) == 1 and started[0] >= begin
+
+
+@pytest.mark.parametrize("hold", [True, False], ids=["not begun", "begun"])
+def test_a_task_that_never_starts_is_over_with_its_array(hold):
+    async def scene(loop):
+        task = await waiter(loop, 1, 3)
+        await cancel(loop, 1)
+        for number in range(0 if hold else 2):
+            loop.post(lambda at, n=number: Exited(at=at, key=job_key(1, n), attempt=1, code=0))
+        await turns()
+        assert task.result().state.value == "Cancelled"
+
+    play(scene, spec(array="0-3", hold=hold))
+
+
+def test_a_task_that_never_started_is_known_afterwards():
+    async def scene(loop):
+        await cancel(loop, 1)
+        assert (await loop.ended(job_key(1, 3))).state.value == "Cancelled"
+
+    play(scene, spec(array="0-3", hold=True))
