@@ -6,7 +6,7 @@ import pytest
 
 import gflow.cli
 from gflow.core.model import Spec
-from gflow.options.table import COMMON, GBATCH, JOB, JSON, SUBMIT, Option
+from gflow.options.table import CAPTURE, COMMON, GBATCH, JOB, JSON, SUBMIT, Option
 from gflow.options.values import READERS, read
 
 # What a submission captures by itself.
@@ -39,7 +39,7 @@ def test_no_spelling_is_declared_twice(table):
 
 
 def test_gbatch_understands_all_there_is():
-    assert GBATCH == JOB + SUBMIT + COMMON
+    assert GBATCH == JOB + CAPTURE + SUBMIT + COMMON
 
 
 @each(JOB)

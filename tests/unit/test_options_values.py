@@ -71,6 +71,8 @@ WRITTEN = {
     "name": "a b",
     "text": "a",
     "depends": "1,@~2",
+    "signal": "USR1@30",
+    "path": "out/%j.log",
     "flag": True,
 }
 
@@ -79,6 +81,31 @@ WRITTEN = {
 def test_what_the_client_has_read_the_daemon_reads_the_same(option):
     once = read(option, WRITTEN[option.kind])
     assert read(option, msgspec.json.decode(msgspec.json.encode(once))) == once
+
+
+# ---------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("USR1@60", (10, 60)),
+        ("SIGTERM@120", (15, 120)),
+        ("usr2", (12, 60)),
+        ("10@5", (10, 5)),
+        ([10, 5], (10, 5)),
+    ],
+)
+def test_warnings_are_a_signal_and_how_long_before(text, warning):
+    option = next(option for option in GBATCH if option.name == "signal")
+    assert read(option, text) == warning
+
+
+@pytest.mark.parametrize("text", ["", "KILLL@3", "USR1@x", "0@5", "65@1", [0, 5], [10, -1], [10], 5, None])
+def test_what_is_no_warning_is_refused(text):
+    option = next(option for option in GBATCH if option.name == "signal")
+    with pytest.raises(UsageError):
+        read(option, text)
 
 
 # ---------------------------------------------------------------- durations

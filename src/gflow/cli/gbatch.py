@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from gflow.cli import call
+from gflow.cli.capture import captured
 from gflow.client import fast
 from gflow.errors import UsageError
 from gflow.options import directives, help
@@ -80,7 +81,7 @@ def _job(values: dict[str, Any], command: list[str]) -> str:
         return _script(values, "", sys.stdin.buffer.read(), [])
     word = command[0]
     if len(command) > 1:
-        return fast.job_body(values, command)
+        return _body(values, command)
     if os.path.isdir(word):
         raise UsageError(f"{word} is a folder, not a script")
     if fast.is_file(word):
@@ -88,12 +89,16 @@ def _job(values: dict[str, Any], command: list[str]) -> str:
     if not word.strip():
         raise UsageError("the command is empty", hint="gbatch COMMAND ARGS…, or gbatch script.sh")
     if fast.SHELL.intersection(word):
-        return fast.job_body(values, ["bash", "-c", word])
+        return _body(values, ["bash", "-c", word])
     if "/" in word:
         raise UsageError(f"there is no file {word}")
     if fast.is_program(word):
-        return fast.job_body(values, command)
+        return _body(values, command)
     raise UsageError(f"{word} is neither a file nor a program on your PATH")
+
+
+def _body(values: dict[str, Any], command: list[str], script: str = "") -> str:
+    return fast.job_body(values, command, script, captured(values))
 
 
 def _read(path: str) -> bytes:
@@ -108,7 +113,7 @@ def _script(values: dict[str, Any], path: str, text: bytes, arguments: list[str]
     if not text.strip():
         raise UsageError(f"the script {path or 'on standard input'} is empty")
     if b"\0" in text[:1024] or text.startswith(b"\x7fELF"):
-        return fast.job_body(values, [path, *arguments])  # a program, not a text
+        return _body(values, [path, *arguments])  # a program, not a text
     merged = directives.read(text.decode(errors="replace"), path or "standard input") | values
     script = f',"script":"{fast.base64(text)}","script_path":{fast.dumps(path)}'
-    return fast.job_body(merged, arguments, script)
+    return _body(merged, arguments, script)

@@ -15,7 +15,7 @@ from binascii import b2a_base64
 
 from gflow.options import paths
 from gflow.options.parse import parse
-from gflow.options.table import GBATCH, JOB
+from gflow.options.table import CAPTURE, GBATCH, JOB
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def submit(words: list[str]) -> int | None:
     if words and words[0] in ("completion", "new"):
         return None
     values, command = parse(words, GBATCH, until_word=True)
-    if values.keys() & {"help", "version", "wait", "json"}:
+    if values.keys() & SLOW:
         return None
     if not command or (len(command) == 1 and not is_program(command[0])):
         return None
@@ -85,14 +85,18 @@ def is_program(word: str) -> bool:
     return any(can_execute(folder + "/" + word) for folder in (getenv("PATH") or "").split(":"))
 
 
-def job_body(values: dict[str, Any], command: list[str], script: str = "") -> str:
-    """One job of a submission as JSON. `script`: further members, already JSON."""
+def job_body(
+    values: dict[str, Any], command: list[str], script: str = "", captured: tuple[str, bytes] | None = None
+) -> str:
+    """One job of a submission as JSON. `script`: further members, already JSON; `captured`: the
+    folder and environment, if they are not simply the caller's."""
     options = {name: value for name, value in values.items() if name in JOB_NAMES}
+    folder, block = captured or (working_folder(), environment())
     parts = (
         '"command":' + dumps(command),
-        '"cwd":' + dumps(working_folder()),
+        '"cwd":' + dumps(folder),
         f'"umask":{umask()}',
-        '"environ":"' + base64(environment()) + '"',
+        '"environ":"' + base64(block) + '"',
         '"options":' + dumps(options),
     )
     return "{" + ",".join(parts) + script + "}"
@@ -117,6 +121,8 @@ def deliver(body: bytes, path: str) -> tuple[int, bytes, bytes]:
         return request("POST", path, body)
 
 
+# What the hot path leaves to `gflow.cli`.
+SLOW = {"help", "version", "wait", "json"} | {option.name for option in CAPTURE}
 JOB_NAMES = {option.name for option in JOB}
 
 

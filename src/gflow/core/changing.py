@@ -22,7 +22,9 @@ from gflow.core.states import move
 from gflow.errors import Forbidden, NotFound, Refused
 
 # What may change while a job runs.
-RUNNING_FIELDS = frozenset({"time_limit_s", "priority", "max_retries", "requeue", "max_concurrent"})
+RUNNING_FIELDS = frozenset(
+    {"time_limit_s", "warning", "priority", "max_retries", "requeue", "max_concurrent"}
+)
 
 
 # ---------------------------------------------------------------- cancel
@@ -197,11 +199,9 @@ def _new_wait(state: State, job: Job, spec: Spec, outcomes: dict[JobKey, JobStat
 
 def _update_running(state: State, job: Job, spec: Spec) -> None:
     """A running job keeps its resources; only its limit and what comes after may move."""
-    old = job.spec
+    state.regroup(job.spec.group, spec.group)
     job.spec = spec
-    state.regroup(old.group, spec.group)
-    if spec.time_limit_s != old.time_limit_s and spec.time_limit_s and job.started_boot is not None:
-        heapq.heappush(state.limits, (job.started_boot + spec.time_limit_s, job.key, job.attempt))
+    state.set_limit(job)
 
 
 def _shown(fields: dict[str, Any]) -> str:

@@ -61,6 +61,14 @@ class Stop(Effect, frozen=True):
     now: bool = False
 
 
+class Warn(Effect, frozen=True):
+    """Send this signal to the job: its time is nearly up."""
+
+    key: JobKey
+    attempt: int
+    signal: int
+
+
 class Forget(Effect, frozen=True):
     """The end of this attempt is recorded here: the runner may drop its own record."""
 

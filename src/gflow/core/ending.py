@@ -6,7 +6,7 @@ import heapq
 
 import msgspec
 
-from gflow.core.effects import Effect, Forget, Note, Save, Stop
+from gflow.core.effects import Effect, Forget, Note, Save, Stop, Warn
 from gflow.core.events import Exited
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState, Moment, Progress
@@ -188,6 +188,15 @@ def array_verdict(array: Job) -> tuple[JobState, str]:
     if progress.cancelled:
         return JobState.CANCELLED, f"TasksCancelled:{progress.cancelled}"
     return JobState.FINISHED, ""
+
+
+def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
+    """Warn every job whose time is nearly up."""
+    while (due := state.next_warning()) is not None and due <= at.boot:
+        _, key, attempt = heapq.heappop(state.warnings)
+        number, before_s = state.jobs[key].spec.warning
+        note = Note(key, "warned", f"signal {number}, {before_s} s before the limit")
+        effects += (note, Warn(key, attempt, number))
 
 
 def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:

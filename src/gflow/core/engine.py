@@ -120,6 +120,7 @@ def _new_job(state: State, event: Submit, spec: Spec) -> Job:
 
 
 def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
+    ending.warn_due(state, event.at, effects)
     ending.stop_overdue(state, event.at, effects)
     state.postpone(event.at.wall)
     due = changing.admit_due(state, event.at)

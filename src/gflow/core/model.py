@@ -86,6 +86,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     priority: int = 10
     time_limit_s: int = 0
     grace_s: int = 30
+    # (signal, seconds before the limit); (0, 0): no warning.
+    warning: tuple[int, int] = (0, 0)
+    # Patterns of log files; empty: the usual place, and errors with the output.
+    output: str = ""
+    error: str = ""
     begin_at: float = 0.0
     hold: bool = False
     depends_on: tuple[JobKey, ...] = ()

@@ -51,6 +51,7 @@ class State:
         # When something is due: (boot time, job, attempt) and (wall time, job). Stale entries are skipped.
         self.limits: list[tuple[float, JobKey, int]] = []
         self.begins: list[tuple[float, JobKey]] = []
+        self.warnings: list[tuple[float, JobKey, int]] = []
         # The latest begin time that jobs in `ready` had: a clock before it has been set back.
         self.latest_begin = 0.0
 
@@ -82,8 +83,15 @@ class State:
             self.idle.discard(index)
             if not declared:
                 self.open.discard(index)
+        self.set_limit(job)
+
+    def set_limit(self, job: Job) -> None:
+        """Note when a running job's time is up, and when to warn it."""
         if job.spec.time_limit_s and job.started_boot is not None:
-            heapq.heappush(self.limits, (job.started_boot + job.spec.time_limit_s, job.key, job.attempt))
+            due = job.started_boot + job.spec.time_limit_s
+            heapq.heappush(self.limits, (due, job.key, job.attempt))
+            if job.spec.warning[0]:
+                heapq.heappush(self.warnings, (due - job.spec.warning[1], job.key, job.attempt))
 
     def unbook(self, job: Job) -> None:
         """Give them back."""
@@ -207,6 +215,21 @@ class State:
                 return due
             heapq.heappop(self.limits)
         return None
+
+    def next_warning(self) -> float | None:
+        """The boot time at which the next job is to be warned."""
+        while self.warnings:
+            due, key, attempt = self.warnings[0]
+            job = self.jobs.get(key)
+            if job and _runs_until(job, due + job.spec.warning[1], attempt):
+                return due
+            heapq.heappop(self.warnings)
+        return None
+
+    def next_alarm(self) -> float | None:
+        """The boot time at which a limit or a warning is due."""
+        due = [at for at in (self.next_limit(), self.next_warning()) if at is not None]
+        return min(due, default=None)
 
     def next_begin(self) -> float | None:
         """The wall time at which the next job may begin."""

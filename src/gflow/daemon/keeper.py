@@ -9,7 +9,7 @@ import time
 
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
-from gflow.store.keeping import back_up_daily, is_backup_due, throw_away
+from gflow.store.keeping import DAY_S, back_up_daily, is_backup_due, throw_away
 
 log = logging.getLogger("gflow.keeper")
 LOOK_S = 3600.0
@@ -17,15 +17,27 @@ LOOK_S = 3600.0
 
 async def keep(settings: Settings) -> None:
     """Once an hour, see whether the day's work is due."""
+    keeper = Keeper(settings)
     while True:
         await asyncio.sleep(LOOK_S)
-        if is_backup_due(settings.backups, time.time()):
-            await asyncio.to_thread(_daily, settings)
+        await asyncio.to_thread(keeper.look, time.time())
 
 
-def _daily(settings: Settings) -> None:
-    try:
-        back_up_daily(settings.database, settings.backups)
-        throw_away(settings.database, settings.retention, time.time())
-    except (StoreError, sqlite3.Error, OSError) as error:
-        log.error("housekeeping failed, and is tried again in an hour: %s", error)
+class Keeper:
+    """Does what is due. What fails is told, and tried again at the next look."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._thrown_away_at = 0.0
+
+    def look(self, now: float) -> None:
+        settings = self._settings
+        try:
+            if is_backup_due(settings.backups, now):
+                back_up_daily(settings.database, settings.backups)
+            # On a clock of its own: people make backups too, and those must not keep the old from going.
+            if now - self._thrown_away_at >= DAY_S:
+                throw_away(settings.database, settings.retention, now)
+                self._thrown_away_at = now
+        except (StoreError, sqlite3.Error, OSError) as error:
+            log.error("housekeeping failed, and is tried again in an hour: %s", error)

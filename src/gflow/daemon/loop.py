@@ -15,13 +15,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from gflow.core.effects import Accepted, Effect, Keep, Note, Save
+from gflow.core.effects import Accepted, Effect, Keep, Note, Save, Start
 from gflow.core.engine import step
-from gflow.core.events import Event, GpusSeen, Tick
+from gflow.core.events import Event, Exited, GpusSeen, Tick
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.invariants import check
 from gflow.core.model import Job, Line, Moment
@@ -62,6 +63,8 @@ class Loop:
         self._paranoid = paranoid
         self._inbox: list[Waiting] = []
         self._backlog: list[Waiting] = []
+        # Whether memory has what the disk has not, because even reading failed.
+        self._is_ahead = False
         self._tokens: dict[tuple[int, str], asyncio.Future[Any]] = {}
         self._waiters: dict[JobKey, list[asyncio.Future[Job]]] = {}
         self._limits = Alarm(time.CLOCK_BOOTTIME, self._tick)
@@ -195,9 +198,22 @@ class Loop:
 
     def perform(self, turn: Turn) -> None:
         point("turn.before-effects")
-        self._perform(turn.effects)
+        for effect in turn.effects:
+            try:
+                self._perform([effect])
+            except StoreError as error:
+                self._not_performed(effect, error)
         point("turn.after-effects")
         self.arm()
+
+    def _not_performed(self, effect: Effect, error: StoreError) -> None:
+        """What a start needs cannot be read: that attempt is over, and the others go on."""
+        log.error("%s: %s", effect, error)
+        if isinstance(effect, Start):
+            key, attempt, problem = effect.key, effect.attempt, f"StartFailed: {error}"
+            self.post(
+                lambda at: Exited(at=at, key=key, attempt=attempt, code=None, signal=None, problem=problem)
+            )
 
     # ------------------------------------------------------------ when the disk fails
 
@@ -205,16 +221,24 @@ class Loop:
         """The commit failed, so memory is ahead of the disk: go back to what the disk has."""
         log.error("%s; no changes are taken until it can be", error)
         self.read_only = error.message
-        self.state = reload(self.state, self.store)
+        self._is_ahead = True
+        with suppress(StoreError):
+            self._go_back()
         for future, _ in turn.answers:
             if not future.done():
                 future.set_exception(ReadOnly(error.message))
         self._backlog = [wish for wish in turn.wishes if wish[1] is None] + self._backlog
         asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._try_again)
 
+    def _go_back(self) -> None:
+        if self._is_ahead:
+            self.state = reload(self.state, self.store)
+            self._is_ahead = False
+
     def _try_again(self) -> None:
         """See whether a commit works; if so, take what has happened meanwhile."""
         try:
+            self._go_back()
             self.store.commit(Changes(meta={"next_number": self.state.next_number}))
         except StoreError:
             asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._try_again)
@@ -231,7 +255,7 @@ class Loop:
 
     def arm(self) -> None:
         """Wake up when the next limit or begin time is due."""
-        self._limits.set(self.state.next_limit())
+        self._limits.set(self.state.next_alarm())
         self._begins.set(self.state.next_begin())
 
     def _tick(self) -> None:

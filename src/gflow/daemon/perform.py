@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from gflow.core.effects import Effect, Forget, Start, Stop
+from gflow.core.effects import Effect, Forget, Start, Stop, Warn
 from gflow.core.model import Job
 from gflow.core.state import State
 from gflow.daemon.settings import Settings
@@ -32,6 +34,7 @@ class Performer:
         self._acts: dict[type[Effect], Callable[[Any], None]] = {
             Start: self._start,
             Stop: self._stop,
+            Warn: self._warn,
         }
 
     def __call__(self, effects: list[Effect]) -> None:
@@ -53,6 +56,9 @@ class Performer:
     def _stop(self, effect: Stop) -> None:
         self._target.stop(Run(effect.key, effect.attempt), now=effect.now)
 
+    def _warn(self, effect: Warn) -> None:
+        self._target.signal(Run(effect.key, effect.attempt), effect.signal)
+
     def _forget(self, effect: Forget) -> None:
         point("forget.before")
         self._target.forget(Run(effect.key, effect.attempt))
@@ -72,7 +78,7 @@ class Performer:
             cwd=spec.cwd,
             umask=spec.umask,
             log=log_path(self._settings, job),
-            error_log=log_path(self._settings, job),
+            error_log=error_path(self._settings, job),
             log_cap=self._settings.log_cap_mib << 20,
             grace_s=spec.grace_s,
             stop_file=self._target.record_path(run) + ".stop",
@@ -107,4 +113,26 @@ class Performer:
 
 
 def log_path(settings: Settings, job: Job) -> str:
+    """Where the job's output goes."""
+    if job.spec.output:
+        return expand(job.spec.output, job)
     return f"{settings.logs}/{job.label}.log"
+
+
+def error_path(settings: Settings, job: Job) -> str:
+    return expand(job.spec.error, job) if job.spec.error else log_path(settings, job)
+
+
+def expand(pattern: str, job: Job) -> str:
+    """A log file's pattern with the job's values, relative to the job's folder."""
+    values = {
+        "%j": job.label,
+        "%A": str(job.number),
+        "%a": "" if job.task is None else str(job.task),
+        "%x": job.name.replace("/", "_"),
+        "%u": job.user,
+        "%h": socket.gethostname(),
+        "%%": "%",
+    }
+    text = re.sub("%[jAaxuh%]", lambda found: values[found[0]], pattern)
+    return os.path.join(job.spec.cwd, text)

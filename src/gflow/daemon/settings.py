@@ -56,6 +56,7 @@ def from_environment(simulate_gpus: str = "", cpus: int = 0, *, paranoid: bool =
         cpus=slots,
         memory_mib=_host_memory_mib(),
         retention=_retention(),
+        log_cap_mib=_log_cap_mib(),
         paranoid=paranoid,
     )
 
@@ -74,3 +75,10 @@ def _retention() -> Retention:
 
 def _host_memory_mib() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+
+
+def _log_cap_mib() -> int:
+    text = os.environ.get("GFLOW_LOG_CAP_MIB") or "1024"
+    if not text.isdecimal():
+        raise UsageError(f"GFLOW_LOG_CAP_MIB takes a number, not {text!r}")
+    return int(text)

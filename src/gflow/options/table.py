@@ -207,6 +207,29 @@ JOB = (
         low=0,
     ),
     Option(
+        "signal",
+        "signal",
+        "warn the job before its time is up: USR1@60 sends USR1 60 seconds before",
+        metavar="SIG@S",
+        field="warning",
+    ),
+    Option(
+        "output",
+        "path",
+        "file for its output: %j job, %x name, %A array, %a task, %u user, %h host",
+        short="o",
+        metavar="FILE",
+        field="output",
+    ),
+    Option(
+        "error",
+        "path",
+        "file for its error output (default: with the output)",
+        short="e",
+        metavar="FILE",
+        field="error",
+    ),
+    Option(
         "project",
         "name",
         "project the job belongs to",
@@ -215,6 +238,14 @@ JOB = (
         field="project",
         high=64,
     ),
+)
+
+# What of the submitter's world the job gets. Applied where the job is submitted, not stored.
+CAPTURE = (
+    Option("chdir", "path", "run in this folder (default: where you are)", short="D", metavar="DIR"),
+    Option("export", "text", "environment to take along: ALL (default), NONE, or A,B=c", metavar="VARS"),
+    Option("venv", "path", "activate this Python virtual environment", metavar="DIR"),
+    Option("conda-env", "name", "activate this conda environment", short="c", metavar="NAME"),
 )
 
 # What every command understands.
@@ -231,4 +262,4 @@ SUBMIT = (
     JSON,
 )
 
-GBATCH = JOB + SUBMIT + COMMON
+GBATCH = JOB + CAPTURE + SUBMIT + COMMON

@@ -19,6 +19,7 @@ MOST_MIB = 1 << 30
 # The last time that can be shown in every time zone: the end of 9998.
 LAST_TIME = 253_370_764_800
 UNITS = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
+SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18}
 ARRAY_TASKS = 100_000
 ARRAY_LAST = 1_000_000
 
@@ -122,6 +123,26 @@ def read_time(value: Any, option: Option) -> float:
     if not 0 <= found < LAST_TIME:  # nor is what is not a number
         refuse(f"--{option.name} must be between 1970 and 9998, not {_quote(value)}")
     return float(found)
+
+
+def read_signal(value: Any, option: Option) -> tuple[int, int]:
+    """`USR1@60`: a signal by name or number, and how many seconds before the end. Default 60."""
+    if isinstance(value, (list, tuple)):
+        value = "@".join(map(str, value)) if len(value) == 2 else ""
+    name, _, seconds = value.partition("@") if isinstance(value, str) else ("", "", "")
+    number = SIGNALS.get(name.upper().removeprefix("SIG"))
+    if number is None and _is_digits(name) and 1 <= int(name) <= 64:
+        number = int(name)
+    if number is None or (seconds and not _is_digits(seconds)):
+        refuse(f"--{option.name} does not understand {_quote(value)}", "write USR1@60 or TERM@120")
+    return number, int(seconds or 60)
+
+
+def read_path(value: Any, option: Option) -> str:
+    """A file or folder by name."""
+    if not isinstance(value, str) or not value or "\0" in value or len(value) > 4096:
+        refuse(f"--{option.name} takes a path, not {_quote(value)}")
+    return value
 
 
 def read_text(value: Any, option: Option) -> str:
@@ -269,6 +290,8 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "duration": read_duration,
     "text": read_text,
     "seconds": read_seconds,
+    "signal": read_signal,
+    "path": read_path,
     "size": read_size,
     "array": read_array,
     "time": read_time,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 # What SQLite keeps beside a database: two kinds of log that belong to it, and shared memory.
@@ -41,9 +42,10 @@ def make_private(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove what is left of a database that never got its name."""
+    """Remove what is left of a database that never got its name, as far as that can be done."""
     for suffix in ("", *COMPANIONS):
-        beside(path, suffix).unlink(missing_ok=True)
+        with suppress(OSError):
+            beside(path, suffix).unlink()
 
 
 def put_in_place(new: Path, path: Path) -> None:

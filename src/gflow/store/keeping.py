@@ -83,6 +83,7 @@ def restore(backup: Path, database: Path, first_free_number: int) -> Path | None
     new = beside(database, RESTORED + ".new")
     try:
         check_database(backup)
+        swap_in(database)  # an earlier restore that was cut off knows of numbers too
         database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _copy(backup, new)
         with closing(files.connect(new)) as db:

@@ -170,8 +170,9 @@ class SqliteStore:
         row = self._row("SELECT bytes FROM blobs WHERE hash = ?", (address,))
         if row is None:
             raise StoreError(f"the stored text {address} is gone")
-        content: bytes = row[0]
-        if address_of(content) != address:  # nobody must run a script that is not the one submitted
+        content = row[0]
+        # Nobody must run a script that is not the one submitted.
+        if not isinstance(content, bytes) or address_of(content) != address:
             raise StoreError(f"the stored text {address} is damaged")
         return content
 

@@ -116,8 +116,11 @@ def describe_update(request: UpdateRequest) -> tuple[dict[str, Any], References]
 class Reader:
     """Reads the jobs of one submission. What many of them have in common is read once."""
 
-    def __init__(self, address_of: Callable[[bytes], str]) -> None:
+    def __init__(
+        self, address_of: Callable[[bytes], str], limits: tuple[tuple[int, int, int], ...] = ()
+    ) -> None:
         self._address_of = address_of
+        self._limits = limits
         self._texts: dict[str, str] = {}
         self._options: dict[bytes, dict[str, Any]] = {}
 
@@ -134,6 +137,7 @@ class Reader:
             environ=self._stored(request.environ, "environ", blobs) if request.environ else "",
             script=self._stored(request.script, "script", blobs) if request.script else "",
             script_path=request.script_path,
+            limits=self._limits,
             **fields,
         )
         return Described(spec=spec, references=references, blobs=blobs)

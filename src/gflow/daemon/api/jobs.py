@@ -13,6 +13,7 @@ from gflow.core.ids import label
 from gflow.core.model import Job
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, keys_of, known, one, states_of
+from gflow.daemon.api.limits import limits_of
 from gflow.daemon.api.people import user_name
 from gflow.daemon.context import Context
 from gflow.daemon.perform import log_path
@@ -44,7 +45,7 @@ async def submit(request: Request) -> Response:
         raise UsageError(f"a submission holds 1 to {BATCH} jobs, not {len(wanted.jobs)}")
     if not 8 <= len(wanted.token) <= 200:
         raise UsageError("the token of a submission must be 8 to 200 characters")
-    reader = Reader(address_of)
+    reader = Reader(address_of, limits_of(request.scope["state"]["pid"]))
     for job in wanted.jobs:
         job.environ = job.environ or wanted.environ
     described = [reader.read(job) for job in wanted.jobs]

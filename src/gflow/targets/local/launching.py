@@ -25,6 +25,7 @@ SNAPSHOT = ".script"
 RESET_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 Order = dict[str, Any]
+ORDER_FIELDS = ("key", "attempt", "record", "cwd", "umask", "log", "error_log", "limits", "command")
 
 
 class Started(NamedTuple):
@@ -152,6 +153,7 @@ class Launcher:
             for number in RESET_SIGNALS:
                 with suppress(OSError, ValueError):
                     signal.signal(number, signal.SIG_DFL)
+            self._rehearse()
             order = _read_order(orders)
             if order is not None:
                 self._exec(order)
@@ -164,6 +166,19 @@ class Launcher:
         finally:
             sys.stderr.flush()
             os._exit(code)
+
+    def _rehearse(self) -> None:
+        """Do once, with nothing at stake, what the order will make us do.
+
+        After a fork every page that is written to is copied on its first touch; better now
+        than when a job waits for it.
+        """
+        order = dict.fromkeys(ORDER_FIELDS, 0) | {"environ": self._block, "extra": {}, "attempt": 1}
+        (order,) = unpack(bytearray(pack(order)))
+        environment = self._environment(order)
+        find_program("sh", environment.get(b"PATH", DEFAULT_PATH), "/")
+        set_limits([])
+        os.close(os.dup(self._null))
 
     def _exec(self, order: Order) -> None:
         environment = self._environment(order)

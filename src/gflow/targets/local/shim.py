@@ -75,7 +75,6 @@ class Shim:
             self.wait(None if self.launcher.is_prepared else PREPARE_AFTER_S)
             if not self.orders and self.connected and not self.launcher.is_prepared:
                 self.launcher.prepare()
-        self.words.clear()
         return self.orders.pop(0) if self.orders else None
 
     def wait(self, timeout_s: float | None) -> set[int]:
@@ -146,12 +145,13 @@ class Shim:
         """Wait until the job and all it started are gone; pass on what the daemon says meanwhile."""
         watch = Watch(order, started, self.layers)
         while not watch.is_over:
-            signals = self.wait(watch.next_look())
+            signals = self.wait(0 if self.words else watch.next_look())
             watch.hear(self._words_for(order), signals)
             watch.look(reap=signal.SIGCHLD in signals)
         return watch.end(_could_not_start)
 
     def _words_for(self, order: Order) -> list[tuple[str, Any]]:
+        """What was said about this job. A word may come right behind its order, or after its end."""
         words = [
             (what, argument)
             for what, key, attempt, argument in self.words

@@ -104,7 +104,7 @@ class LocalTarget:
             pass_fds=(fd,),
             stdin=subprocess.DEVNULL,
             # Nothing of the daemon's environment; the folder tells a reader of `ps e` whose this is.
-            env={"PATH": os.defpath, "GFLOW_RUN_DIR": str(self._run_dir)},
+            env={"PATH": os.defpath, "GFLOW_RUN_DIR": self._folder} | _kept("GFLOW_NO_CGROUPS"),
         )
         theirs.close()
         self._control = ours
@@ -310,6 +310,11 @@ class LocalTarget:
             self._on_end(Ended(run, _problem("Lost")))
         else:
             asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._settle, run, content)
+
+
+def _kept(name: str) -> dict[str, str]:
+    """One variable of our own environment, if it is set."""
+    return {name: os.environ[name]} if name in os.environ else {}
 
 
 def _problem(reason: str) -> End:

@@ -18,8 +18,9 @@ from gflow.targets.local.family import descendants, kill_descendants, resident_k
 from gflow.targets.local.launching import Order, Started
 from gflow.targets.local.record import End
 
-# A job that lives this long gets a control group, off the way of those that do not.
-GROUP_AFTER_S = 0.05
+# A job that lives this long gets a control group: joining one costs milliseconds of waiting for the
+# kernel, which a short job would feel.
+GROUP_AFTER_S = 1.0
 MEMORY_LOOK_S = 0.2
 LOG_LOOK_S = 2.0
 KILL_AGAIN_S = 0.05

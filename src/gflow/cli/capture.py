@@ -1,0 +1,81 @@
+"""What of the submitter's world a job gets: folder and environment, as --chdir, --export, --venv say.
+
+Environments are set by variables alone; nothing is sourced and no shell is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gflow.client import fast
+from gflow.errors import UsageError
+
+
+def captured(values: dict[str, Any]) -> tuple[str, bytes]:
+    """The job's working folder and environment block."""
+    folder = os.path.abspath(values["chdir"]) if "chdir" in values else fast.working_folder()
+    if not os.path.isdir(folder):
+        raise UsageError(f"there is no folder {folder}")
+    environment = _exported(values.get("export", "ALL"))
+    if "venv" in values:
+        _activate(environment, os.path.abspath(values["venv"]), "VIRTUAL_ENV", "--venv")
+    if "conda-env" in values:
+        prefix = _conda_prefix(values["conda-env"])
+        _activate(environment, prefix, "CONDA_PREFIX", "--conda-env")
+        environment[b"CONDA_DEFAULT_ENV"] = os.fsencode(values["conda-env"])
+    return folder, b"\0".join(name + b"=" + value for name, value in environment.items())
+
+
+def _exported(spec: str) -> dict[bytes, bytes]:
+    """ALL, NONE, or names (taken as they are here) and NAME=value; ALL,A=b adds to all."""
+    here = dict(os.environb)
+    if spec == "ALL":
+        return here
+    kept: dict[bytes, bytes] = {}
+    for name in BASIC:
+        if name in here:
+            kept[name] = here[name]
+    for part in os.fsencode(spec).split(b","):
+        name, equals, value = part.partition(b"=")
+        if part == b"ALL":
+            kept = here | kept
+        elif part != b"NONE" and name:
+            if equals:
+                kept[name] = value
+            elif name in here:
+                kept[name] = here[name]
+    return kept
+
+
+def _activate(environment: dict[bytes, bytes], prefix: str, variable: str, option: str) -> None:
+    programs = os.path.join(prefix, "bin")
+    if not os.path.isdir(programs):
+        raise UsageError(f"{option}: there is no environment at {prefix}")
+    path = environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin")
+    environment[b"PATH"] = os.fsencode(programs) + b":" + path
+    environment[os.fsencode(variable)] = os.fsencode(prefix)
+    environment.pop(b"PYTHONHOME", None)
+
+
+def _conda_prefix(name: str) -> str:
+    """Where the environment of this name is: a path, or below one of conda's folders."""
+    if "/" in name:
+        return os.path.abspath(name)
+    roots = [os.path.dirname(os.path.dirname(os.environ["CONDA_EXE"]))] if "CONDA_EXE" in os.environ else []
+    if os.environ.get("CONDA_PREFIX"):
+        base = os.environ["CONDA_PREFIX"]
+        roots.append(base.partition("/envs/")[0])
+    roots += [os.path.expanduser(f"~/{folder}") for folder in FOLDERS] + ["/opt/conda", "/opt/miniconda3"]
+    places = [root if name == "base" else f"{root}/envs/{name}" for root in roots]
+    places.append(os.path.expanduser(f"~/.conda/envs/{name}"))
+    for place in places:
+        if os.path.isdir(place):
+            return place
+    raise UsageError(
+        f"there is no conda environment {name!r}", hint="conda env list shows those that there are"
+    )
+
+
+BASIC = (b"HOME", b"USER", b"LOGNAME", b"SHELL", b"PATH", b"LANG")
+FOLDERS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba")

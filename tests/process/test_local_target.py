@@ -1,0 +1,153 @@
+"""How jobs are started, limited, logged and ended on this machine."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import BIN, Box, wait_until
+
+HOG = """import time
+x = bytearray({size} << 20)
+for i in range(0, len(x), 4096): x[i] = 1
+time.sleep({rest})
+"""
+
+
+def hog(box: Box, size: int, rest: int) -> list[str]:
+    script = box.work / f"hog{size}.py"
+    script.write_text(HOG.format(size=size, rest=rest))
+    return ["python3", str(script)]
+
+
+def test_a_memory_limit_is_held_and_neighbours_live(daemon: Box) -> None:
+    neighbour = daemon.submit("--memory", "100M", *hog(daemon, 20, 60))
+    job = daemon.submit("--memory", "100M", *hog(daemon, 600, 60))
+    final = daemon.finished(job)
+    assert final["state"] == "Failed"
+    assert final["reason"].startswith("OutOfMemory: used ")
+    assert daemon.job(neighbour)["state"] == "Running"
+
+
+def test_the_watchdog_holds_the_limit_where_no_control_group_does(box: Box) -> None:
+    box.up("--cpus", "4", env={"GFLOW_NO_CGROUPS": "1"})
+    neighbour = box.submit("--memory", "100M", *hog(box, 20, 60))
+    job = box.submit("--memory", "100M", *hog(box, 600, 60))
+    final = box.finished(job)
+    assert final["reason"].startswith("OutOfMemory: used ")
+    assert int(final["reason"].split()[2]) >= 100
+    assert box.job(neighbour)["state"] == "Running"
+
+
+def test_limits_of_the_submitter_reach_the_job(daemon: Box) -> None:
+    def lowered() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (123, 456))
+
+    done = subprocess.run(
+        [BIN / "gbatch", "--parsable", "ulimit -Sn; ulimit -Hn"],
+        env=daemon.env, cwd=daemon.work, preexec_fn=lowered, capture_output=True, text=True,
+    )  # fmt: skip
+    job = int(done.stdout)
+    daemon.finished(job)
+    assert daemon.text_of(job).split() == ["123", "456"]
+
+
+def test_a_warning_comes_before_the_limit(daemon: Box) -> None:
+    line = "trap 'echo warned' USR1; trap 'echo stopped; exit' TERM; for i in $(seq 100); do sleep 0.05; done"
+    job = daemon.submit("--time", "0:02", "--signal", "USR1@1", line)
+    assert daemon.finished(job)["state"] == "Timeout"
+    said = [word for word in daemon.text_of(job).split() if word in ("warned", "stopped")]
+    assert said == ["warned", "stopped"]  # between them bash tells how its sleeping children died
+
+
+def test_a_stop_file_appears(daemon: Box) -> None:
+    line = "trap '' TERM; echo up; while [ ! -e $GFLOW_STOP_FILE ]; do sleep 0.02; done; echo seen"
+    job = daemon.submit(line)
+    wait_until(lambda: daemon.text_of(job) == "up\n")
+    daemon.ok("gcancel", str(job))
+    assert daemon.finished(job)["state"] == "Cancelled"
+    assert daemon.text_of(job) == "up\nseen\n"
+    wait_until(lambda: not list((daemon.data / "run").iterdir()))
+
+
+def test_output_and_error_go_where_they_are_sent(daemon: Box) -> None:
+    job = daemon.submit(
+        "--name", "my/run", "--output", "out/%x-%j.txt", "--error", "err-%u.txt", "echo a; echo b >&2"
+    )
+    daemon.finished(job)
+    assert (daemon.work / f"out/my_run-{job}.txt").read_text() == "a\n"
+    assert [path.read_text() for path in daemon.work.glob("err-*.txt")] == ["b\n"]
+    assert daemon.ok("gjob", "log", str(job)) == "a\n"
+
+
+def test_environment_and_folder_are_chosen(daemon: Box) -> None:
+    venv = daemon.work / "env"
+    (venv / "bin").mkdir(parents=True)
+    line = 'echo "$KEEP/$DROP/$NEW/$VIRTUAL_ENV/${PATH%%:*}"; pwd'
+    words = ["--export", "KEEP,NEW=n", "--venv", "env", "--chdir", "env", line]
+    job = daemon.submit(*words, env={"KEEP": "k", "DROP": "d"})
+    daemon.finished(job)
+    assert daemon.text_of(job).splitlines() == [f"k//n/{venv}/{venv}/bin", str(venv)]
+    assert daemon.run("gbatch", "--venv", "nowhere", "true").returncode == 2
+    assert daemon.run("gbatch", "--conda-env", "x; touch y", "true").returncode == 2
+
+
+def test_siblings_of_a_script_can_be_sourced_and_imported(daemon: Box) -> None:
+    (daemon.work / "lib.sh").write_text("greet() { echo hello; }\n")
+    (daemon.work / "run.sh").write_text('. "$(dirname "$0")/lib.sh"; greet\n')
+    (daemon.work / "helper.py").write_text("NAME = 'world'\n")
+    (daemon.work / "main.py").write_text("#!/usr/bin/env python3\nimport helper; print(helper.NAME)\n")
+    first, second = daemon.submit("run.sh"), daemon.submit("main.py")
+    daemon.finished(first), daemon.finished(second)
+    assert daemon.text_of(first) + daemon.text_of(second) == "hello\nworld\n"
+
+
+STUBBORN = {
+    "setsid": "setsid sh -c 'trap \"\" TERM HUP; sleep 81' & wait",
+    "double fork": "(setsid sh -c 'sleep 82 & sleep 83 &' &) ; sleep 84",
+    "nohup": "nohup sleep 85 >/dev/null 2>&1 & disown; sleep 86",
+    "term ignored": "trap '' TERM; while :; do sleep 87; done",
+    "stopped": "kill -STOP $$",
+    "forks": "for i in $(seq 300); do setsid sleep 88 & done; sleep 89",
+}
+
+
+@pytest.mark.parametrize("groups", ["with control groups", "without"])
+@pytest.mark.parametrize("how", ["cancel", "limit"])
+def test_nothing_lives_when_the_state_changes(box: Box, how: str, groups: str) -> None:
+    box.up("--cpus", "8", env={"GFLOW_NO_CGROUPS": "1"} if groups == "without" else {})
+    limit = ["--time", "0:03"] if how == "limit" else []
+    jobs = [box.submit("--grace", "1", *limit, line) for line in STUBBORN.values()]
+    wait_until(lambda: len(box.processes()) > 300)
+    if how == "cancel":
+        box.ok("gcancel", ",".join(map(str, jobs)))
+    for job in jobs:
+        assert box.finished(job, 30)["state"] == ("Cancelled" if how == "cancel" else "Timeout")
+        tags = f"GFLOW_RUN={box.data}/run/{job}.1".encode()
+        assert [pid for pid in box.processes() if tags in _environ(pid)] == []
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_log_is_cut_at_its_cap_and_the_job_writes_on(box: Box) -> None:
+    box.up("--cpus", "2", env={"GFLOW_LOG_CAP_MIB": "1"})
+    line = "yes 0123456789 | head -c 3000000; sleep 4; echo end"
+    job = box.submit(line)
+    assert box.finished(job)["exit_code"] == 0
+    assert box.text_of(job) == "end\n"
+    assert (box.data / f"logs/{job}.log.1").stat().st_size == 3_000_000
+
+
+def test_no_control_group_outlives_its_job(daemon: Box) -> None:
+    before = {str(path) for path in Path("/sys/fs/cgroup").glob("**/gflow-*/*.1")}
+    for _ in range(5):
+        assert daemon.finished(daemon.submit("--memory", "50M", "true"))["state"] == "Finished"
+    wait_until(lambda: {str(path) for path in Path("/sys/fs/cgroup").glob("**/gflow-*/*.1")} <= before)
