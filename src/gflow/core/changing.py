@@ -199,9 +199,11 @@ def _new_wait(state: State, job: Job, spec: Spec, outcomes: dict[JobKey, JobStat
 
 def _update_running(state: State, job: Job, spec: Spec) -> None:
     """A running job keeps its resources; only its limit and what comes after may move."""
-    state.regroup(job.spec.group, spec.group)
-    job.spec = spec
-    state.set_limit(job)
+    old, job.spec = job.spec, spec
+    state.regroup(old.group, spec.group)
+    if (spec.time_limit_s, spec.warning) != (old.time_limit_s, old.warning):
+        job.reason = ""  # a new limit has its own warning
+        state.set_limit(job)
 
 
 def _shown(fields: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from gflow.core.events import Exited
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState, Moment, Progress
 from gflow.core.rounds import run_round
-from gflow.core.state import State
+from gflow.core.state import WARNED, State
 from gflow.core.states import move
 
 # A job that wants to be queued again after each of this many short attempts is held instead.
@@ -20,6 +20,8 @@ QUICK_ENDS = 5
 REQUEUE_CODE = 75
 # Ends that are not the job's own doing.
 ACCIDENTS = ("Lost", "Reboot")
+# The attempt never began: another daemon had the GPUs. It goes back and counts as nothing.
+LEASED = "Leased"
 
 
 def exited(state: State, event: Exited, effects: list[Effect]) -> None:
@@ -60,6 +62,8 @@ def _again(job: Job, event: Exited, to: JobState) -> str:
     spec = job.spec
     if to is JobState.CANCELLED or to is JobState.FINISHED:
         return ""
+    if event.problem == LEASED:
+        return "Leased"
     if spec.requeue and (to is JobState.TIMEOUT or event.problem in ACCIDENTS or event.code == REQUEUE_CODE):
         return "Requeued"
     return "Retry" if to is JobState.FAILED and job.retries < spec.max_retries else ""
@@ -194,9 +198,11 @@ def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
     """Warn every job whose time is nearly up."""
     while (due := state.next_warning()) is not None and due <= at.boot:
         _, key, attempt = heapq.heappop(state.warnings)
-        number, before_s = state.jobs[key].spec.warning
+        job = state.jobs[key]
+        job.reason = WARNED
+        number, before_s = job.spec.warning
         note = Note(key, "warned", f"signal {number}, {before_s} s before the limit")
-        effects += (note, Warn(key, attempt, number))
+        effects += (Save(job), note, Warn(key, attempt, number))
 
 
 def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:

@@ -23,6 +23,7 @@ from gflow.core.events import (
     Exited,
     GpusSeen,
     Hold,
+    LeasesSeen,
     Release,
     Restrict,
     Submit,
@@ -133,6 +134,12 @@ def _gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
     run_round(state, event.at, effects)
 
 
+def _leases_seen(state: State, event: LeasesSeen, effects: list[Effect]) -> None:
+    state.foreign = dict(event.foreign)
+    state.recount()
+    run_round(state, event.at, effects)
+
+
 def _restrict(state: State, event: Restrict, effects: list[Effect]) -> None:
     if event.allowed is not None and (unknown := sorted(set(event.allowed) - set(state.gpus))):
         raise Refused(f"there is no GPU {unknown[0]} here", hint="see what there is with ginfo")
@@ -151,5 +158,6 @@ HANDLERS: dict[type[Event], Handler] = {
     Exited: ending.exited,
     Tick: _tick,
     GpusSeen: _gpus_seen,
+    LeasesSeen: _leases_seen,
     Restrict: _restrict,
 }

@@ -79,6 +79,12 @@ class GpusSeen(Event, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...]
 
 
+class LeasesSeen(Event, frozen=True, kw_only=True):
+    """GPUs that somebody else's daemon has given out: index -> who. All others are ours to give."""
+
+    foreign: dict[int, str]
+
+
 class Restrict(Event, frozen=True, kw_only=True):
     """New jobs may get only these GPUs; None: all. Running jobs keep theirs."""
 

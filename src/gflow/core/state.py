@@ -14,6 +14,9 @@ from gflow.core.queue import GroupKey, ReadyQueue
 # How far back `@~N` reaches, per user.
 RECENT = 100
 
+# The reason of a running job that has been warned of its limit; it is saved, so a restart warns nobody twice.
+WARNED = "Warned"
+
 
 class State:
     """Active jobs and the machine. Final jobs live in the store only."""
@@ -26,6 +29,8 @@ class State:
         self.gpus: dict[int, Gpu] = {}
         # GPU indices that new jobs may get; None: all.
         self.allowed: frozenset[int] | None = None
+        # GPU index -> who else uses it: another user's daemon. Never given out.
+        self.foreign: dict[int, str] = {}
         # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.
         self.holders: dict[int, dict[JobKey, int]] = {}
         # Derived from the three above: GPUs nobody has, and GPUs no job has alone.
@@ -67,7 +72,11 @@ class State:
 
     def recount(self) -> None:
         """Derive `idle` and `open` anew. O(GPUs)."""
-        usable = {index for index in self.gpus if self.allowed is None or index in self.allowed}
+        usable = {
+            index
+            for index in self.gpus
+            if index not in self.foreign and (self.allowed is None or index in self.allowed)
+        }
         self.idle = {index for index in usable if index not in self.holders}
         self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
 
@@ -90,7 +99,7 @@ class State:
         if job.spec.time_limit_s and job.started_boot is not None:
             due = job.started_boot + job.spec.time_limit_s
             heapq.heappush(self.limits, (due, job.key, job.attempt))
-            if job.spec.warning[0]:
+            if job.spec.warning[0] and job.reason != WARNED:
                 heapq.heappush(self.warnings, (due - job.spec.warning[1], job.key, job.attempt))
 
     def unbook(self, job: Job) -> None:
@@ -221,7 +230,7 @@ class State:
         while self.warnings:
             due, key, attempt = self.warnings[0]
             job = self.jobs.get(key)
-            if job and _runs_until(job, due + job.spec.warning[1], attempt):
+            if job and job.reason != WARNED and _runs_until(job, due + job.spec.warning[1], attempt):
                 return due
             heapq.heappop(self.warnings)
         return None

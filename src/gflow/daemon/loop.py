@@ -285,5 +285,6 @@ def reload(old: State, store: Store) -> State:
     if allowed != "all":
         state.allowed = frozenset(int(index) for index in allowed.split(",") if index)
     restore(state, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, clock.now().wall)
+    state.foreign = old.foreign
     state.see_gpus(old.gpus.values())
     return state

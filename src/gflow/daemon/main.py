@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 from gflow.core.effects import Effect
-from gflow.core.events import Exited, GpusSeen
+from gflow.core.events import Exited, GpusSeen, LeasesSeen
 from gflow.core.model import JobState
 from gflow.core.state import State
 from gflow.daemon import clock, lock
@@ -19,12 +19,14 @@ from gflow.daemon.api.app import make_app
 from gflow.daemon.api.server import bind, serve
 from gflow.daemon.context import Context
 from gflow.daemon.keeper import keep
+from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.loop import Loop, reload
 from gflow.daemon.perform import Performer
 from gflow.daemon.settings import Settings
 from gflow.errors import GflowError
 from gflow.faults import point
 from gflow.store.sqlite import SqliteStore
+from gflow.targets.local.leases import LEASED
 from gflow.targets.local.target import Ended, LocalTarget, Run
 
 log = logging.getLogger("gflow.daemon")
@@ -51,6 +53,8 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
 
     def on_end(ended: Ended) -> None:
         end, (key, attempt) = ended.end, ended.run
+        if end.problem == LEASED:
+            leases.look()  # first, so that the next round does not choose the same GPU again
         loop.post(
             lambda at: Exited(
                 at=at, key=key, attempt=attempt, code=end.code, signal=end.signal, problem=end.problem
@@ -68,11 +72,17 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         performer(effects)
 
     loop = loop_class(state, store, perform, paranoid=settings.paranoid)
-    performer = Performer(settings, store, target, lambda: loop.state)
+    leases = LeaseWatch(
+        settings.gpus,
+        running=lambda index: index in loop.state.holders,
+        report=lambda foreign: loop.post(lambda at: LeasesSeen(at=at, foreign=foreign)),
+    )
+    performer = Performer(settings, store, target, leases, lambda: loop.state)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
 
+    leases.look()
     await loop.ask(lambda at: GpusSeen(at=at, gpus=settings.gpus))
     adopt(loop, target, performer)
     target.warm_up()

@@ -12,6 +12,7 @@ from typing import Any
 from gflow.core.effects import Effect, Forget, Start, Stop, Warn
 from gflow.core.model import Job
 from gflow.core.state import State
+from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.settings import Settings
 from gflow.faults import point
 from gflow.store.port import Store
@@ -23,8 +24,14 @@ class Performer:
     """Effects in, calls to the target out."""
 
     def __init__(
-        self, settings: Settings, store: Store, target: LocalTarget, state: Callable[[], State]
+        self,
+        settings: Settings,
+        store: Store,
+        target: LocalTarget,
+        leases: LeaseWatch,
+        state: Callable[[], State],
     ) -> None:
+        self._leases = leases
         self._settings = settings
         self._target = target
         self._state = state
@@ -85,6 +92,7 @@ class Performer:
             memory_mib=spec.memory_mib,
             cpus=spec.cpus or 0,
             limits=spec.limits,
+            leases=self._leases.paths(job.gpu_ids),
         )
 
     def _environment(self, job: Job, run: Run) -> dict[bytes, bytes]:

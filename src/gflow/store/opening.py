@@ -15,7 +15,7 @@ from gflow.store.swapping import swap_in
 MAGIC = b"SQLite format 3\0"
 HEADER = 100
 TABLES = frozenset({"meta", "jobs", "holds", "submissions", "blobs"})
-WAY_OUT = "gflowd restore BACKUP puts a backup in its place; backups are in the folder backups beside it"
+WAY_OUT = "gflowd restore BACKUP puts a backup in its place; backups are in the data folder under backups"
 
 
 def open_database(path: Path) -> sqlite3.Connection:

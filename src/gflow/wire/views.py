@@ -72,14 +72,15 @@ def key_label(key: int) -> int | str:
     return number_of(job) if task_of(job) is None else label(job)
 
 
-def gpu_view(gpu: Gpu, holders: list[Job]) -> dict[str, Any]:
+def gpu_view(gpu: Gpu, holders: list[Job], foreign: str = "") -> dict[str, Any]:
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
         "model": gpu.model,
         "memory_mib": gpu.memory_mib,
         "simulated": gpu.simulated,
-        "available": not holders,
+        "available": not holders and not foreign,
+        "reason": f"Unmanaged ({foreign})" if foreign else None,
         "jobs": [key_label(job.key) for job in holders],
     }
 

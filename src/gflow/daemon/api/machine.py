@@ -25,10 +25,10 @@ async def info(request: Request) -> Response:
     gpus = list(state.gpus.values())
     holders = {index: [state.jobs[key] for key in sorted(jobs)] for index, jobs in state.holders.items()}
     data = {
-        "gpus": [gpu_view(gpu, holders.get(gpu.index, [])) for gpu in gpus],
+        "gpus": [gpu_view(gpu, holders.get(gpu.index, []), state.foreign.get(gpu.index, "")) for gpu in gpus],
         "allowed_gpu_indices": None if state.allowed is None else sorted(state.allowed),
     }
-    return answer(request, lambda: data, lambda: gpu_table(gpus, holders))
+    return answer(request, lambda: data, lambda: gpu_table(gpus, holders, state.foreign))
 
 
 async def status(request: Request) -> Response:

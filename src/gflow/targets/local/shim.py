@@ -18,7 +18,7 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from gflow.targets.local import record
+from gflow.targets.local import leases, record
 from gflow.targets.local.cgroups import Layers
 from gflow.targets.local.frames import pack, unpack
 from gflow.targets.local.launching import SNAPSHOT, Launcher, Order, Started, describe, open_logs
@@ -123,15 +123,9 @@ class Shim:
             self.tell(("taken", key, attempt))
             return
         record.write_identity(fd, "shim", self.me)
-        try:
-            started = self.launcher.launch(order)
-        except OSError as error:
-            end = _could_not_start(order, describe(error), isinstance(error, FileNotFoundError))
-        else:
-            job = record.identity_of(started.pid, self.me)
-            if job is not None:
-                record.write_identity(fd, "job", job)
-            end = self._attend(order, started)
+        held = leases.take(order["leases"])
+        end = End(None, None, leases.LEASED, 0, 0) if held is None else self._see_through(order, fd)
+        leases.release(held or [])
         # The message first: it is what the daemon waits for. The record is for the case that nobody does.
         self.tell(("end", key, attempt, tuple(end)))
         record.write_end(fd, end)
@@ -140,6 +134,17 @@ class Shim:
             if suffix:
                 with suppress(FileNotFoundError):
                     os.unlink(suffix if suffix.startswith("/") else order["record"] + suffix)
+
+    def _see_through(self, order: Order, fd: int) -> End:
+        """Start the job and stay with it to its end."""
+        try:
+            started = self.launcher.launch(order)
+        except OSError as error:
+            return _could_not_start(order, describe(error), isinstance(error, FileNotFoundError))
+        job = record.identity_of(started.pid, self.me)
+        if job is not None:
+            record.write_identity(fd, "job", job)
+        return self._attend(order, started)
 
     def _attend(self, order: Order, started: Started) -> End:
         """Wait until the job and all it started are gone; pass on what the daemon says meanwhile."""

@@ -57,6 +57,7 @@ class Order(NamedTuple):
     memory_mib: int
     cpus: int
     limits: tuple[tuple[int, int, int], ...]
+    leases: list[str]
 
 
 class Ended(NamedTuple):

@@ -1,0 +1,53 @@
+"""Watches which GPUs other users' daemons have given out, as far as it matters to us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+
+from gflow.core.model import Gpu
+from gflow.targets.local.leases import holder_of, lease_folder, shown
+
+LOOK_S = 1.0
+
+
+class LeaseWatch:
+    """The leases of this machine's GPUs.
+
+    Nobody tells us when another daemon takes or frees a GPU. The shim finds out when it takes the
+    lock for a job; from then on the lock is looked at once a second until it is free.
+    """
+
+    def __init__(
+        self, gpus: Iterable[Gpu], running: Callable[[int], bool], report: Callable[[dict[int, str]], None]
+    ) -> None:
+        folder = lease_folder()
+        # Simulated GPUs are everybody's own, unless somebody names a folder to share them in.
+        self._paths = {gpu.index: f"{folder}/{gpu.uuid}" for gpu in gpus if folder and _is_leased(gpu)}
+        self._running = running
+        self._report = report
+        self._foreign: dict[int, str] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def paths(self, indices: Iterable[int]) -> list[str]:
+        """The lock files of these GPUs."""
+        return [self._paths[index] for index in indices if index in self._paths]
+
+    def look(self) -> None:
+        """See who has which GPU; report if that changed. Looks again while somebody else has one."""
+        foreign = {}
+        for index, path in self._paths.items():
+            holder = None if self._running(index) else holder_of(path)
+            if holder is not None:
+                foreign[index] = shown(holder)
+        if foreign != self._foreign:
+            self._foreign = foreign
+            self._report(foreign)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.look) if foreign else None
+
+
+def _is_leased(gpu: Gpu) -> bool:
+    return not gpu.simulated or "GFLOW_LEASE_DIR" in os.environ

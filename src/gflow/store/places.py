@@ -1,0 +1,99 @@
+"""Where the database can be: on a disk of this machine. SQLite's log needs memory that all its users
+share, and a network file system has none; some also lie about syncs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from pathlib import Path
+
+from gflow.errors import StoreError
+from gflow.store.files import real
+
+NAME = "gflow.db"
+LOCAL = Path("/var/tmp")
+
+# As /proc/self/mountinfo calls them.
+NETWORK = frozenset({
+    "nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "ncpfs", "afs", "auristorfs", "coda", "9p",
+    "lustre", "lustre_tgt", "gpfs", "mmfs", "beegfs", "fhgfs", "ceph", "glusterfs", "panfs", "pvfs2",
+    "orangefs", "wekafs", "gfs2", "ocfs2", "acfs",
+    "fuse.sshfs", "fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.beegfs", "fuse.juicefs",
+    "fuse.rclone", "fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.mount-s3", "fuse.mfs", "fuse.moosefs",
+    "fuse.lizardfs", "fuse.saunafs", "fuse.seaweedfs", "fuse.davfs", "fuse.davfs2", "fuse.cvmfs",
+    "fuse.smbnetfs", "fuse.curlftpfs", "fuse.quobyte", "fuse.afs", "fuse.blobfuse", "fuse.blobfuse2",
+})  # fmt: skip
+# Gone after a reboot, so no place for what must not get lost.
+MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+def database_path(data: Path) -> Path:
+    """The database of the data folder `data`: in it, or on a local disk if it is on a network.
+
+    A database that is already in the folder stays there. Makes the folder on the local disk.
+    """
+    here = data / NAME
+    if os.path.lexists(here):
+        return here
+    place = choose(_mountinfo(), str(real(data)))
+    if place is None:
+        return here
+    _make_own(place.parent)
+    _make_own(place)
+    return place / NAME
+
+
+def choose(mountinfo: str, data: str) -> Path | None:
+    """The folder on a local disk for the database of `data`; None: `data` is fine, or there is no better."""
+    if kind_of(mountinfo, data) not in NETWORK or kind_of(mountinfo, str(LOCAL)) in NETWORK | MEMORY:
+        return None
+    name = hashlib.blake2b(os.fsencode(data), digest_size=8).hexdigest()
+    return LOCAL / f"gflow-{os.geteuid()}" / name
+
+
+def kind_of(mountinfo: str, path: str) -> str:
+    """The type of the file system that has `path`: that of the innermost mount, of two the later."""
+    longest, kind = -1, ""
+    for line in mountinfo.splitlines():
+        fields, dash, rest = line.partition(" - ")
+        words = fields.split(" ")
+        if not dash or len(words) < 5:
+            continue
+        point = _plain(words[4])
+        if len(point) >= longest and (path + "/").startswith(point.rstrip("/") + "/"):
+            longest, kind = len(point), rest.split(" ")[0]
+    return kind
+
+
+def _plain(text: str) -> str:
+    """The kernel writes a space as \\040 and so on."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _mountinfo() -> str:
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:  # no /proc: nothing can be known
+        return ""
+
+
+def _make_own(folder: Path) -> None:
+    """A folder for us alone, in a place where everybody may write."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise StoreError(f"the database cannot be in {folder}: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise StoreError(f"the database cannot be in {folder}: it is no folder")
+    if found.st_uid != os.geteuid():
+        raise StoreError(f"the database cannot be in {folder}: it belongs to somebody else")
+    if found.st_mode & 0o077:
+        raise StoreError(
+            f"the database cannot be in {folder}: others may use it",
+            hint=f"chmod 700 {folder} makes it yours",
+        )
