@@ -34,11 +34,15 @@ class LeaseWatch:
         """The lock files of these GPUs."""
         return [self._paths[index] for index in indices if index in self._paths]
 
-    def look(self) -> None:
-        """See who has which GPU; report if that changed. Looks again while somebody else has one."""
+    def look(self, lost: Iterable[int] = ()) -> None:
+        """See who has which GPU; report if that changed. Looks again while somebody else has one.
+
+        GPUs of our own running jobs need no look, except those that a job has just failed to get.
+        """
         foreign = {}
         for index, path in self._paths.items():
-            holder = None if self._running(index) else holder_of(path)
+            ours = self._running(index) and index not in lost
+            holder = None if ours else holder_of(path)
             if holder is not None:
                 foreign[index] = shown(holder)
         if foreign != self._foreign:

@@ -54,7 +54,9 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     def on_end(ended: Ended) -> None:
         end, (key, attempt) = ended.end, ended.run
         if end.problem == LEASED:
-            leases.look()  # first, so that the next round does not choose the same GPU again
+            # First, so that the next round does not choose the same GPU again.
+            job = loop.state.jobs.get(key)
+            leases.look(lost=job.gpu_ids if job else ())
         loop.post(
             lambda at: Exited(
                 at=at, key=key, attempt=attempt, code=end.code, signal=end.signal, problem=end.problem
