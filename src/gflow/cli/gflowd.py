@@ -173,26 +173,20 @@ def _restore(backup: str) -> int:
     from gflow.daemon import lock
     from gflow.daemon.settings import from_environment
     from gflow.store.keeping import restore
+    from gflow.store.places import first_free_number
 
     settings = from_environment()
     source = Path(backup).resolve()
     if not source.is_file():
         raise UsageError(f"there is no file {backup}")
     held = lock.take(settings.data)
-    kept = restore(source, settings.database, _first_free_number(settings.data))
+    kept = restore(source, settings.database, first_free_number(settings.data))
     os.close(held)
     print(f"restored {source}" + (f"; what was there is now {kept}" if kept else ""))
     return 0
 
 
-def _first_free_number(data: Path) -> int:
-    """One more than any job that left a log or a run record: a number is never given out twice."""
-    names = [path.name for folder in ("logs", "run") for path in (data / folder).glob("*")]
-    numbers = [name.split(".")[0].split("_")[0] for name in names]
-    return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
-
-
 def _last_line(path: str) -> str:
     with open(path, errors="replace") as file:
-        lines = file.read().strip().splitlines()
-    return lines[-1].removeprefix("gflowd: ") if lines else ""
+        said = [line for line in file.read().splitlines() if line.startswith("gflowd: ")]
+    return said[-1].removeprefix("gflowd: ") if said else ""

@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from gflow.errors import Refused
+from gflow.errors import Refused, StoreError
 
 
 def lock_path(data: Path) -> Path:
@@ -16,6 +16,13 @@ def lock_path(data: Path) -> Path:
 
 def take(data: Path) -> int:
     """Lock the data folder for this process, or say who has it."""
+    try:
+        return _take(data)
+    except OSError as error:
+        raise StoreError(f"the folder {data} cannot be used: {error.strerror}") from error
+
+
+def _take(data: Path) -> int:
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(lock_path(data), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

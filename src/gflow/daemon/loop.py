@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.effects import Accepted, Effect, Keep, Note, Save, Start
+from gflow.core.effects import Accepted, Effect, Keep, Note, Save
 from gflow.core.engine import step
-from gflow.core.events import Event, Exited, GpusSeen, Tick
+from gflow.core.events import Event, GpusSeen, Tick
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.invariants import check
 from gflow.core.model import Job, Line, Moment
@@ -198,22 +198,9 @@ class Loop:
 
     def perform(self, turn: Turn) -> None:
         point("turn.before-effects")
-        for effect in turn.effects:
-            try:
-                self._perform([effect])
-            except StoreError as error:
-                self._not_performed(effect, error)
+        self._perform(turn.effects)
         point("turn.after-effects")
         self.arm()
-
-    def _not_performed(self, effect: Effect, error: StoreError) -> None:
-        """What a start needs cannot be read: that attempt is over, and the others go on."""
-        log.error("%s: %s", effect, error)
-        if isinstance(effect, Start):
-            key, attempt, problem = effect.key, effect.attempt, f"StartFailed: {error}"
-            self.post(
-                lambda at: Exited(at=at, key=key, attempt=attempt, code=None, signal=None, problem=problem)
-            )
 
     # ------------------------------------------------------------ when the disk fails
 

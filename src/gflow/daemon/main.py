@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from gflow.core.effects import Effect
 from gflow.core.events import Exited, GpusSeen, LeasesSeen
@@ -23,8 +24,9 @@ from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.loop import Loop, reload
 from gflow.daemon.perform import Performer
 from gflow.daemon.settings import Settings
-from gflow.errors import GflowError
+from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
+from gflow.store.places import first_free_number
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.leases import LEASED
 from gflow.targets.local.target import Ended, LocalTarget, Run
@@ -69,6 +71,8 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     store = SqliteStore(settings.database)
     settings.logs.mkdir(mode=0o700, exist_ok=True)
     state = reload(State(cpus=settings.cpus, memory_mib=settings.memory_mib), store)
+    if state.next_number == 1:  # a new database beside old logs: those numbers were given out
+        state.next_number = first_free_number(settings.data)
 
     def perform(effects: list[Effect]) -> None:
         performer(effects)
@@ -79,13 +83,14 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         running=lambda index: index in loop.state.holders,
         report=lambda foreign: loop.post(lambda at: LeasesSeen(at=at, foreign=foreign)),
     )
-    performer = Performer(settings, store, target, leases, lambda: loop.state)
+    performer = Performer(settings, store, target, leases, lambda: loop.state, on_end)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
 
     leases.look()
-    await loop.ask(lambda at: GpusSeen(at=at, gpus=settings.gpus))
+    with suppress(ReadOnly):  # the disk may be full already: the loop heals by itself
+        await loop.ask(lambda at: GpusSeen(at=at, gpus=settings.gpus))
     adopt(loop, target, performer)
     target.warm_up()
     listener = bind(settings.socket)
@@ -111,7 +116,7 @@ def adopt(loop: Loop, target: LocalTarget, performer: Performer) -> None:
         run = Run(job.key, job.attempt)
         point("adopt.before")
         if not target.adopt(run):
-            target.start(performer.order(job))
+            performer.start(job)
         if job.stopping is not None:
             target.stop(run, now=False)
     names = {Run(job.key, job.attempt).name for job in running}

@@ -14,10 +14,12 @@ from gflow.core.model import Job
 from gflow.core.state import State
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.settings import Settings
+from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.port import Store
 from gflow.targets.local.leftovers import TAG
-from gflow.targets.local.target import LocalTarget, Order, Run
+from gflow.targets.local.record import End
+from gflow.targets.local.target import Ended, LocalTarget, Order, Run
 
 
 class Performer:
@@ -30,7 +32,9 @@ class Performer:
         target: LocalTarget,
         leases: LeaseWatch,
         state: Callable[[], State],
+        on_end: Callable[[Ended], None],
     ) -> None:
+        self._on_end = on_end
         self._leases = leases
         self._settings = settings
         self._target = target
@@ -55,9 +59,17 @@ class Performer:
                 self._forget(effect)
 
     def _start(self, effect: Start) -> None:
-        job = self._state().jobs[effect.key]
+        self.start(self._state().jobs[effect.key])
+
+    def start(self, job: Job) -> None:
+        """Hand a job to a shim. If what it needs cannot be read, that attempt is over; the others go on."""
         point("start.before-order")
-        self._target.start(self.order(job))
+        try:
+            order = self.order(job)
+        except StoreError as error:
+            self._on_end(Ended(Run(job.key, job.attempt), End(None, None, f"StartFailed: {error}", 0, 0)))
+            return
+        self._target.start(order)
         point("start.after-order")
 
     def _stop(self, effect: Stop) -> None:

@@ -12,12 +12,14 @@ from gflow.errors import UsageError
 from gflow.gpu.simulated import simulated_gpus
 from gflow.options import paths
 from gflow.store.keeping import Retention
+from gflow.store.places import database_path
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Everything the daemon needs to know before it starts."""
 
     data: Path
+    database: Path
     socket: Path
     gpus: tuple[Gpu, ...] = ()
     cpus: int = 1
@@ -26,10 +28,6 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     # A job's log is cut, and its older part kept beside it, when it grows over this. 0: never.
     log_cap_mib: int = 1024
     paranoid: bool = False
-
-    @property
-    def database(self) -> Path:
-        return self.data / "gflow.db"
 
     @property
     def backups(self) -> Path:
@@ -48,9 +46,11 @@ def from_environment(simulate_gpus: str = "", cpus: int = 0, *, paranoid: bool =
     """Settings of this user's daemon; flags win over `GFLOW_…` variables."""
     get = os.environ.get
     simulate = simulate_gpus or get("GFLOW_SIMULATE_GPUS") or ""
+    data = Path(paths.data_dir(get))
     slots = cpus or int(get("GFLOW_DAEMON__CPUS") or 0) or len(os.sched_getaffinity(0))
     return Settings(
-        data=Path(paths.data_dir(get)),
+        data=data,
+        database=database_path(data),
         socket=Path(paths.own_socket(get)),
         gpus=simulated_gpus(simulate) if simulate else (),
         cpus=slots,

@@ -97,3 +97,10 @@ def _make_own(folder: Path) -> None:
             f"the database cannot be in {folder}: others may use it",
             hint=f"chmod 700 {folder} makes it yours",
         )
+
+
+def first_free_number(data: Path) -> int:
+    """One more than any job that left a log or a run record: a number is never given out twice."""
+    names = [path.name for folder in ("logs", "run") for path in (data / folder).glob("*")]
+    numbers = [name.split(".")[0].split("_")[0] for name in names]
+    return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1

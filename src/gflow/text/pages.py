@@ -117,8 +117,14 @@ def status_page(status: Mapping[str, Any]) -> str:
             ("Jobs", f"{status['running']} running, {status['waiting']} waiting"),
             ("Socket", status["socket"]),
             ("Data", status["data"]),
+            ("Database", status["database"] + _elsewhere(status)),
         ]
     )
+
+
+def _elsewhere(status: Mapping[str, Any]) -> str:
+    beside = str(status["database"]).startswith(str(status["data"]) + "/")
+    return "" if beside else " (the data folder is on a network file system)"
 
 
 def facts(lines: Sequence[tuple[str, str]]) -> str:

@@ -49,6 +49,7 @@ async def status(request: Request) -> Response:
         "waiting": len(state.jobs) - running,
         "socket": str(context.settings.socket),
         "data": str(context.settings.data),
+        "database": str(context.settings.database),
     }
     return answer(request, lambda: data, lambda: status_page(data))
 
