@@ -155,6 +155,7 @@ STATUS = {
     "read_only": "",
     "socket": "/s",
     "data": "/d",
+    "database": "/d/gflow.db",
 }
 
 
@@ -169,6 +170,7 @@ def test_the_status_of_a_daemon():
         "Jobs: 1 running, 2 waiting\n"
         "Socket: /s\n"
         "Data: /d\n"
+        "Database: /d/gflow.db\n"
     )
 
 
@@ -176,3 +178,8 @@ def test_trouble_and_pretence_are_said():
     page = status_page(STATUS | {"read_only": "disk full", "gpu_simulated": True})
     assert "Status: Running, read-only: disk full\n" in page
     assert "GPUs: 4 (3 free), simulated\n" in page
+
+
+def test_a_database_on_another_disk_is_said():
+    page = status_page(STATUS | {"database": "/var/tmp/gflow-0/x/gflow.db"})
+    assert "Database: /var/tmp/gflow-0/x/gflow.db (the data folder is on a network file system)\n" in page
