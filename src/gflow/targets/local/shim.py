@@ -70,11 +70,16 @@ class Shim:
     # ------------------------------------------------------------ orders
 
     def next_order(self) -> Order | None:
-        """The next job, or None when there will be none. Prepares for it if it takes a while."""
+        """The next job, or None when there will be none.
+
+        On busy cores a child is forked for it beforehand. On quiet ones a spawn is quicker.
+        """
+        if not self.orders:
+            self.wait(PREPARE_AFTER_S)
+        if not self.orders and not self.launcher.is_prepared and machine_is_busy():
+            self.launcher.prepare()
         while not self.orders and self.connected:
-            self.wait(None if self.launcher.is_prepared else PREPARE_AFTER_S)
-            if not self.orders and self.connected and not self.launcher.is_prepared:
-                self.launcher.prepare()
+            self.wait(None)
         return self.orders.pop(0) if self.orders else None
 
     def wait(self, timeout_s: float | None) -> set[int]:
@@ -175,6 +180,13 @@ def _could_not_start(order: Order, problem: str, missing: bool) -> End:
     except OSError:  # the log itself is what is missing; the reason below still says it
         problem = f"no log at {order['log']}: {problem}"
     return End(127 if missing else 126, None, f"StartFailed: {problem}", 0, 0)
+
+
+def machine_is_busy() -> bool:
+    """Whether more processes want to run, at this moment, than there are cores."""
+    with open("/proc/loadavg") as file:
+        running = int(file.read().split()[3].split("/")[0])
+    return running > (os.cpu_count() or 1)
 
 
 def _noted(_number: int, _frame: object) -> None:
