@@ -1,0 +1,312 @@
+"""A second opinion on every decision, from the effects alone and by other means than the engine's.
+
+The ledger books what the engine says it starts and stops, and holds each of these against
+plain rules: no tables that could be stale, no queue, no grouping; it counts everything anew.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gflow.core.effects import Effect, Save, Start, Stop, Warn
+from gflow.core.events import (
+    Cancel,
+    Event,
+    Exited,
+    GpusSeen,
+    Hold,
+    LeasesSeen,
+    Release,
+    Restrict,
+    Tick,
+    Update,
+)
+from gflow.core.ids import JobKey, job_key, label, number_of, task_of
+from gflow.core.model import Gpu, Job, JobState, Moment, Shape, Spec
+from gflow.core.state import State
+
+MEMORY_SLACK = 1.02
+
+
+class Run(NamedTuple):
+    """An attempt that lives."""
+
+    attempt: int
+    shape: Shape
+    gpu_ids: tuple[int, ...]
+    started_boot: float
+
+
+class Limit(NamedTuple):
+    """How long a job may run, and how it is warned before."""
+
+    seconds: int
+    signal: int
+    before: int
+
+
+class Ledger:
+    """What runs, what ended, what people said; filled from events and effects only."""
+
+    def __init__(self, cpus: int, memory_mib: int) -> None:
+        self.cpus = cpus
+        self.memory_mib = memory_mib
+        self.gpus: dict[int, Gpu] = {}
+        self.allowed: set[int] | None = None
+        self.foreign: set[int] = set()
+        self.runs: dict[JobKey, Run] = {}
+        self.attempts: dict[JobKey, int] = {}
+        self.stopping: set[JobKey] = set()
+        # Running jobs that were warned, and the limit they were warned of.
+        self.warned: dict[JobKey, Limit] = {}
+        self.outcomes: dict[JobKey, JobState] = {}
+        self.held: set[JobKey] = set()
+        self.cancelled: set[JobKey] = set()
+
+    def copy(self) -> Ledger:
+        other = Ledger(self.cpus, self.memory_mib)
+        for name, value in vars(self).items():
+            setattr(other, name, value.copy() if hasattr(value, "copy") else value)
+        return other
+
+    # ------------------------------------------------------------ booking
+
+    def take(self, event: Event, effects: list[Effect], state: State, records: set[JobKey]) -> None:
+        """One step that was taken: book it, and hold every start and stop against the rules.
+
+        `records`: what the event was about, from before the step (`records_of`).
+        """
+        self._hear(event, state, records)
+        if isinstance(event, Tick):
+            self._check_limits(event.at, effects, state)
+        ended = set()
+        started = []
+        for effect in effects:
+            if isinstance(effect, Save):
+                self._saved(effect.job, ended)
+            elif isinstance(effect, Start):
+                started.append(self._started(effect, event.at, state))
+            elif isinstance(effect, Stop):
+                assert self.runs[effect.key].attempt == effect.attempt, f"{label(effect.key)} is not running"
+                self.stopping.add(effect.key)
+        self._check_order(started, state)
+
+    def _hear(self, event: Event, state: State, records: set[JobKey]) -> None:
+        match event:
+            case Exited(key=key, attempt=attempt):
+                if key in self.runs and self.runs[key].attempt == attempt:
+                    del self.runs[key]
+                    self.stopping.discard(key)
+                    self.warned.pop(key, None)
+            case Update():
+                # Another limit has another warning.
+                changed = {k for k in self.warned if self.warned[k] != _limit(state.jobs[k].spec)}
+                self.warned = {k: limit for k, limit in self.warned.items() if k not in changed}
+            case GpusSeen(gpus=gpus):
+                self.gpus = {gpu.index: gpu for gpu in gpus}
+            case LeasesSeen(foreign=foreign):
+                self.foreign = set(foreign)
+            case Restrict(allowed=allowed):
+                self.allowed = None if allowed is None else set(allowed)
+            case Hold():
+                self.held |= records
+            case Release():
+                self.held -= records
+            case Cancel(keys=keys):
+                self.cancelled |= {key for key in keys if number_of(key) < state.next_number}
+
+    def _saved(self, job: Job, ended: set[JobKey]) -> None:
+        if job.key in ended:
+            return
+        assert job.key not in self.outcomes, f"job {job.label} was final and is changed"
+        if job.is_final:
+            ended.add(job.key)
+            self.outcomes[job.key] = job.state
+            assert job.key not in self.runs, f"job {job.label} is over and its processes live"
+        if job.state is JobState.HOLD:
+            self.held.add(job.key)
+
+    def _started(self, effect: Start, at: Moment, state: State) -> Job:
+        job = state.jobs[effect.key]
+        name, spec, shape = job.label, job.spec, job.spec.shape
+        assert job.state is JobState.RUNNING, f"{name} starts and is {job.state.value}"
+        assert job.attempt == effect.attempt == self.attempts.get(job.key, 0) + 1, f"{name} starts twice"
+        assert job.key not in self.runs, f"{name} starts while it runs"
+        self._check_allowed(job, at)
+        self._check_cap(spec, state, name)
+        chosen = job.gpu_ids
+        assert len(set(chosen)) == len(chosen) == shape.gpus, f"{name} has the wrong number of GPUs"
+        for index in chosen:
+            assert self._has_room(index, shape), f"{name} starts on GPU {index}, which it may not have"
+        self.attempts[job.key] = effect.attempt
+        self.runs[job.key] = Run(effect.attempt, shape, chosen, at.boot)
+        cpus, memory = self._used()
+        assert cpus <= self.cpus and memory <= self.memory_mib, f"{name} starts on a full machine"
+        return job
+
+    # ------------------------------------------------------------ rules
+
+    def _check_allowed(self, job: Job, at: Moment) -> None:
+        """Nothing a person said forbids this start."""
+        name, array = job.label, job_key(job.number)
+        assert job.key not in self.held, f"{name} starts and is held"
+        assert job.attempt > 1 or array not in self.held, f"{name} starts and its array is held"
+        assert not {job.key, array} & self.cancelled, f"{name} starts and was cancelled"
+        assert job.spec.begin_at <= at.wall, f"{name} starts {job.spec.begin_at - at.wall} s too early"
+        assert self.is_met(job.spec), f"{name} starts and its dependencies are not met"
+
+    def is_met(self, spec: Spec) -> bool:
+        """Whether the parents allow a start."""
+        every = all(self.outcomes.get(key) is JobState.FINISHED for key in spec.depends_on)
+        some = any(self.outcomes.get(key) is JobState.FINISHED for key in spec.depends_any)
+        return every and (some or not spec.depends_any)
+
+    def is_vain(self, spec: Spec) -> bool:
+        """Whether the parents can never allow a start. (Tasks that never start are not counted.)"""
+        ends = [self.outcomes.get(key) for key in spec.depends_any]
+        nobody = bool(ends) and None not in ends and JobState.FINISHED not in ends
+        return nobody or any(
+            self.outcomes.get(key, JobState.FINISHED) is not JobState.FINISHED for key in spec.depends_on
+        )
+
+    def _check_cap(self, spec: Spec, state: State, name: str) -> None:
+        assert not self._is_capped(spec, state), f"{name} starts beyond its group's cap"
+
+    def _is_capped(self, spec: Spec, state: State) -> bool:
+        if not spec.max_concurrent:
+            return False
+        beside = sum(state.jobs[key].spec.group == spec.group for key in self.runs)
+        return beside >= spec.max_concurrent
+
+    def _has_room(self, index: int, shape: Shape) -> bool:
+        """Whether a job of this shape may have this GPU beside those that have it."""
+        gpu = self.gpus.get(index)
+        usable = self.gpus.keys() - self.foreign if self.allowed is None else self.allowed - self.foreign
+        if gpu is None or index not in usable:
+            return False
+        most = gpu.memory_mib * MEMORY_SLACK
+        if shape.gpu_type.lower() not in gpu.model.lower() or shape.gpu_memory_mib > most:
+            return False
+        beside = [run.shape for run in self.runs.values() if index in run.gpu_ids]
+        if not shape.shared:
+            return not beside
+        together = sum(other.gpu_memory_mib for other in beside) + shape.gpu_memory_mib
+        return all(other.shared for other in beside) and together <= most
+
+    def _used(self) -> tuple[int, int]:
+        shapes = [run.shape for run in self.runs.values()]
+        return sum(shape.cpus for shape in shapes), sum(shape.memory_mib for shape in shapes)
+
+    def _fits(self, shape: Shape) -> bool:
+        cpus, memory = self._used()
+        if cpus + shape.cpus > self.cpus or memory + shape.memory_mib > self.memory_mib:
+            return False
+        return sum(self._has_room(index, shape) for index in self.gpus) >= shape.gpus
+
+    def _check_limits(self, at: Moment, effects: list[Effect], state: State) -> None:
+        """A look at the clock stops exactly the jobs whose time is up on the boot clock, and warns before."""
+        over, nearly = [], []
+        for key, run in self.runs.items():
+            limit = _limit(state.jobs[key].spec)
+            if not limit.seconds or key in self.stopping:
+                continue
+            end = run.started_boot + limit.seconds
+            if end <= at.boot:
+                over.append(key)
+            if limit.signal and end - limit.before <= at.boot and key not in self.warned:
+                nearly.append(key)
+                self.warned[key] = limit
+        stopped = sorted(effect.key for effect in effects if isinstance(effect, Stop))
+        assert stopped == sorted(over), f"limits: stopped {stopped}, over {over}"
+        warned = sorted(effect.key for effect in effects if isinstance(effect, Warn))
+        assert warned == sorted(nearly), f"limits: warned {warned}, nearly over {nearly}"
+
+    def _check_order(self, started: list[Job], state: State) -> None:
+        """Nobody starts while the same thing with a higher priority waits and could have."""
+        if not started:
+            return
+        for group in state.ready.groups.values():
+            key = group.key
+            for job in started:
+                passed = key.shape == job.spec.shape and key.priority > job.spec.priority
+                assert not passed or key.max_concurrent, f"{job.label} starts before {group.members}"
+
+    # ------------------------------------------------------------ after every step
+
+    def check(self, state: State, event: Event) -> None:
+        """Everything that waits, waits for a reason that is true."""
+        assert state.free_cpus >= 0 and state.free_memory_mib >= 0, "the machine is overbooked"
+        alive = {k for k, job in state.jobs.items() if job.state is JobState.RUNNING and not job.is_array}
+        assert alive == self.runs.keys(), "what runs is not what was started"
+        ready = {key for group in state.ready.groups.values() for key in group.members}
+        fits: dict[tuple[object, ...], bool] = {}
+        for job in state.jobs.values():
+            if job.state is JobState.QUEUED:
+                self._check_waiting(job, state, event)
+                if job.key in ready and job.spec.begin_at <= event.at.wall:
+                    assert not self._could_start(job, state, fits), f"{job.label} could start and does not"
+            if job.state is not JobState.RUNNING:
+                vain = self.is_vain(job.spec) and not job.spec.no_auto_cancel
+                assert not vain, f"{job.label} waits in vain"
+
+    def _check_waiting(self, job: Job, state: State, event: Event) -> None:
+        met = self.is_met(job.spec)
+        assert met == (job.key not in state.waits), f"{job.label} is wrong about its parents"
+        if met and isinstance(event, Tick):
+            late = job.spec.begin_at > event.at.wall
+            assert late == (job.key in state.later), f"{job.label} is wrong about its begin time"
+
+    def _could_start(self, job: Job, state: State, known: dict[tuple[object, ...], bool]) -> bool:
+        """Whether nothing but the engine keeps this job from starting. `known`: answers of this step."""
+        spec = job.spec
+        kind = (spec.shape, spec.group, spec.max_concurrent)
+        if kind not in known:
+            known[kind] = not self._is_capped(spec, state) and self._fits(spec.shape)
+        return known[kind]
+
+
+def _limit(spec: Spec) -> Limit:
+    return Limit(spec.time_limit_s, *spec.warning)
+
+
+def records_of(event: Event, state: State) -> set[JobKey]:
+    """What an event is about, before it: what people do to a waiting task, they do to its array."""
+    return {
+        job_key(number_of(key)) if task_of(key) is not None and key not in state.jobs else key
+        for key in getattr(event, "keys", ())
+    }
+
+
+def find_cycle(state: State) -> list[str] | None:
+    """Jobs that wait for each other in a circle, so that none of them ever starts."""
+    # A job's start waits for its parents' ends; its end, for its start; an array's, for its tasks' too.
+    done: set[tuple[str, JobKey]] = set()
+    for key in state.waits:
+        path: list[tuple[str, JobKey]] = []
+        if _leads_to_itself(state, ("start", key), path, done):
+            return [f"{what} of {label(job)}" for what, job in path]
+    return None
+
+
+def _leads_to_itself(
+    state: State, node: tuple[str, JobKey], path: list[tuple[str, JobKey]], done: set[tuple[str, JobKey]]
+) -> bool:
+    if node in path:
+        return True
+    if node in done:
+        return False
+    path.append(node)
+    if any(_leads_to_itself(state, after, path, done) for after in _waits_for(state, node)):
+        return True
+    done.add(path.pop())
+    return False
+
+
+def _waits_for(state: State, node: tuple[str, JobKey]) -> list[tuple[str, JobKey]]:
+    what, key = node
+    if what == "start":
+        wait = state.waits.get(key)
+        return [("end", parent) for parent in sorted(wait.parents)] if wait else []
+    if key not in state.jobs:
+        return [("start", job_key(number_of(key)))]  # a task that waits in its array
+    return [("start", key), *(("end", task) for task in sorted(state.tasks.get(key, ())))]

@@ -1,0 +1,372 @@
+"""What can happen to a daemon, made of dice: people, jobs that end, clocks, GPUs, power."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gflow.core.events import (
+    Cancel,
+    Event,
+    Exited,
+    GpusSeen,
+    Hold,
+    LeasesSeen,
+    Release,
+    Restrict,
+    Submit,
+    Tick,
+    Update,
+)
+from gflow.core.ids import JobKey, job_key, number_of
+from gflow.core.model import Job, JobState, Spec
+from gflow.testing import spec
+from gflow.testing.builders import USERS
+from gflow.testing.clock import DAY_S
+from tests.property.dice import Dice
+from tests.property.world import POOL, World
+
+UIDS = (1001, 1002)
+MOST_ACTIVE = 60
+ARRAYS = ("0-3", "7", "1-5:2", "0-6:3", "1,3,5-7", "0-1", "0-6:2,1-5:2", "0-30")
+SECONDS = (0.0, 0.0, 0.5, 1.0, 30.0)
+GPU_COUNTS = (1, 1, 2, 3, 4, 6, 9)
+GPU_MEMORY = (10 << 10, 24 << 10, 40 << 10, 80 << 10, 200 << 10)
+Fields = dict[str, Any]
+
+
+# ---------------------------------------------------------------- who and which
+
+
+def some_key(world: World, dice: Dice) -> JobKey:
+    """A job that is or was, a task that waits or ran, sometimes nothing at all."""
+    kind = dice.below(10)
+    active = list(world.state.jobs)
+    if kind < 5 and active:
+        return dice.pick(active)
+    if kind < 8 and active:
+        key = dice.pick(active)
+        tasks = sorted(world.arrays.get(number_of(key), ()))
+        return job_key(number_of(key), dice.pick(tasks)) if tasks else key
+    latest = world.state.next_number
+    number = max(0, latest - dice.below(40)) if kind < 9 else latest + dice.below(3)
+    return job_key(number, dice.below(8) if dice.chance(30) else None)
+
+
+def some_keys(world: World, dice: Dice) -> tuple[JobKey, ...]:
+    return tuple(some_key(world, dice) for _ in range(1 + dice.pick((0, 0, 0, 1, 2))))
+
+
+def owner_of(world: World, keys: tuple[JobKey, ...], dice: Dice) -> int:
+    """Who asks: mostly somebody who may."""
+    job = world.state.jobs.get(keys[0]) or world.state.array_with(keys[0])
+    return dice.pick((job.uid if job else 1001, 0, *UIDS)) if dice.chance(30) else job.uid if job else 1001
+
+
+def outcomes_of(world: World, keys: set[JobKey]) -> dict[JobKey, JobState]:
+    """As the daemon does: what the engine has forgotten is asked of the store."""
+    return world.store.outcomes(sorted(key for key in keys if not world.state.is_active(key)))
+
+
+# ---------------------------------------------------------------- submit
+
+
+def _gpus(world: World, dice: Dice) -> Fields:
+    fields: Fields = {"gpus": dice.pick(GPU_COUNTS)}
+    if dice.chance(40):
+        fields["gpu_memory_mib"] = dice.pick(GPU_MEMORY)
+        fields["shared"] = dice.chance(70)
+    if dice.chance(15):
+        fields["gpu_type"] = dice.pick(("a100", "RTX", "H100"))
+    return fields
+
+
+def _depends(world: World, dice: Dice) -> Fields:
+    return {"depends_on": some_keys(world, dice), "no_auto_cancel": dice.chance(30)}
+
+
+def _depends_any(world: World, dice: Dice) -> Fields:
+    return {"depends_any": some_keys(world, dice), "no_auto_cancel": dice.chance(30)}
+
+
+def _begin(world: World, dice: Dice) -> Fields:
+    return {"begin_at": world.clock.wall + dice.pick((30.0, 5.0, 3600.0, DAY_S + 7, -100.0))}
+
+
+WISHES: tuple[Callable[[World, Dice], Fields], ...] = (
+    _gpus,
+    _gpus,
+    _gpus,
+    lambda world, dice: {"cpus": dice.below(5)},
+    lambda world, dice: {"memory_mib": dice.pick((8 << 10, 30 << 10, 64 << 10, 65 << 10))},
+    lambda world, dice: {"priority": dice.pick((0, 50, 255))},
+    lambda world, dice: {"array": dice.pick(ARRAYS)},
+    lambda world, dice: {"array": dice.pick(ARRAYS), "max_concurrent": 1 + dice.below(3)},
+    lambda world, dice: {"max_concurrent": 1 + dice.below(3)},
+    _depends,
+    _depends,
+    _depends_any,
+    _begin,
+    lambda world, dice: {"hold": True},
+    lambda world, dice: {"max_retries": 1 + dice.below(2)},
+    lambda world, dice: {"requeue": True},
+    lambda world, dice: {"time_limit_s": dice.pick((10, 60, 3600, 2 * int(DAY_S)))},
+    lambda world, dice: {"time_limit_s": dice.pick((60, 3600)), "warning": (10, dice.pick((5, 30, 100)))},
+    lambda world, dice: {"allow_unsatisfiable": True},
+)
+
+
+def some_spec(world: World, dice: Dice) -> Spec:
+    fields: Fields = {}
+    for _ in range(dice.below(5)):
+        fields |= dice.pick(WISHES)(world, dice)
+    return spec(**fields)
+
+
+def a_submission(world: World, dice: Dice) -> Event:
+    """1 to 4 specs; those with a cap of their own are a group, as the daemon makes it."""
+    group = world.state.next_number
+    specs = []
+    for _ in range(1 + dice.pick((0, 0, 1, 3))):
+        made = some_spec(world, dice)
+        if made.max_concurrent and not made.array:
+            made = msgspec.structs.replace(made, group=group)
+        specs += [made] * dice.pick((1, 1, 2))
+    specs = specs[:4]
+    outcomes = outcomes_of(world, {key for made in specs for key in made.parents})
+    uid = dice.pick(UIDS)
+    return Submit(at=world.clock.now(), uid=uid, user=USERS[uid], specs=tuple(specs), outcomes=outcomes)
+
+
+def submit(world: World, dice: Dice) -> None:
+    if len(world.state.jobs) > MOST_ACTIVE:
+        oldest = tuple(sorted(world.state.jobs)[:20])
+        world.apply(Cancel(at=world.clock.now(), uid=0, keys=oldest, now=True))
+    else:
+        world.apply(a_submission(world, dice))
+
+
+# ---------------------------------------------------------------- jobs end
+
+
+def an_exit(world: World, dice: Dice) -> Event:
+    """Mostly of a job that runs; sometimes of an attempt long over, or of nobody."""
+    running = list(world.ledger.runs)
+    stray = dice.chance(8) or not running
+    key = some_key(world, dice) if stray else dice.pick(running)
+    job = world.state.jobs.get(key)
+    attempt = max(0, (job.attempt if job else 1) - (dice.below(3) if stray else 0))
+    kind = dice.below(12)
+    code, signal, problem = 0, None, ""
+    if kind in (6, 7):
+        code = dice.pick((1, 2, 75, 255))
+    elif kind in (8, 9):
+        code = 75
+    elif kind == 10:
+        code, signal = None, dice.pick((9, 15))
+    elif kind == 11:
+        code, problem = None, dice.pick(("Lost", "Reboot", "CannotStart", "Leased"))
+    return Exited(at=world.clock.now(), key=key, attempt=attempt, code=code, signal=signal, problem=problem)
+
+
+def exit_(world: World, dice: Dice) -> None:
+    world.apply(an_exit(world, dice))
+
+
+def spin(world: World, dice: Dice) -> None:
+    """A job that wants to be queued again and again: five quick ends and it is held."""
+    eager = [key for key in world.ledger.runs if world.state.jobs[key].spec.requeue]
+    if not eager:
+        return
+    key = dice.pick(eager)
+    for _ in range(6):
+        run = world.ledger.runs.get(key)
+        if run is not None:
+            world.clock.advance(dice.pick((1.0, 1.0, 1.0, 70.0)))
+            world.apply(Exited(at=world.clock.now(), key=key, attempt=run.attempt, code=75))
+
+
+# ---------------------------------------------------------------- people change their minds
+
+
+def a_cancel(world: World, dice: Dice) -> Event:
+    keys = some_keys(world, dice)
+    return Cancel(at=world.clock.now(), uid=owner_of(world, keys, dice), keys=keys, now=dice.chance(30))
+
+
+def a_hold(world: World, dice: Dice) -> Event:
+    keys = some_keys(world, dice)
+    return Hold(at=world.clock.now(), uid=owner_of(world, keys, dice), keys=keys)
+
+
+def a_release(world: World, dice: Dice) -> Event:
+    held = [key for key, job in world.state.jobs.items() if job.state is JobState.HOLD]
+    keys = (dice.pick(held),) if held and not dice.chance(30) else some_keys(world, dice)
+    begin_at = _begin(world, dice)["begin_at"] if dice.chance(30) else None
+    return Release(at=world.clock.now(), uid=owner_of(world, keys, dice), keys=keys, begin_at=begin_at)
+
+
+CHANGES: tuple[Callable[[World, Dice], Fields], ...] = (
+    lambda world, dice: {"priority": dice.pick((10, 0, 50, 255))},
+    lambda world, dice: {"gpus": dice.below(4)},
+    lambda world, dice: {"time_limit_s": dice.pick((10, 60, 3600, 0))},
+    lambda world, dice: {"warning": (12, dice.pick((30, 5)))},
+    lambda world, dice: {"max_concurrent": 1 + dice.below(3)},
+    lambda world, dice: {"depends_on": some_keys(world, dice)},
+    lambda world, dice: {"depends_any": some_keys(world, dice)},
+    lambda world, dice: {"depends_on": ()},
+    lambda world, dice: {"no_auto_cancel": dice.chance(50)},
+    lambda world, dice: {"max_retries": dice.below(3)},
+    lambda world, dice: {"requeue": dice.chance(50)},
+    lambda world, dice: {"cpus": dice.below(8)},
+    lambda world, dice: {"memory_mib": dice.pick((8 << 10, 65 << 10))},
+    _begin,
+)
+
+
+def an_update(world: World, dice: Dice) -> Event:
+    keys = some_keys(world, dice)
+    fields: Fields = {}
+    for _ in range(1 + dice.chance(30)):
+        fields |= dice.pick(CHANGES)(world, dice)
+    jobs: list[Job | None] = [world.state.jobs.get(key) or world.state.array_with(key) for key in keys]
+    parents = {key for job in jobs if job for key in msgspec.structs.replace(job.spec, **fields).parents}
+    return Update(
+        at=world.clock.now(),
+        uid=owner_of(world, keys, dice),
+        keys=keys,
+        fields=fields,
+        outcomes=outcomes_of(world, parents),
+    )
+
+
+def cancel(world: World, dice: Dice) -> None:
+    world.apply(a_cancel(world, dice))
+
+
+def hold(world: World, dice: Dice) -> None:
+    world.apply(a_hold(world, dice))
+
+
+def release(world: World, dice: Dice) -> None:
+    world.apply(a_release(world, dice))
+
+
+def update(world: World, dice: Dice) -> None:
+    world.apply(an_update(world, dice))
+
+
+# ---------------------------------------------------------------- clocks
+
+
+def tick(world: World, dice: Dice) -> None:
+    """An alarm rings; mostly the one that is due next."""
+    due = [
+        moment
+        for moment in (
+            _ahead(world.state.next_limit(), world.clock.boot),
+            _ahead(world.state.next_warning(), world.clock.boot),
+            _ahead(world.state.next_begin(), world.clock.wall),
+        )
+        if moment is not None
+    ]
+    world.clock.advance(min(due) if due and dice.chance(60) else dice.pick((1.0, 0.0, 59.0, 600.0)))
+    world.apply(Tick(at=world.clock.now()))
+
+
+def _ahead(due: float | None, now: float) -> float | None:
+    return None if due is None else max(0.0, due - now)
+
+
+def suspend(world: World, dice: Dice) -> None:
+    """The machine sleeps: both clocks have gone on when it wakes."""
+    world.clock.advance(dice.pick((3600.0, 60.0, 2 * DAY_S)))
+    _maybe_tick(world, dice)
+
+
+def set_clock(world: World, dice: Dice) -> None:
+    """Somebody sets the wall clock; the kernel tells us if a begin time is awaited."""
+    world.clock.set_wall(dice.pick((DAY_S, -DAY_S, 3600.0, -3600.0)))
+    _maybe_tick(world, dice)
+
+
+def _maybe_tick(world: World, dice: Dice) -> None:
+    if dice.chance(60):
+        world.apply(Tick(at=world.clock.now()))
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def restrict(world: World, dice: Dice) -> None:
+    choice = dice.below(64 * 2)
+    allowed = tuple(index for index in range(7 if choice > 120 else 6) if choice >> index & 1)
+    event = Restrict(at=world.clock.now(), uid=0, allowed=None if dice.chance(50) else allowed)
+    world.apply(event)
+
+
+def see_gpus(world: World, dice: Dice) -> None:
+    """GPUs vanish and come back; those that are there are as they were."""
+    present = dice.below(64) if dice.chance(50) else 63
+    gpus = tuple(gpu for gpu in POOL if present >> gpu.index & 1)
+    world.apply(GpusSeen(at=world.clock.now(), gpus=gpus))
+
+
+def see_leases(world: World, dice: Dice) -> None:
+    """Another person's daemon takes GPUs and gives them back."""
+    taken = dice.below(64) if dice.chance(50) else 0
+    foreign = {index: "eve" for index in range(6) if taken >> index & 1}
+    world.apply(LeasesSeen(at=world.clock.now(), foreign=foreign))
+
+
+def restart(world: World, dice: Dice) -> None:
+    world.restart()
+
+
+def reboot(world: World, dice: Dice) -> None:
+    """The power fails: the boot clock starts anew and nothing that ran is left."""
+    world.restart()
+    world.clock.reboot(dice.pick((60.0, 3600.0)))
+    for key, run in sorted(world.ledger.runs.items()):
+        exited = Exited(at=world.clock.now(), key=key, attempt=run.attempt, code=None, problem="Reboot")
+        # What a round starts while the ends come in is of the new boot, and lives.
+        if run.started_boot > world.clock.boot:
+            world.apply(exited)
+    world.commit()
+
+
+def lose_turn(world: World, dice: Dice) -> None:
+    made = [dice.pick(PEOPLE)(world, dice) for _ in range(1 + dice.below(3))]
+    world.lose_turn(made)
+
+
+PEOPLE = (a_submission, a_cancel, a_hold, a_release, an_update, an_exit)
+OPERATIONS: tuple[tuple[int, Callable[[World, Dice], None]], ...] = (
+    (28, submit),
+    (30, exit_),
+    (1, spin),
+    (6, cancel),
+    (4, hold),
+    (5, release),
+    (9, update),
+    (7, tick),
+    (2, suspend),
+    (2, set_clock),
+    (1, restrict),
+    (1, see_gpus),
+    (1, see_leases),
+    (3, restart),
+    (1, reboot),
+    (1, lose_turn),
+)
+_WEIGHTED = [operation for weight, operation in OPERATIONS for _ in range(weight)]
+
+
+def act(world: World, dice: Dice, operation: Callable[[World, Dice], None] | None = None) -> None:
+    """One operation (any, unless it is said), some time after the one before; perhaps in the same turn."""
+    world.clock.advance(dice.pick(SECONDS))
+    (operation or dice.pick(_WEIGHTED))(world, dice)
+    if not dice.chance(30):
+        world.commit()

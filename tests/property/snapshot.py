@@ -1,0 +1,53 @@
+"""All that a state knows, in one comparable form: what a restart must bring back exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gflow.core.state import State
+
+
+def snapshot(state: State) -> dict[str, Any]:
+    """For comparing at once: it shares what the state goes on changing.
+
+    Lazy heaps are compared by what they answer, everything else by content.
+    """
+    return {
+        "jobs": state.jobs,
+        "ready": {key: (group.head(), group.members) for key, group in state.ready.groups.items()},
+        "ready size": len(state.ready),
+        "waits": {
+            key: (wait.unmet, wait.any_of, wait.broken is not None) for key, wait in state.waits.items()
+        },
+        "later": state.later,
+        "children": state.children,
+        "tasks": state.tasks,
+        "holders": state.holders,
+        "idle": state.idle,
+        "open": state.open,
+        "free": (state.free_cpus, state.free_memory_mib),
+        "groups": state.group_running,
+        "recent": {uid: list(keys) for uid, keys in state.recent.items()},
+        "next number": state.next_number,
+        "allowed": state.allowed,
+        "foreign": state.foreign,
+        "gpus": state.gpus,
+        "next limit": state.next_limit(),
+        "next warning": state.next_warning(),
+        "next begin": state.next_begin(),
+    }
+
+
+def assert_same(one: State, other: State, what: str) -> None:
+    """Equal in every respect; the message names those that differ."""
+    first, second = snapshot(one), snapshot(other)
+    different = {
+        name: _only_different(first[name], second[name]) for name in first if first[name] != second[name]
+    }
+    assert not different, f"{what}: {different}"
+
+
+def _only_different(one: Any, other: Any) -> Any:
+    if not isinstance(one, dict):
+        return one, other
+    return {key: (one.get(key), other.get(key)) for key in {**one, **other} if one.get(key) != other.get(key)}

@@ -1,0 +1,89 @@
+"""Whatever happens, in whatever order, the engine's laws hold.
+
+The rules of the machine are the operations of `operations`; what must hold is in `world` and
+`ledger`. `GFLOW_SEED=7 pytest tests/property` looks elsewhere than the default run does; a
+million steps are `python -m tests.property.fuzz --steps 1000000`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+
+from gflow.store.sqlite import SqliteStore
+from tests.property import operations
+from tests.property.dice import Drawn
+from tests.property.fuzz import run_world
+from tests.property.world import World
+
+SEED = int(os.environ.get("GFLOW_SEED", "0"))
+# Four parts, so that as many cores can share them.
+PARTS = 4
+STEPS = 20_000
+EXAMPLE_STEPS = 60
+SETTINGS = settings(
+    max_examples=STEPS // PARTS // EXAMPLE_STEPS + 10,
+    stateful_step_count=EXAMPLE_STEPS,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """The world, with hypothesis throwing the dice."""
+
+    taken = Counter[str]()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+
+    def teardown(self) -> None:
+        self.world.restart()
+
+
+def _rule_of(operation):
+    @rule(data=st.data())
+    def step(self: EngineMachine, data: st.DataObject) -> None:
+        type(self).taken[operation.__name__] += 1
+        operations.act(self.world, Drawn(data), operation)
+
+    step.__name__ = operation.__name__
+    return step
+
+
+# What happens often has several rules. The first in the alphabet, `submit`, needs fewer: hypothesis
+# comes back to it by itself.
+for _place, (_weight, _operation) in enumerate(operations.OPERATIONS):
+    for _copy in range((_weight + 1) // (2 if _place else 4)):
+        setattr(EngineMachine, f"do_{_place:02}_{_operation.__name__}_{_copy}", _rule_of(_operation))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_laws_hold_whatever_happens(part):
+    machine = seed(SEED * PARTS + part)(type("Machine", (EngineMachine,), {"taken": Counter()}))
+    run_state_machine_as_test(machine, settings=SETTINGS)
+    assert machine.taken.total() >= STEPS // PARTS
+    assert len(machine.taken) == len(operations.OPERATIONS), f"something never happened: {machine.taken}"
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_laws_hold_in_long_runs(number):
+    world = run_world(SEED, number, 1500)
+    assert world.refusals > 50 and world.restarts > 10, "the world was too quiet"
+
+
+def test_the_disk_remembers_what_memory_does(tmp_path):
+    disk = SqliteStore(tmp_path / "gflow.db")
+    world = run_world(SEED, 100, 1500, disk)
+    disk.close()
+    again = SqliteStore(tmp_path / "gflow.db")
+    assert again.load() == world.store.load()
+    again.close()

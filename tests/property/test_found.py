@@ -1,0 +1,159 @@
+"""What the search has found once, each as the shortest story that shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gflow.core.events import Cancel, Exited, GpusSeen, Release, Tick, Update
+from gflow.core.ids import JobKey, job_key, label, parse_label
+from gflow.core.model import JobState
+from gflow.testing import spec, submit
+from tests.property.world import CPUS, World
+
+
+class Story(World):
+    """A world in which events are written in one line. Every one of them is held against the laws."""
+
+    def submit(self, *specs: Any) -> None:
+        outcomes = self.store.outcomes([key for made in specs for key in made.parents])
+        assert self.apply(submit(self.clock, *specs, outcomes=outcomes))
+
+    def end(self, *names: str, code: int | None = 0, problem: str = "") -> None:
+        for name in names:
+            attempt = self.state.jobs[key(name)].attempt
+            self.apply(
+                Exited(at=self.clock.now(), key=key(name), attempt=attempt, code=code, problem=problem)
+            )
+
+    def cancel(self, *names: str) -> None:
+        assert self.apply(Cancel(at=self.clock.now(), uid=0, keys=tuple(map(key, names))))
+
+    def update(self, *names: str, **fields: Any) -> bool:
+        keys = tuple(map(key, names))
+        return self.apply(Update(at=self.clock.now(), uid=0, keys=keys, fields=fields, outcomes={}))
+
+    def running(self) -> list[str]:
+        return [label(each) for each in sorted(self.ledger.runs)]
+
+    def ended(self, name: str) -> JobState | None:
+        return self.ledger.outcomes.get(key(name))
+
+
+def key(name: str) -> JobKey:
+    found = parse_label(name)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def test_the_end_of_a_whole_array_is_nobodys_end(story):
+    """It gave back CPU slots that the array's record never had."""
+    story.submit(spec(array="0-1"))
+    story.apply(Exited(at=story.clock.now(), key=key("1"), attempt=1, code=0))
+    assert story.running() == ["1_0", "1_1"]
+    assert story.state.free_cpus == CPUS - 2
+
+
+def test_a_cancelled_job_does_not_come_back_from_its_time_limit(story):
+    """Over its limit and asked to be requeued, it ignored the cancel and started again."""
+    story.submit(spec(time_limit_s=10, requeue=True))
+    story.clock.advance(10)
+    story.apply(Tick(at=story.clock.now()))
+    story.cancel("1")
+    story.end("1", code=75)
+    assert story.ended("1") is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_waits_in_a_cancelled_array_is_over_at_once(story, keep):
+    """Whoever depended on such a task waited for a job that was not there, and a restart disagreed."""
+    story.submit(spec(array="0-9"))
+    story.submit(spec(depends_on=(key("1_9"),), no_auto_cancel=keep))
+    story.cancel("1")
+    assert story.ended("2") is (None if keep else JobState.CANCELLED)
+    story.restart()
+    story.submit(spec(depends_any=(key("1_9"),), no_auto_cancel=True))
+    story.restart()
+    story.end(*story.running())
+    assert story.ended("1") is JobState.CANCELLED
+    story.restart()
+
+
+def test_a_task_that_never_started_is_known_before_the_commit_too(story):
+    """In the turn in which its array ended it was "no job to depend on"."""
+    story.submit(spec(array="0-9", hold=True))
+    story.commit()
+    story.cancel("1")
+    story.submit(spec(depends_on=(key("1_9"),), no_auto_cancel=True))
+    story.restart()
+
+
+def test_an_array_that_has_begun_outlives_a_dependency_that_fails(story):
+    """It became final while its tasks ran, and their ends found no array."""
+    story.submit(spec(array="0-9"), spec(hold=True))
+    assert story.update("1", depends_on=(key("2"),))
+    story.cancel("2")
+    assert story.running() == ["1_0", "1_1", "1_2", "1_3", "1_4", "1_5"]
+    story.restart()
+    story.end(*story.running())
+    assert story.running() == []
+    assert story.ended("1") is JobState.CANCELLED
+
+
+def retries(story: Story) -> None:
+    """Array 1 with two tasks that have run, failed, and wait for a second attempt."""
+    story.submit(spec(array="0-1,7-9", cpus=2, max_retries=1, max_concurrent=2))
+    story.submit(*[spec(cpus=2, priority=99)] * 3)
+    story.end("1_0", "1_1", code=1)
+    assert story.running() == ["2", "3", "4"]
+
+
+def test_a_retry_cannot_wait_for_its_own_array_directly_or_not(story):
+    """It waited for ever: the array ends only when the retry does."""
+    retries(story)
+    story.submit(spec(depends_on=(key("1"),)))
+    assert not story.update("1_0", depends_on=(key("1"),))
+    assert not story.update("1_0", depends_on=(key("5"),))
+    assert story.update("1_0", depends_on=(key("1_7"),)), "but for a task that waits in the array it can"
+    assert not story.update("1", depends_on=(key("1_7"),))
+
+
+def test_an_array_is_cancelled_with_retries_that_wait_for_each_other(story):
+    """The first one's end took the second along, which was then cancelled once more."""
+    retries(story)
+    assert story.update("1_1", depends_on=(key("1_0"),))
+    story.cancel("1")
+    assert story.ended("1_1") is story.ended("1") is JobState.CANCELLED
+
+
+def test_a_cap_given_later_makes_a_group(story):
+    """All jobs without a group counted as one, running ones too."""
+    story.submit(spec(), spec(), spec(hold=True), spec(hold=True))
+    assert story.update("3", "4", max_concurrent=1)
+    story.apply(Release(at=story.clock.now(), uid=0, keys=(key("3"), key("4"))))
+    assert story.running() == ["1", "2", "3"]
+    assert story.update("1", "2", max_concurrent=2), "also while they run"
+    story.restart()
+    story.end("3")
+    assert story.running() == ["1", "2", "4"]
+
+
+def test_an_array_and_jobs_submitted_with_it_have_caps_of_their_own(story):
+    """Both groups had the number of the first job, which was the array."""
+    capped = spec(max_concurrent=1, group=1)
+    story.submit(spec(array="0-3", max_concurrent=2), capped, capped)
+    assert story.running() == ["1_0", "1_1", "2"]
+    assert story.state.jobs[job_key(1)].spec.group != 1
+
+
+def test_a_job_whose_gpu_vanished_can_still_be_changed(story):
+    """Any change was refused: the machine could not run such a job, though it was running it."""
+    story.submit(spec(gpus=6, time_limit_s=60))
+    story.apply(GpusSeen(at=story.clock.now(), gpus=()))
+    assert story.update("1", time_limit_s=600)

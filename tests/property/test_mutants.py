@@ -1,0 +1,89 @@
+"""The property tests are worth something: engines with a known fault do not survive them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gflow.core import place, queue, state
+from gflow.core.deps import Wait
+from tests.property import world
+from tests.property.fuzz import Found, run_world
+
+# How long a fault may stay hidden: a tenth of what the default run looks at. (Most take about 50.)
+MOST_STEPS = 2000
+WORLD_STEPS = 200
+SEEDS = range(5)
+
+
+def steps_until_caught(seed: int) -> tuple[int, str]:
+    """How many steps, in one world after the other, until something is noticed; and what."""
+    steps = 0
+    for number in itertools.count():
+        try:
+            steps += run_world(seed, number, WORLD_STEPS).steps
+        except Found as found:
+            return steps + found.steps, str(found.error)
+        assert steps < MOST_STEPS, "not caught"
+    raise AssertionError("unreachable")
+
+
+def double_booked(monkeypatch):
+    """A GPU that somebody has is given to the next one."""
+
+    def available(machine, shape):
+        usable = [index for index in machine.gpus if machine.allowed is None or index in machine.allowed]
+        return [index for index in usable if place.suits(machine.gpus[index], shape)]
+
+    monkeypatch.setattr(place, "available", available)
+    return ("GPU", "holders", "could start")
+
+
+def dependency_ignored_after_restart(monkeypatch):
+    """A daemon that comes back takes every waiting job for ready."""
+
+    class Careless(Wait):
+        @classmethod
+        def of(cls, spec, outcome):
+            return Wait(set(), None, None)
+
+    monkeypatch.setattr(state, "Wait", Careless)
+    return ("memory and store differ",)
+
+
+def dependency_ignored_and_nobody_compares(monkeypatch):
+    """The same, seen only by what the daemon does then."""
+    dependency_ignored_after_restart(monkeypatch)
+    monkeypatch.setattr(world, "assert_same", lambda one, other, what: None)
+    return ("same events, other effects", "parents", "dependencies", "in vain", "could start", "one state")
+
+
+def round_that_skips(monkeypatch):
+    """A round ends at the first job that does not fit, though others would."""
+    original = queue.Walk.next
+    monkeypatch.setattr(queue.Walk, "next", lambda self, room: None if self._aside else original(self, room))
+    return ("could start",)
+
+
+MUTANTS = (
+    double_booked,
+    dependency_ignored_after_restart,
+    dependency_ignored_and_nobody_compares,
+    round_that_skips,
+)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_mutant_is_caught(mutant, seed, monkeypatch, record_property):
+    signs = mutant(monkeypatch)
+    steps, noticed = steps_until_caught(seed)
+    record_property("steps", steps)
+    assert any(sign in noticed for sign in signs), noticed
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_engine_as_it_is_survives(seed):
+    for number in range(2):
+        assert run_world(seed, number, WORLD_STEPS).steps >= WORLD_STEPS

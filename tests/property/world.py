@@ -1,0 +1,197 @@
+"""A daemon without a daemon: the engine, a store and two clocks, and everything that must hold.
+
+Every event goes to two states. The one is rebuilt from the store again and again, the other
+never: that both always decide the same is what "the engine is a function" and "a restart
+costs nothing" mean.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from unittest import mock
+
+import msgspec
+
+from gflow.core.effects import Effect
+from gflow.core.engine import step
+from gflow.core.events import Event, GpusSeen, Submit, Tick, Update
+from gflow.core.explain import explain
+from gflow.core.ids import JobKey, number_of, task_of
+from gflow.core.invariants import check
+from gflow.core.model import Gpu, JobState
+from gflow.core.state import State
+from gflow.core.tasks import parse_tasks
+from gflow.daemon import clock as daemon_clock
+from gflow.daemon.loop import _gather as gather
+from gflow.daemon.loop import reload
+from gflow.errors import Forbidden, GflowError, NotFound, Refused
+from gflow.store.port import Changes, Store
+from gflow.testing import FakeClock, MemoryStore
+from tests.property.ledger import Ledger, find_cycle, records_of
+from tests.property.snapshot import assert_same
+
+CPUS = 6
+MEMORY_MIB = 64 << 10
+# 80G on a card sold as 80 GB fits, by the slack; two small cards of another make.
+POOL = tuple(
+    Gpu(index=index, uuid=f"GPU-{index}", model=model, memory_mib=memory, simulated=True)
+    for index, (model, memory) in enumerate(
+        [("NVIDIA A100-SXM4-80GB", 81559)] * 4 + [("RTX 4090", 24564)] * 2
+    )
+)
+
+
+class World:
+    """Takes events as the daemon's loop does, and fails when anything is not as it must be."""
+
+    def __init__(self, *, disk: Store | None = None) -> None:
+        self.clock = FakeClock()
+        self.store = MemoryStore()
+        self.disk = disk
+        self.state = State(cpus=CPUS, memory_mib=MEMORY_MIB)
+        self.twin = State(cpus=CPUS, memory_mib=MEMORY_MIB)
+        self.ledger = Ledger(CPUS, MEMORY_MIB)
+        # Number of every array ever -> its tasks.
+        self.arrays: dict[int, frozenset[int]] = {}
+        self.changes = Changes()
+        self.steps = 0
+        self.refusals = 0
+        self.restarts = 0
+        self.trace: deque[Event | str] = deque(maxlen=30)
+        self.apply(GpusSeen(at=self.clock.now(), gpus=POOL))
+        self.commit()
+
+    def story(self) -> str:
+        """What happened last, one event a line."""
+        return "\n  ".join(
+            line if isinstance(line, str) else f"{type(line).__name__} {msgspec.json.encode(line).decode()}"
+            for line in self.trace
+        )
+
+    # ------------------------------------------------------------ events
+
+    def apply(self, event: Event) -> bool:
+        """One event through both states. False: it was refused, and nothing has changed."""
+        self.steps += 1
+        self.trace.append(event)
+        records = records_of(event, self.state)
+        try:
+            effects = step(self.state, event)
+        except GflowError as error:
+            self._refused(event, error)
+            return False
+        self._taken(event, effects, records)
+        return True
+
+    def _taken(self, event: Event, effects: list[Effect], records: set[JobKey]) -> None:
+        others = step(self.twin, event)
+        assert effects == others, f"same events, other effects: {effects} and {others}"
+        if isinstance(event, Submit):
+            self._note_arrays(event)
+        self.ledger.take(event, effects, self.state, records)
+        gather(self.changes, effects, getattr(event, "uid", None), "test", event.at)
+        self._check(event)
+
+    def _refused(self, event: Event, error: GflowError) -> None:
+        self.refusals += 1
+        assert isinstance(error, (Refused, NotFound, Forbidden)), f"not a refusal: {error!r}"
+        assert_same(self.state, self.twin, f"the refused event {event} has changed something")
+        if isinstance(error, NotFound) and isinstance(event, (Submit, Update)):
+            self._check_unknown(event, error)
+        try:
+            step(self.twin, event)
+        except GflowError as other:
+            assert (type(other), other.message) == (type(error), error.message)
+        else:
+            raise AssertionError(f"one state refuses {event}, the other does not")
+        assert_same(self.state, self.twin, f"the refused event {event} has changed something")
+
+    def _check(self, event: Event) -> None:
+        check(self.state)
+        self.ledger.check(self.state, event)
+        if isinstance(event, (Submit, Update)):
+            circle = find_cycle(self.state)
+            assert circle is None, f"a circle: {circle}"
+        self._check_explained()
+
+    def _check_explained(self) -> None:
+        """A waiting job has a reason. One job per step, each in its turn."""
+        waiting = [job for job in self.state.jobs.values() if job.state is not JobState.RUNNING]
+        if waiting:
+            job = waiting[self.steps % len(waiting)]
+            why = explain(self.state, job)
+            assert why is not None, f"{job.label} waits and nobody knows why"
+
+    def _note_arrays(self, event: Submit) -> None:
+        first = self.state.next_number - len(event.specs)
+        for number, spec in enumerate(event.specs, first):
+            if spec.array:
+                self.arrays[number] = frozenset(parse_tasks(spec.array))
+
+    def exists(self, key: JobKey) -> bool:
+        """Whether there is or was such a job or task."""
+        task = task_of(key)
+        if task is not None:
+            return task in self.arrays.get(number_of(key), ())
+        return 0 < number_of(key) < self.state.next_number
+
+    def _check_unknown(self, event: Submit | Update, error: NotFound) -> None:
+        """Somebody is told that there is no such job: then there must be none."""
+        named = set(getattr(event, "keys", ()))
+        if isinstance(event, Submit):
+            named |= {key for spec in event.specs for key in spec.parents}
+        else:
+            named |= {*event.fields.get("depends_on", ()), *event.fields.get("depends_any", ())}
+        active = isinstance(event, Submit) or all(self.state.is_active(key) for key in event.keys)
+        assert not active or not all(self.exists(key) for key in named), f"{error.message}: but there is"
+
+    # ------------------------------------------------------------ the disk
+
+    def commit(self) -> None:
+        """The end of a turn."""
+        if self.changes:
+            self.changes.meta["next_number"] = self.state.next_number
+            self.store.commit(self.changes)
+            if self.disk is not None:
+                self.disk.commit(self.changes)
+        self.changes = Changes()
+        self.state.ended.clear()
+        self.twin.ended.clear()
+
+    def restart(self) -> None:
+        """The daemon dies and comes back: what it knows then is what it knew."""
+        self.restarts += 1
+        self.apply(Tick(at=self.clock.now()))
+        self.commit()
+        self.state = self._reloaded()
+        self.apply(GpusSeen(at=self.clock.now(), gpus=tuple(self.state.gpus.values())))
+        self.commit()
+
+    def lose_turn(self, events: list[Event]) -> None:
+        """A commit fails: memory goes back to what the disk has, as if nothing had been said."""
+        self.restarts += 1
+        self.apply(Tick(at=self.clock.now()))
+        self.commit()
+        ledger, arrays, twin = self.ledger.copy(), dict(self.arrays), self._reloaded()
+        for event in events:
+            self.apply(event)
+        self.trace.append("that turn is lost")
+        self.changes, self.ledger, self.arrays = Changes(), ledger, arrays
+        self.state, self.twin = twin, twin
+        self.state = self._reloaded()
+        self.apply(GpusSeen(at=self.clock.now(), gpus=tuple(self.state.gpus.values())))
+        self.commit()
+
+    def _reloaded(self) -> State:
+        self.trace.append("reload")
+        fresh = self._rebuilt(self.store)
+        assert_same(self.state, fresh, "memory and store differ")
+        if self.disk is not None:
+            fresh = self._rebuilt(self.disk)
+            assert_same(self.state, fresh, "memory and disk differ")
+        check(fresh)
+        return fresh
+
+    def _rebuilt(self, store: Store) -> State:
+        with mock.patch.object(daemon_clock, "now", self.clock.now):
+            return reload(self.state, store)
