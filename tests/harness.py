@@ -194,7 +194,7 @@ class Box:
 
     def jobs(self) -> dict[Any, dict[str, Any]]:
         """All jobs by id."""
-        status, answer = self.api("GET", "/jobs?all=1")
+        status, answer = self.api("GET", "/jobs?all=1&limit=0")
         assert status == 200, answer
         return {job["id"]: job for job in answer["jobs"]}
 

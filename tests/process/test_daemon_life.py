@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 
 import pytest
 
-from tests.harness import Box, wait_until
+from tests.harness import BIN, Box, wait_until
 
 
 def test_up_status_down(box: Box) -> None:
@@ -142,3 +144,73 @@ def test_another_user_is_refused(daemon: Box) -> None:
     )
     os.close(folder)
     assert done.stdout.strip() == "403", done.stderr
+
+
+def test_a_start_that_fails_takes_no_other_along(box: Box) -> None:
+    """A daemon out of descriptors fails single starts with a reason; nothing hangs."""
+    box.program = ["bash", "-c", 'ulimit -n 40; exec "$0" -m gflow gflowd run "$@"', sys.executable]
+    box.up("--cpus", "2")
+    jobs = [box.submit("--cpus", "0", "sleep", "1") for _ in range(40)]
+    states = {box.finished(job, 30)["state"] for job in jobs}
+    assert states <= {"Finished", "Failed"}
+    reasons = {box.job(job)["reason"] for job in jobs} - {None}
+    assert all(reason.startswith("StartFailed: ") for reason in reasons), reasons
+    assert box.finished(box.submit("true"))["state"] == "Finished"
+
+
+def test_clients_live_through_a_restart(box: Box) -> None:
+    box.ok("gflowd", "up", "--cpus", "3")
+    waiting = subprocess.Popen(
+        [BIN / "gbatch", "--wait", "sleep 2; exit 7"], env=box.env, cwd=box.work, stdout=-3
+    )
+    wait_until(lambda: box.jobs())
+    restart = subprocess.Popen([BIN / "gflowd", "restart"], env=box.env, stdout=-3)
+    for _ in range(8):
+        box.submit("true")
+    assert restart.wait(30) == 0
+    assert waiting.wait(30) == 7
+    assert json.loads(box.ok("gflowd", "status", "--json"))["cpu_total"] == 3
+    box.ok("gflowd", "down", "--kill-jobs")
+
+
+def test_kill_jobs_leaves_what_waits(box: Box) -> None:
+    box.ok("gflowd", "up", "--simulate-gpus", "1x8G")
+    running = box.submit("--gpus", "1", "sleep", "60")
+    waiting = box.submit("--gpus", "1", "true")
+    held = box.submit("--hold", "true")
+    box.ok("gflowd", "down", "--kill-jobs")
+    box.up("--simulate-gpus", "1x8G")
+    assert box.job(running)["state"] == "Cancelled"
+    assert box.finished(waiting)["state"] == "Finished"
+    assert box.job(held)["state"] == "Hold"
+
+
+def test_the_stop_file_survives_a_restart(daemon: Box) -> None:
+    job = daemon.submit("--grace", "60", "trap '' TERM; echo up; while sleep 0.05; do :; done")
+    wait_until(lambda: daemon.text_of(job) == "up\n")
+    daemon.ok("gcancel", str(job))
+    stop = daemon.data / f"run/{job}.1.stop"
+    wait_until(stop.exists)
+    daemon.kill9()
+    daemon.up()
+    assert stop.exists()
+    daemon.ok("gcancel", "--now", str(job))
+    assert daemon.finished(job)["state"] == "Cancelled"
+
+
+def test_nobody_who_left_is_waited_for(daemon: Box) -> None:
+    job = daemon.submit("sleep", "60")
+    before = len(os.listdir(f"/proc/{daemon.daemon.pid}/fd"))
+    for _ in range(5):
+        with pytest.raises(subprocess.TimeoutExpired):
+            subprocess.run([BIN / "gjob", "wait", str(job)], env=daemon.env, timeout=0.4)
+    wait_until(lambda: len(os.listdir(f"/proc/{daemon.daemon.pid}/fd")) <= before + 1)
+
+
+def test_a_job_whose_time_came_while_nobody_ran_is_ordered_once(daemon: Box) -> None:
+    job = daemon.submit("--begin", "now+1s", "echo x")
+    daemon.down()
+    daemon.up()
+    assert daemon.finished(job)["state"] == "Finished"
+    assert daemon.text_of(job) == "x\n"
+    assert "taken" not in daemon.log()

@@ -36,20 +36,18 @@ def show(path: str, *, as_json: bool, **query: str) -> int:
 
 def show_answer(method: str, path: str, body: bytes, *, as_json: bool, **query: str) -> int:
     accept = "application/json" if as_json else "text/plain"
-    status, _, content = fast.request(method, with_query(path, query), body, accept)
+    status, headers, content = fast.request(method, with_query(path, query), body, accept)
     if status >= 400:
-        if as_json:
-            raise DaemonError(_parse(content))
-        raise _text_error(method, path, body, query)
+        raise DaemonError(_parse(content)) if as_json else _text_error(headers, content)
     sys.stdout.flush()
     fast.write(1, content + (b"\n" if as_json else b""))
     return 0
 
 
-def _text_error(method: str, path: str, body: bytes, query: dict[str, str]) -> DaemonError:
-    """The same refusal as data: asking again changes nothing, refusals have no side effect."""
-    _, _, content = fast.request(method, with_query(path, query), body, "application/json")
-    return DaemonError(_parse(content))
+def _text_error(headers: bytes, content: bytes) -> DaemonError:
+    """The refusal in a text answer: the sentence, then the hint."""
+    message, _, hint = content.decode(errors="replace").strip().partition("\n")
+    return DaemonError({"title": message, "hint": hint, "exit_code": fast.exit_code(headers)})
 
 
 def _exchange(method: str, path: str, body: bytes, query: dict[str, str]) -> Any:

@@ -25,7 +25,7 @@ START = (
 )
 OPTIONS = (
     *START,
-    Option("kill-jobs", "flag", "down: end the running jobs too"),
+    Option("kill-jobs", "flag", "down: end the running jobs too; what waits goes on waiting"),
     JSON,
     *COMMON,
 )
@@ -69,7 +69,10 @@ def _run(values: dict[str, Any]) -> int:
     from gflow.daemon.settings import from_environment
 
     settings = from_environment(
-        values.get("simulate-gpus", ""), values.get("cpus", 0), paranoid="paranoid" in values
+        values.get("simulate-gpus", ""),
+        values.get("cpus", 0),
+        paranoid="paranoid" in values,
+        flags=tuple(_start_words(values)),
     )
     return serve(settings)
 
@@ -122,33 +125,42 @@ def _down(values: dict[str, Any]) -> int:
     if "kill-jobs" in values:
         _kill_jobs()
         running = 0
-    _terminate(status["pid"])
+    _terminate(status["pid"], signal.SIGUSR2 if "again" in values else signal.SIGTERM)
     left = f"; {running} running job{'s go' if running > 1 else ' goes'} on" if running else ""
     print(f"gflowd is down{left}")
     return 0
 
 
 def _kill_jobs() -> None:
-    """Cancel everything at once and wait until nothing runs."""
-    active = [str(job["id"]) for job in call.get("/jobs")["jobs"]]
-    if active:
-        call.post("/jobs/cancel", {"jobs": active, "now": True})
-    while call.get("/jobs")["total"]:
+    """Let nothing more start, end what runs, and wait until it is gone. What waits goes on waiting."""
+    call.post("/drain", {"on": True})
+    running = [str(job["id"]) for job in call.get("/jobs", states="Running")["jobs"]]
+    if running:
+        call.post("/jobs/cancel", {"jobs": running, "now": True})
+    patience = time.monotonic() + START_S
+    while call.get("/status")["running"]:
+        if time.monotonic() > patience:
+            raise GflowError("some jobs do not end", hint="gqueue shows them; they may hang in the kernel")
         time.sleep(0.05)
 
 
-def _terminate(pid: int) -> None:
-    """TERM exactly this process and wait for its end."""
+def _terminate(pid: int, number: int) -> None:
+    """End exactly this process and wait for it."""
     pidfd = os.pidfd_open(pid)
-    signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+    signal.pidfd_send_signal(pidfd, number)
     if not select.select([pidfd], [], [], START_S)[0]:
         raise GflowError(f"gflowd (PID {pid}) does not stop")
     os.close(pidfd)
 
 
 def _restart(values: dict[str, Any]) -> int:
-    _down({})
-    return _up(values)
+    """Replace the daemon; what the old one was started with holds unless said otherwise."""
+    try:
+        kept, _ = parse(call.get("/status")["flags"], OPTIONS)
+    except (ConnectionError, Unreachable):
+        kept = {}
+    _down({"again": True})
+    return _up(kept | values)
 
 
 def _status(values: dict[str, Any]) -> int:

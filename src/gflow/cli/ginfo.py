@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from gflow.cli import call
+from gflow.errors import UsageError
 from gflow.options import help
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON
@@ -13,7 +14,9 @@ OPTIONS = (JSON, *COMMON)
 
 
 def run(words: list[str]) -> int:
-    values, _ = parse(words, OPTIONS)
+    values, rest = parse(words, OPTIONS)
+    if rest and rest != ["info"]:
+        raise UsageError(f"ginfo has no command {' '.join(rest)!r}", hint="ginfo, or ginfo --json")
     if "help" in values:
         sys.stdout.write(
             help.render("ginfo [--json]", "Show the GPUs of this machine and who has them.", OPTIONS)

@@ -34,8 +34,10 @@ def follow(job: str, path: str) -> int:
     ended = threading.Event()
 
     def watch() -> None:
-        wait_for(job)
-        ended.set()
+        try:
+            wait_for(job)
+        finally:
+            ended.set()
 
     threading.Thread(target=watch, daemon=True).start()
     offset = 0
@@ -51,6 +53,8 @@ def _copy_from(path: str, offset: int) -> int:
     if not os.path.exists(path):
         return offset
     with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size < offset:  # the log was cut at its cap
+            offset = 0
         file.seek(offset)
         while chunk := file.read(CHUNK):
             fast.write(1, chunk)

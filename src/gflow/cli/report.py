@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from gflow.errors import GflowError, Unreachable
@@ -25,7 +24,3 @@ def report(program: str, error: Exception, words: list[str]) -> int:
         sys.stderr.write(f"{program}: {error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
         sys.stderr.flush()
     return error.exit_code
-
-
-def is_terminal() -> bool:
-    return os.isatty(1)

@@ -6,19 +6,35 @@ import time
 from typing import Any
 
 from gflow.cli import call
+from gflow.errors import Unreachable
 
+# How long a daemon may be away before waiting for it is given up.
+PATIENCE_S = 60.0
 CODES = {"Timeout": 124, "Cancelled": 130}
 
 
 def wait_for(job: str) -> dict[str, Any]:
     """The job once it is final. A daemon that restarts meanwhile is asked again."""
+    patience = time.monotonic() + PATIENCE_S
     while True:
         try:
             answer = call.get(call.job_path(job, "/wait"))
             final: dict[str, Any] = answer["jobs"][0]
             return final
-        except ConnectionError:
+        except (ConnectionError, Unreachable):
+            if not is_there() and time.monotonic() > patience:
+                raise
             time.sleep(0.1)
+            patience = time.monotonic() + PATIENCE_S if is_there() else patience
+
+
+def is_there() -> bool:
+    """Whether a daemon answers."""
+    try:
+        call.get("/health")
+    except (ConnectionError, Unreachable):
+        return False
+    return True
 
 
 def exit_code_of(job: dict[str, Any]) -> int:

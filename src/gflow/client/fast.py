@@ -92,6 +92,12 @@ def job_body(
     folder and environment, if they are not simply the caller's."""
     options = {name: value for name, value in values.items() if name in JOB_NAMES}
     folder, block = captured or (working_folder(), environment())
+    try:
+        "".join((*command, folder)).encode()
+    except UnicodeEncodeError:
+        from gflow.errors import UsageError
+
+        raise UsageError("the command holds bytes that are not UTF-8", hint="put it into a script") from None
     parts = (
         '"command":' + dumps(command),
         '"cwd":' + dumps(folder),
@@ -188,7 +194,10 @@ def connect() -> socket:
             fd = posix.open(folder, posix.O_PATH | posix.O_CLOEXEC)
             sock.connect(f"/proc/self/fd/{fd}/{name}")
             posix.close(fd)
-    except ConnectionError:
+    except (ConnectionError, FileNotFoundError) as error:
+        if not exists(paths.address_file(getenv)):
+            unreachable(path, error)
+        # A daemon was here and was not taken down: it may be coming back.
         raise ConnectionRefusedError(path) from None
     except OSError as error:
         unreachable(path, error)
@@ -225,6 +234,11 @@ def show(status: int, headers: bytes, body: bytes) -> int:
         write(1, body)
         return 0
     write(2, b"gflow: " + body)
+    return exit_code(headers)
+
+
+def exit_code(headers: bytes) -> int:
+    """The exit code that a refusal stands for."""
     at = headers.find(b"\r\nx-gflow-exit: ")
     return int(headers[at + 16 : at + 18].strip() or 1) if at >= 0 else 1
 

@@ -208,4 +208,7 @@ def _update_running(state: State, job: Job, spec: Spec) -> None:
 
 def _shown(fields: dict[str, Any]) -> str:
     """The change in words. Commands and environments are never among the fields."""
-    return ", ".join(f"{name} = {value}" for name, value in sorted(fields.items()))
+    shown = {name: value for name, value in fields.items() if name not in ("depends_on", "depends_any")}
+    for name in fields.keys() - shown.keys():
+        shown[name] = ",".join(map(label, fields[name]))
+    return ", ".join(f"{name} = {value}" for name, value in sorted(shown.items()))

@@ -19,6 +19,7 @@ from gflow.core.admission import check_possible, judged
 from gflow.core.effects import Accepted, Effect, Keep, Note, Save
 from gflow.core.events import (
     Cancel,
+    Drain,
     Event,
     Exited,
     GpusSeen,
@@ -140,6 +141,11 @@ def _leases_seen(state: State, event: LeasesSeen, effects: list[Effect]) -> None
     run_round(state, event.at, effects)
 
 
+def _drain(state: State, event: Drain, effects: list[Effect]) -> None:
+    state.drained = event.on
+    run_round(state, event.at, effects)
+
+
 def _restrict(state: State, event: Restrict, effects: list[Effect]) -> None:
     if event.allowed is not None and (unknown := sorted(set(event.allowed) - set(state.gpus))):
         raise Refused(f"there is no GPU {unknown[0]} here", hint="see what there is with ginfo")
@@ -160,4 +166,5 @@ HANDLERS: dict[type[Event], Handler] = {
     GpusSeen: _gpus_seen,
     LeasesSeen: _leases_seen,
     Restrict: _restrict,
+    Drain: _drain,
 }

@@ -85,6 +85,13 @@ class LeasesSeen(Event, frozen=True, kw_only=True):
     foreign: dict[int, str]
 
 
+class Drain(Event, frozen=True, kw_only=True):
+    """Nothing more starts while `on`; what runs goes on. Lasts for the daemon's life."""
+
+    uid: int
+    on: bool
+
+
 class Restrict(Event, frozen=True, kw_only=True):
     """New jobs may get only these GPUs; None: all. Running jobs keep theirs."""
 

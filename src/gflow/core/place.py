@@ -17,7 +17,9 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
 
     The one gate to a start: caps are checked here, and quotas and reservations will be.
     """
-    return None if state.is_capped(job) else choose(state, job.spec.shape)
+    if state.drained or state.is_capped(job):
+        return None
+    return choose(state, job.spec.shape)
 
 
 def choose(state: State, shape: Shape) -> tuple[int, ...] | None:

@@ -37,6 +37,8 @@ class State:
         self.idle: set[int] = set()
         self.open: set[int] = set()
 
+        # Whether nothing more is to start.
+        self.drained = False
         self.jobs: dict[JobKey, Job] = {}
         self.next_number = 1
         # A waiting job is in exactly one of: waits (for parents), later (for its time), ready.

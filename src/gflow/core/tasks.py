@@ -1,7 +1,6 @@
 """Sets of array tasks, kept as ranges: `1-10`, `0-90:10`, `1,3,5-7`.
 
-A hundred thousand waiting tasks are one range. Immutable; taking the first task is O(1)
-amortised, taking any other O(ranges).
+A hundred thousand waiting tasks are one range. Immutable; every operation is O(ranges).
 """
 
 from __future__ import annotations

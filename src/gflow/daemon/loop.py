@@ -30,7 +30,7 @@ from gflow.core.state import State, restore
 from gflow.daemon import clock
 from gflow.daemon.timers import Alarm
 from gflow.daemon.wishes import Plain, Submitting, Wish
-from gflow.errors import GflowError, ReadOnly, StoreError
+from gflow.errors import GflowError, ReadOnly, StoreError, TransitionError
 from gflow.faults import point
 from gflow.store.port import Changes, Store
 
@@ -100,8 +100,14 @@ class Loop:
                 return await self.ended(job_key(number_of(key)))
             return self.store.job(key)
         future: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(key, []).append(future)
-        return await future
+        waiters = self._waiters.setdefault(key, [])
+        waiters.append(future)
+        try:
+            return await future
+        finally:
+            waiters.remove(future)
+            if not waiters and self._waiters.get(key) is waiters:
+                del self._waiters[key]
 
     async def wish(self, wish: Wish) -> Any:
         """Let it happen; the answer comes when it is durable."""
@@ -125,12 +131,27 @@ class Loop:
     # ------------------------------------------------------------ the turn
 
     def _run_turn(self) -> None:
-        turn = Turn(self._inbox)
-        self._inbox = []
+        wishes, self._inbox = self._inbox, []
+        if self._try_turn(wishes):
+            return
+        for wish in wishes:  # one of them hit a bug: the others must not suffer for it
+            if not self._try_turn([wish]) and wish[1] is not None and not wish[1].done():
+                wish[1].set_exception(GflowError("this request hit a bug in gflow; the daemon's log has it"))
+
+    def _try_turn(self, wishes: list[Waiting]) -> bool:
+        """One turn; False if the engine failed in the middle, and then memory is what the disk has."""
+        turn = Turn(wishes)
         at = clock.now()
-        for wish, future in turn.wishes:
-            self._take(turn, wish, future, at)
+        try:
+            for wish, future in wishes:
+                self._take(turn, wish, future, at)
+        except Exception:
+            log.exception("a step failed; the state is rebuilt from the database")
+            self._is_ahead = True
+            self._go_back()
+            return False
         self.conclude(turn)
+        return True
 
     def _take(self, turn: Turn, wish: Wish, future: asyncio.Future[Any] | None, at: Moment) -> None:
         """Step one event. A refusal is an answer like any other: the state has not changed."""
@@ -140,6 +161,8 @@ class Loop:
             effects = step(self.state, event)
             answer = wish.took(effects, turn.changes, at)
             _gather(turn.changes, effects, getattr(event, "uid", None), wish.origin, at)
+        except TransitionError:  # not a refusal: something has changed already
+            raise
         except GflowError as error:
             answer, effects = error, []
             if future is None:
@@ -184,7 +207,7 @@ class Loop:
                         self._tell(task, job)
 
     def _tell(self, key: JobKey, job: Job) -> None:
-        for waiter in self._waiters.pop(key, ()):
+        for waiter in list(self._waiters.pop(key, ())):
             if not waiter.done():
                 waiter.set_result(job)
 
@@ -198,9 +221,11 @@ class Loop:
 
     def perform(self, turn: Turn) -> None:
         point("turn.before-effects")
-        self._perform(turn.effects)
+        try:
+            self._perform(turn.effects)
+        finally:
+            self.arm()
         point("turn.after-effects")
-        self.arm()
 
     # ------------------------------------------------------------ when the disk fails
 
@@ -273,5 +298,6 @@ def reload(old: State, store: Store) -> State:
         state.allowed = frozenset(int(index) for index in allowed.split(",") if index)
     restore(state, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, clock.now().wall)
     state.foreign = old.foreign
+    state.drained = old.drained
     state.see_gpus(old.gpus.values())
     return state

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from gflow.core.events import Exited, GpusSeen, LeasesSeen
 from gflow.core.model import JobState
 from gflow.core.state import State
 from gflow.daemon import clock, lock
+from gflow.daemon.api import limits
 from gflow.daemon.api.app import make_app
 from gflow.daemon.api.server import bind, serve
 from gflow.daemon.context import Context
@@ -51,52 +53,16 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
 
 
 async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
-    loop: Loop
-
-    def on_end(ended: Ended) -> None:
-        end, (key, attempt) = ended.end, ended.run
-        if end.problem == LEASED:
-            # First, so that the next round does not choose the same GPU again.
-            job = loop.state.jobs.get(key)
-            leases.look(lost=job.gpu_ids if job else ())
-        loop.post(
-            lambda at: Exited(
-                at=at, key=key, attempt=attempt, code=end.code, signal=end.signal, problem=end.problem
-            )
-        )
-
-    # The zygote first: nothing that is opened later can reach a job.
-    target = LocalTarget(settings.run_dir, on_end)
-    target.open()
-    store = SqliteStore(settings.database)
-    settings.logs.mkdir(mode=0o700, exist_ok=True)
-    state = reload(State(cpus=settings.cpus, memory_mib=settings.memory_mib), store)
-    if state.next_number == 1:  # a new database beside old logs: those numbers were given out
-        state.next_number = first_free_number(settings.data)
-
-    def perform(effects: list[Effect]) -> None:
-        performer(effects)
-
-    loop = loop_class(state, store, perform, paranoid=settings.paranoid)
-    leases = LeaseWatch(
-        settings.gpus,
-        running=lambda index: index in loop.state.holders,
-        report=lambda foreign: loop.post(lambda at: LeasesSeen(at=at, foreign=foreign)),
-    )
-    performer = Performer(settings, store, target, leases, lambda: loop.state, on_end)
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-
-    leases.look()
+    daemon = Daemon(settings, loop_class)
+    adopt(daemon.loop, daemon.target, daemon.performer)  # before the first round: what that starts needs none
     with suppress(ReadOnly):  # the disk may be full already: the loop heals by itself
-        await loop.ask(lambda at: GpusSeen(at=at, gpus=settings.gpus))
-    adopt(loop, target, performer)
-    target.warm_up()
-    listener = bind(settings.socket)
-    server = await serve(
-        listener, make_app(Context(settings, loop, store, target, clock.now().boot, stopped))
-    )
+        await daemon.loop.ask(lambda at: GpusSeen(at=at, gpus=settings.gpus))
+    daemon.target.warm_up()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        asyncio.get_running_loop().add_signal_handler(number, _stop, settings, stopped, number)
+    context = Context(settings, daemon.loop, daemon.store, daemon.target, clock.now().boot, stopped)
+    server, connections = await serve(bind(settings.socket), make_app(context))
     _write_address(settings)
     _spare_the_collector()
     _say_ready()
@@ -104,9 +70,61 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     await stopped.wait()
     keeper.cancel()
     server.close()
+    for connection in list(connections):  # without an answer: clients ask the next daemon again
+        connection.transport.abort()
     settings.socket.unlink(missing_ok=True)
-    target.close()
-    store.close()
+    daemon.target.close()
+    daemon.store.close()
+
+
+class Daemon:
+    """The parts of a daemon, put together in the order that keeps jobs from inheriting any of it."""
+
+    def __init__(self, settings: Settings, loop_class: LoopFactory) -> None:
+        # The zygote first: nothing that is opened later can reach a job.
+        self.target = LocalTarget(settings.run_dir, self._ended)
+        self.target.open()
+        _raise_open_files()
+        self.store = SqliteStore(settings.database)
+        settings.logs.mkdir(mode=0o700, exist_ok=True)
+        state = reload(State(cpus=settings.cpus, memory_mib=settings.memory_mib), self.store)
+        if state.next_number == 1:  # a new database beside old logs: those numbers were given out
+            state.next_number = first_free_number(settings.data)
+        self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
+        self.leases = LeaseWatch(settings.gpus, self._is_ours, self._leases_changed)
+        self.performer = Performer(
+            settings, self.store, self.target, self.leases, lambda: self.loop.state, self._ended
+        )
+        self.leases.look()
+
+    def _perform(self, effects: list[Effect]) -> None:
+        self.performer(effects)
+
+    def _ended(self, ended: Ended) -> None:
+        """A run is over: an event for the engine."""
+        end, (key, attempt) = ended.end, ended.run
+        if end.problem == LEASED:
+            # First, so that the next round does not choose the same GPU again.
+            job = self.loop.state.jobs.get(key)
+            self.leases.look(lost=job.gpu_ids if job else ())
+        self.loop.post(
+            lambda at: Exited(
+                at=at, key=key, attempt=attempt, code=end.code, signal=end.signal, problem=end.problem
+            )
+        )
+
+    def _is_ours(self, gpu: int) -> bool:
+        return gpu in self.loop.state.holders
+
+    def _leases_changed(self, foreign: dict[int, str]) -> None:
+        self.loop.post(lambda at: LeasesSeen(at=at, foreign=foreign))
+
+
+def _stop(settings: Settings, stopped: asyncio.Event, number: int) -> None:
+    """USR2: another daemon comes at once, so the address stays and clients wait for it."""
+    if number != signal.SIGUSR2:
+        (settings.data / "address").unlink(missing_ok=True)
+    stopped.set()
 
 
 def adopt(loop: Loop, target: LocalTarget, performer: Performer) -> None:
@@ -122,6 +140,13 @@ def adopt(loop: Loop, target: LocalTarget, performer: Performer) -> None:
     names = {Run(job.key, job.attempt).name for job in running}
     target.forget_others(names)
     loop.arm()
+
+
+def _raise_open_files() -> None:
+    """Two descriptors per running job: take as many as we may. Jobs keep the limit they were born with."""
+    limits.ours()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _write_address(settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -20,6 +21,8 @@ from gflow.store.port import Store
 from gflow.targets.local.leftovers import TAG
 from gflow.targets.local.record import End
 from gflow.targets.local.target import Ended, LocalTarget, Order, Run
+
+log = logging.getLogger("gflow.perform")
 
 
 class Performer:
@@ -53,10 +56,17 @@ class Performer:
         for effect in effects:
             act = self._acts.get(type(effect))
             if act is not None:
-                act(effect)
+                self._try(act, effect)
         for effect in effects:
             if type(effect) is Forget:
-                self._forget(effect)
+                self._try(self._forget, effect)
+
+    def _try(self, act: Callable[[Any], None], effect: Effect) -> None:
+        """One act that fails must not take those behind it along: all of them are already promised."""
+        try:
+            act(effect)
+        except OSError:
+            log.exception("%s failed", effect)
 
     def _start(self, effect: Start) -> None:
         self.start(self._state().jobs[effect.key])
@@ -69,7 +79,10 @@ class Performer:
         except StoreError as error:
             self._on_end(Ended(Run(job.key, job.attempt), End(None, None, f"StartFailed: {error}", 0, 0)))
             return
-        self._target.start(order)
+        try:
+            self._target.start(order)
+        except OSError as error:
+            self._on_end(Ended(order.run, End(None, None, f"StartFailed: {error.strerror}", 0, 0)))
         point("start.after-order")
 
     def _stop(self, effect: Stop) -> None:

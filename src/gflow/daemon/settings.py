@@ -28,6 +28,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     # A job's log is cut, and its older part kept beside it, when it grows over this. 0: never.
     log_cap_mib: int = 1024
     paranoid: bool = False
+    # How it was started, so that a restart can do the same.
+    flags: tuple[str, ...] = ()
 
     @property
     def backups(self) -> Path:
@@ -42,12 +44,14 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         return self.data / "logs"
 
 
-def from_environment(simulate_gpus: str = "", cpus: int = 0, *, paranoid: bool = False) -> Settings:
+def from_environment(
+    simulate_gpus: str = "", cpus: int = 0, *, paranoid: bool = False, flags: tuple[str, ...] = ()
+) -> Settings:
     """Settings of this user's daemon; flags win over `GFLOW_…` variables."""
     get = os.environ.get
     simulate = simulate_gpus or get("GFLOW_SIMULATE_GPUS") or ""
     data = Path(paths.data_dir(get))
-    slots = cpus or int(get("GFLOW_DAEMON__CPUS") or 0) or len(os.sched_getaffinity(0))
+    slots = cpus or _number("GFLOW_DAEMON__CPUS", 0) or len(os.sched_getaffinity(0))
     return Settings(
         data=data,
         database=database_path(data),
@@ -56,29 +60,30 @@ def from_environment(simulate_gpus: str = "", cpus: int = 0, *, paranoid: bool =
         cpus=slots,
         memory_mib=_host_memory_mib(),
         retention=_retention(),
-        log_cap_mib=_log_cap_mib(),
+        log_cap_mib=_number("GFLOW_LOG_CAP_MIB", 1024),
         paranoid=paranoid,
+        flags=flags,
     )
 
 
 def _retention() -> Retention:
     """`GFLOW_RETENTION__JOBS_DAYS=90` and its like."""
-    days = {}
-    for name in Retention.__struct_fields__:
-        text = os.environ.get(f"GFLOW_RETENTION__{name.upper()}")
-        if text:
-            if not text.isdecimal():
-                raise UsageError(f"GFLOW_RETENTION__{name.upper()} takes a number of days, not {text!r}")
-            days[name] = int(text)
-    return Retention(**days)
+    usual = Retention()
+    names = Retention.__struct_fields__
+    return Retention(
+        **{name: _number(f"GFLOW_RETENTION__{name.upper()}", getattr(usual, name)) for name in names}
+    )
 
 
 def _host_memory_mib() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
 
 
-def _log_cap_mib() -> int:
-    text = os.environ.get("GFLOW_LOG_CAP_MIB") or "1024"
+def _number(name: str, default: int) -> int:
+    """A whole number from the environment."""
+    text = os.environ.get(name)
+    if not text:
+        return default
     if not text.isdecimal():
-        raise UsageError(f"GFLOW_LOG_CAP_MIB takes a number, not {text!r}")
+        raise UsageError(f"{name} takes a whole number, not {text!r}")
     return int(text)

@@ -14,7 +14,7 @@ USERS = {0: "root", 1001: "ann", 1002: "bob"}
 
 def spec(**fields: Any) -> Spec:
     """What was asked for: `true` in /work, unless fields say otherwise."""
-    return Spec(**{"command": ("true",), "cwd": "/work"} | fields)
+    return Spec(**{"command": ("true",), "cwd": "/tmp"} | fields)
 
 
 def job(number: int = 1, *, task: int | None = None, uid: int = 1001, **fields: Any) -> Job:

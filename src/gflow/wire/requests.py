@@ -81,6 +81,12 @@ class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     options: dict[str, Any]
 
 
+class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Whether nothing more is to start."""
+
+    on: bool
+
+
 class GpusRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The GPUs that new jobs may get; null: all."""
 

@@ -26,6 +26,7 @@ ROUTES = [
     Route("/jobs/{job}/wait", jobs.wait, methods=["GET"]),
     Route("/jobs/{job}/log", jobs.log_place, methods=["GET"]),
     Route("/jobs/{job}/history", jobs.history, methods=["GET"]),
+    Route("/drain", machine.drain, methods=["POST"]),
     Route("/gpus", machine.set_gpus, methods=["POST"]),
     Route("/backup", machine.backup, methods=["POST"]),
     Route("/info", machine.info, methods=["GET"]),

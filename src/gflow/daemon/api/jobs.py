@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -109,10 +111,27 @@ async def wait(request: Request) -> Response:
     """Answers when the job is final."""
     context = context_of(request)
     (key,) = keys_of(context, request, [request.path_params["job"]])
-    job = await context.loop.ended(key)
+    job = await _while_connected(request, context.loop.ended(key))
     if job is None:
         raise NotFound(f"there is no job {label(key)}")
     return answer(request, lambda: _listing([(job, None)]), lambda: f"{job.label} {job.state.value}\n")
+
+
+async def _while_connected(request: Request, coming: Coroutine[Any, Any, Job | None]) -> Job | None:
+    """Wait for `coming` only as long as somebody waits for the answer."""
+    wanted = asyncio.ensure_future(coming)
+    gone = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({wanted, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return wanted.result() if wanted.done() else None
+    finally:
+        wanted.cancel()
+        gone.cancel()
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        continue
 
 
 async def log_place(request: Request) -> Response:

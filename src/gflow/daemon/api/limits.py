@@ -26,7 +26,7 @@ def limits_of(pid: int) -> tuple[Limit, ...]:
             theirs = parse(file.read())
     except OSError:  # it is gone, or not ours to read: the job gets our limits
         return ()
-    return tuple(sorted(theirs - _ours()))
+    return tuple(sorted(theirs - ours()))
 
 
 def parse(text: str) -> frozenset[Limit]:
@@ -41,7 +41,8 @@ def parse(text: str) -> frozenset[Limit]:
 
 
 @cache
-def _ours() -> frozenset[Limit]:
+def ours() -> frozenset[Limit]:
+    """What jobs inherit: our limits as they were when the zygote was forked."""
     with open("/proc/self/limits") as file:
         return parse(file.read())
 

@@ -9,13 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow import __version__
-from gflow.core.events import Restrict
+from gflow.core.events import Drain, Restrict
+from gflow.core.model import JobState
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of
 from gflow.store.keeping import back_up_daily
 from gflow.text.pages import gpu_table, status_page
-from gflow.wire.requests import GpusRequest, decode
+from gflow.wire.requests import DrainRequest, GpusRequest, decode
 from gflow.wire.views import gpu_view
 
 
@@ -35,6 +36,8 @@ async def status(request: Request) -> Response:
     context = context_of(request)
     state = context.loop.state
     running = sum(state.group_running.values())
+    # The record of an array whose tasks have all started neither runs nor waits.
+    started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.tasks)
     data = {
         "version": __version__,
         "pid": os.getpid(),
@@ -46,7 +49,8 @@ async def status(request: Request) -> Response:
         "cpu_available": state.free_cpus,
         "read_only": context.loop.read_only,
         "running": running,
-        "waiting": len(state.jobs) - running,
+        "waiting": len(state.jobs) - running - started_arrays,
+        "flags": list(context.settings.flags),
         "socket": str(context.settings.socket),
         "data": str(context.settings.data),
         "database": str(context.settings.database),
@@ -67,6 +71,14 @@ async def set_gpus(request: Request) -> Response:
     allowed = None if wanted.allowed_indices is None else tuple(wanted.allowed_indices)
     await context.loop.ask(lambda at: Restrict(at=at, uid=uid, allowed=allowed), origin)
     return await info(request)
+
+
+async def drain(request: Request) -> Response:
+    """Let nothing more start, or let things start again."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted: DrainRequest = decode(await request.body(), DrainRequest)
+    await context.loop.ask(lambda at: Drain(at=at, uid=uid, on=wanted.on), origin)
+    return answer(request, lambda: {"drained": wanted.on}, lambda: "drained\n" if wanted.on else "resumed\n")
 
 
 async def backup(request: Request) -> Response:

@@ -32,8 +32,11 @@ class PeerProtocol(HttpToolsProtocol):
         super().connection_made(transport)
 
 
-async def serve(listener: socket.socket, app: ASGIApp) -> asyncio.Server:
-    """Serve `app` on `listener`. Not uvicorn's own server: that one wakes ten times a second."""
+async def serve(listener: socket.socket, app: ASGIApp) -> tuple[asyncio.Server, set[Any]]:
+    """Serve `app` on `listener`; the server and its open connections.
+
+    Not uvicorn's own server: that one wakes ten times a second.
+    """
     config = uvicorn.Config(
         app,
         http=PeerProtocol,
@@ -44,8 +47,10 @@ async def serve(listener: socket.socket, app: ASGIApp) -> asyncio.Server:
         proxy_headers=False,
     )
     config.load()
-    make = partial(PeerProtocol, config=config, server_state=ServerState(), app_state={})
-    return await asyncio.get_running_loop().create_unix_server(make, sock=listener, backlog=BACKLOG)
+    state = ServerState()
+    make = partial(PeerProtocol, config=config, server_state=state, app_state={})
+    server = await asyncio.get_running_loop().create_unix_server(make, sock=listener, backlog=BACKLOG)
+    return server, state.connections
 
 
 def bind(path: Path) -> socket.socket:

@@ -36,13 +36,13 @@ def kill_descendants(root: int) -> int:
 
 
 def send(pid: int, number: int) -> None:
-    """A signal, if there is still somebody to get it."""
-    with suppress(ProcessLookupError):
+    """A signal, if there is still somebody to get it. What became another user's we cannot end."""
+    with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def send_group(group: int, number: int) -> None:
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 

@@ -138,10 +138,15 @@ class Launcher:
             group = Group(self._layers, os.path.basename(order["record"]))
             held = group.make(order["memory_mib"], order["cpus"])
             group.join(child.pid)
-        with open(child.orders, "wb", buffering=0) as pipe:
-            data = memoryview(pack(order))
-            while data:
-                data = data[pipe.write(data) :]
+        try:
+            with open(child.orders, "wb", buffering=0) as pipe:
+                data = memoryview(pack(order))
+                while data:
+                    data = data[pipe.write(data) :]
+        except BrokenPipeError:  # somebody killed it while it waited
+            os.close(child.trouble)
+            self.prepare()
+            return self._wake(order)
         return Started(child.pid, child.trouble, group, held)
 
     def _become(self, orders: int, trouble: int) -> NoReturn:

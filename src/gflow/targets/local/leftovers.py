@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 from gflow.targets.local import record
 from gflow.targets.local.record import Identity
@@ -16,14 +17,13 @@ TAG = "GFLOW_RUN"
 
 
 def kill_leftovers(job: Identity | None, tag: str) -> bool:
-    """Kill what is left of a run. True when nothing was found any more."""
-    found = _find(job, f"{TAG}={tag}".encode())
-    for pid in found:
-        try:
+    """Kill what is left of a run. True when nothing was found any more that we may kill."""
+    killed = 0
+    for pid in _find(job, f"{TAG}={tag}".encode()):
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    return not found
+            killed += 1
+    return not killed
 
 
 def _find(job: Identity | None, tag: bytes) -> list[int]:

@@ -90,6 +90,7 @@ class LocalTarget:
         self._idle: list[_Channel] = []
         self._busy: dict[Run, _Channel] = {}
         self._adopted: dict[Run, int] = {}
+        self._stops: dict[Run, bool] = {}
         self._closed = False
         self._layers = Layers()
 
@@ -152,6 +153,8 @@ class LocalTarget:
             self._send(channel, ("stop", (run.key, run.attempt, now)))
         elif run in self._adopted:
             signal.pidfd_send_signal(self._adopted[run], signal.SIGUSR1 if now else signal.SIGTERM)
+        else:  # its shim is not found yet; it hears of it then
+            self._stops[run] = now
 
     def signal(self, run: Run, number: int) -> None:
         """A signal to the job's process group: a warning that its time is nearly up."""
@@ -193,13 +196,14 @@ class LocalTarget:
 
     def forget(self, run: Run) -> None:
         """The run's end is durable elsewhere: drop its record."""
+        self._stops.pop(run, None)
         with suppress(FileNotFoundError):
             os.unlink(self.record_path(run))
 
     def forget_others(self, keep: set[str]) -> None:
         """Drop records that no running job has: their ends were committed, and then we died."""
         for path in self._run_dir.iterdir():
-            if path.name.removesuffix(".script") not in keep:
+            if path.name.removesuffix(".script").removesuffix(".stop") not in keep:
                 path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ shims
@@ -249,7 +253,8 @@ class LocalTarget:
     def _hear(self, channel: _Channel, message: tuple[Any, ...]) -> None:
         kind, key, attempt = message[:3]
         run = Run(JobKey(key), attempt)
-        self._busy.pop(run, None)
+        if self._busy.get(run) is channel:
+            del self._busy[run]
         channel.run = None
         if len(self._idle) < IDLE_MAX:
             self._idle.append(channel)
@@ -258,7 +263,7 @@ class LocalTarget:
         if kind == "end":
             self._on_end(Ended(run, End(*message[3])))
         elif kind == "taken":  # an earlier daemon's order reached its shim after all
-            self.adopt(run)
+            self._adopt_again(run)
 
     def _lost_channel(self, channel: _Channel) -> None:
         """A shim died. If it had a job, find out from the record what became of it."""
@@ -267,8 +272,7 @@ class LocalTarget:
             self._idle.remove(channel)
         if channel.run is not None:
             self._busy.pop(channel.run, None)
-            if not self.adopt(channel.run):
-                self._on_end(Ended(channel.run, _problem("Lost")))
+            self._adopt_again(channel.run)
 
     def _drop(self, channel: _Channel) -> None:
         asyncio.get_running_loop().remove_reader(channel.sock)
@@ -281,16 +285,23 @@ class LocalTarget:
         loop = asyncio.get_running_loop()
         pidfd = _open_pidfd(content.shim)
         if pidfd is None:  # it is just writing its first line, or just ending
-            loop.call_later(LOOK_AGAIN_S, self.adopt, run)
+            loop.call_later(LOOK_AGAIN_S, self._adopt_again, run)
             return
         self._adopted[run] = pidfd
+        if run in self._stops:
+            self.stop(run, now=self._stops.pop(run))
         loop.add_reader(pidfd, self._shim_ended, run)
 
     def _shim_ended(self, run: Run) -> None:
         pidfd = self._adopted.pop(run)
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
-        self.adopt(run)
+        self._adopt_again(run)
+
+    def _adopt_again(self, run: Run) -> None:
+        """Look at a run that somebody has claimed. If its claim is gone, nothing of it ever ran or will."""
+        if run not in self._busy and not self.adopt(run):
+            self._on_end(Ended(run, _problem("Lost")))
 
     def _kill_leftovers(self, run: Run, content: record.Content) -> bool:
         """End what a killed shim left; True when nothing was found any more."""
@@ -301,7 +312,7 @@ class LocalTarget:
             group.remove()
         return gone
 
-    def _settle(self, run: Run, content: record.Content) -> None:
+    def _settle(self, run: Run, content: record.Content, again_s: float = LOOK_AGAIN_S) -> None:
         """The shim is gone: report the end it wrote, or clean up after it and report the loss."""
         if content.end is not None:
             self._on_end(Ended(run, content.end))
@@ -310,7 +321,8 @@ class LocalTarget:
         elif self._kill_leftovers(run, content):
             self._on_end(Ended(run, _problem("Lost")))
         else:
-            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._settle, run, content)
+            loop = asyncio.get_running_loop()
+            loop.call_later(again_s, self._settle, run, content, min(1.0, again_s * 2))
 
 
 def _kept(name: str) -> dict[str, str]:

@@ -46,6 +46,7 @@ class Watch:
         self._children_left = True
         self._peak_kib = 0
         self._problem = ""
+        self._kill_again_s = KILL_AGAIN_S
 
     @property
     def is_over(self) -> bool:
@@ -102,7 +103,8 @@ class Watch:
             self._look_at_memory(now)
         if self._log_at is not None and now >= self._log_at:
             self._log_at = now + LOG_LOOK_S
-            rotate(self._order["log"], self._order["log_cap"])
+            for path in {self._order["log"], self._order["error_log"]}:
+                rotate(path, self._order["log_cap"])
 
     def _reap(self) -> None:
         """Collect the dead; note how the job itself ended, and whether any child is left."""
@@ -125,7 +127,8 @@ class Watch:
         kill_descendants(os.getpid())
         self._reap()
         if self._children_left:
-            self._kill_at = now + KILL_AGAIN_S
+            self._kill_at = now + self._kill_again_s
+            self._kill_again_s = min(1.0, self._kill_again_s * 2)
 
     def _join_group(self) -> None:
         """Put the job, as it is now, into a control group of its own, so that one word kills it."""
