@@ -188,5 +188,5 @@ class Ours(System):
         return len(self.jobs())
 
     def jobs(self) -> list[dict[str, Any]]:
-        listed = self.request("GET", "/jobs?all=1")["jobs"]
+        listed = self.request("GET", "/jobs?all=1&limit=0")["jobs"]
         return [job for job in listed if job["name"] != self.holder]

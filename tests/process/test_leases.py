@@ -55,3 +55,26 @@ def test_a_gpu_of_another_daemon_is_shown_and_waited_for(tmp_path: Path) -> None
     finally:
         for box in boxes:
             box.clean_up()
+
+
+def test_shared_jobs_of_one_daemon_share_and_others_stay_away(tmp_path: Path) -> None:
+    boxes = [Box(tmp_path / name) for name in ("ann", "bob")]
+    ann, bob = boxes
+    words = ["--gpus", "1", "--shared", "--gpu-memory", "10G", "sleep", "60"]
+    try:
+        for box in boxes:
+            box.up(
+                "--simulate-gpus", "1x80G", "--cpus", "8", env={"GFLOW_LEASE_DIR": str(tmp_path / "leases")}
+            )
+        jobs = [ann.submit(*words) for _ in range(3)]
+        wait_until(lambda: all((ann.data / f"run/{job}.1").exists() for job in jobs))
+        wait_until(lambda: all(b"\njob " in (ann.data / f"run/{job}.1").read_bytes() for job in jobs))
+        assert [ann.job(job)["attempt"] for job in jobs] == [1, 1, 1]
+        other, alone = bob.submit(*words), bob.submit("--gpus", "1", "true")
+        wait_until(lambda: "Unmanaged: gflow of" in bob.ok("ginfo"))
+        wait_until(lambda: bob.job(other)["state"] == bob.job(alone)["state"] == "Queued")
+        ann.ok("gcancel", "--now", ",".join(map(str, jobs)))
+        wait_until(lambda: bob.job(other)["state"] == "Running")
+    finally:
+        for box in boxes:
+            box.clean_up()

@@ -525,3 +525,11 @@ def test_the_keeper_survives_and_tries_again(
         assert numbers(store) == [1], "nothing goes without a backup"
     one.look(time.time())
     assert numbers(store) == []
+
+
+def test_old_logs_go_and_nothing_else(tmp_path: Path) -> None:
+    for name, age in (("1.log", 10), ("1.log.1", 10), ("2_3.log", 10), ("3.log", 1), ("daemon.log", 99)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (NOW - age * DAY_S, NOW - age * DAY_S))
+    assert keeping.throw_away_logs(tmp_path, NOW - 5 * DAY_S) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.log", "daemon.log"]

@@ -17,6 +17,7 @@ OPTIONS = (
     Option(
         "format", "text", "columns, e.g. 'JOBID,NAME,ST,NODES,NODELIST(REASON)'", short="f", metavar="COLS"
     ),
+    Option("limit", "count", "at most N, the newest; 0: all", short="n", metavar="N", low=0),
     JSON,
     *COMMON,
 )
@@ -41,4 +42,5 @@ def run(words: list[str]) -> int:
         jobs=values.get("jobs", ""),
         users=values.get("user", ""),
         format=values.get("format", ""),
+        limit=str(values.get("limit", "")),
     )

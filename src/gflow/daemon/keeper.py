@@ -9,18 +9,21 @@ import time
 
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
-from gflow.store.keeping import DAY_S, back_up_daily, is_backup_due, throw_away
+from gflow.store.keeping import DAY_S, back_up_daily, is_backup_due, throw_away, throw_away_logs
 
 log = logging.getLogger("gflow.keeper")
 LOOK_S = 3600.0
+# Soon after the start, or a daemon that is restarted every hour would never get to it.
+FIRST_LOOK_S = 60.0
 
 
 async def keep(settings: Settings) -> None:
     """Once an hour, see whether the day's work is due."""
     keeper = Keeper(settings)
+    await asyncio.sleep(FIRST_LOOK_S)
     while True:
-        await asyncio.sleep(LOOK_S)
         await asyncio.to_thread(keeper.look, time.time())
+        await asyncio.sleep(LOOK_S)
 
 
 class Keeper:
@@ -38,6 +41,7 @@ class Keeper:
             # On a clock of its own: people make backups too, and those must not keep the old from going.
             if now - self._thrown_away_at >= DAY_S:
                 throw_away(settings.database, settings.retention, now)
+                throw_away_logs(settings.logs, now - settings.retention.logs_days * DAY_S)
                 self._thrown_away_at = now
         except (StoreError, sqlite3.Error, OSError) as error:
             log.error("housekeeping failed, and is tried again in an hour: %s", error)

@@ -118,6 +118,7 @@ class Performer:
             cpus=spec.cpus or 0,
             limits=spec.limits,
             leases=self._leases.paths(job.gpu_ids),
+            sharing=self._target.tag if spec.shared else "",
         )
 
     def _environment(self, job: Job, run: Run) -> dict[bytes, bytes]:

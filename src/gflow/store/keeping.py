@@ -30,6 +30,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     # Environments and scripts, after the last job that needs them.
     texts_days: int = 30
     tokens_days: int = 7
+    logs_days: int = 365
 
 
 # ---------------------------------------------------------------- backup and restore
@@ -198,3 +199,13 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def throw_away_logs(folder: Path, before: float) -> int:
+    """Delete job logs that nobody has written to since `before`; how many."""
+    gone = 0
+    for path in folder.glob("[0-9]*.log*"):
+        if path.lstat().st_mtime < before:
+            path.unlink(missing_ok=True)
+            gone += 1
+    return gone

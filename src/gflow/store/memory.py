@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -46,11 +46,15 @@ class MemoryStore:
         found = self._jobs.get(key)
         return _copy(found) if found else None
 
-    def jobs(self, *, active: bool, uid: int | None = None, limit: int = 0) -> Iterable[Job]:
+    def jobs(
+        self, *, active: bool, states: Collection[JobState] = (), users: Collection[str] = (), limit: int = 0
+    ) -> Iterable[Job]:
         found = [
             _copy(job)
             for _, job in sorted(self._jobs.items())
-            if (job.state in ACTIVE or not active) and uid in (None, job.uid)
+            if (job.state in ACTIVE or not active)
+            and (not states or job.state in states)
+            and (not users or job.user in users)
         ]
         return found[-limit:] if limit else found
 

@@ -7,7 +7,7 @@ commit, and a hand-over to a second thread costs more than it hides.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,16 @@ class SqliteStore:
         row = self._row(SELECT + " WHERE key = ?", (key,))
         return _job(row, {}) if row else None
 
-    def jobs(self, *, active: bool, uid: int | None = None, limit: int = 0) -> Iterable[Job]:
+    def jobs(
+        self, *, active: bool, states: Collection[JobState] = (), users: Collection[str] = (), limit: int = 0
+    ) -> Iterable[Job]:
         """Jobs by key; with `limit` the newest of them."""
         where = [ACTIVE_JOBS] if active else []
         values: list[Any] = []
-        if uid is not None:
-            where.append("uid = ?")
-            values.append(uid)
+        for column, wanted in (("state", [state.value for state in states]), ("user", list(users))):
+            if wanted:
+                where.append(f"{column} IN ({', '.join('?' * len(wanted))})")
+                values += wanted
         sql = SELECT + (" WHERE " + " AND ".join(where) if where else "") + " ORDER BY key"
         if limit:
             sql = f"SELECT * FROM ({sql} DESC LIMIT ?) ORDER BY key"

@@ -56,3 +56,12 @@ def states_of(text: str) -> set[JobState]:
             )
         states.add(state)
     return states
+
+
+def limit_of(text: str, usual: int) -> int:
+    """How many jobs at most; 0: all."""
+    if not text:
+        return usual
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise UsageError(f"a limit is a whole number, not {text!r}")
+    return int(text)

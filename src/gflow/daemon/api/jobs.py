@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from typing import Any
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,7 +15,7 @@ from gflow.core.events import Cancel, Hold, Release
 from gflow.core.ids import label
 from gflow.core.model import Job
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of, keys_of, known, one, states_of
+from gflow.daemon.api.asking import caller, context_of, keys_of, known, limit_of, one, states_of
 from gflow.daemon.api.limits import limits_of
 from gflow.daemon.api.people import user_name
 from gflow.daemon.context import Context
@@ -36,6 +37,9 @@ from gflow.wire.requests import (
     describe_update,
 )
 from gflow.wire.views import job_view, key_label, line_view
+
+# Finished jobs shown unless somebody asks for more: there may be a million.
+NEWEST = 1000
 
 # ---------------------------------------------------------------- submit
 
@@ -74,23 +78,25 @@ async def listing(request: Request) -> Response:
     context = context_of(request)
     query = request.query_params
     names = columns_of(query.get("format", ""))
-    states = states_of(query.get("states", ""))
-    found = _asked_for(context, request, bool(states - context.active_states))
-    users = {name for name in query.get("users", "").split(",") if name}
-    chosen = [
-        job for job in found if (not states or job.state in states) and (not users or job.user in users)
-    ]
-    entries = context.entries(chosen)
-    return answer(request, lambda: _listing(entries), lambda: queue_table(entries, names, time.time()))
-
-
-def _asked_for(context: Context, request: Request, final_too: bool) -> Iterable[Job]:
-    query = request.query_params
     if query.get("jobs"):
-        return [known(context, key) for key in keys_of(context, request, query["jobs"].split(","))]
-    jobs = context.store.jobs(active=not query.get("all") and not final_too)
+        keys = keys_of(context, request, query["jobs"].split(","))
+        found, note = [known(context, key) for key in keys], ""
+    else:
+        found, note = _filtered(context, query)
+    entries = context.entries(found)
+    return answer(request, lambda: _listing(entries), lambda: queue_table(entries, names, time.time()) + note)
+
+
+def _filtered(context: Context, query: QueryParams) -> tuple[list[Job], str]:
+    """Active jobs, or the newest of all; and a line that says so if some are not shown."""
+    states = states_of(query.get("states", ""))
+    users = [name for name in query.get("users", "").split(",") if name]
+    active = not query.get("all") and not states - context.active_states
+    limit = limit_of(query.get("limit", ""), 0 if active else NEWEST)
+    jobs = list(context.store.jobs(active=active, states=states, users=users, limit=limit))
+    note = f"(the newest {limit}; --limit 0 shows all)\n" if limit and len(jobs) == limit else ""
     # An array whose tasks have all started is shown by its tasks.
-    return [job for job in jobs if job.progress is None or job.progress.pending]
+    return [job for job in jobs if job.progress is None or job.progress.pending], note
 
 
 async def show(request: Request) -> Response:

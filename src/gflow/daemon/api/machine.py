@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,10 +15,12 @@ from gflow.core.model import JobState
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of
-from gflow.store.keeping import back_up_daily
+from gflow.store.keeping import back_up
 from gflow.text.pages import gpu_table, status_page
 from gflow.wire.requests import DrainRequest, GpusRequest, decode
 from gflow.wire.views import gpu_view
+
+_one_backup = asyncio.Lock()
 
 
 async def info(request: Request) -> Response:
@@ -84,5 +87,7 @@ async def drain(request: Request) -> Response:
 async def backup(request: Request) -> Response:
     """A backup now; answers with its path."""
     settings = context_of(request).settings
-    made = await asyncio.to_thread(back_up_daily, settings.database, settings.backups)
+    target = settings.backups / time.strftime("manual-%Y%m%d-%H%M%S.db")
+    async with _one_backup:
+        made = await asyncio.to_thread(back_up, settings.database, target)
     return answer(request, lambda: {"path": str(made)}, lambda: f"{made}\n")

@@ -35,18 +35,53 @@ def lease_folder(folders: tuple[str, ...] = FOLDERS) -> str:
     return ""
 
 
-def take(paths: list[str]) -> list[int] | None:
-    """Lock all of these files, or none."""
+def take(paths: list[str], sharing: str = "") -> list[int] | None:
+    """The leases of all these GPUs, or none.
+
+    `sharing`: the name of the daemon, for a job that shares its GPUs. Its jobs share with each
+    other and with nobody else: only their own daemon knows how much memory is left.
+    """
     held: list[int] = []
     for path in paths:
-        fd = _open(path)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            release([*held, fd])
+        got = _share(path, sharing) if sharing else _lock(path, fcntl.LOCK_EX)
+        if got is None:
+            release(held)
             return None
-        held.append(fd)
+        held += got
     return held
+
+
+def _lock(path: str, kind: int) -> list[int] | None:
+    fd = _open(path)
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return [fd]
+
+
+def _share(path: str, sharing: str) -> list[int] | None:
+    """A shared lock on the GPU, which keeps exclusive jobs away, and one on our daemon's own file for
+    it, which tells other daemons' shared jobs that it is taken. The gate makes looking and taking one act."""
+    gate = _open(path + ".gate")
+    try:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        folder, name = os.path.split(path)
+        for other in os.listdir(folder):
+            if other.startswith(name + ".shared-") and other != f"{name}.shared-{sharing}":
+                free = _lock(f"{folder}/{other}", fcntl.LOCK_EX)
+                if free is None:
+                    return None
+                release(free)
+        first = _lock(path, fcntl.LOCK_SH)
+        second = _lock(f"{path}.shared-{sharing}", fcntl.LOCK_SH) if first else None
+        if first is None or second is None:
+            release(first or [])
+            return None
+        return first + second
+    finally:
+        os.close(gate)
 
 
 def release(held: list[int]) -> None:
@@ -61,7 +96,8 @@ def holder_of(path: str) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # Exclusive, so that it also meets those who share. Whoever comes in this instant tries again.
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return _owner_of_lock(os.fstat(fd).st_ino)
     finally:

@@ -128,7 +128,7 @@ class Shim:
             self.tell(("taken", key, attempt))
             return
         record.write_identity(fd, "shim", self.me)
-        held = leases.take(order["leases"])
+        held = leases.take(order["leases"], order["sharing"])
         end = End(None, None, leases.LEASED, 0, 0) if held is None else self._see_through(order, fd)
         leases.release(held or [])
         # The message first: it is what the daemon waits for. The record is for the case that nobody does.

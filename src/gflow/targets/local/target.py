@@ -58,6 +58,8 @@ class Order(NamedTuple):
     cpus: int
     limits: tuple[tuple[int, int, int], ...]
     leases: list[str]
+    # The daemon's name among those that lease, for a job that shares its GPUs; empty: it has them alone.
+    sharing: str
 
 
 class Ended(NamedTuple):
@@ -82,8 +84,8 @@ class LocalTarget:
     def __init__(self, run_dir: Path, on_end: Callable[[Ended], None]) -> None:
         self._run_dir = run_dir
         self._folder = str(run_dir)
-        # Names our control groups: those of another daemon are none of our business.
-        self._tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
+        # Names our control groups and shared leases: those of another daemon are none of our business.
+        self.tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
         self._on_end = on_end
         self._zygote: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -102,7 +104,7 @@ class LocalTarget:
         boot = f"import sys; sys.path.append({root!r}); from gflow.targets.local import zygote; zygote.main()"
         fd = theirs.fileno()
         self._zygote = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", boot, str(fd), self._tag],
+            [sys.executable, "-I", "-S", "-c", boot, str(fd), self.tag],
             pass_fds=(fd,),
             stdin=subprocess.DEVNULL,
             # Nothing of the daemon's environment; the folder tells a reader of `ps e` whose this is.
@@ -110,7 +112,7 @@ class LocalTarget:
         )
         theirs.close()
         self._control = ours
-        self._layers = find_layers(self._tag)
+        self._layers = find_layers(self.tag)
 
     def warm_up(self) -> None:
         """Have a shim ready before the first job asks for one."""
