@@ -239,10 +239,10 @@ def test_a_held_array_starts_nothing_more_and_goes_on_when_released():
     assert machine.running() == ["1_2", "1_3"]
 
 
-def test_a_waiting_task_stands_for_its_array():
+def test_a_waiting_task_cannot_be_held_apart_from_its_array():
     machine = array("0-3")
-    machine.hold("1_3")
-    assert machine.stands(1) == "Hold (JobHeldUser)"
+    error = machine.refusal(machine.hold, "1_3")
+    assert (error.message, error.hint) == ("task 1_3 waits in its array", "name the array: 1")
 
 
 def test_an_array_all_of_whose_tasks_run_cannot_be_held():

@@ -110,8 +110,16 @@ def owned(state: State, keys: Iterable[JobKey], uid: int) -> list[Job]:
 # ---------------------------------------------------------------- hold and release
 
 
+def _whole(state: State, keys: Iterable[JobKey], uid: int) -> list[Job]:
+    """These jobs, none of which may be a task that still waits in its array."""
+    for key in keys:
+        if key not in state.jobs and (array := state.array_with(key)):
+            raise Refused(f"task {label(key)} waits in its array", hint=f"name the array: {array.label}")
+    return owned(state, keys, uid)
+
+
 def hold(state: State, event: Hold, effects: list[Effect]) -> None:
-    jobs = owned(state, event.keys, event.uid)
+    jobs = _whole(state, event.keys, event.uid)
     for job in jobs:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a waiting job can be held")
@@ -124,7 +132,7 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
 
 
 def release(state: State, event: Release, effects: list[Effect]) -> None:
-    jobs = owned(state, event.keys, event.uid)
+    jobs = _whole(state, event.keys, event.uid)
     for job in jobs:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a held job can be released")
@@ -157,7 +165,7 @@ def admit_due(state: State, at: Moment) -> set[GroupKey | None]:
 
 def update(state: State, event: Update, effects: list[Effect]) -> None:
     """Change what was asked for; all of the jobs or none."""
-    jobs = owned(state, event.keys, event.uid)
+    jobs = _whole(state, event.keys, event.uid)
     # Jobs that get a cap and have no group yet become one, as if submitted together.
     group = min((job.number for job in jobs if not job.spec.group), default=0)
     plans = [(job, *_checked(state, job, event, group)) for job in jobs]
