@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -338,8 +339,7 @@ def reboot(world: World, dice: Dice) -> None:
 
 
 def lose_turn(world: World, dice: Dice) -> None:
-    made = [dice.pick(PEOPLE)(world, dice) for _ in range(1 + dice.below(3))]
-    world.lose_turn(made)
+    world.lose_turn([partial(dice.pick(PEOPLE), world, dice) for _ in range(1 + dice.below(3))])
 
 
 PEOPLE = (a_submission, a_cancel, a_hold, a_release, an_update, an_exit)

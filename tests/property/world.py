@@ -8,6 +8,7 @@ costs nothing" mean.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from unittest import mock
 
 import msgspec
@@ -167,14 +168,17 @@ class World:
         self.apply(GpusSeen(at=self.clock.now(), gpus=tuple(self.state.gpus.values())))
         self.commit()
 
-    def lose_turn(self, events: list[Event]) -> None:
-        """A commit fails: memory goes back to what the disk has, as if nothing had been said."""
+    def lose_turn(self, wishes: list[Callable[[], Event]]) -> None:
+        """A commit fails: memory goes back to what the disk has, as if nothing had been said.
+
+        Wishes become events when they are taken, as in the daemon: they speak of the state they meet.
+        """
         self.restarts += 1
         self.apply(Tick(at=self.clock.now()))
         self.commit()
         ledger, arrays, twin = self.ledger.copy(), dict(self.arrays), self._reloaded()
-        for event in events:
-            self.apply(event)
+        for wish in wishes:
+            self.apply(wish())
         self.trace.append("that turn is lost")
         self.changes, self.ledger, self.arrays = Changes(), ledger, arrays
         self.state, self.twin = twin, twin

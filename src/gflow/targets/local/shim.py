@@ -28,6 +28,7 @@ from gflow.targets.local.watching import Watch
 PR_SET_CHILD_SUBREAPER = 36
 # An idle shim forks its next job's child after this long: one that is busy has no time for it.
 PREPARE_AFTER_S = 0.004
+BUSY_PER_CORE = 1.5
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -183,10 +184,8 @@ def _could_not_start(order: Order, problem: str, missing: bool) -> End:
 
 
 def machine_is_busy() -> bool:
-    """Whether more processes want to run, at this moment, than there are cores."""
-    with open("/proc/loadavg") as file:
-        running = int(file.read().split()[3].split("/")[0])
-    return running > (os.cpu_count() or 1)
+    """Whether processes have been queueing for a core of late. A moment's look would mostly see ourselves."""
+    return os.getloadavg()[0] > BUSY_PER_CORE * (os.cpu_count() or 1)
 
 
 def _noted(_number: int, _frame: object) -> None:
