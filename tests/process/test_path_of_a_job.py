@@ -49,7 +49,7 @@ def test_a_job_without_gpus_sees_none(daemon: Box) -> None:
 def test_more_gpus_than_there_are_is_refused_at_once(daemon: Box) -> None:
     done = daemon.run("gbatch", "--gpus", "5", "true")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[0] == "gflow: the job asks for 5 GPUs, and this machine has 4"
+    assert done.stderr.splitlines()[0] == "gbatch: the job asks for 5 GPUs, and this machine has 4"
     assert daemon.jobs() == {}
 
 

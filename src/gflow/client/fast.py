@@ -233,7 +233,7 @@ def show(status: int, headers: bytes, body: bytes) -> int:
     if status < 400:
         write(1, body)
         return 0
-    write(2, b"gflow: " + body)
+    write(2, b"gbatch: " + body)
     return exit_code(headers)
 
 

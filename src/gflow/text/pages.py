@@ -46,7 +46,7 @@ def job_page(job: Job, why: Why | None, now: float, log: str) -> str:
     if job.attempt > 1:
         lines.append(("Attempt", str(job.attempt)))
     if job.attempt:
-        lines.append(("Log", log))
+        lines.append(("Log", log if not job.is_array else f"one for each task: gjob log {job.label}_N"))
     return facts(lines)
 
 
