@@ -264,3 +264,18 @@ def test_times_from_now(text, seconds):
 )
 def test_what_is_no_time(text):
     assert parse_time(text, at("2026-03-28T12:00")) is None
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_time_that_comes_twice_is_the_next_of_the_two() -> None:
+    """On 25 October 2026 Berlin has 02:30 twice; at a quarter to three of the first, the second is next."""
+    first = datetime(2026, 10, 25, 0, 45, tzinfo=UTC).astimezone()
+    assert parse_time("02:30", first) == datetime(2026, 10, 25, 1, 30, tzinfo=UTC).timestamp()
+
+
+def test_an_end_that_nobody_saw_is_no_success() -> None:
+    clock, state = FakeClock(), State(cpus=1, memory_mib=1000)
+    step(state, submit(clock))
+    job = state.jobs[job_key(1)]
+    step(state, exited(clock, job, code=None))
+    assert (job.state, job.reason) == (JobState.FAILED, "Lost")

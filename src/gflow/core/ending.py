@@ -52,6 +52,8 @@ def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
         return JobState.FAILED, event.problem
     if event.signal:
         return JobState.FAILED, f"Signal:{event.signal}"
+    if event.code is None:  # nobody saw how it ended: that is no success
+        return JobState.FAILED, "Lost"
     if event.code:
         return JobState.FAILED, f"ExitCode:{event.code}"
     return JobState.FINISHED, ""

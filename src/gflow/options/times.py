@@ -38,10 +38,11 @@ def _clock(text: str, moment: datetime) -> float | None:
         return None
     today = moment.astimezone().date()
     for days in (-1, 0, 1, 2):  # with an offset in the text it may be another day there
-        # Through naive local time, so that a day with 23 or 25 hours is still that day.
-        at = datetime.combine(today + timedelta(days=days), wanted).timestamp()
-        if at > moment.timestamp():
-            return at
+        for fold in (0, 1):  # an hour that comes twice has the time twice
+            # Through naive local time, so that a day with 23 or 25 hours is still that day.
+            at = datetime.combine(today + timedelta(days=days), wanted.replace(fold=fold)).timestamp()
+            if at > moment.timestamp():
+                return at
     return None
 
 
