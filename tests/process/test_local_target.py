@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import resource
 import subprocess
 from pathlib import Path
@@ -151,3 +152,10 @@ def test_no_control_group_outlives_its_job(daemon: Box) -> None:
     for _ in range(5):
         assert daemon.finished(daemon.submit("--memory", "50M", "true"))["state"] == "Finished"
     wait_until(lambda: {str(path) for path in Path("/sys/fs/cgroup").glob("**/gflow-*/*.1")} <= before)
+
+
+def test_a_daemon_that_goes_takes_its_control_groups_along(daemon: Box) -> None:
+    daemon.finished(daemon.submit("--memory", "50M", "true"))
+    daemon.down()
+    tag = hashlib.blake2b(str(daemon.data / "run").encode(), digest_size=6).hexdigest()
+    assert not [path for path in Path("/sys/fs/cgroup").glob("**/gflow-*") if path.name == f"gflow-{tag}"]

@@ -36,6 +36,13 @@ class Layers(NamedTuple):
         return ", ".join(filter(None, parts)) or "none: process tree and watchdog"
 
 
+def remove_layers(layers: Layers) -> None:
+    """Drop our base folders. They stay while jobs of ours are in them; the next daemon finds them."""
+    for folder in {layers.kill, layers.memory, layers.cpu} - {""}:
+        with suppress(OSError):
+            os.rmdir(folder)
+
+
 class Mounted(NamedTuple):
     """Where the hierarchies are and where we are in each: {"": v2, "memory": v1, …}."""
 

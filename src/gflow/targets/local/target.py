@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from gflow.core.ids import JobKey, label
 from gflow.targets.local import record
-from gflow.targets.local.cgroups import Group, Layers, find_layers
+from gflow.targets.local.cgroups import Group, Layers, find_layers, remove_layers
 from gflow.targets.local.frames import pack, unpack
 from gflow.targets.local.leftovers import kill_leftovers
 from gflow.targets.local.record import End
@@ -133,6 +133,7 @@ class LocalTarget:
             self._control.close()
         if self._zygote:
             self._zygote.wait()
+        remove_layers(self._layers)
 
     # ------------------------------------------------------------ the port
 
