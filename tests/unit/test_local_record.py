@@ -167,3 +167,11 @@ def test_my_parent_is_somebody_else():
 
 def test_a_process_that_never_was_has_no_identity():
     assert record.identity_of(2**22 + 1) is None
+
+
+def test_engine_and_shim_call_a_lost_lease_the_same():
+    """They cannot import each other: the shim needs the standard library alone."""
+    from gflow.core import ending
+    from gflow.targets.local import leases
+
+    assert ending.LEASED == leases.LEASED

@@ -44,7 +44,7 @@ def _submit(values: dict[str, Any], command: list[str]) -> int:
     body = fast.submission(os.urandom(16).hex(), _job(values, command))
     if "wait" not in values and "json" not in values:
         return fast.show(*fast.deliver(body, fast.target(values)))
-    status, _, content = _deliver_json(body)
+    status, _, content = fast.deliver(body, "/jobs", "application/json")
     answer = json.loads(content)
     if status >= 400:
         raise call.DaemonError(answer)
@@ -55,13 +55,6 @@ def _submit(values: dict[str, Any], command: list[str]) -> int:
     if "json" not in values:
         print(job["id"] if "parsable" in values else f"Submitted batch job {job['id']}", flush=True)
     return _wait(job, as_json="json" in values)
-
-
-def _deliver_json(body: bytes) -> tuple[int, bytes, bytes]:
-    try:
-        return fast.request("POST", "/jobs", body, "application/json")
-    except ConnectionError:
-        return fast.request("POST", "/jobs", body, "application/json")
 
 
 def _wait(job: dict[str, Any], *, as_json: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -168,11 +167,8 @@ def _status(values: dict[str, Any]) -> int:
         return call.show("/status", as_json="json" in values)
     except (ConnectionError, Unreachable):
         if "json" in values:
-            print(
-                json.dumps({"error": {"code": "unreachable", "message": "Not running", "hint": "gflowd up"}})
-            )
-        else:
-            print("Status: Not running\nStart it with: gflowd up")
+            raise Unreachable(hint="start it with: gflowd up") from None
+        print("Status: Not running\nStart it with: gflowd up")
         return 3
 
 

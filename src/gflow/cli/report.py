@@ -16,10 +16,9 @@ def report(program: str, error: Exception, words: list[str]) -> int:
     if not isinstance(error, GflowError):
         raise error
     if "--json" in words:
-        import json
+        from gflow.wire.views import encode, error_view
 
-        detail = {"code": error.code, "message": error.message, "hint": error.hint}
-        sys.stdout.write(json.dumps({"error": detail}) + "\n")
+        sys.stdout.write(encode(error_view(error)).decode() + "\n")
     else:
         sys.stderr.write(f"{program}: {error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
         sys.stderr.flush()

@@ -15,26 +15,20 @@ CODES = {"Timeout": 124, "Cancelled": 130}
 
 def wait_for(job: str) -> dict[str, Any]:
     """The job once it is final. A daemon that restarts meanwhile is asked again."""
-    patience = time.monotonic() + PATIENCE_S
+    away_since: float | None = None
     while True:
+        asked = time.monotonic()
         try:
             answer = call.get(call.job_path(job, "/wait"))
             final: dict[str, Any] = answer["jobs"][0]
             return final
         except (ConnectionError, Unreachable):
-            if not is_there() and time.monotonic() > patience:
+            now = time.monotonic()
+            if away_since is None or now - asked > 1.0:  # it was there until now
+                away_since = now
+            if now - away_since > PATIENCE_S:
                 raise
             time.sleep(0.1)
-            patience = time.monotonic() + PATIENCE_S if is_there() else patience
-
-
-def is_there() -> bool:
-    """Whether a daemon answers."""
-    try:
-        call.get("/health")
-    except (ConnectionError, Unreachable):
-        return False
-    return True
 
 
 def exit_code_of(job: dict[str, Any]) -> int:

@@ -112,19 +112,19 @@ def submission(token: str, job: str) -> bytes:
     return f'{{"token":"{token}","jobs":[{job}]}}'.encode()
 
 
-def deliver(body: bytes, path: str) -> tuple[int, bytes, bytes]:
-    """POST a submission; if the answer is lost, once more with the same token."""
+def deliver(body: bytes, path: str, accept: str = "text/plain") -> tuple[int, bytes, bytes]:
+    """POST a submission; if the answer is lost, again with the same token."""
     try:
-        return request("POST", path, body)
+        return request("POST", path, body, accept)
     except ConnectionError:
         import time
 
         for _ in range(40):  # the daemon may be restarting
             try:
-                return request("POST", path, body)
+                return request("POST", path, body, accept)
             except ConnectionError:
                 time.sleep(0.05)
-        return request("POST", path, body)
+        return request("POST", path, body, accept)
 
 
 # What the hot path leaves to `gflow.cli`.

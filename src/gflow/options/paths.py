@@ -21,10 +21,6 @@ def data_dir(get: Getenv) -> str:
     return _xdg(get, "XDG_DATA_HOME", "/.local/share") + "/gflow"
 
 
-def config_file(get: Getenv) -> str:
-    return get("GFLOW_CONFIG_FILE") or _xdg(get, "XDG_CONFIG_HOME", "/.config") + "/gflow/gflow.toml"
-
-
 def own_socket(get: Getenv) -> str:
     """Where a user's daemon listens."""
     runtime = get("XDG_RUNTIME_DIR")

@@ -97,6 +97,7 @@ def line_view(line: Line, name_of: Callable[[int], str]) -> dict[str, Any]:
 
 
 def error_view(error: GflowError) -> dict[str, Any]:
+    """What `--json` prints when a command fails."""
     return {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
 
 

@@ -122,7 +122,6 @@ class Group:
 
     def __init__(self, layers: Layers, name: str) -> None:
         self._layers = layers
-        self._name = name
         self._kill = f"{layers.kill}/{name}" if layers.kill else ""
         self._memory = f"{layers.memory}/{name}" if layers.memory else ""
         self._cpu = f"{layers.cpu}/{name}" if layers.cpu else ""
