@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -51,6 +51,11 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "cwd": spec.cwd,
         "target": job.target,
     }
+
+
+def jobs_view(entries: Sequence[tuple[Job, Why | None]]) -> dict[str, Any]:
+    """What every answer about jobs is: the jobs and how many."""
+    return {"jobs": [job_view(job, why) for job, why in entries], "total": len(entries)}
 
 
 def _tasks(progress: Progress) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gflow.daemon.api import jobs, machine
+from gflow.daemon.api import jobs, listing, machine
 from gflow.daemon.api.answers import on_error
 from gflow.daemon.api.people import user_name
 from gflow.daemon.context import Context
@@ -17,7 +17,7 @@ from gflow.errors import Forbidden, GflowError
 
 ROUTES = [
     Route("/jobs", jobs.submit, methods=["POST"]),
-    Route("/jobs", jobs.listing, methods=["GET"]),
+    Route("/jobs", listing.listing, methods=["GET"]),
     Route("/jobs/cancel", jobs.cancel, methods=["POST"]),
     Route("/jobs/hold", jobs.hold, methods=["POST"]),
     Route("/jobs/release", jobs.release, methods=["POST"]),

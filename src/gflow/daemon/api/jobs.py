@@ -7,7 +7,6 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,16 +14,14 @@ from gflow.core.events import Cancel, Hold, Release
 from gflow.core.ids import label
 from gflow.core.model import Job
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of, keys_of, known, limit_of, one, states_of
+from gflow.daemon.api.asking import caller, context_of, keys_of, known, one
 from gflow.daemon.api.limits import limits_of
 from gflow.daemon.api.people import user_name
-from gflow.daemon.context import Context
 from gflow.daemon.perform import log_path
 from gflow.daemon.wishes import Submitting, Updating
 from gflow.errors import NotFound, UsageError
 from gflow.store.port import address_of
 from gflow.text.pages import job_page, story_page
-from gflow.text.queue import Entry, columns_of, queue_table
 from gflow.wire.requests import (
     BATCH,
     CancelRequest,
@@ -36,10 +33,7 @@ from gflow.wire.requests import (
     decode,
     describe_update,
 )
-from gflow.wire.views import job_view, key_label, line_view
-
-# Finished jobs shown unless somebody asks for more: there may be a million.
-NEWEST = 1000
+from gflow.wire.views import jobs_view, key_label, line_view
 
 # ---------------------------------------------------------------- submit
 
@@ -67,36 +61,10 @@ async def submit(request: Request) -> Response:
         )
         return "".join(map("Submitted batch job {}{}\n".format, map(label, keys), names))
 
-    return answer(request, lambda: _listing(context.entries(map(context.job, keys))), text, 201)
+    return answer(request, lambda: jobs_view(context.entries(map(context.job, keys))), text, 201)
 
 
 # ---------------------------------------------------------------- look
-
-
-async def listing(request: Request) -> Response:
-    """The queue: active jobs, or all of them, filtered."""
-    context = context_of(request)
-    query = request.query_params
-    names = columns_of(query.get("format", ""))
-    if query.get("jobs"):
-        keys = keys_of(context, request, query["jobs"].split(","))
-        found, note = [known(context, key) for key in keys], ""
-    else:
-        found, note = _filtered(context, query)
-    entries = context.entries(found)
-    return answer(request, lambda: _listing(entries), lambda: queue_table(entries, names, time.time()) + note)
-
-
-def _filtered(context: Context, query: QueryParams) -> tuple[list[Job], str]:
-    """Active jobs, or the newest of all; and a line that says so if some are not shown."""
-    states = states_of(query.get("states", ""))
-    users = [name for name in query.get("users", "").split(",") if name]
-    active = not query.get("all") and not states - context.active_states
-    limit = limit_of(query.get("limit", ""), 0 if active else NEWEST)
-    jobs = list(context.store.jobs(active=active, states=states, users=users, limit=limit))
-    note = f"(the newest {limit}; --limit 0 shows all)\n" if limit and len(jobs) == limit else ""
-    # An array whose tasks have all started is shown by its tasks.
-    return [job for job in jobs if job.progress is None or job.progress.pending], note
 
 
 async def show(request: Request) -> Response:
@@ -108,7 +76,7 @@ async def show(request: Request) -> Response:
     why = entries[0][1]
     return answer(
         request,
-        lambda: _listing(entries),
+        lambda: jobs_view(entries),
         lambda: job_page(job, why, time.time(), log_path(context.settings, job)),
     )
 
@@ -120,7 +88,7 @@ async def wait(request: Request) -> Response:
     job = await _while_connected(request, context.loop.ended(key))
     if job is None:
         raise NotFound(f"there is no job {label(key)}")
-    return answer(request, lambda: _listing([(job, None)]), lambda: f"{job.label} {job.state.value}\n")
+    return answer(request, lambda: jobs_view([(job, None)]), lambda: f"{job.label} {job.state.value}\n")
 
 
 async def _while_connected(request: Request, coming: Coroutine[Any, Any, Job | None]) -> Job | None:
@@ -171,7 +139,7 @@ async def cancel(request: Request) -> Response:
     after = [known(context, key) for key in keys]
     return answer(
         request,
-        lambda: _listing(context.entries(after)),
+        lambda: jobs_view(context.entries(after)),
         lambda: "".join(_cancelled(job, job.key in over) for job in after),
     )
 
@@ -213,9 +181,5 @@ async def update(request: Request) -> Response:
 def _changed(request: Request, jobs: list[Job], how: str) -> Response:
     entries = context_of(request).entries(jobs)
     return answer(
-        request, lambda: _listing(entries), lambda: "".join(f"Job {job.label} {how}.\n" for job in jobs)
+        request, lambda: jobs_view(entries), lambda: "".join(f"Job {job.label} {how}.\n" for job in jobs)
     )
-
-
-def _listing(entries: list[Entry]) -> dict[str, object]:
-    return {"jobs": [job_view(job, why) for job, why in entries], "total": len(entries)}
