@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import gflow
 from tests.harness import Box, wait_until
 
+HOT = {
+    "gflow", "gflow.client", "gflow.client.fast", "gflow.options", "gflow.options.parse",
+    "gflow.options.paths", "gflow.options.table", "gflow.options.values",
+}  # fmt: skip
+CALL = HOT | {"gflow.cli", "gflow.cli.call", "gflow.cli.main", "gflow.errors"}
+# What these would load costs more than all the rest of a command.
+DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing", "urllib.parse"}
 
-def test_the_hot_path_loads_options_and_the_fast_client_only(daemon: Box) -> None:
+
+@pytest.mark.parametrize(
+    ("words", "modules"),
+    [
+        ("gbatch true", HOT),
+        ("gqueue -s Running -f JOBID,ST", CALL | {"gflow.cli.gqueue", "gflow.options.listing"}),
+        ("ginfo", CALL | {"gflow.cli.ginfo"}),
+    ],
+)
+def test_what_a_command_that_only_prints_loads(daemon: Box, words: str, modules: set[str]) -> None:
     code = (
-        "import sys; sys.path.append(sys.argv.pop(1)); from gflow.client import fast\n"
-        "fast.leave = lambda code: print(code, sorted(m for m in sys.modules if 'gflow' in m))\n"
-        "sys.argv[1:] = ['true']; fast.main('gbatch')"
+        "import sys; sys.path.append(sys.argv.pop(1)); program, *words = sys.argv.pop(1).split()\n"
+        "from gflow.client import fast\n"
+        "fast.leave = lambda code: print(code, *sorted(sys.modules))\n"
+        "sys.argv[1:] = words; fast.main(program)"
     )
-    import subprocess
-
-    import gflow
-
-    root = str(__import__("pathlib").Path(gflow.__file__).parent.parent)
+    root = str(Path(gflow.__file__).parent.parent)
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, root],
+        [sys.executable, "-I", "-S", "-c", code, root, words],
         env=daemon.env,
         cwd=daemon.work,
         capture_output=True,
         text=True,
     )
-    first, second = done.stdout.splitlines()
-    assert first == "Submitted batch job 1"
-    names = [
-        "gflow", "gflow.client", "gflow.client.fast", "gflow.options", "gflow.options.parse",
-        "gflow.options.paths", "gflow.options.table", "gflow.options.values",
-    ]  # fmt: skip
-    assert second == f"0 {names}"
+    exit_code, *loaded = done.stdout.splitlines()[-1].split()
+    assert exit_code == "0", done.stdout + done.stderr
+    assert {name for name in loaded if name.startswith("gflow")} == modules
+    assert not DEAR & set(loaded)
+
+
+def test_a_reader_that_leaves_early_gets_no_complaint(daemon: Box) -> None:
+    done = subprocess.run(
+        ["bash", "-c", "(sleep 0.1; gqueue; echo $? >&2) | true"],
+        env=daemon.env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == "1\n"
 
 
 def test_no_daemon_is_exit_code_3_and_says_how_to_start_one(box: Box) -> None:

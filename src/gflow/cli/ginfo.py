@@ -6,7 +6,6 @@ import sys
 
 from gflow.cli import call
 from gflow.errors import UsageError
-from gflow.options import help
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON
 
@@ -18,6 +17,8 @@ def run(words: list[str]) -> int:
     if rest and rest != ["info"]:
         raise UsageError(f"ginfo has no command {' '.join(rest)!r}", hint="ginfo, or ginfo --json")
     if "help" in values:
+        from gflow.options import help
+
         sys.stdout.write(
             help.render("ginfo [--json]", "Show the GPUs of this machine and who has them.", OPTIONS)
         )

@@ -11,8 +11,6 @@ def report(program: str, error: Exception, words: list[str]) -> int:
     """Print the error; its exit code. `--json` gets an object on stdout."""
     if isinstance(error, ConnectionError):
         error = Unreachable(hint="start it with: gflowd up")
-    if isinstance(error, BrokenPipeError):
-        return 1
     if not isinstance(error, GflowError):
         raise error
     if "--json" in words:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Characters that make a single argument a shell line rather than a program's name.
 SHELL = set(" \t\n;&|<>()$`\\\"'*?[]{}~#!=")
 RECEIVE = 1 << 16
+CUT_OFF = "the daemon hung up in the middle of its answer"
 
 
 def main(program: str) -> NoReturn:
@@ -179,7 +180,30 @@ def request(
     headers, found, content = b"".join(received).partition(b"\r\n\r\n")
     if not found:
         raise ConnectionResetError("the daemon hung up before it answered")
-    return int(headers[9:12]), headers, content
+    return int(headers[9:12]), headers, whole(headers, content)
+
+
+def whole(headers: bytes, content: bytes) -> bytes:
+    """The body of an answer, if none of it is missing."""
+    at = headers.find(b"\r\ncontent-length: ")
+    if at < 0:
+        return joined(content)
+    if len(content) < int(headers[at + 18 :].partition(b"\r\n")[0]):
+        raise ConnectionResetError(CUT_OFF)
+    return content
+
+
+def joined(content: bytes) -> bytes:
+    """A body that came in chunks: each has its length in front, the last is empty."""
+    at, chunks = 0, list[bytes]()
+    while (end := content.find(b"\r\n", at)) >= 0:
+        length = int(content[at:end], 16)
+        if not length:
+            return b"".join(chunks)
+        at = end + 2 + length
+        chunks.append(content[end + 2 : at])
+        at += 2
+    raise ConnectionResetError(CUT_OFF)
 
 
 def connect() -> socket:
@@ -244,8 +268,12 @@ def exit_code(headers: bytes) -> int:
 
 
 def write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[posix.write(fd, data) :]
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[posix.write(fd, rest) :]
+        except BrokenPipeError:  # `gqueue | head`: whoever read has seen enough
+            leave(1)
 
 
 # ---------------------------------------------------------------- small things without os and json

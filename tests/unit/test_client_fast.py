@@ -1,0 +1,48 @@
+import pytest
+
+from gflow.cli import call
+from gflow.client.fast import joined, whole
+
+
+@pytest.mark.parametrize(
+    ("headers", "content", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 3", b"abc", b"abc"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: y", b"", b""),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked", b"0\r\n\r\n", b""),
+        (b"HTTP/1.1 200 OK", b"3\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n", b"abc0123456789"),
+        (b"HTTP/1.1 200 OK", b"5\r\na\r\nbc\r\n0\r\n\r\n", b"a\r\nbc"),
+    ],
+)
+def test_a_whole_answer(headers, content, body):
+    assert whole(headers, content) == body
+
+
+@pytest.mark.parametrize(
+    ("headers", "content"),
+    [(b"HTTP/1.1 200 OK\r\ncontent-length: 4", b"abc")]
+    + [(b"", b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"[:cut]) for cut in range(16)],
+)
+def test_an_answer_that_was_cut_off_is_not_taken_for_whole(headers, content):
+    with pytest.raises(ConnectionResetError):
+        whole(headers, content)
+
+
+def test_a_chunk_may_hold_what_looks_like_an_end():
+    assert joined(b"7\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n") == b"\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("Running,PD", "Running,PD"),
+        ("NODELIST(REASON)", "NODELIST%28REASON%29"),
+        ("a b&c=d%#?/+", "a%20b%26c%3Dd%25%23%3F%2F%2B"),
+        ("d\u00e9j\u00e0", "d%C3%A9j%C3%A0"),
+        ("\udcff", "%FF"),
+        ("\r\nX: y", "%0D%0AX%3A%20y"),
+    ],
+)
+def test_what_goes_into_an_address_is_quoted(text, quoted):
+    assert call.quote(text) == quoted
+    assert call.with_query("/jobs", {"a": text, "b": ""}) == f"/jobs?a={quoted}"
