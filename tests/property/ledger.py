@@ -62,6 +62,8 @@ class Ledger:
         self.outcomes: dict[JobKey, JobState] = {}
         self.held: set[JobKey] = set()
         self.cancelled: set[JobKey] = set()
+        # What the attempts of each job used: CPU time and peak of each.
+        self.usage: dict[JobKey, tuple[tuple[int, int], ...]] = {}
 
     def copy(self) -> Ledger:
         other = Ledger(self.cpus, self.memory_mib)
@@ -90,11 +92,15 @@ class Ledger:
                 assert self.runs[effect.key].attempt == effect.attempt, f"{label(effect.key)} is not running"
                 self.stopping.add(effect.key)
         self._check_order(started, state)
+        for effect in effects:
+            if isinstance(effect, Save):
+                self._check_usage(effect.job)
 
     def _hear(self, event: Event, state: State, records: set[JobKey]) -> None:
         match event:
-            case Exited(key=key, attempt=attempt):
+            case Exited(key=key, attempt=attempt, cpu_ms=cpu_ms, peak_kib=peak_kib):
                 if key in self.runs and self.runs[key].attempt == attempt:
+                    self.usage[key] = (*self.usage.get(key, ()), (cpu_ms, peak_kib))
                     del self.runs[key]
                     self.stopping.discard(key)
                     self.warned.pop(key, None)
@@ -220,6 +226,15 @@ class Ledger:
         assert stopped == sorted(over), f"limits: stopped {stopped}, over {over}"
         warned = sorted(effect.key for effect in effects if isinstance(effect, Warn))
         assert warned == sorted(nearly), f"limits: warned {warned}, nearly over {nearly}"
+
+    def _check_usage(self, job: Job) -> None:
+        """A job used what its attempts did; an array, what the tasks did that are over."""
+        whose = [job.key]
+        if job.is_array:
+            whose = [key for key in self.outcomes if number_of(key) == job.number]
+        used = [attempt for key in whose for attempt in self.usage.get(key, ())]
+        cpu_ms, peak_kib = sum(cpu for cpu, _ in used), max((peak for _, peak in used), default=0)
+        assert (job.cpu_ms, job.peak_kib) == (cpu_ms, peak_kib), f"{job.label} did not use that"
 
     def _check_order(self, started: list[Job], state: State) -> None:
         """Nobody starts while the same thing with a higher priority waits and could have."""

@@ -169,7 +169,16 @@ def an_exit(world: World, dice: Dice) -> Event:
         code, signal = None, dice.pick((9, 15))
     elif kind == 11:
         code, problem = None, dice.pick(("Lost", "Reboot", "CannotStart", "Leased"))
-    return Exited(at=world.clock.now(), key=key, attempt=attempt, code=code, signal=signal, problem=problem)
+    return Exited(
+        at=world.clock.now(),
+        key=key,
+        attempt=attempt,
+        code=code,
+        signal=signal,
+        problem=problem,
+        cpu_ms=dice.below(5000),
+        peak_kib=dice.below(9000),
+    )
 
 
 def exit_(world: World, dice: Dice) -> None:

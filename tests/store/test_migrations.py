@@ -98,6 +98,7 @@ def test_an_old_database_keeps_its_rows(tmp_path: Path) -> None:
         assert ",".join(map(str, job.gpu_ids)) == gpu_ids
         assert (job.stopping and job.stopping.value) == stopping
         assert (job.retries, job.quick_ends, job.progress) == (0, 0, None)
+        assert (job.cpu_ms, job.peak_kib) == (0, 0)
         assert job.spec == msgspec.json.decode(SPEC, type=Spec)
     assert held == [(0, job_key(5), 0), (1, job_key(5), 0), (2, job_key(6), 0)]
     assert loaded.next_number == 9

@@ -54,6 +54,15 @@ def test_a_whole_array_from_the_first_task_to_the_last():
     assert not machine.state.jobs and not machine.state.tasks
 
 
+def test_an_array_used_what_its_tasks_did():
+    machine = array("0-2")
+    machine.ends("1_0", cpu_ms=100, peak_kib=7000)
+    machine.ends("1_1", code=1, cpu_ms=20, peak_kib=9000)
+    assert (machine[1].cpu_ms, machine[1].peak_kib) == (120, 9000)
+    machine.ends("1_2", cpu_ms=3, peak_kib=8000)
+    assert (machine[1].cpu_ms, machine[1].peak_kib) == (123, 9000)
+
+
 def test_tasks_start_in_the_order_they_were_written_ascending():
     machine = array("0-90:30", cpus=1)
     order = []

@@ -33,6 +33,17 @@ def test_how_a_job_ended(how, stands):
     assert (job.exit_code, job.signal, job.finished_at) == (how["code"], how.get("signal"), NOON)
 
 
+def test_attempts_add_up_their_cpu_time_and_the_largest_is_the_peak():
+    machine = Machine()
+    machine.submit(max_retries=2)
+    machine.ends(1, code=1, cpu_ms=100, peak_kib=7000)
+    machine.ends(1, code=1, cpu_ms=20, peak_kib=9000)
+    assert (machine[1].state.value, machine[1].cpu_ms, machine[1].peak_kib) == ("Running", 120, 9000)
+    machine.ends(1, attempt=2, cpu_ms=999, peak_kib=99999)
+    machine.ends(1, cpu_ms=3, peak_kib=8000)
+    assert (machine.stands(1), machine[1].cpu_ms, machine[1].peak_kib) == ("Finished", 123, 9000)
+
+
 def test_an_end_and_the_next_start_are_one_step():
     machine = Machine(gpu(0))
     machine.submit(gpus=1)

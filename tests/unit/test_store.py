@@ -57,7 +57,7 @@ def numbers(jobs):
             started_at=NOON,
         ),
         job(9, array="0-9", progress=Progress("0-9")),
-        job(10, reason="Retry", attempt=3, retries=2, quick_ends=1, exit_code=1),
+        job(10, reason="Retry", attempt=3, retries=2, quick_ends=1, exit_code=1, cpu_ms=70, peak_kib=9),
         running(11, 2, shared=True, gpu_memory_mib=512),
     ],
     ids=lambda saved: f"{saved.state.value}-{saved.label}",

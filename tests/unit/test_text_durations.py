@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.text.durations import clock
+from gflow.text.durations import clock, fine
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,13 @@ from gflow.text.durations import clock
 )
 def test_clock(seconds, text):
     assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0.00 s"), (0.25, "0.25 s"), (59.2, "59.20 s"), (60, "00:01:00")]
+)
+def test_fine(seconds, text):
+    assert fine(seconds) == text
 
 
 @given(st.floats(0, 1e10))

@@ -69,6 +69,18 @@ def test_a_final_job_says_how_it_ended():
     assert "Finished: 2025-06-15 15:08:20+00:00 (never started)" in page(ended(1, JobState.CANCELLED))
 
 
+def test_a_job_says_what_it_used():
+    lines = page(ended(1, cpu_ms=90_500, peak_kib=1536 << 10, attempt=1)).splitlines()
+    assert "CPU time: 00:01:30" in lines and "Peak memory: 1.5 GiB" in lines
+    lines = page(ended(1, cpu_ms=0, peak_kib=3000, attempt=1)).splitlines()
+    assert "CPU time: 0.00 s" in lines and "Peak memory: 2 MiB" in lines
+
+
+def test_what_nobody_measured_is_not_shown():
+    text = page(ended(1, JobState.FAILED, reason="Lost", attempt=1))
+    assert "CPU time" not in text and "Peak memory" not in text
+
+
 def test_a_script_is_named_and_its_text_is_not_shown():
     lines = page(job(script="address", script_path="/work/a.sh", command=("--lr", "1"))).splitlines()
     assert "Script: /work/a.sh" in lines and "Arguments: --lr 1" in lines

@@ -16,7 +16,8 @@ from .builders import any_struct, ended, job, running
 
 CONTRACT = (
     "id array_id task_id name user project state reason exit_code signal attempt gpus gpu_ids priority "
-    "submitted_at started_at finished_at time_limit_s memory_mib gpu_memory_mib target"
+    "submitted_at started_at finished_at time_limit_s cpu_time_s peak_memory_mib memory_mib gpu_memory_mib "
+    "target"
 ).split()
 
 
@@ -48,6 +49,16 @@ def test_a_queued_job():
         "target": "local",
     }
     assert {key: view[key] for key in expected} == expected
+
+
+def test_what_was_used_is_null_until_it_is_known():
+    def used(job):
+        view = job_view(job)
+        return view["cpu_time_s"], view["peak_memory_mib"]
+
+    assert used(running(1)) == (None, None)
+    assert used(ended(1, cpu_ms=1250, peak_kib=1536)) == (1.25, 1.5)
+    assert used(ended(1, cpu_ms=0, peak_kib=1024)) == (0.0, 1.0)
 
 
 def test_an_array_task_names_its_array():

@@ -33,6 +33,7 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
         return
     job.exit_code = event.code
     job.signal = event.signal
+    job.add_usage(event.cpu_ms, event.peak_kib)
     state.unbook(job)
     to, reason = _verdict(job, event)
     again = _again(job, event, to)
@@ -162,6 +163,7 @@ def _task_ended(
     array = state.jobs[job_key(task.number)]
     assert array.progress is not None
     array.progress = _counted(array.progress, task)
+    array.add_usage(task.cpu_ms, task.peak_kib)
     if array.progress.active or (array.progress.pending and array.stopping is None):
         effects.append(Save(array))
         return None

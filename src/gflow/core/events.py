@@ -67,6 +67,9 @@ class Exited(Event, frozen=True, kw_only=True):
     code: int | None
     signal: int | None = None
     problem: str = ""
+    # What it used; both 0 when nobody could measure it.
+    cpu_ms: int = 0
+    peak_kib: int = 0
 
 
 class Tick(Event, frozen=True, kw_only=True):

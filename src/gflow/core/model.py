@@ -158,7 +158,15 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     # Attempts that failed and were retried; attempts in a row that ended within a minute.
     retries: int = 0
     quick_ends: int = 0
+    # What it used so far: see `add_usage`. A peak of 0 means that nobody has measured anything.
+    cpu_ms: int = 0
+    peak_kib: int = 0
     target: str = "local"
+
+    def add_usage(self, cpu_ms: int, peak_kib: int) -> None:
+        """Count an attempt, or an array's task: CPU time adds up, the peak is that of the largest."""
+        self.cpu_ms += cpu_ms
+        self.peak_kib = max(self.peak_kib, peak_kib)
 
     @property
     def number(self) -> int:

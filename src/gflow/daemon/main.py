@@ -109,7 +109,14 @@ class Daemon:
             self.leases.look(lost=job.gpu_ids if job else ())
         self.loop.post(
             lambda at: Exited(
-                at=at, key=key, attempt=attempt, code=end.code, signal=end.signal, problem=end.problem
+                at=at,
+                key=key,
+                attempt=attempt,
+                code=end.code,
+                signal=end.signal,
+                problem=end.problem,
+                cpu_ms=end.cpu_ms,
+                peak_kib=end.peak_kib,
             )
         )
 

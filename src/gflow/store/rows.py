@@ -12,7 +12,7 @@ from gflow.core.model import Job, JobState, Progress, Spec
 COLUMNS = (
     "key", "uid", "user", "state", "reason", "attempt", "gpu_ids", "submitted_at", "started_at",
     "started_boot", "finished_at", "exit_code", "signal", "stopping", "target", "spec", "progress",
-    "retries", "quick_ends",
+    "retries", "quick_ends", "cpu_ms", "peak_kib",
 )  # fmt: skip
 
 UPSERT = (
@@ -53,6 +53,8 @@ def to_row(job: Job) -> tuple[Any, ...]:
         _encode(job.progress).decode() if job.progress else None,
         job.retries,
         job.quick_ends,
+        job.cpu_ms,
+        job.peak_kib,
     )
 
 
@@ -79,7 +81,8 @@ def is_untouched(job: Job) -> bool:
 def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
     """The job of a row. `specs` shares equal specs between the jobs of one read."""
     (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at, started_boot,
-     finished_at, exit_code, signal, stopping, target, text, progress, retries, quick_ends) = row  # fmt: skip
+     finished_at, exit_code, signal, stopping, target, text, progress, retries, quick_ends,
+     cpu_ms, peak_kib) = row  # fmt: skip
     spec = specs.get(text)
     if spec is None:
         spec = specs[text] = _decode_spec(text)
@@ -103,4 +106,6 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         progress=_decode_progress(progress) if progress else None,
         retries=retries,
         quick_ends=quick_ends,
+        cpu_ms=cpu_ms,
+        peak_kib=peak_kib,
     )

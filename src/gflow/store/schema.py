@@ -146,7 +146,13 @@ CREATE TABLE audit (
 CREATE INDEX audit_of_job ON audit (key, id);
 """
 
-MIGRATIONS = (_V1, _V2)
+# What a job used.
+_V3 = """
+ALTER TABLE jobs ADD COLUMN cpu_ms INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN peak_kib INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS = (_V1, _V2, _V3)
 VERSION = len(MIGRATIONS)
 
 

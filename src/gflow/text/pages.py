@@ -9,7 +9,8 @@ from typing import Any
 
 from gflow.core.explain import Why
 from gflow.core.model import Gpu, Job, Line
-from gflow.text.durations import clock
+from gflow.core.place import gib
+from gflow.text.durations import clock, fine
 from gflow.text.queue import short_state
 from gflow.text.table import table
 
@@ -38,7 +39,7 @@ def job_page(job: Job, why: Why | None, now: float, log: str) -> str:
         lines.append(("Depends on", ", ".join(map(label, spec.depends_on))))
     if spec.time_limit_s:
         lines.append(("Time limit", clock(spec.time_limit_s)))
-    lines += _timing(job, now)
+    lines += _timing(job, now) + _usage(job)
     if job.exit_code is not None:
         lines.append(("Exit code", str(job.exit_code)))
     if job.signal is not None:
@@ -63,6 +64,12 @@ def _timing(job: Job, now: float) -> list[tuple[str, str]]:
     elif job.finished_at is not None:
         lines.append(("Finished", f"{_when(job.finished_at)} (never started)"))
     return lines
+
+
+def _usage(job: Job) -> list[tuple[str, str]]:
+    if not job.peak_kib:
+        return []
+    return [("CPU time", fine(job.cpu_ms / 1000)), ("Peak memory", gib(job.peak_kib >> 10))]
 
 
 def story_page(lines: Sequence[Line], name_of: Callable[[int], str]) -> str:

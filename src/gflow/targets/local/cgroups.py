@@ -187,12 +187,20 @@ class Group:
                 return int(count) > 0
         return False
 
-    def peak_kib(self) -> int:
-        """The most memory the group ever used; 0 if the kernel does not tell."""
+    def peak_kib(self) -> int | None:
+        """The most memory the group ever used; None if the kernel does not tell."""
         if not self._memory or self._memory not in self._made:
-            return 0
+            return None
         name = "memory.peak" if self._layers.memory_version == 2 else "memory.max_usage_in_bytes"
-        return int(_read(f"{self._memory}/{name}") or 0) >> 10
+        text = _read(f"{self._memory}/{name}")
+        return int(text) >> 10 if text else None
+
+    def cpu_ms(self) -> int:
+        """CPU time of all that ever ran in the group; 0 if the kernel does not tell."""
+        text = _read(f"{self._kill}/cpu.stat") if self._kill in self._made else ""
+        return next(
+            (int(line[11:]) // 1000 for line in text.splitlines() if line.startswith("usage_usec ")), 0
+        )
 
     def remove(self) -> None:
         """Drop the folders. They are empty, but the kernel may need a moment to see it."""
