@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gflow.config.table import SETTINGS
+from gflow.config.writing import toml
 from gflow.core.model import SHORT
 from gflow.core.states import TRANSITIONS
 from gflow.options.table import GBATCH, Option
@@ -30,6 +32,7 @@ def reference() -> str:
         "|---|---|",
     ]
     lines += [f"| {spelled(option)} | {option.help} |" for option in GBATCH]
+    lines += settings()
     lines += ["", "## States", "", "```mermaid", "stateDiagram-v2", "    [*] --> Queued"]
     for state, targets in TRANSITIONS.items():
         lines += [f"    {state.value} --> {to.value}" for to in sorted(targets, key=lambda s: s.value)]
@@ -38,6 +41,16 @@ def reference() -> str:
     lines += ["```", "", "| state | short |", "|---|---|"]
     lines += [f"| {state.value} | {short} |" for state, short in SHORT.items()]
     return "\n".join(lines) + "\n"
+
+
+def settings() -> list[str]:
+    """Every setting of gflow.toml, its variable and its flag."""
+    lines = ["", "## Settings", "", "| setting | default | variable, flag | meaning |", "|---|---|---|---|"]
+    for setting in SETTINGS:
+        ways = [f"`{name}`" for name in setting.variables] + ([f"`--{setting.flag}`"] if setting.flag else [])
+        row = (f"`{setting.key}`", f"`{toml(setting.default)}`", ", ".join(ways), setting.help)
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -6,6 +6,10 @@ The docstring of a class is its default message. Shells map `exit_code` and
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # typing costs 15 ms to import, and this is loaded by commands in a hurry
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 class GflowError(Exception):
     """Something went wrong inside gflow."""
@@ -74,3 +78,18 @@ class TransitionError(GflowError):
     """The engine was asked for a change that the state table does not know."""
 
     code = "transition"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant, or nothing."""
+    import difflib
+
+    folded = {text.lower(): text for text in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=1)
+    return folded[close[0]] if close else ""
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint for a name that is not known."""
+    close = nearest(name, known)
+    return f"did you mean {close}?" if close else otherwise

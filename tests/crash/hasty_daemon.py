@@ -7,7 +7,7 @@ import sys
 
 from gflow.daemon.loop import Loop, Turn
 from gflow.daemon.main import run
-from gflow.daemon.settings import from_environment
+from gflow.daemon.settings import settings_for
 
 HASTE_S = 0.05
 
@@ -23,4 +23,4 @@ class HastyLoop(Loop):
 
 if __name__ == "__main__":
     flags = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
-    sys.exit(run(from_environment(flags["--simulate-gpus"], int(flags["--cpus"])), HastyLoop))
+    sys.exit(run(settings_for({name.removeprefix("--"): value for name, value in flags.items()}), HastyLoop))

@@ -139,7 +139,7 @@ def _environ(pid: int) -> bytes:
 
 
 def test_a_log_is_cut_at_its_cap_and_the_job_writes_on(box: Box) -> None:
-    box.up("--cpus", "2", env={"GFLOW_LOG_CAP_MIB": "1"})
+    box.up("--cpus", "2", env={"GFLOW_LOGS__CAP_MIB": "1"})
     line = "yes 0123456789 | head -c 3000000; sleep 4; echo end"
     job = box.submit(line)
     assert box.finished(job)["exit_code"] == 0

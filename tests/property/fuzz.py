@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from gflow.config.table import STRATEGIES
 from gflow.store.port import Store
 from gflow.store.sqlite import SqliteStore
 from tests.property.dice import Rolled
@@ -37,7 +38,7 @@ class Found(AssertionError):
 def run_world(seed: int, number: int, steps: int = STEPS_PER_WORLD, disk: Store | None = None) -> World:
     """One world of at least `steps` events."""
     dice = Rolled(f"{seed}:{number}")
-    world = World(disk=disk)
+    world = World(disk=disk, strategy=STRATEGIES[number % len(STRATEGIES)])
     try:
         while world.steps < steps:
             act(world, dice)

@@ -20,6 +20,7 @@ from gflow.core.explain import explain
 from gflow.core.ids import JobKey, number_of, task_of
 from gflow.core.invariants import check
 from gflow.core.model import Gpu, JobState
+from gflow.core.policy import Policy
 from gflow.core.state import State
 from gflow.core.tasks import parse_tasks
 from gflow.daemon import clock as daemon_clock
@@ -45,12 +46,13 @@ POOL = tuple(
 class World:
     """Takes events as the daemon's loop does, and fails when anything is not as it must be."""
 
-    def __init__(self, *, disk: Store | None = None) -> None:
+    def __init__(self, *, disk: Store | None = None, strategy: str = "sequential") -> None:
         self.clock = FakeClock()
         self.store = MemoryStore()
         self.disk = disk
-        self.state = State(cpus=CPUS, memory_mib=MEMORY_MIB)
-        self.twin = State(cpus=CPUS, memory_mib=MEMORY_MIB)
+        policy = Policy(strategy=strategy)
+        self.state = State(cpus=CPUS, memory_mib=MEMORY_MIB, policy=policy)
+        self.twin = State(cpus=CPUS, memory_mib=MEMORY_MIB, policy=policy)
         self.ledger = Ledger(CPUS, MEMORY_MIB)
         # Number of every array ever -> its tasks.
         self.arrays: dict[int, frozenset[int]] = {}

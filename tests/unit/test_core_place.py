@@ -1,7 +1,10 @@
+from collections import Counter
+
 import pytest
 
-from gflow.core.model import Shape
+from gflow.core.model import Progress, Shape
 from gflow.core.place import available, choose, gib, impossible, placement
+from gflow.core.policy import Policy
 from gflow.core.state import State
 
 from .builders import job, running
@@ -176,3 +179,33 @@ def test_a_machine_without_gpus_says_so(count, what):
 )
 def test_memory_in_words(mib, text):
     assert gib(mib) == text
+
+
+# ---------------------------------------------------------------- strategies
+
+
+def by(strategy, *jobs, gpus):
+    state = state_with(*jobs, gpus=gpus)
+    state.policy = Policy(strategy=strategy)
+    return state
+
+
+def test_pack_takes_the_fullest_card_that_fits_and_keeps_the_big_ones_free():
+    assert choose(by("pack", gpus=MIXED), shape(1)) == (0,), "the smallest card that will do"
+    assert choose(by("pack", gpus=MIXED), shape(1, gpu_gib=40)) == (1,)
+    beside = by("pack", sharing(1, 1, gib=20), sharing(2, 2, gib=50), gpus=FOUR)
+    assert choose(beside, shape(1, shared=True, gpu_gib=10)) == (2,)
+    assert choose(beside, shape(1, shared=True, gpu_gib=40)) == (1,), "no room beside the 50"
+
+
+def test_random_is_spread_and_decided_the_same_way_twice():
+    state = by("random", gpus=FOUR)
+    picks = [placement(state, job(number, gpus=1)) for number in range(1, 401)]
+    assert picks == [placement(state, job(number, gpus=1)) for number in range(1, 401)]
+    assert all(60 < picks.count((index,)) < 140 for index in range(4)), Counter(picks)
+
+
+def test_tasks_of_an_array_draw_anew():
+    state = by("random", gpus=FOUR)
+    array = [job(1, gpus=1, progress=Progress("5-100", ok=done)) for done in range(40)]
+    assert len({placement(state, one) for one in array}) == 4

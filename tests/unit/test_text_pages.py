@@ -167,6 +167,8 @@ STATUS = {
     "read_only": "",
     "socket": "/s",
     "data": "/d",
+    "config_files": [],
+    "notes": [],
     "database": "/d/gflow.db",
 }
 
@@ -181,6 +183,7 @@ def test_the_status_of_a_daemon():
         "CPU slots: 8 (7 free)\n"
         "Jobs: 1 running, 2 waiting\n"
         "Socket: /s\n"
+        "Config: (none: gflowd init writes one)\n"
         "Data: /d\n"
         "Database: /d/gflow.db\n"
     )
@@ -193,5 +196,5 @@ def test_trouble_and_pretence_are_said():
 
 
 def test_a_database_on_another_disk_is_said():
-    page = status_page(STATUS | {"database": "/var/tmp/gflow-0/x/gflow.db"})
+    page = status_page(STATUS | {"config_files": [], "database": "/var/tmp/gflow-0/x/gflow.db"})
     assert "Database: /var/tmp/gflow-0/x/gflow.db (the data folder is on a network file system)\n" in page

@@ -8,72 +8,92 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gflow.cli import call
-from gflow.errors import GflowError, Unreachable, UsageError
+from gflow.config.table import FLAGS, SETTINGS
+from gflow.errors import GflowError, Unreachable, UsageError, did_you_mean
 from gflow.options import help, paths
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
+if TYPE_CHECKING:
+    from gflow.daemon.settings import Settings
+
 START = (
-    Option("simulate-gpus", "text", "pretend to have these GPUs: 4x80G, or 2x80G,2x24G", metavar="WHAT"),
-    Option("cpus", "count", "CPU slots for jobs (default: the cores)", metavar="N", low=1, high=65536),
+    *FLAGS,
+    Option("config", "path", "read this file too; it wins over gflow.toml", short="c", metavar="FILE"),
     Option("paranoid", "flag", "check every invariant after every step (slow)"),
+)
+INIT = (
+    Option("yes", "flag", "init: ask nothing, take the defaults and the flags", short="y"),
+    Option("force", "flag", "init: write over a gflow.toml that is there"),
+    Option("advanced", "flag", "init: ask for every setting"),
+    Option("timezone", "text", "init: zone in which times are read and shown", metavar="TZ"),
 )
 OPTIONS = (
     *START,
     Option("kill-jobs", "flag", "down: end the running jobs too; what waits goes on waiting"),
+    *INIT,
     JSON,
     *COMMON,
 )
-ABOUT = """The daemon: `up` starts it, `down` stops it and leaves running jobs alone,
-`restart` replaces it, `status` shows it, `run` keeps it in the foreground.
-`backup` writes a checked copy of its database now (one a day is made anyway);
-`restore FILE` puts such a copy in place of the database, which is kept beside it."""
+ABOUT = """The daemon and its life. It serves you alone, needs no rights, and lives until you stop it.
+
+commands:
+  up, start   start it, apart from this terminal
+  down, stop  stop it; running jobs go on, and the next daemon takes them over
+  restart     replace it; running jobs go on, and other commands wait for it
+  status      what it is doing
+  config      every setting, its value, and where that comes from
+  init        write a gflow.toml
+  backup      a checked copy of its database now (one a day is made anyway)
+  restore     put such a copy in place of the database, which is kept beside it
+  run         the daemon in the foreground; also what gflowd alone does
+
+Settings come from gflow.toml, then the file of --config, then variables such as
+GFLOW_DAEMON__CPUS, then flags; later wins. --gpus, --gpu-allocation-strategy and
+--gpu-poll-interval-secs hold for this daemon's life, the other flags through restarts."""
 EXAMPLES = """gflowd up
 gflowd up --simulate-gpus 4x80G
+gflowd restart --gpus 0-3
 gflowd status
 gflowd down"""
-COMMANDS = {"up": "up", "start": "up", "down": "down", "stop": "down", "restart": "restart",
-            "status": "status", "run": "run", "backup": "backup", "restore": "restore"}  # fmt: skip
+# Commands that other versions of gflow have, and what to do instead.
+NOT_YET = {
+    "reload": "gflowd restart does it: running jobs go on, and other commands wait for the new daemon",
+    "service": "start it at login yourself: gflowd up does nothing if it runs already",
+}
 START_S = 30.0
 
 
 def run(words: list[str]) -> int:
     values, rest = parse(words, OPTIONS)
     if "help" in values:
-        sys.stdout.write(help.render("gflowd up|down|restart|status|run [options]", ABOUT, OPTIONS, EXAMPLES))
+        sys.stdout.write(help.render("gflowd COMMAND [options]", ABOUT, OPTIONS, EXAMPLES))
         return 0
+    if "config" in values:
+        values["config"] = os.path.abspath(values["config"])
     name = rest[0] if rest else "run"
-    verb = COMMANDS.get(name)
-    if verb == "restore" and len(rest) == 2:
-        return _restore(rest[1])
-    if verb is None or verb == "restore" or len(rest) > 1:
-        raise UsageError(f"gflowd has no command {' '.join(rest)!r}", hint="commands: " + ", ".join(COMMANDS))
-    handlers = {
-        "up": _up,
-        "down": _down,
-        "restart": _restart,
-        "status": _status,
-        "run": _run,
-        "backup": _backup,
-    }
-    return handlers[verb](values)
+    if name in NOT_YET:
+        raise UsageError(f"gflowd {name} is not there yet", hint=NOT_YET[name])
+    handler = COMMANDS.get(name)
+    if handler is None:
+        raise UsageError(
+            f"gflowd has no command {name!a}",
+            hint=did_you_mean(name, COMMANDS, otherwise="commands: " + ", ".join(COMMANDS)),
+        )
+    if len(rest[1:]) != (name == "restore"):
+        raise UsageError(f"gflowd {name} takes {'the file of a backup' if name == 'restore' else 'no words'}")
+    return handler(values, *rest[1:])
 
 
 def _run(values: dict[str, Any]) -> int:
     from gflow.daemon.main import run as serve
-    from gflow.daemon.settings import from_environment
 
-    settings = from_environment(
-        values.get("simulate-gpus", ""),
-        values.get("cpus", 0),
-        paranoid="paranoid" in values,
-        flags=tuple(_start_words(values)),
-    )
-    return serve(settings)
+    return serve(_settings(values))
 
 
 def _up(values: dict[str, Any]) -> int:
@@ -84,6 +104,7 @@ def _up(values: dict[str, Any]) -> int:
         return 0
     except (ConnectionError, Unreachable):
         pass
+    notes = _settings(values).notes
     logs = paths.log_dir(os.environ.get)
     os.makedirs(logs, mode=0o700, exist_ok=True)
     log_file = f"{logs}/daemon.log"
@@ -102,8 +123,18 @@ def _up(values: dict[str, Any]) -> int:
     os.close(ready_in)
     if select.select([ready], [], [], START_S)[0] and os.read(ready, 16):
         print(f"gflowd is running (PID: {process.pid})")
+        for note in notes:
+            print(f"({note})")
         return 0
     raise GflowError(_last_line(log_file) or "gflowd did not start", hint=f"its log is {log_file}")
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    """What a daemon with these flags would work with, or a refusal."""
+    from gflow.daemon.settings import settings_for
+
+    words = tuple(_start_words(values))
+    return settings_for(values, values.get("config", ""), paranoid="paranoid" in values, words=words)
 
 
 def _start_words(values: dict[str, Any]) -> list[str]:
@@ -153,11 +184,14 @@ def _terminate(pid: int, number: int) -> None:
 
 
 def _restart(values: dict[str, Any]) -> int:
-    """Replace the daemon; what the old one was started with holds unless said otherwise."""
+    """Replace the daemon; what it was told about the machine holds, unless said otherwise."""
     try:
-        kept, _ = parse(call.get("/status")["flags"], OPTIONS)
+        told, _ = parse(call.get("/status")["flags"], OPTIONS)
     except (ConnectionError, Unreachable):
-        kept = {}
+        told = {}
+    passing = {setting.flag for setting in SETTINGS if setting.flag and not setting.kept}
+    kept = {name: value for name, value in told.items() if name not in passing}
+    _settings(kept | values)  # what is wrong is said while the old one still runs
     _down({"again": True})
     return _up(kept | values)
 
@@ -172,18 +206,29 @@ def _status(values: dict[str, Any]) -> int:
         return 3
 
 
+def _config(values: dict[str, Any]) -> int:
+    from gflow.cli.configuring import show
+
+    return show(values)
+
+
+def _init(values: dict[str, Any]) -> int:
+    from gflow.cli.configuring import init
+
+    return init(values)
+
+
 def _backup(values: dict[str, Any]) -> int:
     return call.show_answer("POST", "/backup", b"{}", as_json="json" in values)
 
 
-def _restore(backup: str) -> int:
+def _restore(values: dict[str, Any], backup: str) -> int:
     """Put a backup in the database's place, with no daemon running."""
     from gflow.daemon import lock
-    from gflow.daemon.settings import from_environment
     from gflow.store.keeping import restore
     from gflow.store.places import first_free_number
 
-    settings = from_environment()
+    settings = _settings(values)
     source = Path(backup).resolve()
     if not source.is_file():
         raise UsageError(f"there is no file {backup}")
@@ -198,3 +243,18 @@ def _last_line(path: str) -> str:
     with open(path, errors="replace") as file:
         said = [line for line in file.read().splitlines() if line.startswith("gflowd: ")]
     return said[-1].removeprefix("gflowd: ") if said else ""
+
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "up": _up,
+    "start": _up,
+    "down": _down,
+    "stop": _down,
+    "restart": _restart,
+    "status": _status,
+    "config": _config,
+    "init": _init,
+    "run": _run,
+    "backup": _backup,
+    "restore": _restore,
+}

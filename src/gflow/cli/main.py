@@ -5,12 +5,18 @@ from __future__ import annotations
 from gflow.errors import UsageError
 
 PROGRAMS = ("gbatch", "gqueue", "gjob", "gcancel", "ginfo", "gflowd")
+# Those that read times themselves, which may be meant in the zone of the configuration.
+READ_TIMES = ("gbatch", "gjob")
 
 
 def main(program: str, words: list[str]) -> int:
     """Run one program; `gflow gqueue …` and `gqueue …` are the same."""
     if program == "gflow":
         return _umbrella(words)
+    if program in READ_TIMES:
+        from gflow.config import zone
+
+        zone.use_configured()
     # The builtin: importlib costs a millisecond.
     code: int = __import__(f"gflow.cli.{program}", fromlist=("run",)).run(words)
     return code

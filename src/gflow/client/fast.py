@@ -128,8 +128,8 @@ def deliver(body: bytes, path: str, accept: str = "text/plain") -> tuple[int, by
         return request("POST", path, body, accept)
 
 
-# What the hot path leaves to `gflow.cli`.
-SLOW = {"help", "version", "wait", "json"} | {option.name for option in CAPTURE}
+# What the hot path leaves to `gflow.cli`. A time is read there: the configuration may name a zone.
+SLOW = {"help", "version", "wait", "json", "begin"} | {option.name for option in CAPTURE}
 JOB_NAMES = {option.name for option in JOB}
 
 

@@ -150,6 +150,7 @@ def _restrict(state: State, event: Restrict, effects: list[Effect]) -> None:
     if event.allowed is not None and (unknown := sorted(set(event.allowed) - set(state.gpus))):
         raise Refused(f"there is no GPU {unknown[0]} here", hint="see what there is with ginfo")
     state.restrict(None if event.allowed is None else frozenset(event.allowed))
+    state.policy = msgspec.structs.replace(state.policy, gpus_win=False)  # what is said later holds
     value = "all" if event.allowed is None else ",".join(map(str, sorted(event.allowed)))
     effects.append(Keep("allowed_gpus", value))
     run_round(state, event.at, effects)

@@ -19,17 +19,38 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
     """
     if state.drained or state.is_capped(job):
         return None
-    return choose(state, job.spec.shape)
+    return choose(state, job.spec.shape, _lot(job))
 
 
-def choose(state: State, shape: Shape) -> tuple[int, ...] | None:
-    """GPUs for a job of this shape, lowest index first, or None if it does not fit now."""
+def _lot(job: Job) -> int:
+    """What `random` goes by: other for every start, and the same whenever the same start is decided."""
+    done = job.progress
+    return hash((job.key, job.attempt, done.active + done.ok + done.bad + done.cancelled if done else 0))
+
+
+def choose(state: State, shape: Shape, lot: int = 0) -> tuple[int, ...] | None:
+    """GPUs for a job of this shape, as the strategy picks them, or None if it does not fit now."""
     if shape.cpus > state.free_cpus or shape.memory_mib > state.free_memory_mib:
         return None
     if not shape.gpus:
         return ()
     found = available(state, shape)
-    return tuple(found[: shape.gpus]) if len(found) >= shape.gpus else None
+    return tuple(sorted(in_order(state, found, lot)[: shape.gpus])) if len(found) >= shape.gpus else None
+
+
+def in_order(state: State, found: list[int], lot: int) -> list[int]:
+    """These GPUs, the one to take first in front."""
+    if state.policy.strategy == "random":
+        # The engine has no dice; Python's hash of whole numbers is well mixed and always the same.
+        return sorted(found, key=lambda index: hash((lot, index)))
+    if state.policy.strategy == "pack":
+        return sorted(found, key=lambda index: (free_mib(state, index), index))
+    return found
+
+
+def free_mib(state: State, index: int) -> int:
+    """Memory of the GPU that no shared job has declared."""
+    return state.gpus[index].memory_mib - sum(state.holders.get(index, {}).values())
 
 
 def available(state: State, shape: Shape) -> list[int]:

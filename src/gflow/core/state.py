@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from gflow.core.deps import Wait
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Gpu, Job, JobState
+from gflow.core.policy import USUAL, Policy
 from gflow.core.queue import GroupKey, ReadyQueue
 
 # How far back `@~N` reaches, per user.
@@ -21,14 +22,15 @@ WARNED = "Warned"
 class State:
     """Active jobs and the machine. Final jobs live in the store only."""
 
-    def __init__(self, *, cpus: int, memory_mib: int) -> None:
+    def __init__(self, *, cpus: int, memory_mib: int, policy: Policy = USUAL) -> None:
+        self.policy = policy
         self.cpus = cpus
         self.memory_mib = memory_mib
         self.free_cpus = cpus
         self.free_memory_mib = memory_mib
         self.gpus: dict[int, Gpu] = {}
         # GPU indices that new jobs may get; None: all.
-        self.allowed: frozenset[int] | None = None
+        self.allowed: frozenset[int] | None = policy.gpus
         # GPU index -> who else uses it: another user's daemon. Never given out.
         self.foreign: dict[int, str] = {}
         # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.

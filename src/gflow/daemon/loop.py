@@ -291,11 +291,12 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
 
 def reload(old: State, store: Store) -> State:
     """A state of the same machine, filled from what the store has."""
-    state = State(cpus=old.cpus, memory_mib=old.memory_mib)
+    state = State(cpus=old.cpus, memory_mib=old.memory_mib, policy=old.policy)
     loaded = store.load()
-    allowed = str(loaded.meta.get("allowed_gpus", "all"))
-    if allowed != "all":
-        state.allowed = frozenset(int(index) for index in allowed.split(",") if index)
+    allowed = loaded.meta.get("allowed_gpus")
+    if allowed is not None and not old.policy.gpus_win:
+        chosen = frozenset(int(index) for index in str(allowed).split(",") if index.isdecimal())
+        state.allowed = None if allowed == "all" else chosen
     restore(state, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, clock.now().wall)
     state.foreign = old.foreign
     state.drained = old.drained

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from gflow.config import zone
 from gflow.core.effects import Effect
 from gflow.core.events import Exited, GpusSeen, LeasesSeen
 from gflow.core.model import JobState
@@ -41,6 +42,9 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
     """The daemon in the foreground, until TERM or INT. Returns its exit code."""
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     os.umask(0o077)
+    zone.use(settings.config["timezone"])
+    for note in settings.notes:
+        log.warning("%s", note)
     gc.disable()  # until the queue is loaded: it is all there to stay
     try:
         held = lock.take(settings.data)
@@ -87,7 +91,8 @@ class Daemon:
         _raise_open_files()
         self.store = SqliteStore(settings.database)
         settings.logs.mkdir(mode=0o700, exist_ok=True)
-        state = reload(State(cpus=settings.cpus, memory_mib=settings.memory_mib), self.store)
+        machine = State(cpus=settings.cpus, memory_mib=settings.memory_mib, policy=settings.policy)
+        state = reload(machine, self.store)
         if state.next_number == 1:  # a new database beside old logs: those numbers were given out
             state.next_number = first_free_number(settings.data)
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)

@@ -1,13 +1,16 @@
-"""What a daemon is started with: folders from the environment, the rest from flags."""
+"""What a daemon is started with: folders from the environment, the rest from its configuration."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from gflow.config.reading import Config, load
 from gflow.core.model import Gpu
+from gflow.core.policy import Policy
 from gflow.errors import UsageError
 from gflow.gpu.simulated import simulated_gpus
 from gflow.options import paths
@@ -21,15 +24,19 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     data: Path
     database: Path
     socket: Path
+    config: Config
     gpus: tuple[Gpu, ...] = ()
     cpus: int = 1
     memory_mib: int = 0
+    policy: Policy = Policy()
     retention: Retention = Retention()
     # A job's log is cut, and its older part kept beside it, when it grows over this. 0: never.
     log_cap_mib: int = 1024
     paranoid: bool = False
     # How it was started, so that a restart can do the same.
     flags: tuple[str, ...] = ()
+    # What whoever starts it should know.
+    notes: tuple[str, ...] = ()
 
     @property
     def backups(self) -> Path:
@@ -44,46 +51,47 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         return self.data / "logs"
 
 
-def from_environment(
-    simulate_gpus: str = "", cpus: int = 0, *, paranoid: bool = False, flags: tuple[str, ...] = ()
+def settings_for(
+    flags: Mapping[str, str], config_file: str = "", *, paranoid: bool = False, words: tuple[str, ...] = ()
 ) -> Settings:
-    """Settings of this user's daemon; flags win over `GFLOW_…` variables."""
+    """Settings of this user's daemon, started with these flags (by name) here and now."""
     get = os.environ.get
-    simulate = simulate_gpus or get("GFLOW_SIMULATE_GPUS") or ""
+    config = load(flags, os.environ, config_file)
     data = Path(paths.data_dir(get))
-    slots = cpus or _number("GFLOW_DAEMON__CPUS", 0) or len(os.sched_getaffinity(0))
+    simulate = config["daemon.simulate_gpus"]
+    gpus = simulated_gpus(simulate) if simulate else ()
     return Settings(
         data=data,
         database=database_path(data),
         socket=Path(paths.own_socket(get)),
-        gpus=simulated_gpus(simulate) if simulate else (),
-        cpus=slots,
+        config=config,
+        gpus=gpus,
+        cpus=config["daemon.cpus"] or len(os.sched_getaffinity(0)),
         memory_mib=_host_memory_mib(),
-        retention=_retention(),
-        log_cap_mib=_number("GFLOW_LOG_CAP_MIB", 1024),
+        policy=_policy(config, gpus),
+        retention=Retention(**{name: config[f"retention.{name}"] for name in Retention.__struct_fields__}),
+        log_cap_mib=config["logs.cap_mib"],
         paranoid=paranoid,
-        flags=flags,
+        flags=words,
+        notes=(*config.notes, *_missing(config, gpus)),
     )
 
 
-def _retention() -> Retention:
-    """`GFLOW_RETENTION__JOBS_DAYS=90` and its like."""
-    usual = Retention()
-    names = Retention.__struct_fields__
-    return Retention(
-        **{name: _number(f"GFLOW_RETENTION__{name.upper()}", getattr(usual, name)) for name in names}
-    )
+def _policy(config: Config, gpus: tuple[Gpu, ...]) -> Policy:
+    wanted, origin = config.found["daemon.gpus"]
+    allowed = None if wanted is None else frozenset(wanted)
+    typed = origin.startswith("--")
+    if typed and allowed is not None and (unknown := allowed - {gpu.index for gpu in gpus}):
+        raise UsageError(f"{origin}: there is no GPU {min(unknown)} here", hint="ginfo shows what there is")
+    return Policy(strategy=config["daemon.gpu_allocation_strategy"], gpus=allowed, gpus_win=typed)
+
+
+def _missing(config: Config, gpus: tuple[Gpu, ...]) -> list[str]:
+    """GPUs that the configuration counts on. Not refused: one that broke must not keep the others idle."""
+    wanted, origin = config.found["daemon.gpus"]
+    unknown = sorted(set(wanted or ()) - {gpu.index for gpu in gpus})
+    return [f"{origin}: daemon.gpus names GPU {index}, which is not here" for index in unknown]
 
 
 def _host_memory_mib() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
-
-
-def _number(name: str, default: int) -> int:
-    """A whole number from the environment."""
-    text = os.environ.get(name)
-    if not text:
-        return default
-    if not text.isdecimal():
-        raise UsageError(f"{name} takes a whole number, not {text!r}")
-    return int(text)

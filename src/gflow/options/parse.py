@@ -71,8 +71,7 @@ def _split(word: str, spelled: dict[str, Option], table: tuple[Option, ...]) -> 
 
 
 def _unknown(name: str, spelled: dict[str, Option]) -> NoReturn:
-    import difflib
+    from gflow.errors import nearest
 
-    long = [text[2:] for text in spelled if text.startswith("--")]
-    close = difflib.get_close_matches(name.lstrip("-"), long, n=1)
-    refuse(f"unknown option {name!a}", f"did you mean --{close[0]}?" if close else "see --help")
+    close = nearest(name.lstrip("-"), [text[2:] for text in spelled if text.startswith("--")])
+    refuse(f"unknown option {name!a}", f"did you mean --{close}?" if close else "see --help")

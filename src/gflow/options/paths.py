@@ -21,6 +21,10 @@ def data_dir(get: Getenv) -> str:
     return _xdg(get, "XDG_DATA_HOME", "/.local/share") + "/gflow"
 
 
+def config_file(get: Getenv) -> str:
+    return _xdg(get, "XDG_CONFIG_HOME", "/.config") + "/gflow/gflow.toml"
+
+
 def own_socket(get: Getenv) -> str:
     """Where a user's daemon listens."""
     runtime = get("XDG_RUNTIME_DIR")

@@ -113,6 +113,7 @@ def status_page(status: Mapping[str, Any]) -> str:
     gpus = f"{status['gpu_total']} ({status['gpu_available']} free)"
     if status["gpu_simulated"]:
         gpus += ", simulated"
+    notes = [("Note", note) for note in status["notes"]]
     return facts(
         [
             ("Status", "Running" + (f", read-only: {status['read_only']}" if status["read_only"] else "")),
@@ -123,8 +124,10 @@ def status_page(status: Mapping[str, Any]) -> str:
             ("CPU slots", f"{status['cpu_total']} ({status['cpu_available']} free)"),
             ("Jobs", f"{status['running']} running, {status['waiting']} waiting"),
             ("Socket", status["socket"]),
+            ("Config", ", ".join(status["config_files"]) or "(none: gflowd init writes one)"),
             ("Data", status["data"]),
             ("Database", status["database"] + _elsewhere(status)),
+            *notes,
         ]
     )
 

@@ -123,9 +123,13 @@ class Reader:
     """Reads the jobs of one submission. What many of them have in common is read once."""
 
     def __init__(
-        self, address_of: Callable[[bytes], str], limits: tuple[tuple[int, int, int], ...] = ()
+        self,
+        address_of: Callable[[bytes], str],
+        limits: tuple[tuple[int, int, int], ...] = (),
+        defaults: dict[str, Any] | None = None,
     ) -> None:
         self._address_of = address_of
+        self._defaults = defaults or {}
         self._limits = limits
         self._texts: dict[str, str] = {}
         self._options: dict[bytes, dict[str, Any]] = {}
@@ -152,7 +156,7 @@ class Reader:
         written = msgspec.json.encode(options)
         fields = self._options.get(written)
         if fields is None:
-            fields = self._options[written] = read_options(options)
+            fields = self._options[written] = read_options(self._defaults | options)
         return dict(fields)
 
     def _stored(self, text: str, what: str, blobs: dict[str, bytes]) -> str:

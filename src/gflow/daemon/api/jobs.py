@@ -13,6 +13,7 @@ from starlette.responses import Response
 from gflow.core.events import Cancel, Hold, Release
 from gflow.core.ids import label
 from gflow.core.model import Job
+from gflow.daemon import rules
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, keys_of, known, one
 from gflow.daemon.api.limits import limits_of
@@ -45,11 +46,14 @@ async def submit(request: Request) -> Response:
         raise UsageError(f"a submission holds 1 to {BATCH} jobs, not {len(wanted.jobs)}")
     if not 8 <= len(wanted.token) <= 200:
         raise UsageError("the token of a submission must be 8 to 200 characters")
-    reader = Reader(address_of, limits_of(request.scope["state"]["pid"]))
+    context, (uid, origin) = context_of(request), caller(request)
+    config = context.settings.config
+    reader = Reader(address_of, limits_of(request.scope["state"]["pid"]), rules.defaults(config))
     for job in wanted.jobs:
         job.environ = job.environ or wanted.environ
     described = [reader.read(job) for job in wanted.jobs]
-    context, (uid, origin) = context_of(request), caller(request)
+    for project in {job.spec.project for job in described}:
+        rules.check_project(config, project)
     keys = await context.loop.submit(Submitting(uid, user_name(uid), wanted.token, described, origin))
 
     def text() -> str:

@@ -1,0 +1,142 @@
+"""`gflowd init` and `gflowd config`: write the configuration, and show where each value comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from gflow.config.reading import Config, Found, load
+from gflow.config.table import BY_KEY, SETTINGS, Setting
+from gflow.config.values import read
+from gflow.config.writing import toml, written
+from gflow.errors import GflowError, Refused, Unreachable, UsageError
+from gflow.options import paths
+
+# ---------------------------------------------------------------- init
+
+
+def init(values: dict[str, Any]) -> int:
+    """Write a gflow.toml: from answers on a terminal, or from the flags with --yes."""
+    path = values.get("config") or paths.config_file(os.environ.get)
+    if os.path.lexists(path) and "force" not in values:
+        raise Refused(f"{path} is there already", hint="gflowd init --force writes over it")
+    chosen = _from_flags(values)
+    if "yes" not in values:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "gflowd init asks questions, and this is no terminal",
+                hint="gflowd init --yes takes the defaults",
+            )
+        chosen |= _asked(chosen, everything="advanced" in values)
+    _write(path, written(chosen))
+    print(f"wrote {path}")
+    print("Start the daemon with: gflowd up")
+    return 0
+
+
+def _from_flags(values: dict[str, Any]) -> dict[str, Any]:
+    chosen = {}
+    for setting in SETTINGS:
+        flag = setting.flag or setting.key
+        if flag in values:
+            chosen[setting.key] = read(setting, values[flag], f"--{flag}")
+    return chosen
+
+
+def _asked(chosen: Mapping[str, Any], *, everything: bool) -> dict[str, Any]:
+    """What a person chose; a question answered with nothing leaves the default."""
+    print("Return takes what is in brackets. All of it can be changed in the file later.\n")
+    answers = {}
+    for setting in SETTINGS:
+        if setting.key not in chosen and (setting.asked or everything):
+            answer = _answer(setting)
+            if answer != setting.default:
+                answers[setting.key] = answer
+    return answers
+
+
+def _answer(setting: Setting) -> Any:
+    usual = "all" if setting.kind == "gpus" else toml(setting.default).strip('"[]')
+    while True:
+        try:
+            text = input(f"{setting.key}: {setting.help}\n  [{usual}] ").strip()
+        except EOFError:
+            raise UsageError("no answer: nothing was written") from None
+        if not text:
+            return setting.default
+        try:
+            return read(setting, text, "that will not do")
+        except GflowError as error:
+            print(f"  {error.message}")
+
+
+def _write(path: str, text: str) -> None:
+    """Whole or not at all; a link stays a link."""
+    place = os.path.realpath(path)
+    try:
+        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+        with open(place + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(place + ".new", place)
+    except OSError as error:
+        raise GflowError(f"{path} cannot be written: {error.strerror}") from None
+
+
+# ---------------------------------------------------------------- config
+
+
+def show(values: dict[str, Any]) -> int:
+    """Every setting, its value, and where that comes from."""
+    config = load(values, os.environ, values.get("config", ""))
+    running = _running()
+    changed = {key for key, value in running.items() if key in BY_KEY and value != _plain(config.found[key])}
+    if "json" in values:
+        print(json.dumps(_as_json(config, changed)))
+        return 0
+    from gflow.text.table import table
+
+    rows = [[key, toml(found.value), found.origin] for key, found in config.found.items()]
+    sys.stdout.write(table(("SETTING", "VALUE", "FROM"), rows))
+    if not config.files:
+        print(f"(there is no {paths.config_file(os.environ.get)}; gflowd init writes one)")
+    for note in config.notes:
+        print(f"({note})")
+    if changed:
+        print(
+            f"(gflowd runs with other values of {', '.join(sorted(changed))}; gflowd restart applies these)"
+        )
+    return 0
+
+
+def _as_json(config: Config, changed: set[str]) -> dict[str, Any]:
+    settings = [
+        {
+            "key": key,
+            "value": found.value,
+            "origin": found.origin,
+            "default": BY_KEY[key].default,
+            "help": BY_KEY[key].help,
+            "applied": key not in changed,
+        }
+        for key, found in config.found.items()
+    ]
+    return {"settings": settings, "files": list(config.files), "notes": list(config.notes)}
+
+
+def _running() -> dict[str, Any]:
+    """The values with which a daemon runs, but for those it got by a flag; empty if none runs."""
+    from gflow.cli import call
+
+    try:
+        settings = call.get("/status").get("settings", {})
+    except (ConnectionError, Unreachable):
+        return {}
+    return {key: found["value"] for key, found in settings.items() if not found["origin"].startswith("--")}
+
+
+def _plain(found: Found) -> Any:
+    """A value as it looks after a journey through JSON."""
+    return list(found.value) if isinstance(found.value, tuple) else found.value

@@ -1,0 +1,159 @@
+"""THE table of settings. File, environment, flags, `gflowd init` and the docs derive from it.
+
+A setting is declared once, here. `daemon.cpus` is `cpus` below `[daemon]` in gflow.toml,
+`GFLOW_DAEMON__CPUS` in the environment, and `--cpus` for `gflowd up` where it has a flag.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gflow.options.table import Option
+
+STRATEGIES = ("sequential", "random", "pack")
+
+
+class Setting(NamedTuple):
+    """One setting: its name, what it takes, what it means."""
+
+    key: str
+    kind: str
+    default: Any
+    help: str
+    # Its flag of gflowd, if it has one; those that are `kept` hold through `gflowd restart`.
+    flag: str = ""
+    metavar: str = ""
+    kept: bool = False
+    # A variable besides the one that follows from the key.
+    variable: str = ""
+    choices: tuple[str, ...] = ()
+    low: int = 0
+    # How it may look, where the default says nothing.
+    example: Any = None
+    # Whether `gflowd init` asks for it without --advanced.
+    asked: bool = False
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        usual = "GFLOW_" + self.key.upper().replace(".", "__")
+        return (usual, self.variable) if self.variable else (usual,)
+
+    @property
+    def table(self) -> str:
+        """The TOML table it stands in; empty for the top."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.key.rpartition(".")[2]
+
+
+SETTINGS = (
+    Setting(
+        "timezone",
+        "zone",
+        "",
+        "zone in which times are read and shown, such as Europe/Berlin (default: the machine's)",
+        example="Europe/Berlin",
+        asked=True,
+    ),
+    Setting(
+        "daemon.gpus",
+        "gpus",
+        None,
+        "GPUs that new jobs may get: 0,2 or 0-3 (default: all); gctl set-gpus changes it while gflowd runs",
+        flag="gpus",
+        metavar="LIST",
+        example=(0, 2),
+        asked=True,
+    ),
+    Setting(
+        "daemon.gpu_allocation_strategy",
+        "choice",
+        "sequential",
+        "which free GPUs a job gets: sequential (lowest index), random, or pack (the fullest that fit)",
+        flag="gpu-allocation-strategy",
+        metavar="HOW",
+        choices=STRATEGIES,
+        asked=True,
+    ),
+    Setting(
+        "daemon.gpu_poll_interval_secs",
+        "count",
+        10,
+        "seconds between two looks at who uses the GPUs",
+        flag="gpu-poll-interval-secs",
+        metavar="S",
+        low=1,
+    ),
+    Setting(
+        "daemon.cpus",
+        "count",
+        0,
+        "CPU slots for jobs (default 0: the cores)",
+        flag="cpus",
+        metavar="N",
+        kept=True,
+    ),
+    Setting(
+        "daemon.simulate_gpus",
+        "text",
+        "",
+        "pretend to have these GPUs: 4x80G, or 2x80G,2x24G",
+        flag="simulate-gpus",
+        metavar="WHAT",
+        kept=True,
+        variable="GFLOW_SIMULATE_GPUS",
+        example="4x80G",
+    ),
+    Setting(
+        "jobs.grace_secs", "count", 30, "seconds between TERM and KILL for jobs that do not say (--grace)"
+    ),
+    Setting(
+        "logs.cap_mib",
+        "count",
+        1024,
+        "a job's log is cut, and its older part kept beside it, at this many MiB; 0: never",
+    ),
+    Setting(
+        "projects.known_projects",
+        "names",
+        (),
+        "the only projects that jobs may belong to (default: any)",
+        example=("vision", "speech"),
+        asked=True,
+    ),
+    Setting("projects.require_project", "flag", False, "refuse jobs without --project", asked=True),
+    Setting("retention.jobs_days", "count", 365, "days that finished jobs are kept", low=1),
+    Setting("retention.audit_days", "count", 365, "days that the story of jobs is kept", low=1),
+    Setting(
+        "retention.texts_days",
+        "count",
+        30,
+        "days that environments and scripts stay after their last job",
+        low=1,
+    ),
+    Setting("retention.logs_days", "count", 365, "days that job logs are kept", low=1),
+    Setting(
+        "retention.tokens_days", "count", 7, "days in which a repeated submission is known as the same", low=1
+    ),
+)
+BY_KEY = {setting.key: setting for setting in SETTINGS}
+
+# Keys of other gflow configurations that change nothing here; told, not refused.
+IGNORED = {"executor.type": "jobs are always run as processes of their own, and need no tmux"}
+# Keys that would promise what this version does not do. A table's name stands for all below it.
+NOT_YET = {
+    "daemon.host": "this version is reached through a Unix socket only",
+    "daemon.port": "this version is reached through a Unix socket only",
+    "daemon.fair_share": "fair share is not there yet",
+    "quota": "quotas are not there yet",
+    "notifications": "notifications are not there yet",
+}
+
+# The flags of `gflowd up`, `restart` and `run`.
+FLAGS = tuple(
+    Option(setting.flag, "text", setting.help, metavar=setting.metavar)
+    for setting in SETTINGS
+    if setting.flag
+)

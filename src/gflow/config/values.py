@@ -1,0 +1,124 @@
+"""Readers of settings: what a file, a variable or a flag says, to the value the daemon works with.
+
+A reader gets the value as TOML has it, or text, and the setting; it returns None for what it does
+not understand, and the caller says where that stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gflow.config.table import Setting
+from gflow.errors import UsageError
+
+GPU_MOST = 1024
+
+
+def read(setting: Setting, value: Any, where: str) -> Any:
+    """The value of one setting, or one sentence that names the place and the key."""
+    reader, expected = READERS[setting.kind]
+    found = reader(value, setting)
+    if found is None:
+        wanted = expected or "one of " + ", ".join(setting.choices)
+        raise UsageError(f"{where}: {setting.key} takes {wanted}, not {shown(value)}", hint=setting.help)
+    if setting.kind == "count" and found < setting.low:
+        raise UsageError(f"{where}: {setting.key} must be at least {setting.low}, not {found}")
+    return None if found is ALL else found
+
+
+def shown(value: Any) -> str:
+    text = value if isinstance(value, str) else str(value)
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
+
+
+class _All:
+    """All GPUs: told apart from "not understood" inside this module only."""
+
+
+ALL = _All()
+
+
+def read_count(value: Any, setting: Setting) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 9:
+        return int(value)
+    return value if type(value) is int and 0 <= value < 1_000_000_000 else None
+
+
+def read_flag(value: Any, setting: Setting) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(
+            value.lower()
+        )
+    return value if isinstance(value, bool) else None
+
+
+def read_text(value: Any, setting: Setting) -> str | None:
+    return value if isinstance(value, str) and value.isprintable() else None
+
+
+def read_choice(value: Any, setting: Setting) -> str | None:
+    return value if isinstance(value, str) and value in setting.choices else None
+
+
+def read_names(value: Any, setting: Setting) -> tuple[str, ...] | None:
+    """A list of words; as text, with commas."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+        return None
+    names = tuple(part.strip() for part in parts)
+    return names if all(name and name.isprintable() for name in names) else None
+
+
+def read_gpus(value: Any, setting: Setting) -> tuple[int, ...] | _All | None:
+    """Indices: `[0, 2]`, or `0,2-3` as text, or `all`."""
+    if value == "all":
+        return ALL
+    return parse_indices(value) if isinstance(value, str) else _indices(value)
+
+
+def parse_indices(text: str) -> tuple[int, ...] | None:
+    """`0,2-3` to (0, 2, 3); None if it is not that."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        ends = (first, last) if dash else (first, first)
+        if not all(end.isascii() and end.isdecimal() and len(end) <= 4 for end in ends):
+            return None
+        low, high = map(int, ends)
+        if high < low or high >= GPU_MOST:
+            return None
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))
+
+
+def _indices(value: Any) -> tuple[int, ...] | None:
+    if not isinstance(value, (list, tuple)) or not value:
+        return None
+    fine = all(type(index) is int and 0 <= index < GPU_MOST for index in value)
+    return tuple(sorted(set(value))) if fine else None
+
+
+def read_zone(value: Any, setting: Setting) -> str | None:
+    """The name of a time zone that this machine knows; `local` is the machine's own."""
+    from zoneinfo import ZoneInfo
+
+    if value in ("", "local"):
+        return ""
+    try:
+        return ZoneInfo(value).key if isinstance(value, str) else None
+    except (ValueError, OSError):  # what is not there is a KeyError, an odd path a ValueError
+        return None
+    except KeyError:
+        return None
+
+
+READERS: dict[str, tuple[Callable[[Any, Setting], Any], str]] = {
+    "count": (read_count, "a whole number"),
+    "flag": (read_flag, "true or false"),
+    "text": (read_text, "text"),
+    "choice": (read_choice, ""),
+    "names": (read_names, "a list of names"),
+    "gpus": (read_gpus, "GPU indices such as 0,2 or 0-3, or all"),
+    "zone": (read_zone, "the name of a time zone, such as Europe/Berlin"),
+}

@@ -1,0 +1,41 @@
+"""gflow.toml as `gflowd init` writes it: every setting explained, what was not chosen commented out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gflow.config.table import SETTINGS, Setting
+
+HEAD = """# Settings of gflowd. Flags of `gflowd up` and variables such as GFLOW_DAEMON__CPUS win over them.
+# Take the # away from a line to set it; `gflowd restart` applies what changed, `gflowd config` shows it.
+"""
+
+
+def written(chosen: Mapping[str, Any]) -> str:
+    """The file, with these settings (by key) in force."""
+    lines = [HEAD]
+    table = ""
+    for setting in SETTINGS:
+        if setting.table != table:
+            table = setting.table
+            lines.append(f"[{table}]\n")
+        lines.append(f"# {setting.help}\n{_line(setting, chosen)}\n")
+    return "\n".join(lines)
+
+
+def _line(setting: Setting, chosen: Mapping[str, Any]) -> str:
+    if setting.key in chosen:
+        return f"{setting.name} = {toml(chosen[setting.key])}"
+    usual = setting.default if setting.example is None else setting.example
+    return f"# {setting.name} = {toml(usual)}"
+
+
+def toml(value: Any) -> str:
+    """A value in TOML. Text is printable, so JSON's quoting is TOML's."""
+    if value is None:
+        return '"all"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,212 @@
+"""gflow.toml, variables and flags: what wins, what is refused, and that init writes what is read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gflow.config.reading import load
+from gflow.config.table import BY_KEY, SETTINGS
+from gflow.config.values import parse_indices
+from gflow.config.writing import written
+from gflow.errors import UsageError
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / ".config/gflow").mkdir(parents=True)
+    return tmp_path
+
+
+def file_of(home, text):
+    (home / ".config/gflow/gflow.toml").write_text(text)
+
+
+def read(home, flags=(), config_file="", **environ):
+    return load(dict(flags), {"HOME": str(home)} | environ, config_file)
+
+
+def refusal(home, *args, **more):
+    with pytest.raises(UsageError) as caught:
+        read(home, *args, **more)
+    return caught.value
+
+
+def test_without_anything_all_is_default(home):
+    config = read(home)
+    assert {key: found.origin for key, found in config.found.items()} == dict.fromkeys(BY_KEY, "default")
+    assert (config.files, config.notes) == ((), ())
+    assert config["retention.jobs_days"] == 365
+
+
+def test_later_wins_file_then_named_file_then_environment_then_flags(home):
+    file_of(home, "[daemon]\ncpus = 1\n")
+    named = home / "other.toml"
+    named.write_text("[daemon]\ncpus = 2\n")
+    own = str(home / ".config/gflow/gflow.toml")
+    variable = {"GFLOW_DAEMON__CPUS": "3"}
+    steps = [
+        (read(home), 1, own),
+        (read(home, config_file=str(named)), 2, str(named)),
+        (read(home, GFLOW_CONFIG_FILE=str(named)), 2, str(named)),
+        (read(home, config_file=str(named), **variable), 3, "GFLOW_DAEMON__CPUS"),
+        (read(home, {"cpus": "4"}, str(named), **variable), 4, "--cpus"),
+    ]
+    for config, value, origin in steps:
+        assert config.found["daemon.cpus"] == (value, origin)
+
+
+def test_the_named_file_adds_to_the_usual_one(home):
+    file_of(home, "timezone = 'Europe/Berlin'\n[daemon]\ncpus = 1\n")
+    named = home / "other.toml"
+    named.write_text("[daemon]\ngpus = [3, 1]\n")
+    config = read(home, config_file=str(named))
+    assert (config["timezone"], config["daemon.cpus"], config["daemon.gpus"]) == ("Europe/Berlin", 1, (1, 3))
+    assert len(config.files) == 2
+
+
+def test_xdg_config_home_is_followed(tmp_path):
+    (tmp_path / "gflow").mkdir()
+    (tmp_path / "gflow/gflow.toml").write_text("[daemon]\ncpus = 7\n")
+    assert load({}, {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path)})["daemon.cpus"] == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "hint"),
+    [
+        ("[daemon]\ngpu = [0]\n", "there is no setting 'daemon.gpu'", "did you mean daemon.gpus?"),
+        ("[deamon]\ncpus = 1\n", "there is no setting 'deamon.cpus'", "did you mean daemon.cpus?"),
+        ("cpus = 1\n", "there is no setting 'cpus'", "did you mean daemon.cpus?"),
+        ("[daemon]\nxyzzy = 1\n", "there is no setting 'daemon.xyzzy'", "gflowd config"),
+        ("[daemon]\ncpus = 'four'\n", "daemon.cpus takes a whole number, not 'four'", "CPU slots"),
+        ("[daemon]\ncpus = -1\n", "daemon.cpus takes a whole number, not '-1'", ""),
+        ("[daemon]\ncpus = true\n", "daemon.cpus takes a whole number, not 'True'", ""),
+        ("[daemon]\ncpus = 1.5\n", "daemon.cpus takes a whole number, not '1.5'", ""),
+        ("[daemon.cpus]\nx = 1\n", "daemon.cpus takes a whole number", ""),
+        ("[daemon]\ngpu_poll_interval_secs = 0\n", "must be at least 1, not 0", ""),
+        ("[daemon]\ngpus = []\n", "daemon.gpus takes GPU indices", ""),
+        ("[daemon]\ngpus = [-1]\n", "daemon.gpus takes GPU indices", ""),
+        ("[daemon]\ngpus = '3-1'\n", "daemon.gpus takes GPU indices", ""),
+        ("[daemon]\ngpu_allocation_strategy = 'best'\n", "takes one of sequential, random, pack", ""),
+        ("[projects]\nrequire_project = 'maybe'\n", "takes true or false, not 'maybe'", ""),
+        ("[projects]\nknown_projects = [1]\n", "takes a list of names", ""),
+        ("[projects]\nknown_projects = ['a', '']\n", "takes a list of names", ""),
+        ("timezone = 'Mars/Olympus'\n", "timezone takes the name of a time zone", ""),
+        ("timezone = '../../etc/passwd'\n", "timezone takes the name of a time zone", ""),
+        ("timezone = 3\n", "timezone takes the name of a time zone", ""),
+        ("[daemon\n", "is not valid TOML", ""),
+        ("[daemon]\ncpus = 1\ncpus = 2\n", "is not valid TOML", ""),
+        ("[daemon]\nport = 59000\n", "daemon.port cannot be set: this version", "take it out"),
+        ("[quota]\ndefault_user = {max_running_jobs = 1}\n", "quota cannot be set", "take it out"),
+        ("[[notifications.webhooks]]\nurl = 'x'\n", "notifications cannot be set", "take it out"),
+        ("[daemon.fair_share]\nenabled = true\n", "daemon.fair_share cannot be set", "take it out"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_in_one_sentence_with_its_place(home, text, says, hint):
+    file_of(home, text)
+    error = refusal(home)
+    assert says in error.message
+    assert str(home / ".config/gflow/gflow.toml") in error.message
+    assert hint in error.hint
+    assert error.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says", "hint"),
+    [
+        ("GFLOW_DAEMON__CPUS", "x", "GFLOW_DAEMON__CPUS: daemon.cpus takes a whole number", ""),
+        ("GFLOW_DAEMON__CPU", "1", "there is no setting 'daemon.cpu'", "did you mean daemon.cpus?"),
+        ("GFLOW_DAEMON__PORT", "1", "daemon.port cannot be set", "take it out"),
+        ("GFLOW_TIMEZONE", "Mars", "GFLOW_TIMEZONE: timezone takes", ""),
+    ],
+)
+def test_what_is_wrong_in_the_environment_is_said(home, name, value, says, hint):
+    error = refusal(home, **{name: value})
+    assert says in error.message
+    assert hint in error.hint
+
+
+def test_variables_of_jobs_and_empty_ones_are_not_settings(home):
+    config = read(home, GFLOW_JOB_ID="7", GFLOW_SOCKET="/x", GFLOW_DAEMON__CPUS="", OTHER__THING="1")
+    assert config["daemon.cpus"] == 0
+
+
+def test_variables_have_the_same_kinds_as_files(home):
+    config = read(
+        home,
+        GFLOW_DAEMON__GPUS="0,2-3",
+        GFLOW_PROJECTS__KNOWN_PROJECTS="a, b",
+        GFLOW_PROJECTS__REQUIRE_PROJECT="true",
+        GFLOW_TIMEZONE="local",
+        GFLOW_SIMULATE_GPUS="4x80G",
+    )
+    assert config["daemon.gpus"] == (0, 2, 3)
+    assert config["projects.known_projects"] == ("a", "b")
+    assert config["projects.require_project"] is True
+    assert config["timezone"] == ""
+    assert config.found["daemon.simulate_gpus"] == ("4x80G", "GFLOW_SIMULATE_GPUS")
+
+
+def test_a_named_file_must_be_there_and_readable(home):
+    assert "there is no file /no/such.toml" in refusal(home, config_file="/no/such.toml").message
+    assert "cannot be read" in refusal(home, config_file=str(home)).message
+
+
+def test_what_is_ignored_is_told(home):
+    file_of(home, "[executor]\ntype = 'tmux'\n")
+    (note,) = read(home).notes
+    assert "executor.type is ignored" in note
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("0", (0,)), ("0,2", (0, 2)), ("0-3", (0, 1, 2, 3)), ("2,0-1,1", (0, 1, 2)), ("", None), ("a", None),
+     ("1-", None), ("-1", None), ("3-1", None), ("0,,1", None), ("9999", None), ("0-99999999", None)],
+)  # fmt: skip
+def test_indices(text, found):
+    assert parse_indices(text) == found
+
+
+# ---------------------------------------------------------------- what init writes
+
+TEXT = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=20)
+BY_KIND = {
+    "count": st.integers(1, 10**8),
+    "flag": st.booleans(),
+    "text": TEXT.filter(str.isprintable),
+    "names": st.lists(TEXT.map(str.strip).filter(lambda t: t and t.isprintable()), max_size=3).map(tuple),
+    "gpus": st.none() | st.sets(st.integers(0, 1023), min_size=1).map(lambda found: tuple(sorted(found))),
+    "zone": st.sampled_from(["Europe/Berlin", "UTC"]),
+}
+
+
+def values_of(setting):
+    return st.sampled_from(setting.choices) if setting.choices else BY_KIND[setting.kind]
+
+
+@given(st.fixed_dictionaries({}, optional={setting.key: values_of(setting) for setting in SETTINGS}))
+def test_what_init_writes_is_read_back(tmp_path_factory, chosen):
+    path = tmp_path_factory.mktemp("config") / "gflow.toml"
+    path.write_text(written(chosen))
+    config = load({}, {"HOME": "/nowhere"}, str(path))
+    for key, found in config.found.items():
+        assert found == ((chosen[key], str(path)) if key in chosen else (BY_KEY[key].default, "default"))
+
+
+def test_every_line_that_is_commented_out_may_be_taken_in(tmp_path):
+    """The examples in the file are themselves valid."""
+    path = tmp_path / "gflow.toml"
+    names = {setting.name for setting in SETTINGS}
+    lines = [
+        line.removeprefix("# ") if line.startswith("# ") and line[2:].split(" = ")[0] in names else line
+        for line in written({}).splitlines()
+    ]
+    path.write_text("\n".join(lines))
+    config = load({}, {"HOME": "/nowhere"}, str(path))
+    assert {found.origin for found in config.found.values()} == {str(path)}
+
+
+def test_every_setting_is_explained():
+    assert all(setting.help for setting in SETTINGS)
+    assert len(BY_KEY) == len(SETTINGS)
