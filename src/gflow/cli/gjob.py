@@ -32,7 +32,7 @@ gjob update 42 --gpus 2 --priority 50
 gjob history @"""
 
 LOG = (
-    Option("follow", "flag", "log: print what comes, until the job ends", short="f"),
+    Option("follow", "flag", "log: print what comes, through all attempts, until the job ends", short="f"),
     Option("first", "count", "log: only the first N lines", metavar="N", low=0),
     Option("last", "count", "log: only the last N lines", short="l", metavar="N", low=0),
 )
@@ -78,9 +78,11 @@ def _log(words: list[str]) -> int:
     from gflow.cli.logs import follow, print_lines
 
     values, jobs = _parse(words, *LOG)
+    if "first" in values and (clash := values.keys() & {"last", "follow"}):
+        raise UsageError(f"--first and --{min(clash)} do not go together")
     place = call.get(call.job_path(_one(jobs), "/log"))
     if "follow" in values:
-        return follow(str(place["job_id"]), place["path"])
+        return follow(str(place["job_id"]), place["path"], values.get("last"))
     return print_lines(place["path"], values.get("first"), values.get("last"))
 
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from gflow.core.events import Cancel, Hold, Release
 from gflow.core.ids import label
 from gflow.core.model import Job
+from gflow.core.tasks import parse_tasks
 from gflow.daemon import rules
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, keys_of, known, one
@@ -20,7 +21,7 @@ from gflow.daemon.api.limits import limits_of
 from gflow.daemon.api.people import user_name
 from gflow.daemon.perform import log_path
 from gflow.daemon.wishes import Submitting, Updating
-from gflow.errors import NotFound, UsageError
+from gflow.errors import NotFound, Refused, UsageError
 from gflow.store.port import address_of
 from gflow.text.pages import job_page, story_page
 from gflow.wire.requests import (
@@ -116,6 +117,11 @@ async def log_place(request: Request) -> Response:
     """Where the job's output is, and whether more may come."""
     context = context_of(request)
     job = one(context, request)
+    if job.is_array:
+        raise Refused(
+            f"job {job.label} is an array, and each of its tasks has a log",
+            hint=f"name one: gjob log {job.label}_{parse_tasks(job.spec.array).first}",
+        )
     path = log_path(context.settings, job)
     data = {"job_id": key_label(job.key), "path": path, "final": job.is_final}
     return answer(request, lambda: data, lambda: f"{path}\n")

@@ -234,20 +234,24 @@ def variables_of(block: bytes) -> dict[bytes, bytes]:
 
 def open_logs(order: Order) -> tuple[int, int]:
     """Descriptors for standard output and error: one file in order, or two if that was asked for."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    out = _open(order["log"], flags)
-    error = out if order["error_log"] == order["log"] else _open(order["error_log"], flags)
+    out = open_log(order["log"])
+    error = out if order["error_log"] == order["log"] else open_log(order["error_log"])
     if order["attempt"] > 1:
         os.write(out, f"gflow: attempt {order['attempt']}\n".encode())
     return out, error
 
 
-def _open(path: str, flags: int) -> int:
+def open_log(path: str) -> int:
+    """A descriptor that appends to this log; its folder is made if it is not there."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     try:
-        return os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, flags, 0o600)
+        try:
+            return os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return os.open(path, flags, 0o600)
+    except OSError as error:
+        raise OSError(error.errno, f"no log at {path}: {error.strerror}") from error
 
 
 def command_of(order: Order, log: int) -> list[str]:

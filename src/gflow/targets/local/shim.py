@@ -21,7 +21,7 @@ from typing import Any
 from gflow.targets.local import leases, record
 from gflow.targets.local.cgroups import Layers
 from gflow.targets.local.frames import pack, unpack
-from gflow.targets.local.launching import SNAPSHOT, Launcher, Order, Started, describe, open_logs
+from gflow.targets.local.launching import SNAPSHOT, Launcher, Order, Started, describe, open_log
 from gflow.targets.local.record import End, Identity
 from gflow.targets.local.watching import Watch
 
@@ -174,12 +174,10 @@ class Shim:
 
 def _could_not_start(order: Order, problem: str, missing: bool) -> End:
     """The end of a job that never became one: the log and the reason say why."""
-    try:
-        log, _ = open_logs(order)
+    with suppress(OSError):  # the log itself may be what is missing; the reason says it anyway
+        log = open_log(order["log"])
         os.write(log, f"gflow: the job could not start: {problem}\n".encode(errors="replace"))
         os.close(log)
-    except OSError:  # the log itself is what is missing; the reason below still says it
-        problem = f"no log at {order['log']}: {problem}"
     return End(127 if missing else 126, None, f"StartFailed: {problem}", 0, 0)
 
 

@@ -22,6 +22,7 @@ from gflow.targets.local.cgroups import Group, Layers
 from gflow.targets.local.family import descendants, kill_descendants, resident_kib, send_group
 from gflow.targets.local.launching import Order, Started
 from gflow.targets.local.record import End
+from gflow.targets.local.rotation import LOOK_S, Logs
 
 # A job that lives this long gets a control group: joining one costs milliseconds of waiting for the
 # kernel, which a short job would feel.
@@ -31,7 +32,6 @@ MEMORY_LOOK_S = 0.2
 # for more than half a percent of the time: counting a hundred gigabytes takes a while.
 MEMORY_LOOK_MOST_S = 30.0
 MEMORY_LOOK_SHARE = 200
-LOG_LOOK_S = 2.0
 KILL_AGAIN_S = 0.05
 
 
@@ -53,7 +53,8 @@ class Watch:
         self._counted = started.group if started.held else None
         counts = self._counted is not None and self._counted.peak_kib() is not None
         self._memory_at = None if counts else now + self._memory_s
-        self._log_at = now + LOG_LOOK_S if order["log_cap"] else None
+        self._logs = Logs({order["log"], order["error_log"]}, order["log_cap"])
+        self._log_at = now + LOOK_S if order["log_cap"] else None
         self._kill_at: float | None = None
         self._code: int | None = None
         self._cpu_s = 0.0
@@ -115,9 +116,7 @@ class Watch:
         if self._memory_at is not None and now >= self._memory_at:
             self._look_at_memory(now)
         if self._log_at is not None and now >= self._log_at:
-            self._log_at = now + LOG_LOOK_S
-            for path in {self._order["log"], self._order["error_log"]}:
-                rotate(path, self._order["log_cap"])
+            self._log_at = now + self._logs.look()
 
     def _reap(self) -> None:
         """Collect the dead; note what each used, how the job itself ended, and whether any child is left."""
@@ -173,6 +172,7 @@ class Watch:
     def end(self, could_not_start: Callable[[Order, str, bool], End]) -> End:
         """How it ended, once it has."""
         assert self._code is not None
+        self._logs.abandon()
         code, cpu_ms, peak_kib = self._code, int(self._cpu_s * 1000), self._peak_kib
         if self._counted is not None:
             peak_kib = self._counted.peak_kib() or peak_kib
@@ -193,19 +193,3 @@ class Watch:
             else ""
         )
         return End(None if code < 0 else code, -code if code < 0 else None, problem, cpu_ms, peak_kib)
-
-
-def rotate(path: str, cap: int) -> None:
-    """Keep a log under its cap: its content moves to `.1`, and the job's descriptor writes on.
-
-    The job appends, so after the cut its next line is the first of the file.
-    """
-    try:
-        if os.stat(path).st_size <= cap:
-            return
-        with open(path, "rb+") as log, open(path + ".1", "wb") as old:
-            while chunk := log.read(1 << 20):
-                old.write(chunk)
-            log.truncate(0)
-    except OSError:
-        return
