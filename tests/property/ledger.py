@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gflow.core.effects import Effect, Save, Start, Stop, Warn
 from gflow.core.events import (
     Cancel,
+    Drain,
     Event,
     Exited,
     GpusSeen,
@@ -53,6 +54,8 @@ class Ledger:
         self.memory_mib = memory_mib
         self.gpus: dict[int, Gpu] = {}
         self.allowed: set[int] | None = None
+        self.drained = False
+        self.drained_gpus: set[int] = set()
         self.foreign: set[int] = set()
         self.runs: dict[JobKey, Run] = {}
         self.attempts: dict[JobKey, int] = {}
@@ -79,6 +82,7 @@ class Ledger:
         `records`: what the event was about, from before the step (`records_of`).
         """
         self._hear(event, state, records)
+        self._hear_of_machine(event)
         if isinstance(event, Tick):
             self._check_limits(event.at, effects, state)
         ended = set()
@@ -108,18 +112,26 @@ class Ledger:
                 # Another limit has another warning.
                 changed = {k for k in self.warned if self.warned[k] != _limit(state.jobs[k].spec)}
                 self.warned = {k: limit for k, limit in self.warned.items() if k not in changed}
-            case GpusSeen(gpus=gpus):
-                self.gpus = {gpu.index: gpu for gpu in gpus}
-            case LeasesSeen(foreign=foreign):
-                self.foreign = set(foreign)
-            case Restrict(allowed=allowed):
-                self.allowed = None if allowed is None else set(allowed)
             case Hold():
                 self.held |= records
             case Release():
                 self.held -= records
             case Cancel(keys=keys):
                 self.cancelled |= {key for key in keys if number_of(key) < state.next_number}
+
+    def _hear_of_machine(self, event: Event) -> None:
+        match event:
+            case GpusSeen(gpus=gpus):
+                self.gpus = {gpu.index: gpu for gpu in gpus}
+            case LeasesSeen(foreign=foreign):
+                self.foreign = set(foreign)
+            case Drain(on=on, gpus=None):
+                self.drained = on
+                self.drained_gpus = self.drained_gpus if on else set()
+            case Drain(on=on, gpus=gpus):
+                self.drained_gpus = self.drained_gpus | set(gpus) if on else self.drained_gpus - set(gpus)
+            case Restrict(allowed=allowed):
+                self.allowed = None if allowed is None else set(allowed)
 
     def _saved(self, job: Job, ended: set[JobKey]) -> None:
         if job.key in ended:
@@ -155,6 +167,7 @@ class Ledger:
     def _check_allowed(self, job: Job, at: Moment) -> None:
         """Nothing a person said forbids this start."""
         name, array = job.label, job_key(job.number)
+        assert not self.drained, f"{name} starts on a drained machine"
         assert job.key not in self.held, f"{name} starts and is held"
         assert job.attempt > 1 or array not in self.held, f"{name} starts and its array is held"
         assert not {job.key, array} & self.cancelled, f"{name} starts and was cancelled"
@@ -188,7 +201,7 @@ class Ledger:
         """Whether a job of this shape may have this GPU beside those that have it."""
         gpu = self.gpus.get(index)
         usable = self.gpus.keys() - self.foreign if self.allowed is None else self.allowed - self.foreign
-        if gpu is None or index not in usable:
+        if gpu is None or index not in usable or index in self.drained_gpus:
             return False
         most = gpu.memory_mib * MEMORY_SLACK
         if shape.gpu_type.lower() not in gpu.model.lower() or shape.gpu_memory_mib > most:
@@ -204,6 +217,8 @@ class Ledger:
         return sum(shape.cpus for shape in shapes), sum(shape.memory_mib for shape in shapes)
 
     def _fits(self, shape: Shape) -> bool:
+        if self.drained:
+            return False
         cpus, memory = self._used()
         if cpus + shape.cpus > self.cpus or memory + shape.memory_mib > self.memory_mib:
             return False

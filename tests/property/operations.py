@@ -10,6 +10,7 @@ import msgspec
 
 from gflow.core.events import (
     Cancel,
+    Drain,
     Event,
     Exited,
     GpusSeen,
@@ -317,6 +318,16 @@ def restrict(world: World, dice: Dice) -> None:
     world.apply(event)
 
 
+def drain(world: World, dice: Dice) -> None:
+    """Nothing more starts, at all or on some GPUs; much oftener, things start again."""
+    some = tuple(index for index in range(6) if dice.chance(30))
+    on = dice.chance(40)
+    gpus = some if dice.chance(60) else None
+    world.apply(Drain(at=world.clock.now(), uid=0, on=on, gpus=gpus, reason="test"))
+    if gpus is None and on and dice.chance(80):
+        world.apply(Drain(at=world.clock.now(), uid=0, on=False))
+
+
 def see_gpus(world: World, dice: Dice) -> None:
     """GPUs vanish and come back; those that are there are as they were."""
     present = dice.below(64) if dice.chance(50) else 63
@@ -364,6 +375,7 @@ OPERATIONS: tuple[tuple[int, Callable[[World, Dice], None]], ...] = (
     (2, suspend),
     (2, set_clock),
     (1, restrict),
+    (1, drain),
     (1, see_gpus),
     (1, see_leases),
     (3, restart),

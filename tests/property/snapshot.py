@@ -30,6 +30,7 @@ def snapshot(state: State) -> dict[str, Any]:
         "recent": {uid: list(keys) for uid, keys in state.recent.items()},
         "next number": state.next_number,
         "allowed": state.allowed,
+        "drained": state.drained,
         "foreign": state.foreign,
         "gpus": state.gpus,
         "next limit": state.next_limit(),

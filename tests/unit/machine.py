@@ -16,6 +16,7 @@ from gflow.core.effects import Accepted, Effect, Forget, Keep, Note, Save, Start
 from gflow.core.engine import step
 from gflow.core.events import (
     Cancel,
+    Drain,
     Event,
     Exited,
     GpusSeen,
@@ -118,6 +119,9 @@ class Machine:
     def restrict(self, *allowed: int | None) -> None:
         self._step(Restrict, uid=0, allowed=None if allowed == (None,) else allowed)
 
+    def drain(self, *gpus: int, on: bool = True, reason: str = "", passing: bool = False) -> None:
+        self._step(Drain, uid=0, on=on, gpus=gpus or None, reason=reason, passing=passing)
+
     def see(self, *gpus: Gpu) -> None:
         self._step(GpusSeen, gpus=gpus)
 
@@ -170,6 +174,7 @@ class Machine:
         fresh = State(cpus=self.state.cpus, memory_mib=self.state.memory_mib)
         loaded = self.store.load()
         fresh.allowed = self.state.allowed
+        fresh.drained, fresh.leaving = self.state.drained, self.state.leaving
         restore(fresh, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, self.now.wall)
         fresh.see_gpus(self.state.gpus.values())
         check(fresh)

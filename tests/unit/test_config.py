@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gflow.config.reading import load
 from gflow.config.table import BY_KEY, SETTINGS
-from gflow.config.values import parse_indices
 from gflow.config.writing import written
 from gflow.errors import UsageError
+from gflow.options.indices import parse_indices
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def _down(values: dict[str, Any]) -> int:
 
 def _kill_jobs() -> None:
     """Let nothing more start, end what runs, and wait until it is gone. What waits goes on waiting."""
-    call.post("/drain", {"on": True})
+    call.post("/drain", {"on": True, "passing": True})
     running = [str(job["id"]) for job in call.get("/jobs", states="Running")["jobs"]]
     if running:
         call.post("/jobs/cancel", {"jobs": running, "now": True})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gflow.errors import UsageError
 
-PROGRAMS = ("gbatch", "gqueue", "gjob", "gcancel", "ginfo", "gflowd")
+PROGRAMS = ("gbatch", "gqueue", "gjob", "gcancel", "ginfo", "gctl", "gflowd")
 # Those that read times themselves, which may be meant in the zone of the configuration.
 READ_TIMES = ("gbatch", "gjob")
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from gflow.config.table import Setting
 from gflow.errors import UsageError
-
-GPU_MOST = 1024
+from gflow.options.indices import GPU_MOST, parse_indices
 
 
 def read(setting: Setting, value: Any, where: str) -> Any:
@@ -75,21 +74,6 @@ def read_gpus(value: Any, setting: Setting) -> tuple[int, ...] | _All | None:
     if value == "all":
         return ALL
     return parse_indices(value) if isinstance(value, str) else _indices(value)
-
-
-def parse_indices(text: str) -> tuple[int, ...] | None:
-    """`0,2-3` to (0, 2, 3); None if it is not that."""
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        ends = (first, last) if dash else (first, first)
-        if not all(end.isascii() and end.isdecimal() and len(end) <= 4 for end in ends):
-            return None
-        low, high = map(int, ends)
-        if high < low or high >= GPU_MOST:
-            return None
-        found.update(range(low, high + 1))
-    return tuple(sorted(found))
 
 
 def _indices(value: Any) -> tuple[int, ...] | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core import changing, ending
+from gflow.core import changing, draining, ending
 from gflow.core.admission import check_possible, judged
 from gflow.core.effects import Accepted, Effect, Keep, Note, Save
 from gflow.core.events import (
@@ -141,11 +141,6 @@ def _leases_seen(state: State, event: LeasesSeen, effects: list[Effect]) -> None
     run_round(state, event.at, effects)
 
 
-def _drain(state: State, event: Drain, effects: list[Effect]) -> None:
-    state.drained = event.on
-    run_round(state, event.at, effects)
-
-
 def _restrict(state: State, event: Restrict, effects: list[Effect]) -> None:
     if event.allowed is not None and (unknown := sorted(set(event.allowed) - set(state.gpus))):
         raise Refused(f"there is no GPU {unknown[0]} here", hint="see what there is with ginfo")
@@ -167,5 +162,5 @@ HANDLERS: dict[type[Event], Handler] = {
     GpusSeen: _gpus_seen,
     LeasesSeen: _leases_seen,
     Restrict: _restrict,
-    Drain: _drain,
+    Drain: draining.drain,
 }

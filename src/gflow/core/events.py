@@ -89,10 +89,16 @@ class LeasesSeen(Event, frozen=True, kw_only=True):
 
 
 class Drain(Event, frozen=True, kw_only=True):
-    """Nothing more starts while `on`; what runs goes on. Lasts for the daemon's life."""
+    """Nothing more starts, at all or on these GPUs, while `on`. What runs goes on.
+
+    Kept through restarts, unless it is `passing`: a daemon that is about to leave starts nothing.
+    """
 
     uid: int
     on: bool
+    gpus: tuple[int, ...] | None = None
+    reason: str = ""
+    passing: bool = False
 
 
 class Restrict(Event, frozen=True, kw_only=True):

@@ -31,8 +31,8 @@ def explain(state: State, job: Job) -> Why | None:
         return Why("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
     if job.key in state.later:
         return Why("BeginTime")
-    if state.drained:
-        return Why("Drained")
+    if state.is_drained:
+        return Why("Drained", state.drained.everything or "")
     if state.is_capped(job):
         return Why("JobArrayTaskLimit")
     return explain_shape(state, job.spec.shape)

@@ -17,7 +17,7 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
 
     The one gate to a start: caps are checked here, and quotas and reservations will be.
     """
-    if state.drained or state.is_capped(job):
+    if state.is_drained or state.is_capped(job):
         return None
     return choose(state, job.spec.shape, _lot(job))
 

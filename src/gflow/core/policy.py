@@ -1,4 +1,4 @@
-"""What the daemon was started with and the engine goes by. Never saved: the next daemon has its own."""
+"""What people decided about the whole machine and the engine goes by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How GPUs are given out."""
+    """How GPUs are given out. Comes with the daemon and is never saved: the next one has its own."""
 
     # sequential, random or pack; see `place.in_order`.
     strategy: str = "sequential"
@@ -17,3 +17,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 USUAL = Policy()
+
+
+class Drained(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where nothing more is to start, and what people said why. Kept through restarts."""
+
+    # Why nothing starts at all; None: things start.
+    everything: str | None = None
+    # GPU -> why it gets no new jobs.
+    gpus: dict[int, str] = {}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from gflow.core.deps import Wait
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Gpu, Job, JobState
-from gflow.core.policy import USUAL, Policy
+from gflow.core.policy import USUAL, Drained, Policy
 from gflow.core.queue import GroupKey, ReadyQueue
 
 # How far back `@~N` reaches, per user.
@@ -39,8 +39,9 @@ class State:
         self.idle: set[int] = set()
         self.open: set[int] = set()
 
-        # Whether nothing more is to start.
-        self.drained = False
+        # Where nothing more is to start, by people's word; and whether the daemon is about to leave.
+        self.drained = Drained()
+        self.leaving = False
         self.jobs: dict[JobKey, Job] = {}
         self.next_number = 1
         # A waiting job is in exactly one of: waits (for parents), later (for its time), ready.
@@ -74,12 +75,19 @@ class State:
         self.allowed = allowed
         self.recount()
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing at all may start."""
+        return self.leaving or self.drained.everything is not None
+
     def recount(self) -> None:
         """Derive `idle` and `open` anew. O(GPUs)."""
         usable = {
             index
             for index in self.gpus
-            if index not in self.foreign and (self.allowed is None or index in self.allowed)
+            if index not in self.foreign
+            and index not in self.drained.gpus
+            and (self.allowed is None or index in self.allowed)
         }
         self.idle = {index for index in usable if index not in self.holders}
         self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}

@@ -26,6 +26,7 @@ from gflow.core.events import Event, GpusSeen, Tick
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.invariants import check
 from gflow.core.model import Job, Line, Moment
+from gflow.core.policy import Drained
 from gflow.core.state import State, restore
 from gflow.daemon import clock
 from gflow.daemon.timers import Alarm
@@ -297,8 +298,10 @@ def reload(old: State, store: Store) -> State:
     if allowed is not None and not old.policy.gpus_win:
         chosen = frozenset(int(index) for index in str(allowed).split(",") if index.isdecimal())
         state.allowed = None if allowed == "all" else chosen
+    if "drained" in loaded.meta:
+        state.drained = msgspec.json.decode(str(loaded.meta["drained"]), type=Drained)
     restore(state, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, clock.now().wall)
     state.foreign = old.foreign
-    state.drained = old.drained
+    state.leaving = old.leaving
     state.see_gpus(old.gpus.values())
     return state

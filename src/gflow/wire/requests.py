@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -82,9 +82,19 @@ class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Whether nothing more is to start."""
+    """Whether nothing more is to start, at all or on these GPUs. `passing`: for this daemon's life."""
 
     on: bool
+    gpus: list[int] | None = None
+    reason: str = ""
+    passing: bool = False
+
+
+class LimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How many of a job's group, or of an array's tasks, may run at once; 0: any number."""
+
+    job: str
+    max_concurrent: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 
 class GpusRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gflow.daemon.api import jobs, listing, machine
+from gflow.daemon.api import control, jobs, listing, machine
 from gflow.daemon.api.answers import on_error
 from gflow.daemon.api.people import user_name
 from gflow.daemon.context import Context
@@ -26,8 +26,10 @@ ROUTES = [
     Route("/jobs/{job}/wait", jobs.wait, methods=["GET"]),
     Route("/jobs/{job}/log", jobs.log_place, methods=["GET"]),
     Route("/jobs/{job}/history", jobs.history, methods=["GET"]),
-    Route("/drain", machine.drain, methods=["POST"]),
-    Route("/gpus", machine.set_gpus, methods=["POST"]),
+    Route("/drain", control.drain, methods=["POST"]),
+    Route("/gpus", control.gpus, methods=["GET"]),
+    Route("/gpus", control.set_gpus, methods=["POST"]),
+    Route("/limits", control.set_limit, methods=["POST"]),
     Route("/backup", machine.backup, methods=["POST"]),
     Route("/info", machine.info, methods=["GET"]),
     Route("/status", machine.status, methods=["GET"]),

@@ -10,14 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow import __version__
-from gflow.core.events import Drain, Restrict
 from gflow.core.model import JobState
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of
+from gflow.daemon.api.asking import context_of
 from gflow.store.keeping import back_up
 from gflow.text.pages import gpu_table, status_page
-from gflow.wire.requests import DrainRequest, GpusRequest, decode
 from gflow.wire.views import gpu_view
 
 _one_backup = asyncio.Lock()
@@ -68,23 +66,6 @@ async def health(request: Request) -> Response:
     why = context_of(request).loop.read_only
     data = {"status": "read_only" if why else "ok", "pid": os.getpid(), "detail": why}
     return answer(request, lambda: data, lambda: f"{data['status']}\n", 503 if why else 200)
-
-
-async def set_gpus(request: Request) -> Response:
-    """Restrict which GPUs new jobs may get. Running jobs keep theirs."""
-    context, (uid, origin) = context_of(request), caller(request)
-    wanted: GpusRequest = decode(await request.body(), GpusRequest)
-    allowed = None if wanted.allowed_indices is None else tuple(wanted.allowed_indices)
-    await context.loop.ask(lambda at: Restrict(at=at, uid=uid, allowed=allowed), origin)
-    return await info(request)
-
-
-async def drain(request: Request) -> Response:
-    """Let nothing more start, or let things start again."""
-    context, (uid, origin) = context_of(request), caller(request)
-    wanted: DrainRequest = decode(await request.body(), DrainRequest)
-    await context.loop.ask(lambda at: Drain(at=at, uid=uid, on=wanted.on), origin)
-    return answer(request, lambda: {"drained": wanted.on}, lambda: "drained\n" if wanted.on else "resumed\n")
 
 
 async def backup(request: Request) -> Response:

@@ -1,0 +1,119 @@
+"""gctl: which GPUs new jobs get, whether anything starts, how many run at once."""
+
+from __future__ import annotations
+
+import sys
+
+from gflow.cli import call
+from gflow.client import fast
+from gflow.errors import UsageError, did_you_mean
+from gflow.options.indices import parse_indices
+from gflow.options.parse import parse
+from gflow.options.table import COMMON, JSON, Option
+
+TYPE_CHECKING = False  # typing costs 15 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+OPTIONS = (
+    Option(
+        "gpu",
+        "text",
+        "drain, resume: only these GPUs: 1 or 0,2-3",
+        short="g",
+        aliases=("gpus",),
+        metavar="LIST",
+    ),
+    Option("reason", "text", "drain: why, for whoever wonders", short="r", metavar="TEXT"),
+    JSON,
+    *COMMON,
+)
+ABOUT = """Govern the machine. Running jobs are never touched.
+
+commands:
+  show-gpus              each GPU: index, status, notes
+  set-gpus LIST          new jobs get only these GPUs: 0,2 or 0-3, or all; kept
+  drain [--gpu LIST]     start nothing more, at all or on these GPUs; kept
+  resume [--gpu LIST]    start again
+  set-limit JOB N        at most N tasks of this array, or jobs of this job's group,
+                         at once; 0 for any number"""
+EXAMPLES = """gctl set-gpus 0,2
+gctl set-gpus all
+gctl drain --gpu 1 --reason 'its fan is loud'
+gctl resume
+gctl set-limit 42 4"""
+NOT_YET = {
+    "reserve": "reservations come with a later version",
+    "quota": "quotas come with a later version",
+}
+
+
+def run(words: list[str]) -> int:
+    values, rest = parse(words, OPTIONS)
+    if "help" in values or not rest:
+        from gflow.options import help
+
+        sys.stdout.write(help.render("gctl COMMAND [options]", ABOUT, OPTIONS, EXAMPLES))
+        return 0 if "help" in values else 2
+    name, *given = rest
+    if name in NOT_YET:
+        raise UsageError(f"gctl has no command {name!a} yet: {NOT_YET[name]}")
+    if name not in COMMANDS:
+        hint = did_you_mean(name, COMMANDS, otherwise="commands: " + ", ".join(COMMANDS))
+        raise UsageError(f"gctl has no command {name!a}", hint=hint)
+    handler, wanted = COMMANDS[name]
+    if len(given) != len(wanted):
+        raise UsageError(f"gctl {name} takes {' '.join(wanted) or 'no words'}", hint="see gctl --help")
+    if "gpu" in values and name not in ("drain", "resume"):
+        raise UsageError(f"gctl {name} takes no --gpu")
+    return handler(values, *given)
+
+
+def _show_gpus(values: dict[str, Any]) -> int:
+    return call.show("/gpus", as_json="json" in values)
+
+
+def _set_gpus(values: dict[str, Any], spec: str) -> int:
+    return _post("/gpus", {"allowed_indices": None if spec == "all" else _indices(spec)}, values)
+
+
+def _drain(values: dict[str, Any]) -> int:
+    return _draining(values, on=True)
+
+
+def _resume(values: dict[str, Any]) -> int:
+    return _draining(values, on=False)
+
+
+def _draining(values: dict[str, Any], *, on: bool) -> int:
+    gpus = _indices(values["gpu"]) if "gpu" in values else None
+    return _post("/drain", {"on": on, "gpus": gpus, "reason": values.get("reason", "")}, values)
+
+
+def _set_limit(values: dict[str, Any], job: str, limit: str) -> int:
+    if not limit.isascii() or not limit.isdecimal() or len(limit) > 9:
+        raise UsageError(
+            f"a limit is a whole number, not {limit!a}", hint="gctl set-limit 42 4; 0 takes it away"
+        )
+    return _post("/limits", {"job": job, "max_concurrent": int(limit)}, values)
+
+
+def _indices(text: str) -> list[int]:
+    found = parse_indices(text)
+    if found is None:
+        raise UsageError(f"{text!a} does not name GPUs", hint="write 0,2 or 0-3; ginfo shows what there is")
+    return list(found)
+
+
+def _post(path: str, body: dict[str, Any], values: dict[str, Any]) -> int:
+    return call.show_answer("POST", path, fast.dumps(body).encode(), as_json="json" in values)
+
+
+COMMANDS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
+    "show-gpus": (_show_gpus, ()),
+    "set-gpus": (_set_gpus, ("LIST",)),
+    "drain": (_drain, ()),
+    "resume": (_resume, ()),
+    "set-limit": (_set_limit, ("JOB", "N")),
+}

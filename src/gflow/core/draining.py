@@ -1,0 +1,33 @@
+"""Draining: nothing more starts, at all or on some GPUs, until somebody resumes. What runs goes on."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gflow.core.effects import Effect, Keep
+from gflow.core.events import Drain
+from gflow.core.policy import Drained
+from gflow.core.rounds import run_round
+from gflow.core.state import State
+from gflow.errors import Refused
+
+
+def drain(state: State, event: Drain, effects: list[Effect]) -> None:
+    if unknown := sorted(set(event.gpus or ()) - set(state.gpus)):
+        raise Refused(f"there is no GPU {unknown[0]} here", hint="see what there is with ginfo")
+    if event.passing:
+        state.leaving = event.on
+    else:
+        state.drained = _changed(state.drained, event)
+        effects.append(Keep("drained", msgspec.json.encode(state.drained).decode()))
+        state.recount()
+    run_round(state, event.at, effects)
+
+
+def _changed(old: Drained, event: Drain) -> Drained:
+    if event.gpus is None:
+        return Drained(everything=event.reason, gpus=old.gpus) if event.on else Drained()
+    gpus = {index: why for index, why in old.gpus.items() if index not in event.gpus}
+    if event.on:
+        gpus |= dict.fromkeys(event.gpus, event.reason)
+    return Drained(everything=old.everything, gpus=gpus)

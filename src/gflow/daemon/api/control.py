@@ -1,0 +1,115 @@
+"""Routes by which people govern the machine: which GPUs, whether anything starts, how many at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.events import Drain, Restrict
+from gflow.core.ids import job_key
+from gflow.core.model import Job, Moment
+from gflow.core.state import State
+from gflow.daemon.api.answers import answer
+from gflow.daemon.api.asking import caller, context_of, keys_of, known
+from gflow.daemon.wishes import Updating
+from gflow.errors import Refused
+from gflow.options.table import Option
+from gflow.options.values import read
+from gflow.text.control import allowed_line, drain_line, limit_line, show_gpus
+from gflow.wire.requests import DrainRequest, GpusRequest, LimitRequest, References, decode
+from gflow.wire.views import key_label
+
+_REASON = Option("reason", "name", "why")
+
+
+async def set_gpus(request: Request) -> Response:
+    """Restrict which GPUs new jobs may get. Running jobs keep theirs."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted: GpusRequest = decode(await request.body(), GpusRequest)
+    allowed = None if wanted.allowed_indices is None else tuple(wanted.allowed_indices)
+    await context.loop.ask(lambda at: Restrict(at=at, uid=uid, allowed=allowed), origin)
+    data = {"allowed_gpu_indices": None if allowed is None else sorted(set(allowed))}
+    return answer(request, lambda: data, lambda: allowed_line(allowed))
+
+
+async def gpus(request: Request) -> Response:
+    """Each GPU in one line: what it does and what is special about it."""
+    state = context_of(request).loop.state
+    lines = gpu_lines(state)
+    data = {"gpus": lines, **drained_view(state)}
+    return answer(request, lambda: data, lambda: show_gpus(lines, state.drained.everything))
+
+
+async def drain(request: Request) -> Response:
+    """Let nothing more start, or let things start again."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted: DrainRequest = decode(await request.body(), DrainRequest)
+    reason = read(_REASON, wanted.reason) if wanted.reason else ""
+    gpus = None if wanted.gpus is None else tuple(sorted(set(wanted.gpus)))
+    passing = wanted.passing
+
+    def event(at: Moment) -> Drain:
+        return Drain(at=at, uid=uid, on=wanted.on, gpus=gpus, reason=reason, passing=passing)
+
+    await context.loop.ask(event, origin)
+    data = drained_view(context.loop.state)
+    return answer(request, lambda: data, lambda: drain_line(gpus, reason, on=wanted.on))
+
+
+async def set_limit(request: Request) -> Response:
+    """How many jobs of a group, or tasks of an array, may run at once."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted: LimitRequest = decode(await request.body(), LimitRequest)
+    (key,) = keys_of(context, request, [wanted.job])
+    jobs = capped_together(context.loop.state, known(context, key))
+    keys = tuple(job.key for job in jobs)
+    limit = wanted.max_concurrent
+    await context.loop.wish(Updating(uid, keys, {"max_concurrent": limit}, References(), origin))
+    data = {"jobs": [key_label(key) for key in keys], "max_concurrent": limit or None}
+    return answer(request, lambda: data, lambda: limit_line(jobs, limit))
+
+
+def capped_together(state: State, job: Job) -> list[Job]:
+    """The active jobs whose number one limit bounds: an array, or jobs submitted together."""
+    array = state.jobs.get(job_key(job.number)) if job.task is not None or job.is_array else None
+    if array is not None:
+        return [array]
+    group = job.spec.group
+    found = [one for one in state.jobs.values() if group and one.spec.group == group]
+    if not found:
+        why = "has ended" if job.is_final else "was submitted alone"
+        raise Refused(
+            f"job {job.label} {why}: there is nothing to limit",
+            hint="limits are for arrays, and for jobs submitted together with --max-concurrent",
+        )
+    return found
+
+
+def gpu_lines(state: State) -> list[dict[str, Any]]:
+    """Each GPU: whether it is idle, allocated or closed to new jobs, and the notes that explain it."""
+    lines = []
+    for index, gpu in state.gpus.items():
+        holders = [state.jobs[key] for key in sorted(state.holders.get(index, ()))]
+        notes = [f"job {job.label} ({job.name})" for job in holders]
+        if index in state.foreign:
+            notes.append(f"unmanaged: {state.foreign[index]}")
+        if state.allowed is not None and index not in state.allowed:
+            notes.append("restricted")
+        if index in state.drained.gpus:
+            notes.append(_because("drained", state.drained.gpus[index]))
+        if gpu.simulated:
+            notes.append("simulated")
+        status = "allocated" if holders else "idle" if index in state.idle else "unavailable"
+        lines.append({"index": index, "status": status, "notes": notes})
+    return lines
+
+
+def _because(what: str, why: str) -> str:
+    return f"{what}: {why}" if why else what
+
+
+def drained_view(state: State) -> dict[str, Any]:
+    reasons = {str(index): why for index, why in state.drained.gpus.items()}
+    return {"drained": state.is_drained, "reason": state.drained.everything, "drained_gpus": reasons}
