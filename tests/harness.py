@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -63,6 +64,9 @@ class Box:
         }
         self.daemon: subprocess.Popen[bytes] | None = None
         self.flags: list[str] = ["--paranoid"]
+        # Whom it belongs to, if not to us (see tests/people.py).
+        self.person: pwd.struct_passwd | None = None
+        self.prefix: list[str] = []
         self.program: list[str] = [sys.executable, "-m", "gflow", "gflowd", "run"]
 
     # ------------------------------------------------------------ daemon
@@ -73,7 +77,7 @@ class Box:
             self.flags = ["--paranoid", *flags]
         log = (self.root / "daemon.log").open("ab")
         self.daemon = subprocess.Popen(
-            [*self.program, *self.flags],
+            [*self.prefix, *self.program, *self.flags],
             env=self.env | (env or {}),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -143,7 +147,7 @@ class Box:
     def run(self, *words: str, input: str | None = None, cwd: Path | None = None, env: Any = None) -> Any:
         """Run one of our programs; `.stdout`, `.stderr`, `.returncode`."""
         return subprocess.run(
-            [str(BIN / words[0]), *words[1:]],
+            [*self.prefix, str(BIN / words[0]), *words[1:]],
             env=self.env | (env or {}),
             cwd=cwd or self.work,
             input=input,

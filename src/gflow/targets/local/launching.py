@@ -62,6 +62,8 @@ class Launcher:
 
     def launch(self, order: Order) -> Started:
         """Start the job's process: own session, own environment, folder, umask and logs."""
+        if order["leases"]:  # the job inherits them, and a child that was forked before has none
+            self.discard()
         if self._prepared is not None:
             return self._wake(order)
         if order["limits"] or order["memory_mib"] or order["cpus"]:

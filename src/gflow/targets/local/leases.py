@@ -18,6 +18,7 @@ from contextlib import suppress
 
 # The end of an attempt whose GPUs another user's daemon had given out first.
 LEASED = "Leased"
+OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 FOLDERS = ("/run/lock/gflow", "/tmp/gflow-leases")
 
 
@@ -36,7 +37,8 @@ def lease_folder(folders: tuple[str, ...] = FOLDERS) -> str:
 
 
 def take(paths: list[str], sharing: str = "") -> list[int] | None:
-    """The leases of all these GPUs, or none.
+    """The leases of all these GPUs, or none. The job inherits them: if its shim is killed, they last as
+    long as the job's own process does.
 
     `sharing`: the name of the daemon, for a job that shares its GPUs. Its jobs share with each
     other and with nobody else: only their own daemon knows how much memory is left.
@@ -48,6 +50,8 @@ def take(paths: list[str], sharing: str = "") -> list[int] | None:
             release(held)
             return None
         held += got
+    for fd in held:
+        os.set_inheritable(fd, True)
     return held
 
 
@@ -92,7 +96,7 @@ def release(held: list[int]) -> None:
 def holder_of(path: str) -> int | None:
     """The uid of whoever holds this lock; None if nobody does."""
     try:
-        fd = _open(path)
+        fd = os.open(path, OPEN)
     except OSError:
         return None
     try:
@@ -106,7 +110,20 @@ def holder_of(path: str) -> int | None:
 
 
 def _open(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    """The lock file, which anybody may open, whoever made it.
+
+    Not by O_CREAT alone: in a folder that all may write to, the kernel refuses that for files of others
+    (fs.protected_regular). And with the right mode from the first instant, whatever the umask is.
+    """
+    with suppress(FileNotFoundError):
+        return os.open(path, OPEN)
+    umask = os.umask(0)
+    try:
+        return os.open(path, OPEN | os.O_CREAT | os.O_EXCL, 0o444)
+    except FileExistsError:
+        return os.open(path, OPEN)
+    finally:
+        os.umask(umask)
 
 
 def _owner_of_lock(inode: int) -> int:

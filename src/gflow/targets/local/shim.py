@@ -129,9 +129,7 @@ class Shim:
             self.tell(("taken", key, attempt))
             return
         record.write_identity(fd, "shim", self.me)
-        held = leases.take(order["leases"], order["sharing"])
-        end = End(None, None, leases.LEASED, 0, 0) if held is None else self._see_through(order, fd)
-        leases.release(held or [])
+        end = self._run_leased(order, fd)
         # The message first: it is what the daemon waits for. The record is for the case that nobody does.
         self.tell(("end", key, attempt, tuple(end)))
         record.write_end(fd, end)
@@ -140,6 +138,18 @@ class Shim:
             if suffix:
                 with suppress(FileNotFoundError):
                     os.unlink(suffix if suffix.startswith("/") else order["record"] + suffix)
+
+    def _run_leased(self, order: Order, fd: int) -> End:
+        """The job, while its GPUs are leased."""
+        try:
+            held = leases.take(order["leases"], order["sharing"])
+        except OSError as error:
+            return _could_not_start(order, f"its GPU cannot be leased: {describe(error)}", missing=False)
+        if held is None:
+            return End(None, None, leases.LEASED, 0, 0)
+        end = self._see_through(order, fd)
+        leases.release(held)
+        return end
 
     def _see_through(self, order: Order, fd: int) -> End:
         """Start the job and stay with it to its end."""

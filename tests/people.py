@@ -1,0 +1,96 @@
+"""Other users of the machine, for tests that need them: made by root, gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Box
+
+
+@contextmanager
+def people(*names: str) -> Iterator[list[pwd.struct_passwd]]:
+    """Fresh users, named after these and this process. Skips the test where they cannot be had."""
+    if os.getuid() != 0:
+        pytest.skip("only root can make users")
+    if shutil.which("useradd") is None:
+        pytest.skip("there is no useradd here")
+    made = []
+    try:
+        for name in names:
+            login = f"gflow{name}{os.getpid()}"
+            done = subprocess.run(
+                ["useradd", "--no-create-home", "--user-group", login], capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+            made.append(pwd.getpwnam(login))
+        if not _can_run_us(made[0]):
+            pytest.skip("other users cannot reach this checkout or its Python")
+        yield made
+    finally:
+        for person in made:
+            subprocess.run(["userdel", "--force", person.pw_name], capture_output=True)
+
+
+def _can_run_us(person: pwd.struct_passwd) -> bool:
+    words = [*become(person), sys.executable, "-c", "import gflow.cli.gflowd"]
+    return subprocess.run(words, cwd="/", capture_output=True).returncode == 0
+
+
+def become(person: pwd.struct_passwd) -> list[str]:
+    """The beginning of a command line that runs as this person.
+
+    Root's own folder is closed to others, and the checkout or its Python may well be in there. In a
+    mount namespace of its own the command sees what it needs of such a folder, and nothing else.
+    """
+    user = ["setpriv", f"--reuid={person.pw_uid}", f"--regid={person.pw_gid}", "--clear-groups"]
+    closed = sorted({part for path in _needed() for part in _closed(path)})
+    if not closed:
+        return user
+    hold = tempfile.gettempdir() + f"/gflow-hold-{os.getpid()}"
+    lines = ["set -e", f"mkdir -p {hold}", f"mount -t tmpfs -o mode=755 none {hold}"]
+    for number, (folder, child) in enumerate(closed):
+        lines += [f"mkdir {hold}/{number}", f"mount --bind {folder}/{child} {hold}/{number}"]
+    lines += [f"mount -t tmpfs -o mode=755 none {folder}" for folder in sorted({top for top, _ in closed})]
+    for number, (folder, child) in enumerate(closed):
+        lines += [f"mkdir {folder}/{child}", f"mount --bind {hold}/{number} {folder}/{child}"]
+    return ["unshare", "--mount", "sh", "-c", "\n".join([*lines, 'exec "$@"']), "sh", *user]
+
+
+def _needed() -> list[Path]:
+    return [Path(sys.executable).resolve(), Path(sys.executable).parent.resolve(), Path(__file__).resolve()]
+
+
+def _closed(path: Path) -> list[tuple[str, str]]:
+    """The first folder above `path` that others cannot enter, and what is needed in it."""
+    for folder in reversed(path.parents):
+        if not folder.stat().st_mode & 0o001:
+            return [(str(folder), path.relative_to(folder).parts[0])]
+    return []
+
+
+@contextmanager
+def shared_folder() -> Iterator[Path]:
+    """A folder that everybody may enter (pytest's own is its user's alone)."""
+    with tempfile.TemporaryDirectory(prefix="gflow-people-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def box_of(person: pwd.struct_passwd, root: Path) -> Box:
+    """A box whose daemon and commands run as this person."""
+    box = Box(root / person.pw_name)
+    for folder in (box.root, box.home, box.work):
+        os.chown(folder, person.pw_uid, person.pw_gid)
+    box.prefix = become(person)
+    box.person = person
+    return box
