@@ -187,6 +187,26 @@ class Group:
                 return int(count) > 0
         return False
 
+    def watch_memory(self) -> int | None:
+        """A descriptor that becomes readable when the limit is reached.
+
+        Version 1 then kills one process and lets the others go on; version 2 kills them all and needs
+        no watching.
+        """
+        if self._layers.memory_version != 1 or self._memory not in self._made:
+            return None
+        event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            control = os.open(f"{self._memory}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _write(f"{self._memory}/cgroup.event_control", f"{event} {control}")
+            finally:
+                os.close(control)
+        except OSError:
+            os.close(event)
+            return None
+        return event
+
     def peak_kib(self) -> int | None:
         """The most memory the group ever used; None if the kernel does not tell."""
         if not self._memory or self._memory not in self._made:

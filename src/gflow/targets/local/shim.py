@@ -89,7 +89,7 @@ class Shim:
         for fd, _ in self.poll.poll(None if timeout_s is None else max(0, timeout_s * 1000)):
             if fd == self.wake:
                 signals.update(os.read(self.wake, 4096))
-            else:
+            elif fd == self.channel.fileno():
                 self._receive()
         return signals
 
@@ -165,10 +165,14 @@ class Shim:
     def _attend(self, order: Order, started: Started) -> End:
         """Wait until the job and all it started are gone; pass on what the daemon says meanwhile."""
         watch = Watch(order, started, self.layers)
+        if watch.memory_event is not None:
+            self.poll.register(watch.memory_event, select.POLLIN)
         while not watch.is_over:
             signals = self.wait(0 if self.words else watch.next_look())
             watch.hear(self._words_for(order), signals)
             watch.look(reap=signal.SIGCHLD in signals)
+        if watch.memory_event is not None:
+            self.poll.unregister(watch.memory_event)
         return watch.end(_could_not_start)
 
     def _words_for(self, order: Order) -> list[tuple[str, Any]]:

@@ -12,6 +12,7 @@ that was seen.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -32,7 +33,8 @@ MEMORY_LOOK_S = 0.2
 # for more than half a percent of the time: counting a hundred gigabytes takes a while.
 MEMORY_LOOK_MOST_S = 30.0
 MEMORY_LOOK_SHARE = 200
-KILL_AGAIN_S = 0.05
+KILL_AGAIN_S = 0.01
+REAP_AT_ONCE = 500
 
 
 class Watch:
@@ -55,13 +57,17 @@ class Watch:
         self._memory_at = None if counts else now + self._memory_s
         self._logs = Logs({order["log"], order["error_log"]}, order["log_cap"])
         self._log_at = now + LOOK_S if order["log_cap"] else None
+        # Readable when a control group of version 1 has killed one process of the job.
+        self.memory_event = started.group.watch_memory() if started.held and started.group else None
         self._kill_at: float | None = None
+        self._reap_at: float | None = None
         self._code: int | None = None
         self._cpu_s = 0.0
         self._children_left = True
         self._peak_kib = 0
         self._problem = ""
         self._kill_again_s = KILL_AGAIN_S
+        self._child_handler: Any = None
 
     @property
     def is_over(self) -> bool:
@@ -69,7 +75,8 @@ class Watch:
 
     def next_look(self) -> float | None:
         """Seconds until something is due."""
-        due = [at for at in (self._group_at, self._memory_at, self._log_at, self._kill_at) if at is not None]
+        times = (self._group_at, self._memory_at, self._log_at, self._kill_at, self._reap_at)
+        due = [at for at in times if at is not None]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     # ------------------------------------------------------------ what is asked
@@ -105,7 +112,7 @@ class Watch:
     def look(self, *, reap: bool) -> None:
         """Do what is due."""
         now = time.monotonic()
-        if reap:
+        if reap or self._reap_at is not None:
             self._reap()
         ended_by_itself = self._code is not None and self._kill_at is None
         if self._children_left and (ended_by_itself or (self._kill_at is not None and now >= self._kill_at)):
@@ -115,33 +122,54 @@ class Watch:
             self._join_group()
         if self._memory_at is not None and now >= self._memory_at:
             self._look_at_memory(now)
+        if self.memory_event is not None and _has_happened(self.memory_event):
+            self._out_of_memory(now)
         if self._log_at is not None and now >= self._log_at:
             self._log_at = now + self._logs.look()
 
     def _reap(self) -> None:
-        """Collect the dead; note what each used, how the job itself ended, and whether any child is left."""
-        while True:
+        """Collect the dead; note what each used, how the job itself ended, and whether any child is left.
+
+        Not more than some at a time: a job that forks all the time makes them as fast as we collect.
+        """
+        for _ in range(REAP_AT_ONCE):
             try:
                 dead, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self._children_left = False
                 return
             if not dead:
+                self._reap_at = None
                 return
-            self._cpu_s += usage.ru_utime + usage.ru_stime
-            self._peak_kib = max(self._peak_kib, usage.ru_maxrss)
-            if dead == self._pid:
-                self._code = os.waitstatus_to_exitcode(status)
+            self._note(dead, status, usage)
+        self._reap_at = time.monotonic()
+
+    def _note(self, dead: int, status: int, usage: resource.struct_rusage) -> None:
+        """What a process used; if it was the job's own, how the job ended. Later ones may have its number."""
+        self._cpu_s += usage.ru_utime + usage.ru_stime
+        self._peak_kib = max(self._peak_kib, usage.ru_maxrss)
+        if dead == self._pid and self._code is None:
+            self._code = os.waitstatus_to_exitcode(status)
 
     def _kill(self, now: float) -> None:
         """KILL all that is left; again until nothing is."""
         if self._group is not None:
             self._group.kill()
-        kill_descendants(os.getpid())
+        if self._kill_again_s > KILL_AGAIN_S:
+            self._leave_the_dead_to_the_kernel()
+        kill_descendants(os.getpid(), self._reap)
         self._reap()
         if self._children_left:
             self._kill_at = now + self._kill_again_s
             self._kill_again_s = min(1.0, self._kill_again_s * 2)
+
+    def _leave_the_dead_to_the_kernel(self) -> None:
+        """Killing once was not enough: a swarm may fork faster than we collect its dead."""
+        if self._code is None and self._children_left:
+            with suppress(ChildProcessError):
+                self._note(*os.wait4(self._pid, os.WNOHANG))
+        if self._code is not None and self._child_handler is None:
+            self._child_handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
     def _join_group(self) -> None:
         """Put the job, as it is now, into a control group of its own, so that one word kills it."""
@@ -154,7 +182,7 @@ class Watch:
 
     def _look_at_memory(self, now: float) -> None:
         """All processes together; also the watchdog, where no control group holds the limit."""
-        pids = descendants(os.getpid())
+        pids = list(descendants(os.getpid()))
         # A process alone is measured better by the kernel, at its end.
         used = resident_kib(pids) if self._limit_kib or len(pids) > 1 else 0
         self._peak_kib = max(self._peak_kib, used)
@@ -163,9 +191,12 @@ class Watch:
             self._memory_s = max(min(self._memory_s * 2, MEMORY_LOOK_MOST_S), took_s * MEMORY_LOOK_SHARE)
         self._memory_at = now + self._memory_s
         if self._limit_kib and used > self._limit_kib and not self._problem:
-            self._problem = "OutOfMemory"
-            self._kill_at = now
-            self._kill(now)
+            self._out_of_memory(now)
+
+    def _out_of_memory(self, now: float) -> None:
+        self._problem = "OutOfMemory"
+        self._kill_at = now
+        self._kill(now)
 
     # ------------------------------------------------------------ the end
 
@@ -173,6 +204,10 @@ class Watch:
         """How it ended, once it has."""
         assert self._code is not None
         self._logs.abandon()
+        if self._child_handler is not None:
+            signal.signal(signal.SIGCHLD, self._child_handler)
+        if self.memory_event is not None:
+            os.close(self.memory_event)
         code, cpu_ms, peak_kib = self._code, int(self._cpu_s * 1000), self._peak_kib
         if self._counted is not None:
             peak_kib = self._counted.peak_kib() or peak_kib
@@ -193,3 +228,10 @@ class Watch:
             else ""
         )
         return End(None if code < 0 else code, -code if code < 0 else None, problem, cpu_ms, peak_kib)
+
+
+def _has_happened(event: int) -> bool:
+    try:
+        return os.eventfd_read(event) > 0
+    except BlockingIOError:
+        return False

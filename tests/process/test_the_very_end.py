@@ -1,0 +1,115 @@
+"""When a job's state changes nothing of it lives: not of a swarm, not of daemons, not of what re-forks.
+
+A swarm (swarm.c) has the job's GPU; the next job for that GPU starts the instant it is given on, and its
+first act is to look whether anybody of the swarm is left: by a lock that all members hold and by
+their arguments, which stay when a member wipes its environment and closes its files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Box, wait_until
+
+SOURCE = Path(__file__).with_name("swarm.c")
+LOOK = """
+flock --exclusive --nonblock {file} true && echo unlocked
+pgrep --full '^[^ ]*swarm[^ ]* {file}' || echo nobody
+"""
+HOG = "python3 -c 'x = bytearray(900 << 20); import time; time.sleep(60)'"
+GROUPS = pytest.mark.parametrize("groups", ["with control groups", "without"])
+ENDINGS = pytest.mark.parametrize("ending", ["cancel", "time-out", "memory", "own end"])
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler here, and the swarm is written in C: install gcc")
+    built = tmp_path_factory.mktemp("swarm") / "swarm"
+    subprocess.run([compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-o", built, SOURCE], check=True)
+    return built
+
+
+class Swarm:
+    """A swarm in a job, and the job that looks after it."""
+
+    def __init__(self, box: Box, program: Path, kind: str, total: int, alive: int) -> None:
+        self.box = box
+        self.file = box.work / "swarm"
+        self.file.write_bytes(bytes(16))
+        self.line = f"{program} {self.file} {kind} {total} {alive}"
+
+    def counters(self) -> tuple[int, int, int, int]:
+        """Made so far, told to go, alive, waiting."""
+        made, go, alive, waiting = struct.unpack("4i", self.file.read_bytes())
+        return made, go, alive, waiting
+
+    def go(self) -> None:
+        with self.file.open("r+b") as file:
+            file.seek(4)
+            file.write(struct.pack("i", 1))
+
+    def end(self, ending: str, ready: int) -> None:
+        """Start it, wait until `ready` members stand still, end it in this way, and see that it did."""
+        words = {
+            "cancel": ["--grace", "1", self.line],
+            "time-out": ["--grace", "1", "--time", "0:04", self.line],
+            "memory": [
+                "--memory",
+                "500M",
+                f"{self.line} & until [ -e {self.file}.eat ]; do sleep 0.05; done; {HOG} & sleep 60",
+            ],
+            "own end": [f"{self.line} & until [ -e {self.file}.eat ]; do sleep 0.05; done; exit 3"],
+        }[ending]
+        job = self.box.submit("--gpus", "1", *words)
+        after = self.box.submit("--gpus", "1", LOOK.format(file=self.file))
+        wait_until(lambda: self.counters()[3] >= ready, 30, "the swarm")
+        self.go()
+        if ending == "cancel":
+            self.box.ok("gcancel", "--now", str(job))
+        Path(f"{self.file}.eat").touch()
+        final = self.box.finished(job, 30)
+        state, reason = {
+            "cancel": ("Cancelled", "CancelledByUser"),
+            "time-out": ("Timeout", "TimeLimit"),
+            "memory": ("Failed", "OutOfMemory"),
+            "own end": ("Failed", "ExitCode:3"),
+        }[ending]
+        assert (final["state"], final["reason"].partition(": ")[0]) == (state, reason)
+        assert self.box.finished(after, 60)["state"] == "Finished"
+        assert self.box.text_of(after).split() == ["unlocked", "nobody"]
+
+
+@pytest.fixture
+def started(box: Box, groups: str) -> Box:
+    environment = {"GFLOW_NO_CGROUPS": "1"} if groups == "without" else {}
+    return box.up("--simulate-gpus", "1x80G", "--cpus", "4", env=environment)
+
+
+@GROUPS
+@ENDINGS
+def test_daemons_that_wipe_every_trace(started: Box, program: Path, ending: str) -> None:
+    Swarm(started, program, "daemon", 100, 20).end(ending, ready=20)
+
+
+@GROUPS
+@ENDINGS
+def test_what_forks_again_while_it_is_killed(started: Box, program: Path, ending: str) -> None:
+    swarm = Swarm(started, program, "chain", 10_000, 3)
+    swarm.end(ending, ready=3)
+    assert swarm.counters()[0] < 10_000, "it was not ended, it stopped by itself"
+
+
+@pytest.mark.slow
+@GROUPS
+@ENDINGS
+def test_ten_thousand_processes(started: Box, program: Path, ending: str) -> None:
+    swarm = Swarm(started, program, "wide", 10_000, 1500)
+    swarm.end(ending, ready=1000)
+    assert swarm.counters()[0] == 10_000
