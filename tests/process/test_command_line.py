@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gflow
+from gflow.cli.programs import PROGRAMS
 from tests.harness import Box, wait_until
 
 HOT = {
@@ -158,10 +159,12 @@ def test_json_is_valid_when_empty_and_when_refused(shared_daemon: Box) -> None:
 
 
 def test_help_of_every_program_teaches(shared_daemon: Box) -> None:
-    for program in ("gbatch", "gqueue", "gjob", "gcancel", "gflowd"):
+    for program in PROGRAMS:
         text = shared_daemon.ok(program, "--help")
         assert text.startswith(f"usage: {program}")
         assert "examples:" in text
+        assert max(map(len, text.partition("examples:")[0].splitlines())) <= 80, text
+        assert f"  {program}" in text.split("examples:")[1]
 
 
 def test_gflow_umbrella_runs_every_command(shared_daemon: Box) -> None:
@@ -170,7 +173,34 @@ def test_gflow_umbrella_runs_every_command(shared_daemon: Box) -> None:
         == shared_daemon.ok("gqueue")
         == shared_daemon.ok("gflow", "gqueue")
     )
-    assert shared_daemon.ok("gflow", "--version").startswith("gflow ")
+    assert shared_daemon.ok("gflow") == shared_daemon.ok("gflow", "--help")
+    assert all(f"  {program} " in shared_daemon.ok("gflow") for program in PROGRAMS)
+    wrong = shared_daemon.run("gflow", "cancel", "99")
+    assert (wrong.returncode, wrong.stderr) == (1, "gcancel: there is no job 99\n")
+
+
+def test_every_program_says_its_version(shared_daemon: Box) -> None:
+    for program in ("gflow", *PROGRAMS):
+        first, *more = shared_daemon.ok(program, "--version").splitlines()
+        assert first == f"{program} {gflow.__version__}"
+        assert len(more) == 2
+
+
+def test_a_bug_is_a_sentence_and_a_file_not_a_traceback(box: Box) -> None:
+    box.env["PYTHONPATH"] = str(box.root)
+    (box.root / "sitecustomize.py").write_text(
+        "import gflow.cli.gqueue as module\ndef run(words): raise KeyError('oh\\nno')\nmodule.run = run\n"
+    )
+    done = box.run("gqueue", "-a")
+    sentence, hint = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert sentence == r"gqueue: this is a bug in gflow: KeyError: 'oh\nno'"
+    path = Path(hint.split()[-1])
+    assert path.parent == box.data / "logs"
+    assert "Traceback (most recent call last)" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    answer = json.loads(box.run("gqueue", "--json").stdout)
+    assert answer["error"]["code"] == "internal"
 
 
 def test_ginfo_shows_who_has_what_and_says_simulated(daemon: Box) -> None:

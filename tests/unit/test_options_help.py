@@ -1,6 +1,8 @@
+import textwrap
+
 import pytest
 
-from gflow.options.help import WIDTH, render
+from gflow.options.help import COLUMNS, WIDTH, render
 from gflow.options.table import GBATCH, Option
 
 PAGE = """\
@@ -30,7 +32,20 @@ def test_the_whole_page():
 
 
 def test_without_options_and_examples_there_are_no_empty_headings():
-    assert render("tool", "About.", ()) == "usage: tool\n\nAbout.\n\n"
+    assert render("tool", "About.", ()) == "usage: tool\n\nAbout.\n"
+
+
+def test_options_may_stand_in_groups():
+    page = render(
+        "tool", "About.", {"first": (Option("a", "flag", "one"),), "empty": (), "second": ()}, "tool"
+    )
+    assert page == "usage: tool\n\nAbout.\n\nfirst:\n      --a                 one\n\nexamples:\n  tool\n"
+
+
+def test_paragraphs_are_filled_and_lists_are_left_alone():
+    page = render("tool", "word " * 40 + "\n\ncommands:\n  one   this\n  two   that", ())
+    assert all(len(line) <= COLUMNS for line in page.splitlines())
+    assert "commands:\n  one   this\n  two   that\n" in page
 
 
 @pytest.mark.parametrize("option", GBATCH, ids=lambda option: option.name)
@@ -39,7 +54,8 @@ def test_every_option_is_explained(option):
     (line,) = [line for line in lines if line[6:].split(" ")[0] == f"--{option.name}"]
     assert (f"-{option.short}, " in line) == bool(option.short)
     assert option.metavar in line
-    assert any(text.find(option.help) == WIDTH for text in lines), "explanations stand below each other"
+    first = textwrap.wrap(option.help, COLUMNS - WIDTH, break_on_hyphens=False)[0]
+    assert any(text.find(first) == WIDTH for text in lines), "explanations stand below each other"
 
 
 def test_no_line_ends_in_spaces():

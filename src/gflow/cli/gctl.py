@@ -36,8 +36,8 @@ commands:
   set-gpus LIST          new jobs get only these GPUs: 0,2 or 0-3, or all; kept
   drain [--gpu LIST]     start nothing more, at all or on these GPUs; kept
   resume [--gpu LIST]    start again
-  set-limit JOB N        at most N tasks of this array, or jobs of this job's group,
-                         at once; 0 for any number"""
+  set-limit JOB N        at most N at once of this array's tasks, or of the jobs
+                         submitted together with this one; 0: any number"""
 EXAMPLES = """gctl set-gpus 0,2
 gctl set-gpus all
 gctl drain --gpu 1 --reason 'its fan is loud'

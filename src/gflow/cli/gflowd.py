@@ -28,18 +28,13 @@ START = (
     Option("paranoid", "flag", "check every invariant after every step (slow)"),
 )
 INIT = (
-    Option("yes", "flag", "init: ask nothing, take the defaults and the flags", short="y"),
-    Option("force", "flag", "init: write over a gflow.toml that is there"),
-    Option("advanced", "flag", "init: ask for every setting"),
-    Option("timezone", "text", "init: zone in which times are read and shown", metavar="TZ"),
+    Option("yes", "flag", "ask nothing, take the defaults and the flags", short="y"),
+    Option("force", "flag", "write over a gflow.toml that is there"),
+    Option("advanced", "flag", "ask for every setting"),
+    Option("timezone", "text", "zone in which times are read and shown", metavar="TZ"),
 )
-OPTIONS = (
-    *START,
-    Option("kill-jobs", "flag", "down: end the running jobs too; what waits goes on waiting"),
-    *INIT,
-    JSON,
-    *COMMON,
-)
+DOWN = (Option("kill-jobs", "flag", "end the running jobs too; what waits goes on waiting"),)
+OPTIONS = (*START, *DOWN, *INIT, JSON, *COMMON)
 ABOUT = """The daemon and its life. It serves you alone, needs no rights, and lives until you stop it.
 
 commands:
@@ -72,7 +67,9 @@ START_S = 30.0
 def run(words: list[str]) -> int:
     values, rest = parse(words, OPTIONS)
     if "help" in values:
-        sys.stdout.write(help.render("gflowd COMMAND [options]", ABOUT, OPTIONS, EXAMPLES))
+        groups = {"options of up, restart and run": START, "options of down": DOWN, "options of init": INIT}
+        page = help.render("gflowd COMMAND [options]", ABOUT, groups | {"options": (JSON, *COMMON)}, EXAMPLES)
+        sys.stdout.write(page)
         return 0
     if "config" in values:
         values["config"] = os.path.abspath(values["config"])

@@ -10,6 +10,9 @@ from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON
 
 OPTIONS = (JSON, *COMMON)
+ABOUT = "Show the GPUs of this machine and who has them."
+EXAMPLES = """ginfo
+ginfo --json"""
 
 
 def run(words: list[str]) -> int:
@@ -19,8 +22,6 @@ def run(words: list[str]) -> int:
     if "help" in values:
         from gflow.options import help
 
-        sys.stdout.write(
-            help.render("ginfo [--json]", "Show the GPUs of this machine and who has them.", OPTIONS)
-        )
+        sys.stdout.write(help.render("ginfo [options]", ABOUT, OPTIONS, EXAMPLES))
         return 0
     return call.show("/info", as_json="json" in values)

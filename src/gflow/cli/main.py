@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from gflow.errors import UsageError
+import sys
 
-PROGRAMS = ("gbatch", "gqueue", "gjob", "gcancel", "ginfo", "gctl", "gflowd")
 # Those that read times themselves, which may be meant in the zone of the configuration.
 READ_TIMES = ("gbatch", "gjob")
 
 
 def main(program: str, words: list[str]) -> int:
-    """Run one program; `gflow gqueue …` and `gqueue …` are the same."""
+    """Run one program; `gflow gqueue …`, `gflow queue …` and `gqueue …` are the same."""
+    if words[:1] == ["--version"] or (program != "gbatch" and "--version" in words):
+        return _version(program)
+    if words[:1] == ["completion"]:
+        from gflow.cli.completion import script
+
+        return script(program, words[1:])
     if program == "gflow":
         return _umbrella(words)
     if program in READ_TIMES:
@@ -23,25 +28,64 @@ def main(program: str, words: list[str]) -> int:
 
 
 def _umbrella(words: list[str]) -> int:
+    from gflow.cli.programs import PROGRAMS
+    from gflow.errors import UsageError, nearest
+
     name = words[0] if words else "--help"
-    if name == "--version":
-        return _version()
-    if name in ("--help", "-h"):
-        print("usage: gflow COMMAND …\n\ncommands: " + ", ".join(PROGRAMS))
-        print("\nEach is also a program of its own: `gflow gqueue` is `gqueue`.")
+    if name in ("--help", "-h", "help"):
+        sys.stdout.write(_help())
         return 0
+    if name == "__complete":
+        from gflow.cli.completion import complete
+
+        return complete(words[1:])
     for candidate in (name, "g" + name):
         if candidate in PROGRAMS:
-            return main(candidate, words[1:])
-    import difflib
+            return _run(candidate, words[1:])
+    close = nearest(name, [*PROGRAMS, *(program[1:] for program in PROGRAMS)])
+    raise UsageError(
+        f"gflow has no command {name!a}", hint=f"did you mean {close}?" if close else "see gflow --help"
+    )
 
-    close = difflib.get_close_matches(name, PROGRAMS, n=1)
-    hint = f"did you mean {close[0]}?" if close else "see gflow --help"
-    raise UsageError(f"gflow has no command {name!r}", hint=hint)
+
+def _run(program: str, words: list[str]) -> int:
+    """As if the program itself had been called: also when it fails."""
+    try:
+        return main(program, words)
+    except Exception as error:
+        from gflow.cli.report import report
+
+        return report(program, error, words)
 
 
-def _version() -> int:
+def _help() -> str:
+    from gflow.cli.programs import PROGRAMS
+
+    commands = "\n".join(f"  {name:<9} {about}" for name, about in PROGRAMS.items())
+    return f"""usage: gflow COMMAND …
+
+gflow runs GPU work: you hand it commands, it gives each the GPUs it asked for.
+
+start here:
+  gflowd up                              start your daemon
+  gbatch --gpus 1 python train.py        submit a job
+  gqueue                                 see it run, or why it waits
+  gjob log -f @                          follow the output of your latest job
+  gcancel @                              end it
+
+commands:
+{commands}
+
+Each is a program of its own: `gqueue`, `gflow gqueue` and `gflow queue` are the
+same. Each has --help with examples. For completion with Tab, say
+eval "$(gflow completion bash)", or zsh or fish.
+"""
+
+
+def _version(program: str) -> int:
     from gflow import __version__
 
-    print(f"gflow {__version__}")
+    print(f"{program} {__version__}")
+    print(f"Python {sys.version.split()[0]} at {sys.executable}")
+    print(f"installed in {__file__.removesuffix('/cli/main.py')}")
     return 0

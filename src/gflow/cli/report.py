@@ -12,7 +12,9 @@ def report(program: str, error: Exception, words: list[str]) -> int:
     if isinstance(error, ConnectionError):
         error = Unreachable(hint="start it with: gflowd up")
     if not isinstance(error, GflowError):
-        raise error
+        from gflow.cli.crash import bug
+
+        error = bug(program, error, words)
     if "--json" in words:
         from gflow.wire.views import encode, error_view
 

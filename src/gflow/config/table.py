@@ -153,7 +153,7 @@ NOT_YET = {
 
 # The flags of `gflowd up`, `restart` and `run`.
 FLAGS = tuple(
-    Option(setting.flag, "text", setting.help, metavar=setting.metavar)
+    Option(setting.flag, "text", setting.help, metavar=setting.metavar, choices=setting.choices)
     for setting in SETTINGS
     if setting.flag
 )

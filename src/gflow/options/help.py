@@ -1,24 +1,40 @@
-"""`--help`, written from the table. Loaded only when somebody asks."""
+"""`--help`, written from the table, for a terminal of 80 columns. Loaded only when somebody asks."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
+import textwrap
+
+TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gflow.options.table import Option
 
+COLUMNS = 80
 WIDTH = 26
 
 
-def render(usage: str, about: str, table: tuple[Option, ...], examples: str = "") -> str:
-    """The help page of one command: usage, what it is for, options, examples."""
-    lines = [f"usage: {usage}", "", about.strip(), ""]
-    if table:
-        lines.append("options:")
-        lines.extend(_line(option) for option in table)
+def render(
+    usage: str, about: str, table: tuple[Option, ...] | Mapping[str, tuple[Option, ...]], examples: str = ""
+) -> str:
+    """The help page of one command: usage, what it is for, options (perhaps in groups), examples."""
+    lines = [f"usage: {usage}", "", _filled(about), ""]
+    groups = {"options": table} if isinstance(table, tuple) else table
+    for heading, options in groups.items():
+        if options:
+            lines += [f"{heading}:", *map(_line, options), ""]
     if examples:
-        lines += ["", "examples:"]
-        lines += ["  " + line for line in examples.strip().splitlines()]
-    return "\n".join(lines) + "\n"
+        lines += ["examples:", *("  " + line for line in examples.strip().splitlines()), ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _filled(text: str) -> str:
+    """Paragraphs as wide as the page; what is indented is a list, and left as it is."""
+    parts = []
+    for part in text.strip().split("\n\n"):
+        is_list = any(line.startswith(" ") for line in part.splitlines())
+        parts.append(part if is_list else textwrap.fill(" ".join(part.split()), COLUMNS))
+    return "\n\n".join(parts)
 
 
 def _line(option: Option) -> str:
@@ -26,5 +42,6 @@ def _line(option: Option) -> str:
     names.append(f"--{option.name}")
     left = ", ".join(names) + (f" {option.metavar}" if option.metavar else "")
     left = f"  {left}" if option.short else f"      {left}"
-    gap = left.ljust(WIDTH) if len(left) < WIDTH else left + "\n" + " " * WIDTH
-    return f"{gap}{option.help}"
+    text = textwrap.wrap(option.help, COLUMNS - WIDTH, break_on_hyphens=False)
+    first = left.ljust(WIDTH) if len(left) < WIDTH else left + "\n" + " " * WIDTH
+    return first + ("\n" + " " * WIDTH).join(text)

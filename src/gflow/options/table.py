@@ -10,7 +10,7 @@ from __future__ import annotations
 class Option:
     """One option: how it is spelled, what it takes, what it means."""
 
-    __slots__ = ("aliases", "field", "help", "high", "kind", "low", "metavar", "name", "short")
+    __slots__ = ("aliases", "choices", "field", "help", "high", "kind", "low", "metavar", "name", "short")
 
     def __init__(
         self,
@@ -24,6 +24,7 @@ class Option:
         field: str = "",
         low: int | None = None,
         high: int | None = None,
+        choices: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.kind = kind
@@ -34,6 +35,8 @@ class Option:
         self.field = field
         self.low = low
         self.high = high
+        # The words among which its value is chosen, for completion; () where there is no such list.
+        self.choices = choices
 
     @property
     def is_flag(self) -> bool:

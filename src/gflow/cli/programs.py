@@ -1,0 +1,113 @@
+"""All programs: what each is for, and how completion finds its way through it."""
+
+from __future__ import annotations
+
+from gflow.options.parse import spellings
+
+TYPE_CHECKING = False  # typing costs 15 ms to import
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gflow.options.table import Option
+
+# In the order in which a newcomer meets them.
+PROGRAMS = {
+    "gflowd": "the daemon: start it, stop it, configure it",
+    "gbatch": "submit a job",
+    "gqueue": "see the jobs that run and wait, and why",
+    "gjob": "look at one job and its log, and change it",
+    "gcancel": "end jobs",
+    "ginfo": "see the GPUs and who has them",
+    "gctl": "govern the machine: which GPUs, draining, limits",
+}
+
+
+class Described:
+    """A program as completion sees it."""
+
+    def __init__(
+        self,
+        about: str,
+        options: tuple[Option, ...],
+        commands: dict[str, str] | None = None,
+        takes: dict[str, str] | None = None,
+        *,
+        of_command: dict[str, tuple[Option, ...]] | None = None,
+        until_word: bool = False,
+    ) -> None:
+        self.about = about
+        self.options = options
+        # Sub-commands, and what each does.
+        self.commands = commands or {}
+        # What the words after a sub-command are ("" for any other): jobs, active jobs, files.
+        self.takes = takes or {}
+        # Options of a sub-command, where they differ.
+        self.of_command = of_command or {}
+        # Whether options end at the first word, and the rest is somebody else's command line.
+        self.until_word = until_word
+
+    def spelled(self, command: str, before: list[str]) -> dict[str, Option]:
+        command = command or next((word for word in before if word in self.of_command), "")
+        return spellings(self.of_command.get(command, self.options))
+
+
+def describe(program: str) -> Described:
+    """What completion needs to know about a program."""
+    return DESCRIBE[program](PROGRAMS[program])
+
+
+def _module(program: str) -> Any:
+    """A program's module, by name: only what is asked about is loaded."""
+    return __import__(f"gflow.cli.{program}", fromlist=("run",))
+
+
+def _gbatch(about: str) -> Described:
+    from gflow.options.table import GBATCH
+
+    new = {"new": "write a script to start from", "completion": "print a completion script"}
+    return Described(about, GBATCH, new, until_word=True)
+
+
+def _gqueue(about: str) -> Described:
+    from gflow.options.listing import GQUEUE
+
+    return Described(about, GQUEUE, takes={"": "jobs"})
+
+
+def _gcancel(about: str) -> Described:
+    return Described(about, _module("gcancel").OPTIONS, takes={"": "active"})
+
+
+def _gjob(about: str) -> Described:
+    from gflow.options.table import COMMON, JSON
+
+    gjob = _module("gjob")
+    options = (*gjob.LOG, *gjob.RELEASE, JSON, *COMMON)
+    commands = dict.fromkeys(gjob.COMMANDS, "")
+    takes = {"": "jobs", "hold": "active", "release": "active", "update": "active", "wait": "active"}
+    return Described(about, options, commands, takes)
+
+
+def _ginfo(about: str) -> Described:
+    return Described(about, _module("ginfo").OPTIONS, {"info": "all about each GPU"})
+
+
+def _gctl(about: str) -> Described:
+    gctl = _module("gctl")
+    return Described(about, gctl.OPTIONS, dict.fromkeys(gctl.COMMANDS, ""), {"set-limit": "active"})
+
+
+def _gflowd(about: str) -> Described:
+    gflowd = _module("gflowd")
+    return Described(about, gflowd.OPTIONS, dict.fromkeys(gflowd.COMMANDS, ""), {"restore": "files"})
+
+
+DESCRIBE = {
+    "gbatch": _gbatch,
+    "gqueue": _gqueue,
+    "gcancel": _gcancel,
+    "gjob": _gjob,
+    "ginfo": _ginfo,
+    "gctl": _gctl,
+    "gflowd": _gflowd,
+}
