@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import http.client
 import json
 import os
@@ -13,8 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+from gflow.targets.local.cgroups import find_layers, remove_layers
 
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
@@ -117,6 +121,21 @@ class Box:
             self.daemon.kill()
             self.daemon.wait()
         wait_until(self._kill_everything, what="the end of the box's processes")
+        self._remove_control_groups()
+
+    def control_groups(self) -> list[Path]:
+        """Folders of control groups of this box: those of runs, then those they are in."""
+        tag = hashlib.blake2b(str(self.data / "run").encode(), digest_size=6).hexdigest()
+        layers = find_layers(tag)
+        remove_layers(layers)
+        bases = [Path(base) for base in {layers.kill, layers.memory, layers.cpu} if os.path.isdir(base)]
+        return [folder for base in bases for folder in base.glob("*/")] + bases
+
+    def _remove_control_groups(self) -> None:
+        """A daemon that is killed leaves its folders to the next one, and a box has no next one."""
+        for folder in self.control_groups():
+            with suppress(OSError):
+                folder.rmdir()
 
     def _kill_everything(self) -> bool:
         found = self.processes()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 import resource
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from gflow.targets.local.cgroups import find_layers, remove_layers
 from tests.harness import BIN, Box, wait_until
 
 HOG = """import time
@@ -24,23 +27,49 @@ def hog(box: Box, size: int, rest: int) -> list[str]:
     return ["python3", str(script)]
 
 
-def test_a_memory_limit_is_held_and_neighbours_live(daemon: Box) -> None:
-    neighbour = daemon.submit("--memory", "100M", *hog(daemon, 20, 60))
-    job = daemon.submit("--memory", "100M", *hog(daemon, 600, 60))
-    final = daemon.finished(job)
-    assert final["state"] == "Failed"
-    assert final["reason"].startswith("OutOfMemory: used ")
-    assert daemon.job(neighbour)["state"] == "Running"
+def memory_version() -> int:
+    """Of the control groups that hold memory limits here; 0: there are none."""
+    layers = find_layers(f"test-{os.getpid()}")
+    remove_layers(layers)
+    return layers.memory_version
 
 
-def test_the_watchdog_holds_the_limit_where_no_control_group_does(box: Box) -> None:
-    box.up("--cpus", "4", env={"GFLOW_NO_CGROUPS": "1"})
-    neighbour = box.submit("--memory", "100M", *hog(box, 20, 60))
-    job = box.submit("--memory", "100M", *hog(box, 600, 60))
-    final = box.finished(job)
+@pytest.fixture(params=["version 1", "version 2", "watchdog"])
+def limiting(request: pytest.FixtureRequest, box: Box) -> Box:
+    """A daemon whose memory limits are held in one of the three ways."""
+    found = memory_version()
+    if request.param != "watchdog" and request.param != f"version {found}":
+        pytest.skip(f"memory limits are held by control groups of version {found} here (0: none)")
+    return box.up("--cpus", "4", env={"GFLOW_NO_CGROUPS": "1"} if request.param == "watchdog" else {})
+
+
+def test_a_memory_limit_is_held_and_neighbours_live(limiting: Box) -> None:
+    neighbours = [
+        limiting.submit("--memory", "100M", *hog(limiting, 20, 60)),
+        limiting.submit(*hog(limiting, 200, 60)),
+    ]
+    job = limiting.submit("--memory", "100M", *hog(limiting, 600, 60))
+    final = limiting.finished(job)
+    assert (final["state"], final["signal"]) == ("Failed", 9)
+    used = re.fullmatch(r"OutOfMemory: used (\d+) MiB of 100 MiB", final["reason"])
+    assert used, final["reason"]
+    # A group stops it at the limit, a watchdog when it looks.
+    assert 99 <= int(used[1]) < 700
+    assert int(used[1]) == int(final["peak_memory_mib"])
+    assert {limiting.job(neighbour)["state"] for neighbour in neighbours} == {"Running"}
+
+
+def test_all_processes_of_a_job_share_its_limit_and_its_end(limiting: Box) -> None:
+    """Three times 50 MB are too much, and those that the kernel left go too."""
+    one = " ".join(hog(limiting, 50, 60))
+    job = limiting.submit("--memory", "100M", f"{one} & {one} & {one} & sleep 60; wait")
+    final = limiting.finished(job, 30)
     assert final["reason"].startswith("OutOfMemory: used ")
-    assert int(final["reason"].split()[2]) >= 100
-    assert box.job(neighbour)["state"] == "Running"
+    assert final["peak_memory_mib"] >= 99
+    fits = limiting.submit("--memory", "200M", *hog(limiting, 50, 0))
+    final = limiting.finished(fits)
+    assert (final["state"], final["reason"]) == ("Finished", None)
+    assert 50 <= final["peak_memory_mib"] < 100
 
 
 def test_limits_of_the_submitter_reach_the_job(daemon: Box) -> None:
@@ -148,14 +177,21 @@ def test_a_log_is_cut_at_its_cap_and_the_job_writes_on(box: Box) -> None:
 
 
 def test_no_control_group_outlives_its_job(daemon: Box) -> None:
-    before = {str(path) for path in Path("/sys/fs/cgroup").glob("**/gflow-*/*.1")}
+    job = daemon.submit("--memory", "50M", "sleep", "60")
+    wait_until(lambda: daemon.job(job)["state"] == "Running")
+    if memory_version():
+        wait_until(lambda: [path for path in daemon.control_groups() if path.name == f"{job}.1"])
+    daemon.ok("gcancel", "--now", str(job))
     for _ in range(5):
         assert daemon.finished(daemon.submit("--memory", "50M", "true"))["state"] == "Finished"
-    wait_until(lambda: {str(path) for path in Path("/sys/fs/cgroup").glob("**/gflow-*/*.1")} <= before)
+    wait_until(lambda: not [path for path in daemon.control_groups() if path.name.endswith(".1")])
 
 
 def test_a_daemon_that_goes_takes_its_control_groups_along(daemon: Box) -> None:
     daemon.finished(daemon.submit("--memory", "50M", "true"))
     daemon.down()
     tag = hashlib.blake2b(str(daemon.data / "run").encode(), digest_size=6).hexdigest()
-    assert not [path for path in Path("/sys/fs/cgroup").glob("**/gflow-*") if path.name == f"gflow-{tag}"]
+    found = find_layers(f"test-{os.getpid()}")
+    remove_layers(found)
+    bases = {os.path.dirname(base) for base in (found.kill, found.memory, found.cpu) if base}
+    assert not [base for base in bases if os.path.exists(f"{base}/gflow-{tag}")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -82,14 +83,14 @@ def test_an_array_used_what_its_tasks_did(daemon: Box) -> None:
 @pytest.mark.parametrize("groups", ["with control groups", "without"])
 def test_the_peak_is_of_all_processes_together(box: Box, groups: str) -> None:
     box.up("--cpus", "2", env={"GFLOW_NO_CGROUPS": "1"} if groups == "without" else {})
-    hold = script(box, "hold.py", HOLD.format(mib=80, rest=2))
+    hold = script(box, "hold.py", HOLD.format(mib=80, rest=5))
     job = box.submit(f"{hold} & {hold} & {hold} & wait")
     assert 240 <= box.finished(job)["peak_memory_mib"] < 400
 
 
 def test_what_was_never_waited_for_is_in_the_control_group(daemon: Box) -> None:
     """Who ignores SIGCHLD has children whose time no parent is told."""
-    layers = find_layers("usage-test")
+    layers = find_layers(f"test-{os.getpid()}")
     remove_layers(layers)
     if not layers.kill:
         pytest.skip("no version 2 control groups here")

@@ -76,8 +76,7 @@ def find_layers(tag: str, mounted: Mounted | None = None) -> Layers:
         return Layers()
     if mounted is None:
         mounted = read_mounts(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
-    unified = _base(mounted.folders.get("", ""), tag)
-    controllers = _delegate(unified) if unified else set()
+    unified, controllers = _unified(mounted.folders.get("", ""), tag)
     layers = Layers(kill=unified if unified and os.path.exists(f"{unified}/cgroup.kill") else "")
     memory, memory_version = _limit_layer("memory", unified, controllers, mounted, tag)
     cpu, cpu_version = _limit_layer("cpu", unified, controllers, mounted, tag)
@@ -105,13 +104,32 @@ def _base(folder: str, tag: str) -> str:
         return ""
 
 
-def _delegate(base: str) -> set[str]:
-    """Let groups below `base` have memory and CPU controllers; those that they then have."""
-    for folder in (os.path.dirname(base), base):
-        for name in ("memory", "cpu"):
-            with suppress(OSError):
-                _write(f"{folder}/cgroup.subtree_control", f"+{name}")
-    return set(_read(f"{base}/cgroup.subtree_control").split())
+def _unified(own: str, tag: str) -> tuple[str, set[str]]:
+    """Our base folder in the version 2 tree, and the controllers that groups in it can have.
+
+    A group with processes in it, such as our own, cannot give limits to groups below it. So we
+    look upwards for the nearest place that can and where we may put processes; under a service
+    manager that is beside us, not below us. If there is none, groups below our own can still be killed.
+    """
+    _allow(own)
+    place = own
+    while place and os.path.exists(f"{place}/cgroup.procs"):
+        base = _base(place, tag) if os.access(f"{place}/cgroup.procs", os.W_OK) else ""
+        if base and "memory" in (controllers := _allow(base)):
+            return base, controllers
+        with suppress(OSError):
+            os.rmdir(base)
+        place = os.path.dirname(place)
+    base = _base(own, tag)
+    return base, _allow(base)
+
+
+def _allow(folder: str) -> set[str]:
+    """Let groups below `folder` have memory and CPU controllers; those that they then have."""
+    for name in ("memory", "cpu"):
+        with suppress(OSError):
+            _write(f"{folder}/cgroup.subtree_control", f"+{name}")
+    return set(_read(f"{folder}/cgroup.subtree_control").split())
 
 
 # ---------------------------------------------------------------- one job's group
@@ -208,7 +226,7 @@ class Group:
         return event
 
     def peak_kib(self) -> int | None:
-        """The most memory the group ever used; None if the kernel does not tell."""
+        """The most memory the group ever used; None if the kernel does not tell (version 2 before 5.19)."""
         if not self._memory or self._memory not in self._made:
             return None
         name = "memory.peak" if self._layers.memory_version == 2 else "memory.max_usage_in_bytes"

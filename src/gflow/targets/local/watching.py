@@ -20,19 +20,15 @@ from contextlib import suppress
 from typing import Any
 
 from gflow.targets.local.cgroups import Group, Layers
-from gflow.targets.local.family import descendants, kill_descendants, resident_kib, send_group
+from gflow.targets.local.family import descendants, kill_descendants, send_group
 from gflow.targets.local.launching import Order, Started
+from gflow.targets.local.memory import Memory
 from gflow.targets.local.record import End
 from gflow.targets.local.rotation import LOOK_S, Logs
 
 # A job that lives this long gets a control group: joining one costs milliseconds of waiting for the
 # kernel, which a short job would feel.
 GROUP_AFTER_S = 1.0
-MEMORY_LOOK_S = 0.2
-# Where nobody has to be stopped, all processes together are measured ever more rarely, and never
-# for more than half a percent of the time: counting a hundred gigabytes takes a while.
-MEMORY_LOOK_MOST_S = 30.0
-MEMORY_LOOK_SHARE = 200
 KILL_AGAIN_S = 0.01
 REAP_AT_ONCE = 500
 
@@ -49,12 +45,9 @@ class Watch:
         now = time.monotonic()
         # The next time at which each thing is due; None: never.
         self._group_at = now + GROUP_AFTER_S if layers.kill and started.group is None else None
-        self._limit_kib = 0 if started.held else order["memory_mib"] << 10
-        self._memory_s = MEMORY_LOOK_S if self._limit_kib else GROUP_AFTER_S
-        # The kernel counts where it holds the limit.
-        self._counted = started.group if started.held else None
-        counts = self._counted is not None and self._counted.peak_kib() is not None
-        self._memory_at = None if counts else now + self._memory_s
+        self._memory = Memory(order["memory_mib"], started.group if started.held else None)
+        first_look = self._memory.first_look()
+        self._memory_at = None if first_look is None else now + first_look
         self._logs = Logs({order["log"], order["error_log"]}, order["log_cap"])
         self._log_at = now + LOOK_S if order["log_cap"] else None
         # Readable when a control group of version 1 has killed one process of the job.
@@ -64,8 +57,7 @@ class Watch:
         self._code: int | None = None
         self._cpu_s = 0.0
         self._children_left = True
-        self._peak_kib = 0
-        self._problem = ""
+        self._over_memory = False
         self._kill_again_s = KILL_AGAIN_S
         self._child_handler: Any = None
 
@@ -147,7 +139,7 @@ class Watch:
     def _note(self, dead: int, status: int, usage: resource.struct_rusage) -> None:
         """What a process used; if it was the job's own, how the job ended. Later ones may have its number."""
         self._cpu_s += usage.ru_utime + usage.ru_stime
-        self._peak_kib = max(self._peak_kib, usage.ru_maxrss)
+        self._memory.saw(usage.ru_maxrss)
         if dead == self._pid and self._code is None:
             self._code = os.waitstatus_to_exitcode(status)
 
@@ -181,20 +173,13 @@ class Watch:
         self._group = group
 
     def _look_at_memory(self, now: float) -> None:
-        """All processes together; also the watchdog, where no control group holds the limit."""
-        pids = list(descendants(os.getpid()))
-        # A process alone is measured better by the kernel, at its end.
-        used = resident_kib(pids) if self._limit_kib or len(pids) > 1 else 0
-        self._peak_kib = max(self._peak_kib, used)
-        if not self._limit_kib:
-            took_s = time.monotonic() - now
-            self._memory_s = max(min(self._memory_s * 2, MEMORY_LOOK_MOST_S), took_s * MEMORY_LOOK_SHARE)
-        self._memory_at = now + self._memory_s
-        if self._limit_kib and used > self._limit_kib and not self._problem:
+        self._memory_at = now + self._memory.look()
+        if self._memory.is_exceeded and not self._over_memory:
             self._out_of_memory(now)
 
     def _out_of_memory(self, now: float) -> None:
-        self._problem = "OutOfMemory"
+        """Whichever process was too large, the whole job ends."""
+        self._over_memory = True
         self._kill_at = now
         self._kill(now)
 
@@ -208,11 +193,8 @@ class Watch:
             signal.signal(signal.SIGCHLD, self._child_handler)
         if self.memory_event is not None:
             os.close(self.memory_event)
-        code, cpu_ms, peak_kib = self._code, int(self._cpu_s * 1000), self._peak_kib
-        if self._counted is not None:
-            peak_kib = self._counted.peak_kib() or peak_kib
-            if self._counted.out_of_memory():
-                self._problem = "OutOfMemory"
+        code, cpu_ms, peak_kib = self._code, int(self._cpu_s * 1000), self._memory.peak_kib()
+        over_memory = self._over_memory or self._memory.kernel_killed()
         if self._group is not None:
             # It knows nothing of the time before the job joined it.
             cpu_ms = max(cpu_ms, self._group.cpu_ms())
@@ -222,11 +204,8 @@ class Watch:
                 trouble = pipe.read(4096).decode(errors="replace")
             if trouble:
                 return could_not_start(self._order, trouble, code == 127)
-        problem = (
-            f"{self._problem}: used {peak_kib >> 10} MiB of {self._order['memory_mib']} MiB"
-            if self._problem
-            else ""
-        )
+        limit_mib = self._order["memory_mib"]
+        problem = f"OutOfMemory: used {peak_kib >> 10} MiB of {limit_mib} MiB" if over_memory else ""
         return End(None if code < 0 else code, -code if code < 0 else None, problem, cpu_ms, peak_kib)
 
 

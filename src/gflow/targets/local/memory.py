@@ -1,0 +1,65 @@
+"""How much memory a job uses, and whether that is more than it may.
+
+Where a control group holds the limit, the kernel counts and tells. Without one we are the watchdog.
+A job without a limit is measured as well, for its peak.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import islice
+
+from gflow.targets.local.cgroups import Group
+from gflow.targets.local.family import descendants, resident_kib
+
+WATCHDOG_S = 0.2
+# Where nobody has to be stopped, all processes together are measured from the first second on, ever
+# more rarely, and never for more than half a percent of the time: counting a hundred gigabytes takes long.
+FIRST_LOOK_S = 1.0
+LOOK_MOST_S = 30.0
+LOOK_SHARE = 200
+MOST_PROCESSES = 1000
+
+
+class Memory:
+    """The memory of the job whose processes are below this one. `group`: what holds its limit."""
+
+    def __init__(self, limit_mib: int, group: Group | None) -> None:
+        self._group = group
+        self._watched_kib = 0 if group else limit_mib << 10
+        self._pause_s = WATCHDOG_S if self._watched_kib else FIRST_LOOK_S
+        self._seen_kib = 0
+        self.is_exceeded = False
+
+    def first_look(self) -> float | None:
+        """Seconds until the first look; None: the kernel tells all."""
+        told = self._group is not None and self._group.peak_kib() is not None
+        return None if told else self._pause_s
+
+    def look(self) -> float:
+        """Look once; seconds until the next look."""
+        began = time.monotonic()
+        pids = list(islice(descendants(os.getpid()), None if self._watched_kib else MOST_PROCESSES))
+        # A process alone is measured better by the kernel, at its end.
+        used = resident_kib(pids) if self._watched_kib or len(pids) > 1 else 0
+        self.saw(used)
+        if self._watched_kib:
+            self.is_exceeded = used > self._watched_kib
+        else:
+            took_s = time.monotonic() - began
+            self._pause_s = max(min(self._pause_s * 2, LOOK_MOST_S), took_s * LOOK_SHARE)
+        return self._pause_s
+
+    def saw(self, kib: int) -> None:
+        """Somebody measured this much; the most counts."""
+        self._seen_kib = max(self._seen_kib, kib)
+
+    def peak_kib(self) -> int:
+        """What the kernel counted against the limit; else the most that was seen."""
+        counted = self._group.peak_kib() if self._group else None
+        return counted or self._seen_kib
+
+    def kernel_killed(self) -> bool:
+        """Whether something of the job was killed at the limit."""
+        return self._group is not None and self._group.out_of_memory()
