@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import cpu_seconds, stamps, wait_until
+from benchmarks.measure import cpu_seconds, stamps, timed, wait_until
 from benchmarks.ours import Ours
 
 SIZES = (("identical jobs", 1), ("10k shapes of 200 people", 10_000))
@@ -136,11 +136,55 @@ def _round_trip_ms(client: socket.socket, body: bytes) -> float:
     return taken
 
 
+def looking(system: Alone) -> dict[str, Any]:
+    """`gqueue` as a command with many jobs waiting, and what a listing costs whoever asks meanwhile."""
+    found: dict[str, Any] = {}
+    for waiting in (0, 10_000, 100_000):
+        system.start_filled(f"--waiting={waiting}", "--shapes=10000", "--users=200", "--finished=20000")
+        seconds = [timed([f"{system.bin}/gqueue"], system.env, system.work) for _ in range(10)]
+        found[f"gqueue, {waiting:,} waiting"] = {
+            "min_ms": round(min(seconds) * 1e3, 1),
+            "median_ms": round(statistics.median(seconds) * 1e3, 1),
+        }
+    found["asked alone"] = _lag(system, [])
+    for words in (["gqueue"], ["gqueue", "-r", "name"], ["gqueue", "--json"], ["gqueue", "-a", "-n", "0"]):
+        found[f"asked during {' '.join(words)}"] = _lag(system, words)
+    return found
+
+
+def _lag(system: Alone, words: list[str]) -> dict[str, float]:
+    """How long a small question takes over an open connection while such a command runs five times."""
+    running = None
+    if words:
+        line = f"for i in 1 2 3 4 5; do {system.bin}/{' '.join(words)} > /dev/null; done"
+        running = subprocess.Popen(["sh", "-c", line], env=system.env)
+    taken = []
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect((system.dir / "data/gflow/address").read_text().strip())
+        end = time.monotonic() + 2
+        while running.poll() is None if running else time.monotonic() < end:
+            begin = time.perf_counter()
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: gflow\r\nAccept: text/plain\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"\r\n\r\nok\n"):
+                answer += client.recv(65536)
+            taken.append((time.perf_counter() - begin) * 1e3)
+            time.sleep(0.002)
+    taken.sort()
+    return {
+        "asked": len(taken),
+        "p50_ms": round(statistics.median(taken), 2),
+        "p99_ms": round(taken[int(0.99 * (len(taken) - 1))], 2),
+        "max_ms": round(taken[-1], 2),
+    }
+
+
 QUESTIONS: dict[str, Callable[[Alone], dict[str, Any]]] = {
     "bulk": bulk,
     "events": events,
     "startup": startup,
     "durable_submit": durable_submit,
+    "looking": looking,
 }
 
 

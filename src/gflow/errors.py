@@ -93,3 +93,12 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """A hint for a name that is not known."""
     close = nearest(name, known)
     return f"did you mean {close}?" if close else otherwise
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that is none of `known`: the nearest in its hint, or all of them."""
+    names = list(known)
+    shown = ascii(name if len(name) <= 60 else name[:57] + "...")
+    return UsageError(
+        f"unknown {what} {shown}", hint=did_you_mean(name, names, f"there are: {', '.join(names)}")
+    )

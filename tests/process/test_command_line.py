@@ -222,4 +222,6 @@ def test_gqueue_columns(daemon: Box) -> None:
         "1      a     R   3      0,1,2\n"
         "2      b     PD  2      (Resources: Need 2 GPUs, only 1 available)\n"
     )
-    assert daemon.ok("gqueue", "-s", "R", "-f", "JOBID,NODELIST") == "JOBID  NODELIST\n1      0,1,2\n"
+    assert daemon.ok("gqueue", "-s", "R", "-f", "JOBID,NODELIST") == (
+        "JOBID  NODELIST(REASON)\n1      0,1,2\n"
+    )

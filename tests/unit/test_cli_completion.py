@@ -47,7 +47,7 @@ def offered(line: str) -> list[str]:
         ("gqueue --states Running,Q", ["Running,Queued"]),
         ("gqueue --states=Running,Q", ["--states=Running,Queued"]),
         ("gqueue -s Running,R", []),
-        ("gqueue -f JOBID,NODEL", ["JOBID,NODELIST(REASON)", "JOBID,NODELIST"]),
+        ("gqueue -f JOBID,NODEL", ["JOBID,NODELIST(REASON)"]),
         ("gqueue ", ["7", "8", "3"]),
         ("gjob sh", ["show"]),
         ("gjob log ", ["7", "8", "3"]),

@@ -3,11 +3,30 @@ import pytest
 from gflow.core.explain import Why
 from gflow.core.model import JobState, Progress
 from gflow.errors import UsageError
-from gflow.text.queue import COLUMNS, DEFAULT, columns_of, queue_table, short_state, shown_id
+from gflow.text.queue import (
+    ALIASES,
+    COLUMNS,
+    DEFAULT,
+    SORTS,
+    columns_of,
+    cuttable,
+    queue_sheet,
+    row_maker,
+    short_state,
+    shown_id,
+    sort_key,
+)
 
 from .builders import NOON, ended, job, running
 
 NOW = NOON + 70
+
+
+def queue_table(entries, names, now, *, width=0, is_coloured=False):
+    sheet = queue_sheet(names, is_coloured=is_coloured)
+    for entry in entries:
+        sheet.add(row_maker(names, now)(entry))
+    return "".join(sheet.lines(width, cuttable(names)))
 
 
 def cell(column, shown, why=None):
@@ -86,9 +105,21 @@ FAILED = ended(7, JobState.FAILED, reason="ExitCode:2", exit_code=2, started_at=
         ("TIMELIMIT", job(), "UNLIMITED"),
         ("TIMELIMIT", job(time_limit_s=90), "00:01:30"),
         ("NODES", job(gpus=2), "2"),
-        ("NODELIST", job(gpus=2), "-"),
-        ("NODELIST", running(1, 2, 3), "2,3"),
-        ("NODELIST", FAILED, "3"),
+        ("GPUS", job(gpus=2), "2"),
+        ("GPUIDS", job(gpus=2), "-"),
+        ("GPUIDS", running(1, 2, 3), "2,3"),
+        ("GPUIDS", FAILED, "3"),
+        ("CPUS", job(), "1"),
+        ("CPUS", job(gpus=1), "0"),
+        ("ATTEMPT", running(1), "1"),
+        ("TARGET", job(), "local"),
+        ("COMMAND", job(command=("python", "a b.py")), "python 'a b.py'"),
+        ("COMMAND", job(command=("-x",), script="0", script_path="/w/t.sh"), "/w/t.sh -x"),
+        ("COMMAND", job(command=(), script="0"), "-"),
+        ("WORKDIR", job(), "/work"),
+        ("START", job(), "-"),
+        ("END", running(1), "-"),
+        ("EXIT", ended(1, JobState.FAILED, signal=9), "signal 9"),
         ("REASON", job(), "-"),
         ("REASON", FAILED, "ExitCode:2"),
         ("NODELIST(REASON)", job(), "-"),
@@ -150,7 +181,7 @@ def test_the_short_states_of_the_contract():
         ("", DEFAULT),
         ("JOBID", ("JOBID",)),
         ("jobid, st ,NodeList(Reason)", ("JOBID", "ST", "NODELIST(REASON)")),
-        ("NODELIST,REASON", ("NODELIST", "REASON")),
+        ("NODELIST,REASON", ("NODELIST(REASON)", "REASON")),
         ("ST,ST", ("ST", "ST")),
         (",".join(COLUMNS), tuple(COLUMNS)),
     ],
@@ -163,9 +194,81 @@ def test_the_default_columns_are_the_contracts():
     assert ",".join(DEFAULT) == "JOBID,NAME,ST,TIME,NODES,NODELIST(REASON)"
 
 
-@pytest.mark.parametrize("text", ["COLOUR", "JOBID,COLOUR", "JOBID,", ",", " ", "JOBID;ST", "\x1b[2J"])
+@pytest.mark.parametrize("text", ["COLOUR", "JOBID,COLOUR", "JOBID,", ",", " ", "\x1b[2J"])
 def test_an_unknown_column_is_refused_with_those_there_are(text):
     with pytest.raises(UsageError, match="unknown column") as caught:
         columns_of(text)
     assert caught.value.message.isprintable()
     assert all(name in caught.value.hint for name in COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("JOBIDD", "JOBID"), ("nmae", "NAME"), ("NODELIST(REASONS)", "NODELIST(REASON)")]
+)
+def test_a_column_that_is_nearly_right_is_answered_with_the_right_one(text, meant):
+    with pytest.raises(UsageError) as caught:
+        columns_of(text)
+    assert caught.value.hint == f"did you mean {meant}?"
+
+
+def test_other_names_of_columns_lead_to_columns():
+    assert set(ALIASES.values()) <= set(COLUMNS)
+    assert columns_of("id,Status,exit_code") == ("JOBID", "STATE", "EXIT")
+
+
+# ---------------------------------------------------------------- order
+
+
+def in_order(name, *jobs):
+    return [shown.number for shown, _ in sorted([(one, None) for one in jobs], key=sort_key(name, NOW))]
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("id", [1, 2, 3, 4]),
+        ("state", [3, 1, 2, 4]),
+        ("time", [4, 3, 1, 2]),
+        ("name", [4, 2, 1, 3]),
+        ("gpus", [2, 3, 1, 4]),
+        ("priority", [2, 1, 3, 4]),
+    ],
+)
+def test_orders(name, numbers):
+    jobs = (
+        job(4, state=JobState.FAILED, name="a", started_at=NOON),
+        job(1, name="c"),
+        running(3, 0, name="d"),
+        job(2, name="b", gpus=2, priority=99),
+    )
+    assert in_order(name, *jobs) == numbers
+
+
+def test_every_order_can_compare_all_jobs():
+    jobs = [job(1, state=state, name=name) for state in JobState for name in ("", "x")] + [
+        job(2, task=3),
+        array("1-3"),
+    ]
+    for name in SORTS:
+        assert len(in_order(name, *jobs)) == len(jobs)
+
+
+# ---------------------------------------------------------------- on a terminal
+
+
+def test_states_are_coloured_and_columns_stay_aligned():
+    entries = [(running(1, 0, name="a"), None), (ended(2, JobState.FAILED, reason="ExitCode:2"), None)]
+    text = queue_table(entries, ("JOBID", "ST", "NAME"), NOW, is_coloured=True)
+    assert text == "JOBID  ST  NAME\n1      \x1b[1;32mR\x1b[0m   a\n2      \x1b[1;31mF\x1b[0m   job-2\n"
+
+
+def test_what_is_too_long_for_the_terminal_is_cut_where_it_hurts_least():
+    why = Why("Resources", "Need 4 GPUs, only 1 available")
+    entries = [(job(1, name="a-very-long-name-of-a-job-" * 3, gpus=4), why), (job(2, gpus=4), why)]
+    assert queue_table(entries, DEFAULT, NOW, width=80) == (
+        "JOBID  NAME                         ST  TIME  NODES  NODELIST(REASON)\n"
+        "1      a-very-long-name-of-a-job-…  PD  -     4      (Resources: Need 4 GPUs, o…\n"
+        "2      job-2                        PD  -     4      (Resources: Need 4 GPUs, o…\n"
+    )
+    assert "…" not in queue_table(entries, DEFAULT, NOW, width=200)
+    assert "…" not in queue_table(entries, DEFAULT, NOW)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.text.table import table, width
+from gflow.text.table import NARROW, Sheet, clean, cut, fit, table, width
 
 WIDE = "\u8a13\u7df4"  # two characters, four columns
 ACCENT = "e\u0301"  # two characters, one column
@@ -84,3 +84,61 @@ def on_screen(text):
     """One character for each column of the terminal."""
     wide = {c for c in text if unicodedata.east_asian_width(c) in "WF"}
     return "".join(c + "\0" if c in wide else c for c in text)
+
+
+# ---------------------------------------------------------------- whatever a cell holds
+
+
+anything = st.text(max_size=12)
+
+
+@given(st.lists(st.lists(anything, min_size=3, max_size=3), max_size=5))
+def test_a_cell_cannot_leave_its_line_or_move_the_cursor(rows):
+    lines = table(("A", "B", "C"), rows).split("\n")
+    assert len(lines) == len(rows) + 2
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("a\nb", "a\\nb"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("\x9b2J", "\\x9b2J"),
+        ("\u202egpj.exe", "\\u202egpj.exe"),
+        ("tab\there", "tab\\there"),
+        ("\udcff", "\\udcff"),
+        (WIDE, WIDE),
+    ],
+)
+def test_what_is_not_printable_is_written_as_an_escape(text, shown):
+    assert clean(text) == shown
+
+
+@given(st.text(max_size=20).map(clean), st.integers(1, 20))
+def test_a_cut_text_fits(text, columns):
+    short = cut(text, columns)
+    assert width(short) <= columns
+    assert short == text or (short.endswith("…") and text.startswith(short[:-1]))
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(1, 200), st.data())
+def test_columns_give_way_only_where_they_may(widths, columns, data):
+    cuttable = data.draw(st.lists(st.integers(0, len(widths) - 1), unique=True))
+    kept = fit(widths, columns, cuttable)
+    total = sum(kept) + 2 * (len(kept) - 1)
+    for index, (before, after) in enumerate(zip(widths, kept, strict=True)):
+        assert after == before or (index in cuttable and NARROW <= after < before)
+    could = [kept[index] for index in cuttable if kept[index] > NARROW]
+    assert total <= columns or not could
+    assert total >= columns or kept == widths
+
+
+def test_sheets_that_share_their_widths_are_aligned():
+    widths = [0, 0]
+    first, second = Sheet(("A", "B"), widths=widths), Sheet(("A", "B"), widths=widths)
+    first.add(("1", "x"))
+    second.add(("100", "y"))
+    assert "".join(first.lines()) == "A    B\n1    x\n"
+    assert "".join(second.lines()) == "A    B\n100  y\n"

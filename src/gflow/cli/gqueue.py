@@ -5,12 +5,22 @@ from __future__ import annotations
 import sys
 
 from gflow.cli import call
+from gflow.client import fast
+from gflow.errors import UsageError, unknown
 from gflow.options.listing import GQUEUE
 from gflow.options.parse import parse
 
-EXAMPLES = """gqueue
-gqueue -s Running,Queued -f 'JOBID,NAME,ST,NODES,NODELIST(REASON)'
-gqueue --all --json"""
+TYPE_CHECKING = False  # typing costs 15 ms to import
+if TYPE_CHECKING:
+    from typing import Any
+
+OUTPUTS = ("table", "json", "csv", "yaml")
+# Options that go to the daemon as they are, and what it calls them.
+PASSED = {
+    "states": "states", "jobs": "jobs", "names": "names", "user": "users", "project": "projects",
+    "sort": "sort", "limit": "limit", "offset": "offset", "format": "format", "all": "all",
+    "completed": "completed",
+}  # fmt: skip
 
 
 def run(words: list[str]) -> int:
@@ -18,18 +28,68 @@ def run(words: list[str]) -> int:
     if "help" in values:
         from gflow.options import help
 
-        about = "List jobs: those that run and those that wait, each with the reason why."
-        sys.stdout.write(help.render("gqueue [options]", about, GQUEUE, EXAMPLES))
+        sys.stdout.write(help.render("gqueue [options] [JOB…]", ABOUT, GQUEUE, EXAMPLES))
         return 0
     if rest:
         values["jobs"] = ",".join([*filter(None, [values.get("jobs")]), *rest])
-    return call.show(
-        "/jobs",
-        as_json="json" in values,
-        all="1" if "all" in values else "",
-        states=values.get("states", ""),
-        jobs=values.get("jobs", ""),
-        users=values.get("user", ""),
-        format=values.get("format", ""),
-        limit=str(values.get("limit", "")),
-    )
+    output = _output(values)
+    query = _query(values, output)
+    if "watch" in values:
+        from gflow.cli.watching import watch
+
+        return watch(lambda: _ask(query, output), values.get("interval", 2), "gqueue " + " ".join(words))
+    sys.stdout.flush()
+    fast.write(1, _ask(query, output))
+    return 0
+
+
+def _ask(query: dict[str, str], output: str) -> bytes:
+    accept = "application/json" if output == "json" else "text/plain"
+    content = call.ask("GET", "/jobs", b"", accept, query)
+    return content + b"\n" if output == "json" else content
+
+
+def _output(values: dict[str, Any]) -> str:
+    output = "json" if "json" in values else values.get("output", "table").lower()
+    if output not in OUTPUTS:
+        raise unknown("form of output", output, OUTPUTS)
+    if output != "table" and ("group" in values or "tree" in values):
+        raise UsageError(f"--group and --tree are tables, and no {output}")
+    if "group" in values and "tree" in values:
+        raise UsageError("--group or --tree, not both")
+    return output
+
+
+def _query(values: dict[str, Any], output: str) -> dict[str, str]:
+    """What the daemon is asked."""
+    query = {name: _word(values[option]) for option, name in PASSED.items() if option in values}
+    query["form"] = "group" if "group" in values else "tree" if "tree" in values else output
+    if "since" in values:
+        # Here, because days and hours are those of whoever asks.
+        from gflow.config import zone
+        from gflow.options.since import parse_since
+
+        zone.use_configured()
+        query["since"] = str(int(parse_since(values["since"])))
+    if output == "table":
+        query |= fast.terminal()
+    return query
+
+
+def _word(value: Any) -> str:
+    return "1" if value is True else str(value)
+
+
+ABOUT = """List jobs: those that run and those that wait, each with the reason why.
+
+columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (GPUs wanted) NODELIST(REASON) (its GPUs, or why
+it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START END EXIT ATTEMPT
+TARGET COMMAND WORKDIR
+states: PD Queued, H Hold, R Running, CG being stopped, CD Finished, F Failed, CA Cancelled, TO Timeout"""
+EXAMPLES = """gqueue
+gqueue -s Running,Queued -f 'JOBID,NAME,ST,NODES,NODELIST(REASON)'
+gqueue -c --since today -f JOBID,NAME,STATE,EXIT,TIME,END
+gqueue -u ann -r priority -n 10
+gqueue --tree
+gqueue --watch --interval 5
+gqueue --all -o csv > jobs.csv"""

@@ -6,6 +6,10 @@ import sys
 
 from gflow.errors import GflowError, Unreachable
 
+# Programs whose --output is a form, and not a file; and how it is asked to be JSON.
+FORMS = ("gqueue", "gstats")
+JSON = {"json", "-ojson", "--output=json"}
+
 
 def report(program: str, error: Exception, words: list[str]) -> int:
     """Print the error; its exit code. `--json` gets an object on stdout."""
@@ -15,7 +19,7 @@ def report(program: str, error: Exception, words: list[str]) -> int:
         from gflow.cli.crash import bug
 
         error = bug(program, error, words)
-    if "--json" in words:
+    if "--json" in words or (program in FORMS and JSON.intersection(words)):
         from gflow.wire.views import encode, error_view
 
         sys.stdout.write(encode(error_view(error)).decode() + "\n")

@@ -261,6 +261,14 @@ def show(status: int, headers: bytes, body: bytes) -> int:
     return exit_code(headers)
 
 
+def terminal() -> dict[str, str]:
+    """How text may look: as wide as the terminal, and in colour unless NO_COLOR is set."""
+    if not posix.isatty(1):
+        return {}
+    query = {"width": str(posix.get_terminal_size(1).columns)}
+    return query if getenv("NO_COLOR") or getenv("TERM") == "dumb" else query | {"color": "1"}
+
+
 def exit_code(headers: bytes) -> int:
     """The exit code that a refusal stands for."""
     at = headers.find(b"\r\nx-gflow-exit: ")

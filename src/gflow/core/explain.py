@@ -20,8 +20,11 @@ class Why(msgspec.Struct, frozen=True):
         return f"{self.code}: {self.detail}" if self.detail else self.code
 
 
-def explain(state: State, job: Job) -> Why | None:
-    """Why this waiting job waits; None for a job that does not wait."""
+def explain(state: State, job: Job, known: dict[Shape, Why] | None = None) -> Why | None:
+    """Why this waiting job waits; None for a job that does not wait.
+
+    `known`: what jobs of one shape lack at this moment, found once for all of them.
+    """
     if job.state is JobState.HOLD:
         return Why(job.reason or "JobHeldUser")
     if job.state is not JobState.QUEUED:
@@ -35,7 +38,12 @@ def explain(state: State, job: Job) -> Why | None:
         return Why("Drained", state.drained.everything or "")
     if state.is_capped(job):
         return Why("JobArrayTaskLimit")
-    return explain_shape(state, job.spec.shape)
+    shape = job.spec.shape
+    if known is None:
+        return explain_shape(state, shape)
+    if shape not in known:
+        known[shape] = explain_shape(state, shape)
+    return known[shape]
 
 
 def explain_shape(state: State, shape: Shape) -> Why:

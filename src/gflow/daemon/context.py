@@ -10,10 +10,10 @@ import msgspec
 
 from gflow.core.explain import explain
 from gflow.core.ids import JobKey, job_key, number_of, task_of
-from gflow.core.model import ACTIVE, Job, JobState
+from gflow.core.model import Job
 from gflow.daemon.loop import Loop
 from gflow.daemon.settings import Settings
-from gflow.store.port import Store
+from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.target import LocalTarget
 from gflow.text.queue import Entry
 
@@ -23,15 +23,18 @@ class Context(NamedTuple):
 
     settings: Settings
     loop: Loop
-    store: Store
+    store: SqliteStore
     target: LocalTarget
     started_boot: float
     stopped: asyncio.Event
-    active_states: frozenset[JobState] = ACTIVE
 
     def job(self, key: JobKey) -> Job | None:
         """A job, active or final. Memory is never ahead of the disk when a route runs."""
         return self.loop.state.jobs.get(key) or self.store.job(key) or self._waiting_task(key)
+
+    def has_record(self, key: JobKey) -> bool:
+        """Whether there is a job of this key; a task that waits in its array has none."""
+        return key in self.loop.state.jobs or self.store.job(key) is not None
 
     def entries(self, jobs: Iterable[Job | None]) -> list[Entry]:
         """Jobs, each with the reason why it waits."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -68,6 +68,7 @@ class Loop:
         self._is_ahead = False
         self._tokens: dict[tuple[int, str], asyncio.Future[Any]] = {}
         self._waiters: dict[JobKey, list[asyncio.Future[Job]]] = {}
+        self._noticing: list[set[JobKey]] = []
         self._limits = Alarm(time.CLOCK_BOOTTIME, self._tick)
         self._begins = Alarm(time.CLOCK_REALTIME, self._tick)
 
@@ -128,6 +129,17 @@ class Loop:
         if not self._inbox:
             asyncio.get_running_loop().call_soon(self._run_turn)
         self._inbox.append((wish, future))
+
+    @contextmanager
+    def noticing(self) -> Iterator[set[JobKey]]:
+        """A set that collects the jobs that change from now on."""
+        changed: set[JobKey] = set()
+        self._noticing.append(changed)
+        try:
+            yield changed
+        finally:
+            # By identity: two empty sets are equal.
+            self._noticing = [other for other in self._noticing if other is not changed]
 
     # ------------------------------------------------------------ the turn
 
@@ -191,6 +203,8 @@ class Loop:
             self.store.commit(turn.changes)
         point("turn.after-commit")
         self.state.ended.clear()
+        for changed in self._noticing:
+            changed.update(turn.changes.jobs)
 
     def answer(self, turn: Turn) -> None:
         for future, answer in turn.answers:

@@ -1,18 +1,66 @@
-"""The options of gqueue. Apart from the big table, so that gbatch need not load them."""
+"""The options of gqueue and gstats. Apart from the big table, so that gbatch need not load them."""
 
 from __future__ import annotations
 
 from gflow.options.table import COMMON, JSON, Option
 
 GQUEUE = (
-    Option("all", "flag", "finished jobs too", short="a"),
+    Option("all", "flag", "jobs that are over too", short="a"),
+    Option("completed", "flag", "only jobs that are over", short="c"),
     Option("states", "text", "only these states: PD, Running, …", short="s", metavar="LIST"),
-    Option("jobs", "text", "only these jobs", short="j", aliases=("job",), metavar="LIST"),
-    Option("user", "text", "only these people's jobs", short="u", aliases=("users",), metavar="LIST"),
     Option(
-        "format", "text", "columns, e.g. 'JOBID,NAME,ST,NODES,NODELIST(REASON)'", short="f", metavar="COLS"
+        "jobs",
+        "text",
+        "only these jobs: 17, 42_3, 5-9, @ (my latest)",
+        short="j",
+        aliases=("job",),
+        metavar="LIST",
     ),
-    Option("limit", "count", "at most N, the newest; 0: all", short="n", metavar="N", low=0),
+    Option("names", "text", "only jobs of these names", short="N", aliases=("name",), metavar="LIST"),
+    Option(
+        "user",
+        "text",
+        "only these people's jobs; all: everybody's (default)",
+        short="u",
+        aliases=("users",),
+        metavar="LIST",
+    ),
+    Option(
+        "project",
+        "text",
+        "only jobs of these projects",
+        short="P",
+        aliases=("projects",),
+        metavar="LIST",
+    ),
+    Option(
+        "since",
+        "text",
+        "active jobs, and those that ended since: 1h, 2d, today, 2026-12-24",
+        metavar="TIME",
+    ),
+    Option(
+        "sort",
+        "text",
+        "id, state, time, name, gpus or priority; -time is the other way round",
+        short="r",
+        metavar="ORDER",
+    ),
+    Option("limit", "count", "the first N; -N: the last N; 0: all", short="n", metavar="N"),
+    Option("offset", "count", "leave out the first N", metavar="N", low=0),
+    Option(
+        "format",
+        "text",
+        "columns, e.g. 'JOBID,NAME,ST,NODES,NODELIST(REASON)'",
+        short="f",
+        metavar="COLS",
+    ),
+    Option("group", "flag", "one table for each state", short="g"),
+    Option("tree", "flag", "jobs below those they wait for", short="t"),
+    Option("output", "text", "table, json, csv or yaml", short="o", metavar="FORM"),
     JSON,
+    Option("watch", "flag", "show it again and again, until Ctrl-C", short="w"),
+    Option("interval", "seconds", "watch: seconds between two looks (default 2)", metavar="S", low=1),
+    Option("tmux", "flag", "does nothing: there are no terminal sessions", short="T"),
     *COMMON,
 )

@@ -21,9 +21,15 @@ def real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def connect(path: Path, how: str = "mode=rw") -> sqlite3.Connection:
+def connect(path: Path, how: str = "mode=rw", *, check_same_thread: bool = True) -> sqlite3.Connection:
     """A connection to a database that is there; never makes one."""
-    return sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, isolation_level=None, timeout=30)
+    return sqlite3.connect(
+        f"{path.as_uri()}?{how}",
+        uri=True,
+        isolation_level=None,
+        timeout=30,
+        check_same_thread=check_same_thread,
+    )
 
 
 def connect_unseen(path: Path) -> sqlite3.Connection:

@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.ids import JobKey
+from gflow.core.ids import JobKey, label
 from gflow.core.model import Job, JobState, Progress, Spec
+from gflow.errors import StoreError
+from gflow.store.opening import WAY_OUT
 
 COLUMNS = (
     "key", "uid", "user", "state", "reason", "attempt", "gpu_ids", "submitted_at", "started_at",
@@ -109,3 +111,13 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         cpu_ms=cpu_ms,
         peak_kib=peak_kib,
     )
+
+
+def job_of(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
+    """The job of a row, or the error that a damaged row is."""
+    try:
+        return from_row(row, specs)
+    except (msgspec.MsgspecError, ValueError, KeyError) as error:
+        raise StoreError(
+            f"the record of job {label(row[0])} in the database is damaged", hint=WAY_OUT
+        ) from error

@@ -11,16 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from gflow.core.ids import TASK_BITS, JobKey, job_key, label, number_of, task_of
+from gflow.core.ids import TASK_BITS, JobKey, job_key, number_of, task_of
 from gflow.core.model import ACTIVE, Job, JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.faults import point
-from gflow.store.opening import WAY_OUT, open_database
+from gflow.store.opening import open_database
 from gflow.store.port import Changes, Loaded, address_of
-from gflow.store.rows import INSERT, SELECT, UPSERT, from_row, is_untouched, to_new_row, to_row
+from gflow.store.reading import Reader
+from gflow.store.rows import INSERT, SELECT, UPSERT, is_untouched, job_of, to_new_row, to_row
 
 ACTIVE_JOBS = "finished_at IS NULL"
 
@@ -117,7 +116,7 @@ class SqliteStore:
 
     def job(self, key: JobKey) -> Job | None:
         row = self._row(SELECT + " WHERE key = ?", (key,))
-        return _job(row, {}) if row else None
+        return job_of(row, {}) if row else None
 
     def jobs(
         self, *, active: bool, states: Collection[JobState] = (), users: Collection[str] = (), limit: int = 0
@@ -143,7 +142,7 @@ class SqliteStore:
 
     def _jobs(self, sql: str, values: list[Any]) -> list[Job]:
         specs: dict[str, Any] = {}
-        return [_job(row, specs) for row in self._rows(sql, values)]
+        return [job_of(row, specs) for row in self._rows(sql, values)]
 
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]:
         """How these jobs ended; jobs that have not ended, or never were, are left out."""
@@ -163,6 +162,10 @@ class SqliteStore:
             return None
         # What waits in an array that is being cancelled is over; the array is when its other tasks are.
         return array.stopping or array.state
+
+    def reader(self) -> Reader:
+        """What is committed now, for somebody who takes time to read it."""
+        return Reader(self.path)
 
     def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None:
         row = self._row("SELECT first, count FROM submissions WHERE uid = ? AND token = ?", (uid, token))
@@ -197,12 +200,3 @@ class SqliteStore:
             yield from self._db.execute(sql, values)
         except sqlite3.Error as error:
             raise StoreError(f"the database cannot be read: {error}") from error
-
-
-def _job(row: tuple[Any, ...], specs: dict[str, Any]) -> Job:
-    try:
-        return from_row(row, specs)
-    except (msgspec.MsgspecError, ValueError, KeyError) as error:
-        raise StoreError(
-            f"the record of job {label(row[0])} in the database is damaged", hint=WAY_OUT
-        ) from error

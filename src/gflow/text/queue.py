@@ -1,18 +1,26 @@
-"""The columns of gqueue: what each shows for one job."""
+"""The columns of gqueue: what each shows for one job, and in which orders jobs can be shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from gflow.core.explain import Why
 from gflow.core.model import SHORT, Job, JobState
 from gflow.core.place import gib
-from gflow.errors import UsageError
+from gflow.errors import unknown
 from gflow.text.durations import clock
-from gflow.text.table import table
+from gflow.text.table import Sheet
 
 Entry = tuple[Job, Why | None]
 DEFAULT = ("JOBID", "NAME", "ST", "TIME", "NODES", "NODELIST(REASON)")
+# How states follow one another: what happens now, then what will, then what did.
+ORDER = (
+    JobState.RUNNING, JobState.QUEUED, JobState.HOLD,
+    JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT,
+)  # fmt: skip
 
 
 def short_state(job: Job) -> str:
@@ -28,55 +36,148 @@ def shown_id(job: Job) -> str:
     return f"{job.label}_[{job.progress.pending}{cap}]"
 
 
-def _time(job: Job, now: float) -> str:
+def run_time(job: Job, now: float) -> float | None:
+    """Seconds that this attempt has run or ran; None if it never did."""
     if job.started_at is None or job.is_array:
-        return "-"
-    return clock((job.finished_at or now) - job.started_at)
+        return None
+    return (now if job.finished_at is None else job.finished_at) - job.started_at
+
+
+# ---------------------------------------------------------------- columns
+# Each takes a job, why it waits, and the time. These six run for every line of every listing.
+
+
+def _id(job: Job, why: Why | None, now: float) -> str:
+    return shown_id(job)
+
+
+def _name(job: Job, why: Why | None, now: float) -> str:
+    return job.name
+
+
+def _short_state(job: Job, why: Why | None, now: float) -> str:
+    return short_state(job)
+
+
+def _time(job: Job, why: Why | None, now: float) -> str:
+    seconds = run_time(job, now)
+    return "-" if seconds is None else clock(seconds)
+
+
+def _gpus(job: Job, why: Why | None, now: float) -> str:
+    return str(job.spec.gpus)
+
+
+def _nodes_or_reason(job: Job, why: Why | None, now: float) -> str:
+    if job.state is JobState.RUNNING or (job.gpu_ids and job.state is JobState.FINISHED):
+        return _gpu_ids(job) or "-"
+    reason = str(why) if why else job.reason
+    return f"({reason})" if reason else "-"
 
 
 def _gpu_ids(job: Job) -> str:
     return ",".join(map(str, job.gpu_ids))
 
 
-def _reason(job: Job, why: Why | None) -> str:
-    return str(why) if why else job.reason
+def _command(job: Job) -> str:
+    return shlex.join((*filter(None, [job.spec.script_path]), *job.spec.command)) or "-"
 
 
-def _nodes_or_reason(job: Job, why: Why | None) -> str:
-    if job.state is JobState.RUNNING or (job.gpu_ids and job.state is JobState.FINISHED):
-        return _gpu_ids(job) or "-"
-    reason = _reason(job, why)
-    return f"({reason})" if reason else "-"
+def _exit(job: Job) -> str:
+    if job.signal:
+        return f"signal {job.signal}"
+    return "-" if job.exit_code is None else str(job.exit_code)
+
+
+def _when(seconds: float | None) -> str:
+    return "-" if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
 
 
 COLUMNS: dict[str, Callable[[Job, Why | None, float], str]] = {
-    "JOBID": lambda job, why, now: shown_id(job),
-    "NAME": lambda job, why, now: job.name,
-    "ST": lambda job, why, now: short_state(job),
+    "JOBID": _id,
+    "NAME": _name,
+    "ST": _short_state,
     "STATE": lambda job, why, now: job.state.value,
-    "TIME": lambda job, why, now: _time(job, now),
+    "TIME": _time,
     "TIMELIMIT": lambda job, why, now: clock(job.spec.time_limit_s) if job.spec.time_limit_s else "UNLIMITED",
-    "NODES": lambda job, why, now: str(job.spec.gpus),
-    "NODELIST(REASON)": lambda job, why, now: _nodes_or_reason(job, why),
-    "NODELIST": lambda job, why, now: _gpu_ids(job) or "-",
-    "REASON": lambda job, why, now: _reason(job, why) or "-",
+    "NODES": _gpus,
+    "NODELIST(REASON)": _nodes_or_reason,
+    "REASON": lambda job, why, now: (str(why) if why else job.reason) or "-",
+    "GPUS": _gpus,
+    "GPUIDS": lambda job, why, now: _gpu_ids(job) or "-",
+    "CPUS": lambda job, why, now: str(job.spec.shape.cpus),
+    "MEMORY": lambda job, why, now: gib(job.spec.memory_mib) if job.spec.memory_mib else "-",
     "USER": lambda job, why, now: job.user,
     "PROJECT": lambda job, why, now: job.spec.project or "-",
-    "MEMORY": lambda job, why, now: gib(job.spec.memory_mib) if job.spec.memory_mib else "-",
     "PRIORITY": lambda job, why, now: str(job.spec.priority),
-    "EXIT": lambda job, why, now: "-" if job.exit_code is None else str(job.exit_code),
+    "SUBMIT": lambda job, why, now: _when(job.submitted_at),
+    "START": lambda job, why, now: _when(job.started_at),
+    "END": lambda job, why, now: _when(job.finished_at),
+    "EXIT": lambda job, why, now: _exit(job),
+    "ATTEMPT": lambda job, why, now: str(job.attempt),
+    "TARGET": lambda job, why, now: job.target,
+    "COMMAND": lambda job, why, now: _command(job),
+    "WORKDIR": lambda job, why, now: job.spec.cwd,
 }
+# Other names people know these columns by.
+ALIASES = {
+    "NODELIST": "NODELIST(REASON)", "ID": "JOBID", "STATUS": "STATE", "TIME_LIMIT": "TIMELIMIT",
+    "GPU_IDS": "GPUIDS", "MIN_MEMORY": "MEMORY", "PRIO": "PRIORITY", "SUBMIT_TIME": "SUBMIT",
+    "START_TIME": "START", "END_TIME": "END", "EXIT_CODE": "EXIT", "WORK_DIR": "WORKDIR", "CWD": "WORKDIR",
+}  # fmt: skip
+# Columns that may be cut where a line does not fit the terminal.
+LONG = frozenset({"NAME", "NODELIST(REASON)", "REASON", "COMMAND", "WORKDIR", "USER", "PROJECT"})
+STYLES = {
+    "R": "1;32", "CG": "33", "CD": "2", "PD": "3", "H": "1", "F": "1;31", "TO": "4;31", "CA": "9",
+}  # fmt: skip
+STYLES |= {state.value: STYLES[short] for state, short in SHORT.items()}
 
 
 def columns_of(text: str) -> tuple[str, ...]:
     """The columns that `-f TEXT` names."""
-    names = tuple(name.strip().upper() for name in text.split(",")) if text else DEFAULT
+    if not text:
+        return DEFAULT
+    names = [name.strip().upper() for name in text.split(",")]
     for name in names:
-        if name not in COLUMNS:
-            raise UsageError(f"unknown column {name!r}", hint="columns: " + ", ".join(COLUMNS))
-    return names
+        if name not in COLUMNS and name not in ALIASES:
+            raise unknown("column", name, COLUMNS)
+    return tuple(ALIASES.get(name, name) for name in names)
 
 
-def queue_table(entries: Iterable[Entry], names: Sequence[str], now: float) -> str:
+def row_maker(names: Sequence[str], now: float) -> Callable[[Entry], list[str]]:
+    """What makes the cells of an entry."""
     cells = [COLUMNS[name] for name in names]
-    return table(names, [[cell(job, why, now) for cell in cells] for job, why in entries])
+
+    def row(entry: Entry) -> list[str]:
+        job, why = entry
+        return [cell(job, why, now) for cell in cells]
+
+    return row
+
+
+def queue_sheet(names: Sequence[str], *, is_coloured: bool, widths: list[int] | None = None) -> Sheet:
+    styles = {index: STYLES for index, name in enumerate(names) if name in ("ST", "STATE")}
+    return Sheet(names, styles if is_coloured else None, widths)
+
+
+def cuttable(names: Sequence[str]) -> list[int]:
+    return [index for index, name in enumerate(names) if name in LONG]
+
+
+# ---------------------------------------------------------------- order
+
+_RANK = {state: rank for rank, state in enumerate(ORDER)}
+# What a job is ranked by; ties go by id.
+SORTS: dict[str, Callable[[Job, float], Any]] = {
+    "id": lambda job, now: 0,
+    "state": lambda job, now: _RANK[job.state],
+    "time": lambda job, now: -(run_time(job, now) or 0.0),
+    "name": lambda job, now: job.name,
+    "gpus": lambda job, now: -job.spec.gpus,
+    "priority": lambda job, now: -job.spec.priority,
+}
+
+
+def sort_key(name: str, now: float) -> Callable[[Entry], Any]:
+    rank = SORTS[name]
+    return lambda entry: (rank(entry[0], now), entry[0].key)

@@ -1,16 +1,124 @@
-"""Plain tables: columns padded to their widest cell, two spaces between."""
+"""Tables for terminals: columns padded to their widest cell, two spaces between.
+
+Whatever a cell holds, it stays on its line and cannot move the cursor: what is not printable is
+written as an escape.
+"""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+# What a column that may be cut keeps at least.
+NARROW = 12
+
+
+class Sheet:
+    """A table that is filled row by row and then read line by line, so a long one can be made in slices.
+
+    `styles`: for some columns, the terminal's code (SGR) for each text of a cell.
+    `widths`: of another sheet, to align with it.
+    """
+
+    def __init__(
+        self,
+        header: Sequence[str],
+        styles: Mapping[int, Mapping[str, str]] | None = None,
+        widths: list[int] | None = None,
+    ) -> None:
+        self._header = "\t".join(header)
+        self._styles = styles or {}
+        self._rows: deque[str] = deque()
+        self.widths = [0] * len(header) if widths is None else widths
+        self._lengths: set[tuple[int, ...]] = set()
+        self._widen(tuple(map(width, header)))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, cells: Sequence[str]) -> None:
+        if not "".join(cells).isprintable():
+            cells = [clean(cell) for cell in cells]
+        # One text per row: a hundred thousand lists would keep the garbage collector busy.
+        row = "\t".join(cells)
+        self._rows.append(row)
+        lengths = tuple(map(len if row.isascii() else width, cells))
+        if lengths not in self._lengths:  # most rows are like others
+            self._widen(lengths)
+
+    def _widen(self, lengths: tuple[int, ...]) -> None:
+        if len(lengths) != len(self.widths):
+            raise ValueError(f"{len(lengths)} cells for {len(self.widths)} columns")
+        self._lengths.add(lengths)
+        self.widths[:] = map(max, self.widths, lengths)
+
+    def lines(self, columns: int = 0, cuttable: Sequence[int] = ()) -> Iterator[str]:
+        """The lines without trailing spaces, header first; rows are forgotten as they are read.
+
+        If they are longer than `columns`, cells of the `cuttable` columns are cut.
+        """
+        widths = fit(self.widths, columns, cuttable) if columns else self.widths
+        is_plain = widths == self.widths and not self._styles
+        pattern = "  ".join(f"%-{n}s" for n in widths)
+        yield self._line(self._header.split("\t"), widths, {})
+        while self._rows:
+            row = self._rows.popleft()
+            if is_plain and row.isascii():
+                yield (pattern % tuple(row.split("\t"))).rstrip() + "\n"
+            else:
+                yield self._line(row.split("\t"), widths, self._styles)
+
+    @staticmethod
+    def _line(cells: list[str], widths: Sequence[int], styles: Mapping[int, Mapping[str, str]]) -> str:
+        shown = []
+        for index, (cell, columns) in enumerate(zip(cells, widths, strict=True)):
+            text = cut(cell, columns)
+            code = styles[index].get(cell) if index in styles else None
+            padding = " " * (columns - width(text))
+            shown.append((f"\x1b[{code}m{text}\x1b[0m" if code else text) + padding)
+        return "  ".join(shown).rstrip() + "\n"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Header and rows as aligned lines, without trailing spaces."""
-    lines = [header, *rows]
-    widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
-    return "".join("  ".join(map(_pad, line, widths)).rstrip() + "\n" for line in lines)
+    """Header and rows as aligned lines."""
+    sheet = Sheet(header)
+    for row in rows:
+        sheet.add(row)
+    return "".join(sheet.lines())
+
+
+def fit(widths: Sequence[int], columns: int, cuttable: Sequence[int]) -> list[int]:
+    """Widths for a terminal of `columns`: the widest column that may be cut gives way first."""
+    kept = list(widths)
+    over = sum(kept) + 2 * (len(kept) - 1) - columns
+    while over > 0:
+        widest = max(cuttable, key=lambda index: kept[index], default=None)
+        if widest is None or kept[widest] <= NARROW:
+            break
+        kept[widest] -= 1
+        over -= 1
+    return kept
+
+
+def cut(text: str, columns: int) -> str:
+    """`text`, or as much of its beginning as fits before an ellipsis."""
+    if width(text) <= columns:
+        return text
+    kept, taken = "", 0
+    for char in text:
+        taken += width(char)
+        if taken > columns - 1:
+            break
+        kept += char
+    return kept + "…"
+
+
+def clean(text: str) -> str:
+    """`text` with everything that is not printable written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def width(text: str) -> int:
@@ -21,7 +129,3 @@ def width(text: str) -> int:
         2 if unicodedata.east_asian_width(c) in "WF" else unicodedata.category(c) not in ("Mn", "Me")
         for c in text
     )
-
-
-def _pad(text: str, columns: int) -> str:
-    return text + " " * (columns - width(text))

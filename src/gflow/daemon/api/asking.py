@@ -5,14 +5,15 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from gflow.core.engine import resolve
-from gflow.core.ids import JobKey, label
+from gflow.core.ids import JobKey, job_key, label, number_of, parse_label, task_of
 from gflow.core.model import SHORT, Job, JobState
 from gflow.daemon.context import Context
-from gflow.errors import NotFound, UsageError
+from gflow.errors import NotFound, UsageError, unknown
 
 _STATE_NAMES = {state.value.lower(): state for state in JobState} | {
     short.lower(): state for state, short in SHORT.items()
 }
+_STATE_NAMES |= {"pending": JobState.QUEUED, "held": JobState.HOLD, "completed": JobState.FINISHED}
 
 
 def context_of(request: Request) -> Context:
@@ -45,23 +46,52 @@ def one(context: Context, request: Request) -> Job:
     return known(context, key)
 
 
-def states_of(text: str) -> set[JobState]:
-    """States by long or short name."""
+def states_of(text: str) -> frozenset[JobState]:
+    """States by long or short name, or by Slurm's."""
     states = set()
-    for name in filter(None, (part.strip() for part in text.split(","))):
+    for name in parts(text):
         state = _STATE_NAMES.get(name.lower())
         if state is None:
-            raise UsageError(
-                f"unknown state {name!r}", hint="states: " + ", ".join(s.value for s in JobState)
-            )
+            raise unknown("state", name, [s.value for s in JobState])
         states.add(state)
-    return states
+    return frozenset(states)
 
 
-def limit_of(text: str, usual: int) -> int:
-    """How many jobs at most; 0: all."""
-    if not text:
-        return usual
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise UsageError(f"a limit is a whole number, not {text!r}")
+def spans_of(context: Context, request: Request, text: str) -> tuple[tuple[int, int], ...]:
+    """Ranges of keys: `17`, `42_3`, `@`, `5-9`. An array means its tasks too.
+
+    A single job must be there; of a range, what is there is meant.
+    """
+    spans = []
+    for part in parts(text):
+        first, dash, last = part.partition("-")
+        if not dash:
+            spans.append(_span(context, *keys_of(context, request, [part])))
+            continue
+        low, high = parse_label(first), parse_label(last)
+        if low is None or high is None or task_of(low) is not None or task_of(high) is not None or low > high:
+            raise UsageError(f"{part[:60]!a} is not a range of jobs", hint="write 5-9")
+        spans.append((low, job_key(number_of(high) + 1) - 1))
+    return tuple(spans)
+
+
+def _span(context: Context, key: JobKey) -> tuple[int, int]:
+    known(context, key)
+    if task_of(key) is None:
+        return key, job_key(number_of(key) + 1) - 1
+    # A task that has not started is part of its array's line.
+    shown = key if context.has_record(key) else job_key(number_of(key))
+    return shown, shown
+
+
+def parts(text: str) -> list[str]:
+    """The members of a list with commas."""
+    return [part for part in (part.strip() for part in text.split(",")) if part]
+
+
+def number(name: str, text: str, low: int) -> int:
+    """A whole number, not too large for anything."""
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 9 or int(text) < low:
+        raise UsageError(f"--{name} takes a whole number{' from 0 on' if not low else ''}, not {text[:60]!a}")
     return int(text)

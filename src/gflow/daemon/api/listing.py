@@ -1,47 +1,93 @@
-"""The queue as people ask for it: filtered, as a table or as JSON."""
+"""The queue as people ask for it: which jobs, in which order, in which form."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 
-from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from gflow.core.model import Job
-from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import context_of, keys_of, known, limit_of, states_of
-from gflow.daemon.context import Context
-from gflow.text.queue import columns_of, queue_table
-from gflow.wire.views import jobs_view
+from gflow.core.filter import Filter
+from gflow.core.model import FINAL
+from gflow.daemon.api.answers import wants_text
+from gflow.daemon.api.asking import context_of, number, parts, spans_of, states_of
+from gflow.daemon.api.rendering import FORMS, Look
+from gflow.daemon.finding import Asked, find
+from gflow.errors import unknown
+from gflow.options.since import parse_since
+from gflow.text.queue import SORTS, columns_of
 
-# Finished jobs shown unless somebody asks for more: there may be a million.
-NEWEST = 1000
+# An answer longer than this is sent while it is made.
+LARGE = 1 << 18
 
 
 async def listing(request: Request) -> Response:
-    """The queue: active jobs, or all of them, filtered."""
-    context = context_of(request)
+    """Jobs: the active ones, or all of them, filtered."""
     query = request.query_params
-    names = columns_of(query.get("format", ""))
-    if query.get("jobs"):
-        keys = keys_of(context, request, query["jobs"].split(","))
-        found, note = [known(context, key) for key in keys], ""
-    else:
-        found, note = _filtered(context, query)
-    entries = context.entries(found)
-    return answer(
-        request, lambda: jobs_view(entries), lambda: queue_table(entries, names, time.time()) + note
+    form = query.get("form") or ("table" if wants_text(request) else "json")
+    if form not in FORMS:
+        raise unknown("form of output", form, FORMS)
+    look = Look(
+        columns=columns_of(query.get("format", "")),
+        has_columns=bool(query.get("format")),
+        now=time.time(),
+        is_coloured="color" in query,
+        width=number("width", query.get("width") or "0", 0),
+    )
+    found = await find(context_of(request), _asked(request), look.now)
+    media = "application/json" if form == "json" else "text/plain; charset=utf-8"
+    return await _sent(FORMS[form](found, look), media)
+
+
+def _asked(request: Request) -> Asked:
+    query = request.query_params
+    states = states_of(query.get("states", ""))
+    users = [name for name in parts(query.get("users", "")) if name not in ("all", "*")]
+    is_past = any(query.get(name) for name in ("all", "completed", "jobs", "since"))
+    if states:
+        is_past = bool(states & FINAL)
+    sort, is_reversed = _sort(query.get("sort") or "id")
+    wanted = Filter(
+        states=FINAL if query.get("completed") and not states else states,
+        users=frozenset(users),
+        names=frozenset(parts(query.get("names", ""))),
+        projects=frozenset(parts(query.get("projects", ""))),
+        spans=spans_of(context_of(request), request, query.get("jobs", "")),
+        since=parse_since(query["since"]) if query.get("since") else 0.0,
+    )
+    limit = query.get("limit", "")
+    return Asked(
+        wanted=wanted,
+        is_past=is_past,
+        sort=sort,
+        is_reversed=is_reversed,
+        limit=number("limit", limit, -(10**9)) if limit else 0 if query.get("offset") else None,
+        offset=number("offset", query.get("offset") or "0", 0),
     )
 
 
-def _filtered(context: Context, query: QueryParams) -> tuple[list[Job], str]:
-    """Active jobs, or the newest of all; and a line that says so if some are not shown."""
-    states = states_of(query.get("states", ""))
-    users = [name for name in query.get("users", "").split(",") if name]
-    active = not query.get("all") and not states - context.active_states
-    limit = limit_of(query.get("limit", ""), 0 if active else NEWEST)
-    jobs = list(context.store.jobs(active=active, states=states, users=users, limit=limit))
-    note = f"(the newest {limit}; --limit 0 shows all)\n" if limit and len(jobs) == limit else ""
-    # An array whose tasks have all started is shown by its tasks.
-    return [job for job in jobs if job.progress is None or job.progress.pending], note
+def _sort(text: str) -> tuple[str, bool]:
+    """`time`, or `-time` for the other way round."""
+    name = text.removeprefix("-").lower()
+    if name not in SORTS:
+        raise unknown("order", name, SORTS)
+    return name, text.startswith("-")
+
+
+async def _sent(pieces: AsyncIterator[str], media: str) -> Response:
+    """An answer in one piece, or one that is sent as it is made."""
+    first, size = [], 0
+    async for piece in pieces:
+        first.append(piece)
+        size += len(piece)
+        if size > LARGE:
+            return StreamingResponse(_all(first, pieces), media_type=media)
+    return Response("".join(first), media_type=media)
+
+
+async def _all(first: list[str], rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    for piece in first:
+        yield piece
+    async for piece in rest:
+        yield piece

@@ -1,0 +1,34 @@
+"""Long work of the loop's own thread in short pieces, so that nobody waits for the end of it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# How much is done between two looks at what else there is: about a millisecond.
+SLICE = 100
+RUN = 1000
+
+
+async def in_slices(items: Iterable[T]) -> AsyncIterator[list[T]]:
+    """All items, a few at a time; others have their turn in between."""
+    iterator = iter(items)
+    while piece := list(islice(iterator, SLICE)):
+        yield piece
+        if len(piece) == SLICE:
+            await asyncio.sleep(0)
+
+
+async def in_order(items: Iterable[T], key: Callable[[T], Any], *, reverse: bool = False) -> Iterator[T]:
+    """The items sorted: short runs now, which are merged while they are read."""
+    iterator = iter(items)
+    runs = []
+    while run := list(islice(iterator, RUN)):
+        runs.append(sorted(run, key=key, reverse=reverse))
+        await asyncio.sleep(0)
+    return heapq.merge(*runs, key=key, reverse=reverse)

@@ -1,0 +1,99 @@
+"""Reading beside the writer: a connection of its own, which sees the database as it was at one moment.
+
+Its methods may run in another thread: SQLite works without the interpreter's lock, so a scan
+of a million rows costs the daemon's loop nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gflow.core.filter import Filter
+from gflow.core.ids import TASK_BITS
+from gflow.core.model import Job, Spec
+from gflow.errors import StoreError
+from gflow.store import files
+from gflow.store.rows import SELECT, job_of
+
+_MASK = (1 << TASK_BITS) - 1
+LABEL = f"(key >> {TASK_BITS}) || iif(key & {_MASK}, '_' || ((key & {_MASK}) - 1), '')"
+NAME = f"coalesce(json_extract(spec, '$.name'), 'job-' || {LABEL})"
+PROJECT = "coalesce(json_extract(spec, '$.project'), '')"
+SHOWN = "(progress IS NULL OR json_extract(progress, '$.pending') != '')"
+
+
+class Reader:
+    """The database as it was when this was made."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._db = files.connect(files.real(path), "mode=ro", check_same_thread=False)
+            self._db.execute("BEGIN")
+            self._db.execute("SELECT 1 FROM meta").fetchone()  # only the first read fixes the moment
+        except sqlite3.Error as error:
+            raise _unreadable(error) from error
+        self._specs: dict[str, Spec] = {}
+
+    def close(self) -> None:
+        self._db.close()
+
+    def count(self, wanted: Filter) -> int:
+        where, values = condition(wanted)
+        return int(self.rows(f"SELECT count(*) FROM jobs WHERE {where}", values)[0][0])
+
+    def page(self, wanted: Filter, limit: int, offset: int, *, newest: bool) -> list[Any]:
+        """Rows of jobs by key: `limit` of them (-1: all) from either end, oldest first."""
+        where, values = condition(wanted)
+        order = "DESC" if newest else "ASC"
+        rows = self.rows(
+            f"{SELECT} WHERE {where} ORDER BY key {order} LIMIT ? OFFSET ?", [*values, limit, offset]
+        )
+        return rows[::-1] if newest else rows
+
+    def recent(self, wanted: Filter, final: int) -> list[Any]:
+        """Rows of all active jobs and of the `final` newest ones that are over, by key."""
+        where, values = condition(wanted)
+        newest = (
+            f"SELECT min(key) FROM (SELECT key FROM jobs WHERE finished_at IS NOT NULL AND {where}"
+            f" ORDER BY key DESC LIMIT {int(final)})"
+        )
+        sql = f"{SELECT} WHERE {where} AND (finished_at IS NULL OR key >= ({newest})) ORDER BY key"
+        return self.rows(sql, [*values, *values])
+
+    def job(self, row: Any) -> Job:
+        """The job of a row. Cheap to make, so it is made where it is needed."""
+        return job_of(row, self._specs)
+
+    def rows(self, sql: str, values: Sequence[Any] | dict[str, Any] = ()) -> list[Any]:
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise _unreadable(error) from error
+
+
+def condition(wanted: Filter) -> tuple[str, list[Any]]:
+    """The filter as a WHERE clause."""
+    parts, values = [SHOWN], list[Any]()
+    for column, among in (
+        ("state", {state.value for state in wanted.states}),
+        ("user", wanted.users),
+        (NAME, wanted.names),
+        (PROJECT, wanted.projects),
+    ):
+        if among:
+            parts.append(f"{column} IN ({', '.join('?' * len(among))})")
+            values += sorted(among)
+    if wanted.spans:
+        parts.append("(" + " OR ".join(["key BETWEEN ? AND ?"] * len(wanted.spans)) + ")")
+        values += [end for span in wanted.spans for end in span]
+    if wanted.since:
+        parts.append("(finished_at IS NULL OR finished_at >= ?)")
+        values.append(wanted.since)
+    return " AND ".join(parts), values
+
+
+def _unreadable(error: sqlite3.Error) -> StoreError:
+    return StoreError(f"the database cannot be read: {error}")

@@ -1,0 +1,347 @@
+"""gqueue as people use it: on a terminal, in pipes, and with typing errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+
+import pytest
+
+from tests.harness import BIN, Box, wait_until
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory):
+    """Jobs in all kinds of states on four simulated GPUs."""
+    box = Box(tmp_path_factory.mktemp("filled")).up("--simulate-gpus", "4x80G", "--cpus", "4")
+    box.submit("--name", "prepare", "--project", "vision", "true")
+    box.submit("--name", "broken", "false")
+    for number in (1, 2):
+        box.finished(number)
+    box.submit("--gpus", "3", "--name", "train", "--time", "2:00:00", "--memory", "1G", "sleep", "600")
+    box.submit("--gpus", "2", "--name", "wide", "--priority", "50", "sleep", "600")
+    box.submit("--depends-on", "3", "--name", "evaluate", "true")
+    box.submit("--depends-on", "4,5", "--name", "report", "--project", "vision", "true")
+    box.submit("--hold", "--name", "later", "true")
+    box.submit("--array", "1-60%4", "--gpus", "2", "--name", "sweep", "true")
+    box.submit("--name", "gone", "--hold", "true")
+    box.ok("gcancel", "9")
+    wait_until(lambda: box.job(3)["state"] == "Running")
+    yield box
+    box.clean_up()
+
+
+NAMES = ("-f", "JOBID,NAME,ST,NODES,NODELIST(REASON)")
+TABLE = """\
+JOBID       NAME      ST  NODES  NODELIST(REASON)
+3           train     R   3      0,1,2
+4           wide      PD  2      (Resources: Need 2 GPUs, only 1 available)
+5           evaluate  PD  0      (Dependency)
+6           report    PD  0      (Dependency)
+7           later     H   0      (JobHeldUser)
+8_[1-60%4]  sweep     PD  2      (Resources: Need 2 GPUs, only 1 available)
+"""
+ALL = """\
+JOBID       NAME      ST  NODES  NODELIST(REASON)
+1           prepare   CD  0      -
+2           broken    F   0      (ExitCode:1)
+3           train     R   3      0,1,2
+4           wide      PD  2      (Resources: Need 2 GPUs, only 1 available)
+5           evaluate  PD  0      (Dependency)
+6           report    PD  0      (Dependency)
+7           later     H   0      (JobHeldUser)
+8_[1-60%4]  sweep     PD  2      (Resources: Need 2 GPUs, only 1 available)
+9           gone      CA  0      (CancelledByUser)
+"""
+TREE = """\
+JOBID       NAME      ST
+1           prepare   CD
+2           broken    F
+3           train     R
+╰─ 5        evaluate  PD
+   ╰─ 6     report    PD
+4           wide      PD
+╰─ → 6
+7           later     H
+8_[1-60%4]  sweep     PD
+9           gone      CA
+"""
+GROUPS = """\
+Running (1)
+────────────────────────────────────────────────────────────
+JOBID       NAME      ST
+3           train     R
+
+Queued (4)
+────────────────────────────────────────────────────────────
+JOBID       NAME      ST
+4           wide      PD
+5           evaluate  PD
+6           report    PD
+8_[1-60%4]  sweep     PD
+
+Hold (1)
+────────────────────────────────────────────────────────────
+JOBID       NAME      ST
+7           later     H
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (NAMES, TABLE),
+        (("-a", *NAMES), ALL),
+        (("-t", "-a", "-f", "JOBID,NAME,ST"), TREE),
+        (("-g", "-f", "JOBID,NAME,ST"), GROUPS),
+    ],
+)
+def test_golden(filled: Box, words, text) -> None:
+    assert filled.ok("gqueue", *words) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        ("", "3 4 5 6 7 8"),
+        ("-a", "1 2 3 4 5 6 7 8 9"),
+        ("-c", "1 2 9"),
+        ("-s Running,h", "3 7"),
+        ("-s FAILED,ca", "2 9"),
+        ("-s pending", "4 5 6 8"),
+        ("-s completed", "1"),
+        ("-j 3", "3"),
+        ("-j 2-4,7", "2 3 4 7"),
+        ("--job 1-4000000", "1 2 3 4 5 6 7 8 9"),
+        ("-j 100-200", ""),
+        ("-j @,@~1", "8 9"),
+        ("-j 8_3", "8"),
+        ("2 4-5", "2 4 5"),
+        ("-j 1-9 -s R", "3"),
+        ("-N wide,broken -a", "2 4"),
+        ("-N wide,broken", "4"),
+        ("-P vision", "6"),
+        ("-P vision -a", "1 6"),
+        ("-u nobody", ""),
+        ("-u all", "3 4 5 6 7 8"),
+        ("-u * -c", "1 2 9"),
+        ("-n 2", "3 4"),
+        ("-n -2", "7 8"),
+        ("-n 0 -a", "1 2 3 4 5 6 7 8 9"),
+        ("-n 2 --offset 1 -a", "2 3"),
+        ("--offset 7 -a", "8 9"),
+        ("-a -n -1", "9"),
+        ("-r name", "5 7 6 8 3 4"),
+        ("-r priority", "4 3 5 6 7 8"),
+        ("-r -priority -n 1", "8"),
+        ("-r gpus", "3 4 8 5 6 7"),
+        ("-r state -a", "3 4 5 6 8 7 1 2 9"),
+        ("-r time -n 1", "3"),
+        ("-r -id", "8 7 6 5 4 3"),
+        ("-c --since 1h", "1 2 9"),
+        ("--since today -s cd", "1"),
+        ("-c --since 2099-01-01", ""),
+        ("-T -n 1", "3"),
+    ],
+)
+def test_which_jobs(filled: Box, words, ids) -> None:
+    text = filled.ok("gqueue", *words.split(), "-f", "JOBID")
+    assert [line.partition("_")[0] for line in text.splitlines()[1:]] == ids.split()
+    data = json.loads(filled.ok("gqueue", *words.split(), "--json"))
+    assert [str(job["array_id"] or job["id"]) for job in data["jobs"]] == ids.split()
+    assert data["total"] >= len(data["jobs"])
+
+
+def test_the_total_counts_what_a_limit_leaves_out(filled: Box) -> None:
+    assert filled.api("GET", "/jobs?limit=2")[1]["total"] == 6
+    assert filled.api("GET", "/jobs?all=1&limit=2&offset=3")[1]["total"] == 9
+
+
+BAD = [
+    ("-s Sleeping", 2, "unknown state 'Sleeping'", "there are: Queued"),
+    ("-s Runing", 2, "unknown state 'Runing'", "did you mean Running?"),
+    ("-f JOBID,COLOUR", 2, "unknown column 'COLOUR'", "there are: JOBID"),
+    ("-f JOBID,NMAE", 2, "unknown column 'NMAE'", "did you mean NAME?"),
+    ("-r nmae", 2, "unknown order 'nmae'", "did you mean name?"),
+    ("-r ''", 0, "", ""),
+    ("-o xml", 2, "unknown form of output 'xml'", "there are: table, json, csv, yaml"),
+    ("-o jsn", 2, "unknown form of output 'jsn'", "did you mean json?"),
+    ("-n many", 2, "--limit takes a whole number, not 'many'", ""),
+    ("-n 99999999999", 2, "--limit takes a whole number", ""),
+    ("--offset -1", 2, "--offset must be at least 0, not -1", ""),
+    ("--since soon", 2, "--since does not understand 'soon'", "write 1h"),
+    ("--interval 0 -w", 2, "--interval must be longer than zero", ""),
+    ("-j 99", 1, "there is no job 99", ""),
+    ("-j 8_99", 1, "there is no job 8_99", ""),
+    ("-j 99999999999999999", 1, "is not a job id", ""),
+    ("-j 9-1", 2, "'9-1' is not a range of jobs", "write 5-9"),
+    ("-j 1-", 2, "'1-' is not a range of jobs", ""),
+    ("-j 8_1-8_3", 2, "is not a range of jobs", ""),
+    ("-g -t", 2, "--group or --tree, not both", ""),
+    ("-t -o csv", 2, "--group and --tree are tables, and no csv", ""),
+    ("--colour", 2, "unknown option '--colour'", ""),
+    ("--statess R", 2, "unknown option '--statess'", "did you mean --states?"),
+    ("-f", 2, "--format needs a value", ""),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "says", "hint"), BAD)
+def test_bad_input(filled: Box, line, code, says, hint) -> None:
+    words = [word.strip("'") for word in line.split()]
+    done = filled.run("gqueue", *words)
+    assert done.returncode == code, done.stderr
+    if code:
+        assert done.stdout == ""
+        assert done.stderr.startswith("gqueue: ")
+        assert says in done.stderr and hint in done.stderr
+        assert len(done.stderr.splitlines()) <= 2
+        if "-o" not in words and "-t" not in words:
+            refused = filled.run("gqueue", "-o", "json", *words)
+            assert json.loads(refused.stdout)["error"]["message"] in done.stderr
+            assert refused.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("limit=x", 400),
+        ("offset=-1", 400),
+        ("width=-3", 400),
+        ("form=xml", 400),
+        ("sort=", 200),
+        ("since=x", 400),
+        ("states=,,", 200),
+        ("jobs=1-4000000000000", 400),
+        ("jobs=%00", 404),
+        ("limit=" + "9" * 400, 400),
+    ],
+)
+def test_bad_queries(filled: Box, query, status) -> None:
+    assert filled.api("GET", f"/jobs?{query}")[0] == status
+
+
+def test_other_programs_can_read_it(filled: Box) -> None:
+    rows = list(csv.DictReader(io.StringIO(filled.ok("gqueue", "-a", "-o", "csv"))))
+    assert [row["id"] for row in rows] == [*"1234567", "8", "9"]
+    assert rows[2] | {"submitted_at": "", "started_at": "", "time": ""} == {
+        "id": "3", "name": "train", "state": "Running", "time": "", "gpus": "3", "user": rows[0]["user"],
+        "submitted_at": "", "reason": "", "project": "", "gpu_ids": "0 1 2", "started_at": "",
+        "finished_at": "", "exit_code": "", "attempt": "1", "priority": "10",
+    }  # fmt: skip
+    assert filled.ok("gqueue", "-o", "csv", "-f", "jobid,st", "-n", "1") == "JOBID,ST\n3,R\n"
+    text = filled.ok("gqueue", "-o", "yaml", "-n", "2")
+    assert text.startswith("jobs:\n- id: 3\n  array_id: null\n")
+    assert "\n- id: 4\n" in text and text.endswith("total: 6\n")
+    data = json.loads(filled.ok("gqueue", "-o", "json", "-n", "1"))
+    assert data["jobs"][0]["name"] == "train"
+
+
+def test_nothing_found_is_still_valid(filled: Box) -> None:
+    empty = ("gqueue", "-u", "nobody")
+    assert json.loads(filled.ok(*empty, "-o", "json")) == {"jobs": [], "total": 0}
+    assert filled.ok(*empty, "-o", "csv").startswith("id,name,state,time,gpus,user,submitted_at,reason")
+    assert len(filled.ok(*empty, "-o", "csv").splitlines()) == 1
+    assert filled.ok(*empty, "-o", "yaml") == "jobs: []\ntotal: 0\n"
+    assert filled.ok(*empty, "-f", "JOBID,ST") == filled.ok(*empty, "-t", "-f", "JOBID,ST") == "JOBID  ST\n"
+    assert filled.ok(*empty, "-g") == ""
+
+
+# ---------------------------------------------------------------- on a terminal
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, box: Box, *words: str, columns: int = 80, lines: int = 24, **env: str) -> None:
+        self.fd, other = pty.openpty()
+        import fcntl
+        import struct
+        import termios
+
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [str(BIN / words[0]), *words[1:]],
+            env=box.env | {"TERM": "xterm"} | env,
+            stdin=other, stdout=other, stderr=other, start_new_session=True,
+        )  # fmt: skip
+        os.close(other)
+        os.set_blocking(self.fd, False)
+        self.text = ""
+
+    def read(self) -> str:
+        try:
+            while data := os.read(self.fd, 65536):
+                self.text += data.decode()
+        except OSError:  # nothing now, or nobody any more
+            pass
+        return self.text
+
+    def all(self) -> str:
+        wait_until(lambda: (self.read(), self.process.poll() is not None)[1])
+        return self.read()
+
+
+def test_on_a_terminal_states_have_colours_and_lines_fit(filled: Box) -> None:
+    text = Terminal(filled, "gqueue", "-a", columns=60).all()
+    assert "\x1b[1;32mR\x1b[0m" in text and "\x1b[1;31mF\x1b[0m" in text
+    plain = Terminal(filled, "gqueue", "-a", columns=60, NO_COLOR="1").all()
+    assert "\x1b" not in plain
+    assert max(map(len, plain.split("\r\n"))) <= 60
+    assert "…" in plain
+    wide = Terminal(filled, "gqueue", "-a", columns=200, NO_COLOR="1").all()
+    assert wide.replace("\r\n", "\n") == filled.ok("gqueue", "-a")
+    assert "\x1b" not in Terminal(filled, "gqueue", TERM="dumb").all()
+
+
+def test_watching_redraws_and_survives_a_restart_of_the_daemon(box: Box) -> None:
+    box.up("--simulate-gpus", "4x80G")
+    box.submit("--hold", "--name", "first", "true")
+    terminal = Terminal(box, "gqueue", "--watch", "--interval", "1", lines=10)
+    wait_until(lambda: "first" in terminal.read())
+    assert "Every 1 s: gqueue --watch" in terminal.text
+    box.down()
+    wait_until(lambda: "the daemon is away" in terminal.read())
+    box.up()
+    box.submit("--hold", "--name", "second", "true")
+    wait_until(lambda: "second" in terminal.read())
+    for _ in range(10):
+        box.submit("--hold", "true")
+    wait_until(lambda: "more lines)" in terminal.read())
+    assert terminal.text.count("\x1b[2J") == 1  # cleared once; after that only written over
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.all()
+    assert terminal.process.returncode == 0
+    assert terminal.text.endswith("\x1b[?25h")
+
+
+def test_watching_into_a_pipe_prints_one_frame_after_the_other(filled: Box) -> None:
+    words = [str(BIN / "gqueue"), "-w", "--interval", "1", "-n", "1", "-f", "JOBID,ST"]
+    with subprocess.Popen(words, env=filled.env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        read = "".join(process.stdout.readline() for _ in range(6))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    assert read == "JOBID  ST\n3      R\n\n" * 2
+
+
+def test_watching_without_a_daemon_is_the_usual_error(box: Box) -> None:
+    assert box.run("gqueue", "-w").returncode == 3
+
+
+# ---------------------------------------------------------------- many jobs
+
+
+def test_a_long_answer_comes_whole(daemon: Box) -> None:
+    jobs = [daemon.job_request(["true", "x" * 50], hold=True)] * 4000
+    assert daemon.api("POST", "/jobs", {"token": "a" * 16, "jobs": jobs})[0] == 201
+    assert len(daemon.ok("gqueue").splitlines()) == 4001
+    text = daemon.ok("gqueue", "-f", "JOBID,NAME,ST,TIME,NODES,NODELIST(REASON),COMMAND,WORKDIR")
+    assert len(text) > 300_000 and len(text.splitlines()) == 4001
+    data = json.loads(daemon.ok("gqueue", "-r", "-id", "--json"))
+    assert [job["id"] for job in data["jobs"]] == [*range(4000, 0, -1)]
+    assert daemon.ok("gqueue", "-n", "-1", "-f", "JOBID") == "JOBID\n4000\n"

@@ -1,0 +1,98 @@
+"""The SQL of a listing means what `Filter.matches` means."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gflow.core.filter import Filter
+from gflow.core.ids import job_key
+from gflow.core.model import FINAL, JobState, Progress
+from gflow.errors import StoreError
+from gflow.store.port import Changes
+from gflow.store.reading import Reader
+from gflow.store.sqlite import SqliteStore
+
+from .builders import NOON, job
+
+NAMES, USERS, PROJECTS = ["", "a", "job-3", "it's"], ["ann", "bob"], ["", "p", "q"]
+JOBS = [
+    job(
+        number,
+        task=number % 3 - 1 if number % 2 else None,
+        user=USERS[number % 2],
+        name=NAMES[number % 4],
+        project=PROJECTS[number % 3],
+        state=list(JobState)[number % 7],
+        progress=[None, None, Progress(""), Progress("1-3")][number % 4] if number % 2 == 0 else None,
+        **{"finished_at": NOON + number * 10} if list(JobState)[number % 7] in FINAL else {},
+    )
+    for number in range(1, 60)
+    if not (number % 2 and number % 3 == 0)
+]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    path = tmp_path_factory.mktemp("reading") / "gflow.db"
+    store = SqliteStore(path)
+    store.commit(Changes(jobs={one.key: one for one in JOBS}))
+    reader = Reader(path)
+    yield reader
+    reader.close()
+    store.close()
+
+
+def some(values):
+    return st.frozensets(st.sampled_from(values), max_size=3)
+
+
+spans = st.tuples(st.integers(1, 60), st.integers(1, 60)).map(
+    lambda ends: (job_key(ends[0]), job_key(ends[1]))
+)
+filters = st.builds(
+    Filter,
+    states=some(list(JobState)),
+    users=some([*USERS, "eve"]),
+    names=some([*NAMES, "job-3_1", "job-8"]),
+    projects=some(PROJECTS),
+    spans=st.lists(spans, max_size=2).map(tuple),
+    since=st.sampled_from([0.0, NOON, NOON + 300]),
+)
+
+
+@settings(max_examples=300)
+@given(filters)
+def test_sql_and_python_agree(reader, wanted):
+    expected = [one for one in JOBS if wanted.matches(one)]
+    assert [reader.job(row) for row in reader.page(wanted, -1, 0, newest=False)] == expected
+    assert reader.count(wanted) == len(expected)
+
+
+@given(filters, st.integers(0, 30), st.integers(0, 30), st.booleans())
+def test_pages_are_parts_of_the_whole(reader, wanted, limit, offset, newest):
+    whole = [one.key for one in JOBS if wanted.matches(one)]
+    end = len(whole) - offset
+    part = whole[max(0, end - limit) : max(0, end)] if newest else whole[offset : offset + limit]
+    assert [row[0] for row in reader.page(wanted, limit, offset, newest=newest)] == part
+
+
+@given(filters, st.integers(1, 10))
+def test_the_recent_ones_are_all_that_is_active_and_the_newest_of_the_rest(reader, wanted, count):
+    whole = [one for one in JOBS if wanted.matches(one)]
+    over = [one.key for one in whole if one.is_final][-count:]
+    expected = [one.key for one in whole if not one.is_final or one.key in over]
+    assert [row[0] for row in reader.recent(wanted, count)] == expected
+
+
+def test_a_reader_sees_one_moment_and_changes_nothing(tmp_path):
+    store = SqliteStore(tmp_path / "gflow.db")
+    store.commit(Changes(jobs={job(1).key: job(1)}))
+    before, everything = store.reader(), Filter()
+    store.commit(Changes(jobs={job(2).key: job(2)}))
+    after = store.reader()
+    assert (before.count(everything), after.count(everything)) == (1, 2)
+    with pytest.raises(StoreError, match="cannot be read"):
+        before.rows("DELETE FROM jobs")
+    before.close()
+    after.close()
+    store.close()

@@ -1,0 +1,61 @@
+from gflow.core.ids import job_key
+from gflow.core.model import Progress
+from gflow.text.tree import DEEPEST, Forest
+
+from .builders import job
+
+
+def drawn(*jobs):
+    forest = Forest()
+    for one in jobs:
+        forest.add((one, None))
+    return [before + ("→ " if again else "") + entry[0].label for before, entry, again in forest.walk()]
+
+
+def after(number, *parents, **more):
+    return job(number, depends_on=tuple(map(job_key, parents)), **more)
+
+
+def test_jobs_stand_below_those_they_wait_for():
+    assert drawn(job(1), after(2, 1), after(3, 2), after(4, 1), job(5)) == [
+        "1",
+        "├─ 2",
+        "│  ╰─ 3",
+        "╰─ 4",
+        "5",
+    ]
+
+
+def test_a_further_parent_refers_to_the_line_that_is_there():
+    assert drawn(job(1), job(2), after(3, 1, 2), after(4, 3)) == ["1", "╰─ 3", "   ╰─ 4", "2", "╰─ → 3"]
+
+
+def test_a_parent_that_is_not_listed_is_none():
+    assert drawn(after(3, 1, 2), after(4, 2, 3)) == ["3", "╰─ 4"]
+
+
+def test_any_of_several_parents_is_a_parent():
+    assert drawn(job(1), job(2, depends_any=(job_key(1),))) == ["1", "╰─ 2"]
+
+
+def test_a_job_that_waits_for_a_task_stands_below_the_line_of_the_array():
+    array = job(1, array="0-9", progress=Progress("4-9"))
+    begun = job(1, task=3)
+    children = job(2, depends_on=(job_key(1, 3),)), job(3, depends_on=(job_key(1, 7),))
+    assert drawn(array, begun, *children) == ["1", "╰─ 3", "1_3", "╰─ 2"]
+
+
+def test_a_circle_is_drawn_once():
+    assert drawn(after(1, 3), after(2, 1), after(3, 2)) == ["1", "╰─ 2", "   ╰─ 3", "      ╰─ → 1"]
+    assert drawn(after(1, 1)) == ["1"]
+
+
+def test_a_long_chain_is_neither_deep_nor_slow():
+    chain = [job(1), *(after(number, number - 1) for number in range(2, 5001))]
+    lines = drawn(*chain)
+    assert len(lines) == 5000
+    assert max(map(len, lines)) <= 3 * DEEPEST + 10
+
+
+def test_a_job_below_two_jobs_twice_is_there_once_for_each():
+    assert drawn(job(1), after(2, 1, 1)) == ["1", "╰─ 2"]
