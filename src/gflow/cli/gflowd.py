@@ -1,26 +1,18 @@
-"""gflowd: the daemon's life."""
+"""gflowd: the daemon's life. What takes more than one question is in `hosting` and `configuring`."""
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from gflow.cli import call
-from gflow.config.table import FLAGS, SETTINGS
-from gflow.errors import GflowError, Unreachable, UsageError, did_you_mean
-from gflow.options import help, paths
+from gflow.config.table import FLAGS
+from gflow.errors import Unreachable, UsageError, did_you_mean
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
+TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
-    from gflow.daemon.settings import Settings
+    from typing import Any
 
 START = (
     *FLAGS,
@@ -38,15 +30,7 @@ OPTIONS = (*START, *DOWN, *INIT, JSON, *COMMON)
 ABOUT = """The daemon and its life. It serves you alone, needs no rights, and lives until you stop it.
 
 commands:
-  up, start   start it, apart from this terminal
-  down, stop  stop it; running jobs go on, and the next daemon takes them over
-  restart     replace it; running jobs go on, and other commands wait for it
-  status      what it is doing
-  config      every setting, its value, and where that comes from
-  init        write a gflow.toml
-  backup      a checked copy of its database now (one a day is made anyway)
-  restore     put such a copy in place of the database, which is kept beside it
-  run         the daemon in the foreground; also what gflowd alone does
+{commands}
 
 Settings come from gflow.toml, then the file of --config, then variables such as
 GFLOW_DAEMON__CPUS, then flags; later wins. --gpus, --gpu-allocation-strategy and
@@ -61,139 +45,51 @@ NOT_YET = {
     "reload": "gflowd restart does it: running jobs go on, and other commands wait for the new daemon",
     "service": "start it at login yourself: gflowd up does nothing if it runs already",
 }
-START_S = 30.0
+# What each command does, and the module and function that do it.
+COMMANDS = {
+    "up": ("start it, apart from this terminal", "hosting", "up"),
+    "start": ("the same", "hosting", "up"),
+    "down": ("stop it; running jobs go on, and the next daemon takes them over", "hosting", "down"),
+    "stop": ("the same", "hosting", "down"),
+    "restart": ("replace it; running jobs go on, and other commands wait for it", "hosting", "restart"),
+    "status": ("what it is doing", "gflowd", "status"),
+    "config": ("every setting, its value, and where that comes from", "configuring", "show"),
+    "init": ("write a gflow.toml", "configuring", "init"),
+    "backup": ("a checked copy of its database now (one a day is made anyway)", "gflowd", "backup"),
+    "restore": ("put such a copy in the database's place, which is kept", "hosting", "restore_backup"),
+    "run": ("the daemon in the foreground; also what gflowd alone does", "hosting", "run"),
+}
 
 
 def run(words: list[str]) -> int:
     values, rest = parse(words, OPTIONS)
     if "help" in values:
-        groups = {"options of up, restart and run": START, "options of down": DOWN, "options of init": INIT}
-        page = help.render("gflowd COMMAND [options]", ABOUT, groups | {"options": (JSON, *COMMON)}, EXAMPLES)
-        sys.stdout.write(page)
+        sys.stdout.write(_help())
         return 0
-    if "config" in values:
-        values["config"] = os.path.abspath(values["config"])
     name = rest[0] if rest else "run"
     if name in NOT_YET:
         raise UsageError(f"gflowd {name} is not there yet", hint=NOT_YET[name])
-    handler = COMMANDS.get(name)
-    if handler is None:
-        raise UsageError(
-            f"gflowd has no command {name!a}",
-            hint=did_you_mean(name, COMMANDS, otherwise="commands: " + ", ".join(COMMANDS)),
-        )
+    if name not in COMMANDS:
+        hint = did_you_mean(name, COMMANDS, otherwise="commands: " + ", ".join(COMMANDS))
+        raise UsageError(f"gflowd has no command {name!a}", hint=hint)
     if len(rest[1:]) != (name == "restore"):
         raise UsageError(f"gflowd {name} takes {'the file of a backup' if name == 'restore' else 'no words'}")
-    return handler(values, *rest[1:])
+    _, module, function = COMMANDS[name]
+    handler = getattr(__import__(f"gflow.cli.{module}", fromlist=(function,)), function)
+    code: int = handler(values, *rest[1:])
+    return code
 
 
-def _run(values: dict[str, Any]) -> int:
-    from gflow.daemon.main import run as serve
+def _help() -> str:
+    from gflow.options import help
 
-    return serve(_settings(values))
-
-
-def _up(values: dict[str, Any]) -> int:
-    """Start the daemon apart from this terminal and wait until it serves."""
-    try:
-        pid = call.get("/status")["pid"]
-        print(f"gflowd is already running (PID: {pid})")
-        return 0
-    except (ConnectionError, Unreachable):
-        pass
-    notes = _settings(values).notes
-    logs = paths.log_dir(os.environ.get)
-    os.makedirs(logs, mode=0o700, exist_ok=True)
-    log_file = f"{logs}/daemon.log"
-    ready, ready_in = os.pipe()
-    with open(log_file, "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gflow", "gflowd", "run", *_start_words(values)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            cwd="/",
-            pass_fds=(ready_in,),
-            env=os.environ | {"GFLOW_READY_FD": str(ready_in)},
-        )
-    os.close(ready_in)
-    if select.select([ready], [], [], START_S)[0] and os.read(ready, 16):
-        print(f"gflowd is running (PID: {process.pid})")
-        for note in notes:
-            print(f"({note})")
-        return 0
-    raise GflowError(_last_line(log_file) or "gflowd did not start", hint=f"its log is {log_file}")
+    commands = "\n".join(f"  {name:<9} {about}" for name, (about, _, _) in COMMANDS.items())
+    groups = {"options of up, restart and run": START, "options of down": DOWN, "options of init": INIT}
+    about = ABOUT.format(commands=commands)
+    return help.render("gflowd COMMAND [options]", about, groups | {"options": (JSON, *COMMON)}, EXAMPLES)
 
 
-def _settings(values: dict[str, Any]) -> Settings:
-    """What a daemon with these flags would work with, or a refusal."""
-    from gflow.daemon.settings import settings_for
-
-    words = tuple(_start_words(values))
-    return settings_for(values, values.get("config", ""), paranoid="paranoid" in values, words=words)
-
-
-def _start_words(values: dict[str, Any]) -> list[str]:
-    words = []
-    for option in START:
-        if option.name in values:
-            words.append(f"--{option.name}" if option.is_flag else f"--{option.name}={values[option.name]}")
-    return words
-
-
-def _down(values: dict[str, Any]) -> int:
-    try:
-        status = call.get("/status")
-    except (ConnectionError, Unreachable):
-        print("gflowd is not running")
-        return 0
-    running = status["running"]
-    if "kill-jobs" in values:
-        _kill_jobs()
-        running = 0
-    _terminate(status["pid"], signal.SIGUSR2 if "again" in values else signal.SIGTERM)
-    left = f"; {running} running job{'s go' if running > 1 else ' goes'} on" if running else ""
-    print(f"gflowd is down{left}")
-    return 0
-
-
-def _kill_jobs() -> None:
-    """Let nothing more start, end what runs, and wait until it is gone. What waits goes on waiting."""
-    call.post("/drain", {"on": True, "passing": True})
-    running = [str(job["id"]) for job in call.get("/jobs", states="Running")["jobs"]]
-    if running:
-        call.post("/jobs/cancel", {"jobs": running, "now": True})
-    patience = time.monotonic() + START_S
-    while call.get("/status")["running"]:
-        if time.monotonic() > patience:
-            raise GflowError("some jobs do not end", hint="gqueue shows them; they may hang in the kernel")
-        time.sleep(0.05)
-
-
-def _terminate(pid: int, number: int) -> None:
-    """End exactly this process and wait for it."""
-    pidfd = os.pidfd_open(pid)
-    signal.pidfd_send_signal(pidfd, number)
-    if not select.select([pidfd], [], [], START_S)[0]:
-        raise GflowError(f"gflowd (PID {pid}) does not stop")
-    os.close(pidfd)
-
-
-def _restart(values: dict[str, Any]) -> int:
-    """Replace the daemon; what it was told about the machine holds, unless said otherwise."""
-    try:
-        told, _ = parse(call.get("/status")["flags"], OPTIONS)
-    except (ConnectionError, Unreachable):
-        told = {}
-    passing = {setting.flag for setting in SETTINGS if setting.flag and not setting.kept}
-    kept = {name: value for name, value in told.items() if name not in passing}
-    _settings(kept | values)  # what is wrong is said while the old one still runs
-    _down({"again": True})
-    return _up(kept | values)
-
-
-def _status(values: dict[str, Any]) -> int:
+def status(values: dict[str, Any]) -> int:
     try:
         return call.show("/status", as_json="json" in values)
     except (ConnectionError, Unreachable):
@@ -203,55 +99,5 @@ def _status(values: dict[str, Any]) -> int:
         return 3
 
 
-def _config(values: dict[str, Any]) -> int:
-    from gflow.cli.configuring import show
-
-    return show(values)
-
-
-def _init(values: dict[str, Any]) -> int:
-    from gflow.cli.configuring import init
-
-    return init(values)
-
-
-def _backup(values: dict[str, Any]) -> int:
+def backup(values: dict[str, Any]) -> int:
     return call.show_answer("POST", "/backup", b"{}", as_json="json" in values)
-
-
-def _restore(values: dict[str, Any], backup: str) -> int:
-    """Put a backup in the database's place, with no daemon running."""
-    from gflow.daemon import lock
-    from gflow.store.keeping import restore
-    from gflow.store.places import first_free_number
-
-    settings = _settings(values)
-    source = Path(backup).resolve()
-    if not source.is_file():
-        raise UsageError(f"there is no file {backup}")
-    held = lock.take(settings.data)
-    kept = restore(source, settings.database, first_free_number(settings.data))
-    os.close(held)
-    print(f"restored {source}" + (f"; what was there is now {kept}" if kept else ""))
-    return 0
-
-
-def _last_line(path: str) -> str:
-    with open(path, errors="replace") as file:
-        said = [line for line in file.read().splitlines() if line.startswith("gflowd: ")]
-    return said[-1].removeprefix("gflowd: ") if said else ""
-
-
-COMMANDS: dict[str, Callable[..., int]] = {
-    "up": _up,
-    "start": _up,
-    "down": _down,
-    "stop": _down,
-    "restart": _restart,
-    "status": _status,
-    "config": _config,
-    "init": _init,
-    "run": _run,
-    "backup": _backup,
-    "restore": _restore,
-}

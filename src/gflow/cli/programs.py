@@ -99,7 +99,12 @@ def _gctl(about: str) -> Described:
 
 def _gflowd(about: str) -> Described:
     gflowd = _module("gflowd")
-    return Described(about, gflowd.OPTIONS, dict.fromkeys(gflowd.COMMANDS, ""), {"restore": "files"})
+    return Described(
+        about,
+        gflowd.OPTIONS,
+        {name: about for name, (about, _, _) in gflowd.COMMANDS.items()},
+        {"restore": "files"},
+    )
 
 
 DESCRIBE = {

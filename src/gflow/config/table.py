@@ -6,32 +6,50 @@ A setting is declared once, here. `daemon.cpus` is `cpus` below `[daemon]` in gf
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from gflow.options.table import Option
+
+TYPE_CHECKING = False  # typing costs 15 ms to import
+if TYPE_CHECKING:
+    from typing import Any
 
 STRATEGIES = ("sequential", "random", "pack")
 
 
-class Setting(NamedTuple):
+class Setting:
     """One setting: its name, what it takes, what it means."""
 
-    key: str
-    kind: str
-    default: Any
-    help: str
-    # Its flag of gflowd, if it has one; those that are `kept` hold through `gflowd restart`.
-    flag: str = ""
-    metavar: str = ""
-    kept: bool = False
-    # A variable besides the one that follows from the key.
-    variable: str = ""
-    choices: tuple[str, ...] = ()
-    low: int = 0
-    # How it may look, where the default says nothing.
-    example: Any = None
-    # Whether `gflowd init` asks for it without --advanced.
-    asked: bool = False
+    def __init__(
+        self,
+        key: str,
+        kind: str,
+        default: Any,
+        help: str,
+        *,
+        flag: str = "",
+        metavar: str = "",
+        kept: bool = False,
+        variable: str = "",
+        choices: tuple[str, ...] = (),
+        low: int = 0,
+        example: Any = None,
+        asked: bool = False,
+    ) -> None:
+        self.key = key
+        self.kind = kind
+        self.default = default
+        self.help = help
+        # Its flag of gflowd, if it has one; those that are `kept` hold through `gflowd restart`.
+        self.flag = flag
+        self.metavar = metavar
+        self.kept = kept
+        # A variable besides the one that follows from the key.
+        self.variable = variable
+        self.choices = choices
+        self.low = low
+        # How it may look, where the default says nothing.
+        self.example = example
+        # Whether `gflowd init` asks for it without --advanced.
+        self.asked = asked
 
     @property
     def variables(self) -> tuple[str, ...]:

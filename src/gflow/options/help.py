@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-
-TYPE_CHECKING = False  # typing costs 15 ms to import
+TYPE_CHECKING = False  # typing costs 15 ms to import, textwrap 25
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -33,8 +31,18 @@ def _filled(text: str) -> str:
     parts = []
     for part in text.strip().split("\n\n"):
         is_list = any(line.startswith(" ") for line in part.splitlines())
-        parts.append(part if is_list else textwrap.fill(" ".join(part.split()), COLUMNS))
+        parts.append(part if is_list else "\n".join(wrapped(part, COLUMNS)))
     return "\n\n".join(parts)
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    """The words of `text` in lines of at most so many columns."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > columns:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return lines
 
 
 def _line(option: Option) -> str:
@@ -42,6 +50,6 @@ def _line(option: Option) -> str:
     names.append(f"--{option.name}")
     left = ", ".join(names) + (f" {option.metavar}" if option.metavar else "")
     left = f"  {left}" if option.short else f"      {left}"
-    text = textwrap.wrap(option.help, COLUMNS - WIDTH, break_on_hyphens=False)
+    text = wrapped(option.help, COLUMNS - WIDTH)
     first = left.ljust(WIDTH) if len(left) < WIDTH else left + "\n" + " " * WIDTH
     return first + ("\n" + " " * WIDTH).join(text)

@@ -1,0 +1,155 @@
+"""Starting and stopping the daemon: `gflowd up`, `down`, `restart`, `run`, `restore`."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gflow.cli import call
+from gflow.cli.gflowd import OPTIONS, START
+from gflow.config.table import SETTINGS
+from gflow.errors import GflowError, Unreachable, UsageError
+from gflow.options import paths
+from gflow.options.parse import parse
+
+if TYPE_CHECKING:
+    from gflow.daemon.settings import Settings
+
+START_S = 30.0
+
+
+def run(values: dict[str, Any]) -> int:
+    from gflow.daemon.main import run as serve
+
+    return serve(_settings(values))
+
+
+def up(values: dict[str, Any]) -> int:
+    """Start the daemon apart from this terminal and wait until it serves."""
+    try:
+        pid = call.get("/status")["pid"]
+        print(f"gflowd is already running (PID: {pid})")
+        return 0
+    except (ConnectionError, Unreachable):
+        pass
+    notes = _settings(values).notes
+    logs = paths.log_dir(os.environ.get)
+    os.makedirs(logs, mode=0o700, exist_ok=True)
+    log_file = f"{logs}/daemon.log"
+    ready, ready_in = os.pipe()
+    with open(log_file, "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gflow", "gflowd", "run", *_start_words(values)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            pass_fds=(ready_in,),
+            env=os.environ | {"GFLOW_READY_FD": str(ready_in)},
+        )
+    os.close(ready_in)
+    if select.select([ready], [], [], START_S)[0] and os.read(ready, 16):
+        print(f"gflowd is running (PID: {process.pid})")
+        for note in notes:
+            print(f"({note})")
+        return 0
+    raise GflowError(_last_line(log_file) or "gflowd did not start", hint=f"its log is {log_file}")
+
+
+def _settings(values: dict[str, Any]) -> Settings:
+    """What a daemon with these flags would work with, or a refusal."""
+    from gflow.daemon.settings import settings_for
+
+    if "config" in values:
+        values["config"] = os.path.abspath(values["config"])  # the daemon runs in another folder
+    words = tuple(_start_words(values))
+    return settings_for(values, values.get("config", ""), paranoid="paranoid" in values, words=words)
+
+
+def _start_words(values: dict[str, Any]) -> list[str]:
+    words = []
+    for option in START:
+        if option.name in values:
+            words.append(f"--{option.name}" if option.is_flag else f"--{option.name}={values[option.name]}")
+    return words
+
+
+def down(values: dict[str, Any]) -> int:
+    try:
+        status = call.get("/status")
+    except (ConnectionError, Unreachable):
+        print("gflowd is not running")
+        return 0
+    running = status["running"]
+    if "kill-jobs" in values:
+        _kill_jobs()
+        running = 0
+    _terminate(status["pid"], signal.SIGUSR2 if "again" in values else signal.SIGTERM)
+    left = f"; {running} running job{'s go' if running > 1 else ' goes'} on" if running else ""
+    print(f"gflowd is down{left}")
+    return 0
+
+
+def _kill_jobs() -> None:
+    """Let nothing more start, end what runs, and wait until it is gone. What waits goes on waiting."""
+    call.post("/drain", {"on": True, "passing": True})
+    running = [str(job["id"]) for job in call.get("/jobs", states="Running")["jobs"]]
+    if running:
+        call.post("/jobs/cancel", {"jobs": running, "now": True})
+    patience = time.monotonic() + START_S
+    while call.get("/status")["running"]:
+        if time.monotonic() > patience:
+            raise GflowError("some jobs do not end", hint="gqueue shows them; they may hang in the kernel")
+        time.sleep(0.05)
+
+
+def _terminate(pid: int, number: int) -> None:
+    """End exactly this process and wait for it."""
+    pidfd = os.pidfd_open(pid)
+    signal.pidfd_send_signal(pidfd, number)
+    if not select.select([pidfd], [], [], START_S)[0]:
+        raise GflowError(f"gflowd (PID {pid}) does not stop")
+    os.close(pidfd)
+
+
+def restart(values: dict[str, Any]) -> int:
+    """Replace the daemon; what it was told about the machine holds, unless said otherwise."""
+    try:
+        told, _ = parse(call.get("/status")["flags"], OPTIONS)
+    except (ConnectionError, Unreachable):
+        told = {}
+    passing = {setting.flag for setting in SETTINGS if setting.flag and not setting.kept}
+    kept = {name: value for name, value in told.items() if name not in passing}
+    _settings(kept | values)  # what is wrong is said while the old one still runs
+    down({"again": True})
+    return up(kept | values)
+
+
+def restore_backup(values: dict[str, Any], backup: str) -> int:
+    """Put a backup in the database's place, with no daemon running."""
+    from gflow.daemon import lock
+    from gflow.store.keeping import restore
+    from gflow.store.places import first_free_number
+
+    settings = _settings(values)
+    source = Path(backup).resolve()
+    if not source.is_file():
+        raise UsageError(f"there is no file {backup}")
+    held = lock.take(settings.data)
+    kept = restore(source, settings.database, first_free_number(settings.data))
+    os.close(held)
+    print(f"restored {source}" + (f"; what was there is now {kept}" if kept else ""))
+    return 0
+
+
+def _last_line(path: str) -> str:
+    with open(path, errors="replace") as file:
+        said = [line for line in file.read().splitlines() if line.startswith("gflowd: ")]
+    return said[-1].removeprefix("gflowd: ") if said else ""
