@@ -176,6 +176,13 @@ def test_a_log_is_cut_at_its_cap_and_the_job_writes_on(box: Box) -> None:
     assert (old.read_text() + log.read_text()).split() == [*map(str, range(1, 400_001)), "end"]
 
 
+def control_groups(box: Box) -> list[Path]:
+    """The base folders of this box's daemon."""
+    tag = hashlib.blake2b(str(box.data / "run").encode(), digest_size=6).hexdigest()
+    # os.walk, as folders of other daemons may vanish meanwhile.
+    return [Path(folder) for folder, _, _ in os.walk("/sys/fs/cgroup") if folder.endswith(f"/gflow-{tag}")]
+
+
 def test_no_control_group_outlives_its_job(daemon: Box) -> None:
     job = daemon.submit("--memory", "50M", "sleep", "60")
     wait_until(lambda: daemon.job(job)["state"] == "Running")
@@ -187,11 +194,29 @@ def test_no_control_group_outlives_its_job(daemon: Box) -> None:
     wait_until(lambda: not [path for path in daemon.control_groups() if path.name.endswith(".1")])
 
 
-def test_a_daemon_that_goes_takes_its_control_groups_along(daemon: Box) -> None:
+@pytest.mark.parametrize("how", ["told to", "killed"])
+def test_a_daemon_that_goes_takes_its_control_groups_along(daemon: Box, how: str) -> None:
     daemon.finished(daemon.submit("--memory", "50M", "true"))
-    daemon.down()
-    tag = hashlib.blake2b(str(daemon.data / "run").encode(), digest_size=6).hexdigest()
-    found = find_layers(f"test-{os.getpid()}")
-    remove_layers(found)
-    bases = {os.path.dirname(base) for base in (found.kill, found.memory, found.cpu) if base}
-    assert not [base for base in bases if os.path.exists(f"{base}/gflow-{tag}")]
+    running = daemon.submit("sleep", "60")
+    shim = daemon.data / f"run/{running}.1"
+    wait_until(lambda: shim.exists() and b"\njob " in shim.read_bytes())
+    daemon.down() if how == "told to" else daemon.kill9()
+    os.kill(int(shim.read_text().split()[8]), 9)
+    wait_until(lambda: not control_groups(daemon), what="the end of the control groups")
+
+
+def test_what_a_killed_daemon_left_is_swept_by_the_next_of_anybody(daemon: Box, tmp_path: Path) -> None:
+    if not control_groups(daemon):
+        pytest.skip("no control groups can be made here")
+    stale = [path.with_name("gflow-left") for path in control_groups(daemon)]
+    for path in stale:
+        path.mkdir(exist_ok=True)
+    other = Box(tmp_path / "other")
+    try:
+        other.up("--cpus", "1")
+        assert not any(path.exists() for path in stale)
+        assert control_groups(daemon), "but nothing that is in use"
+        assert control_groups(other)
+        assert daemon.finished(daemon.submit("--memory", "50M", "true"))["state"] == "Finished"
+    finally:
+        other.clean_up()

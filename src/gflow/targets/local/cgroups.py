@@ -14,6 +14,8 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+from gflow.targets.local import bases
+
 UNLIMITED_WEIGHT = 100
 REMOVE_TRIES = 50
 
@@ -37,10 +39,15 @@ class Layers(NamedTuple):
 
 
 def remove_layers(layers: Layers) -> None:
-    """Drop our base folders. They stay while jobs of ours are in them; the next daemon finds them."""
+    """Let go of our base folders and drop them, unless somebody needs them still."""
     for folder in {layers.kill, layers.memory, layers.cpu} - {""}:
-        with suppress(OSError):
-            os.rmdir(folder)
+        bases.let_go(folder)
+
+
+def sweep_others(layers: Layers) -> None:
+    """Drop the empty base folders of daemons that were killed and never came back."""
+    for folder in {layers.kill, layers.memory, layers.cpu} - {""}:
+        bases.sweep_beside(folder)
 
 
 class Mounted(NamedTuple):
@@ -89,19 +96,8 @@ def _limit_layer(
     """Where groups with this controller can be made, and of which version."""
     if name in controllers:
         return unified, 2
-    base = _base(mounted.folders.get(name, ""), tag)
+    base = bases.hold(mounted.folders.get(name, ""), tag)
     return (base, 1) if base else ("", 0)
-
-
-def _base(folder: str, tag: str) -> str:
-    if not folder:
-        return ""
-    path = f"{folder}/gflow-{tag}"
-    try:
-        os.makedirs(path, exist_ok=True)
-        return path if os.access(f"{path}/cgroup.procs", os.W_OK) else ""
-    except OSError:
-        return ""
 
 
 def _unified(own: str, tag: str) -> tuple[str, set[str]]:
@@ -114,13 +110,13 @@ def _unified(own: str, tag: str) -> tuple[str, set[str]]:
     _allow(own)
     place = own
     while place and os.path.exists(f"{place}/cgroup.procs"):
-        base = _base(place, tag) if os.access(f"{place}/cgroup.procs", os.W_OK) else ""
+        base = bases.hold(place, tag) if os.access(f"{place}/cgroup.procs", os.W_OK) else ""
         if base and "memory" in (controllers := _allow(base)):
             return base, controllers
-        with suppress(OSError):
-            os.rmdir(base)
+        if base:
+            bases.let_go(base)
         place = os.path.dirname(place)
-    base = _base(own, tag)
+    base = bases.hold(own, tag)
     return base, _allow(base)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from gflow.core.ids import JobKey, label
 from gflow.targets.local import record
-from gflow.targets.local.cgroups import Group, Layers, find_layers, remove_layers
+from gflow.targets.local.cgroups import Group, Layers, find_layers, remove_layers, sweep_others
 from gflow.targets.local.frames import pack, unpack
 from gflow.targets.local.leftovers import kill_leftovers
 from gflow.targets.local.record import End
@@ -113,6 +113,7 @@ class LocalTarget:
         theirs.close()
         self._control = ours
         self._layers = find_layers(self.tag)
+        sweep_others(self._layers)
 
     def warm_up(self) -> None:
         """Have a shim ready before the first job asks for one."""

@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 
 from gflow.targets.local import shim
-from gflow.targets.local.cgroups import Layers, find_layers
+from gflow.targets.local.cgroups import Layers, find_layers, remove_layers
 
 
 def main() -> None:
@@ -31,6 +31,7 @@ def main() -> None:
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
         if not message:
+            remove_layers(layers)
             return
         os.set_inheritable(descriptors[0], False)  # recv_fds leaves them open across exec
         if os.fork() == 0:
@@ -58,5 +59,6 @@ def _become_shim(channel_fd: int, layers: Layers) -> None:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
+        remove_layers(layers)
         sys.stderr.flush()
         os._exit(code)
