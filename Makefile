@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow check bench docs clean coverage
 
-$(STAMP): pyproject.toml scripts/setup $(wildcard scripts/bin/*) scripts/launcher.sh
+$(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wildcard scripts/bin/* src/gflow/targets/local/plain/*)
 	PYTHON=$(PYTHON) scripts/setup $(VENV)
 	@touch $(STAMP)
 
@@ -17,7 +17,7 @@ demo: $(STAMP)           ## start a daemon, run a small pipeline, show it, stop
 
 check: $(STAMP)          ## format, lint, types, import rules: under a minute
 	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -8,10 +8,22 @@ import pytest
 from tests.harness import Box
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests marked `both_shims` are run with the plain shim and with the Python one."""
+    if metafunc.definition.get_closest_marker("both_shims") and "box" in metafunc.fixturenames:
+        metafunc.parametrize("shim", ["plain", "python"], indirect=True)
+
+
 @pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
+def shim(request: pytest.FixtureRequest) -> str:
+    return getattr(request, "param", "plain")
+
+
+@pytest.fixture
+def box(tmp_path: Path, shim: str) -> Iterator[Box]:
     """A box without a running daemon; everything in it is gone afterwards."""
     made = Box(tmp_path)
+    made.env["GFLOW_SHIM"] = shim
     yield made
     made.clean_up()
 

@@ -14,6 +14,8 @@ import pytest
 from gflow.targets.local.cgroups import find_layers, remove_layers
 from tests.harness import BIN, Box, wait_until
 
+pytestmark = pytest.mark.both_shims
+
 HOG = """import time
 x = bytearray({size} << 20)
 for i in range(0, len(x), 4096): x[i] = 1

@@ -9,6 +9,8 @@ import pytest
 
 from tests.harness import Box, wait_until
 
+pytestmark = pytest.mark.both_shims
+
 
 def test_a_command_runs_and_finishes(daemon: Box) -> None:
     assert daemon.ok("gbatch", "echo", "hello  world") == "Submitted batch job 1\n"

@@ -10,6 +10,8 @@ import pytest
 from gflow.targets.local.cgroups import find_layers, remove_layers
 from tests.harness import Box, wait_until
 
+pytestmark = pytest.mark.both_shims
+
 # Burns half a second of CPU time, however long that takes.
 BURN = "import time\nwhile time.process_time() < 0.5: pass\n"
 HOLD = "import time; x = bytearray({mib} << 20); print('up', flush=True); time.sleep({rest})"

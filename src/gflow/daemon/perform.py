@@ -19,8 +19,9 @@ from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.port import Store
 from gflow.targets.local.leftovers import TAG
+from gflow.targets.local.orders import Order, ended
 from gflow.targets.local.record import End
-from gflow.targets.local.target import Ended, LocalTarget, Order, Run
+from gflow.targets.local.target import Ended, LocalTarget, Run
 
 log = logging.getLogger("gflow.perform")
 
@@ -82,7 +83,9 @@ class Performer:
         try:
             self._target.start(order)
         except OSError as error:
-            self._on_end(Ended(order.run, End(None, None, f"StartFailed: {error.strerror}", 0, 0)))
+            self._on_end(
+                Ended(Run(job.key, job.attempt), End(None, None, f"StartFailed: {error.strerror}", 0, 0))
+            )
         point("start.after-order")
 
     def _stop(self, effect: Stop) -> None:
@@ -99,29 +102,31 @@ class Performer:
     def order(self, job: Job) -> Order:
         """Everything a shim needs to run this attempt."""
         spec = job.spec
-        run = Run(job.key, job.attempt)
+        record = self._target.record_path(Run(job.key, job.attempt))
         return Order(
-            run=run,
+            key=job.key,
+            attempt=job.attempt,
+            record=record,
             command=spec.command,
             script=self._blob(spec.script) if spec.script else None,
             script_path=spec.script_path,
             environ=self._blob(spec.environ) if spec.environ else b"",
-            extra=self._environment(job, run),
+            extra=self._environment(job, record),
             cwd=spec.cwd,
             umask=spec.umask,
             log=log_path(self._settings, job),
             error_log=error_path(self._settings, job),
             log_cap=self._settings.log_cap_mib << 20,
             grace_s=spec.grace_s,
-            stop_file=self._target.record_path(run) + ".stop",
+            stop_file=record + ".stop",
             memory_mib=spec.memory_mib,
             cpus=spec.cpus or 0,
             limits=spec.limits,
-            leases=self._leases.paths(job.gpu_ids),
+            leases=tuple(self._leases.paths(job.gpu_ids)),
             sharing=self._target.tag if spec.shared else "",
         )
 
-    def _environment(self, job: Job, run: Run) -> dict[bytes, bytes]:
+    def _environment(self, job: Job, record: str) -> bytes:
         """What gflow adds to the submitter's environment."""
         devices = ",".join(map(str, job.gpu_ids))
         variables = {
@@ -133,8 +138,8 @@ class Performer:
             # Empty without --gpus: a job sees only the GPUs that it was given.
             "CUDA_VISIBLE_DEVICES": devices,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            TAG: self._target.record_path(run),
-            "GFLOW_STOP_FILE": self._target.record_path(run) + ".stop",
+            TAG: record,
+            "GFLOW_STOP_FILE": record + ".stop",
         }
         if job.task is not None:
             variables["GFLOW_ARRAY_JOB_ID"] = str(job.number)
@@ -143,7 +148,7 @@ class Performer:
             variables["GFLOW_GPU_MEMORY_MB"] = str(job.spec.gpu_memory_mib)
         if job.spec.script_path:
             variables["GFLOW_SCRIPT"] = job.spec.script_path
-        return {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
+        return ended([os.fsencode(f"{name}={value}") for name, value in variables.items()])
 
 
 def log_path(settings: Settings, job: Job) -> str:

@@ -14,6 +14,7 @@ import fcntl
 import os
 import pwd
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 
 # The end of an attempt whose GPUs another user's daemon had given out first.
@@ -36,7 +37,7 @@ def lease_folder(folders: tuple[str, ...] = FOLDERS) -> str:
     return ""
 
 
-def take(paths: list[str], sharing: str = "") -> list[int] | None:
+def take(paths: Iterable[str], sharing: str = "") -> list[int] | None:
     """The leases of all these GPUs, or none. The job inherits them: if its shim is killed, they last as
     long as the job's own process does.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -68,10 +69,20 @@ def write_identity(fd: int, what: str, identity: Identity) -> None:
 
 
 def write_end(fd: int, end: End) -> None:
-    code = "-" if end.code is None else end.code
-    signal = "-" if end.signal is None else end.signal
-    problem = end.problem.replace("\n", " ")
-    os.write(fd, f"end {code} {signal} {end.cpu_ms} {end.peak_kib} {problem}\n".encode(errors="replace"))
+    os.write(fd, f"end {' '.join(words_of(end))}\n".encode(errors="replace"))
+
+
+def words_of(end: End) -> tuple[str, ...]:
+    """An end as words, as the record and the message to the daemon have it."""
+    code = "-" if end.code is None else str(end.code)
+    signal = "-" if end.signal is None else str(end.signal)
+    return code, signal, str(end.cpu_ms), str(end.peak_kib), end.problem.replace("\n", " ")
+
+
+def end_of(words: Sequence[str]) -> End:
+    """The end that these words say."""
+    code, signal, cpu_ms, peak_kib, problem = words
+    return End(_number(code), _number(signal), problem, int(cpu_ms), int(peak_kib))
 
 
 def read(text: bytes) -> Content:
@@ -86,8 +97,7 @@ def read(text: bytes) -> Content:
             elif word == "job":
                 job = _identity(rest)
             elif word == "end":
-                code, signal, cpu_ms, peak_kib, problem = rest.split(" ", 4)
-                end = End(_number(code), _number(signal), problem, int(cpu_ms), int(peak_kib))
+                end = end_of(rest.split(" ", 4))
         except ValueError:
             continue
     return Content(shim, job, end)

@@ -1,5 +1,9 @@
 """The shim: runs one job at a time and sees it through to its very end.
 
+Most jobs ask for nothing special and are run by the plain shim (`plain/`), which is this one in C.
+This one runs the others, and all of them where there was no compiler; and it takes over from a
+plain shim that has to cut a log, or to kill what it cannot find.
+
 It is the reaper of everything the job starts: a process that loses its parent becomes the
 shim's child, so nothing can slip away while the shim lives. The daemon may die meanwhile;
 then the shim finishes its job, writes the end into the run record, and goes.
@@ -21,23 +25,40 @@ from typing import Any
 from gflow.targets.local import leases, record
 from gflow.targets.local.cgroups import Layers
 from gflow.targets.local.frames import pack, unpack
-from gflow.targets.local.launching import SNAPSHOT, Launcher, Order, Started, describe, open_log
+from gflow.targets.local.launching import SNAPSHOT, Started, describe, launch, open_log
+from gflow.targets.local.orders import Order, from_fields
 from gflow.targets.local.record import End, Identity
 from gflow.targets.local.watching import Watch
 
 PR_SET_CHILD_SUBREAPER = 36
-# An idle shim forks its next job's child after this long: one that is busy has no time for it.
-PREPARE_AFTER_S = 0.004
-BUSY_PER_CORE = 1.5
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def serve(channel: socket.socket, layers: Layers) -> None:
     """Run the jobs that come down `channel` until the daemon hangs up."""
+    Shim(channel, layers).serve()
+
+
+def take_over(words: list[str], layers: Layers) -> None:
+    """Go on as the plain shim that we were until now: same process, children, locks and job."""
+    fd, channel_fd, record_fd, trouble, pid, status, kill_in_ms, cpu_ms, peak_kib = map(int, words[:9])
+    for kept in (channel_fd, record_fd, trouble):
+        if kept >= 0:
+            os.set_inheritable(kept, False)
+    channel = socket.socket(fileno=channel_fd) if channel_fd >= 0 else socket.socketpair()[0]
     shim = Shim(channel, layers)
-    while (order := shim.next_order()) is not None:
-        shim.run(order)
-    shim.launcher.discard()
+    if channel_fd < 0:
+        shim.hung_up()
+    with open(fd, "rb") as file:
+        file.seek(0)
+        shim.buffer += file.read()
+    shim.sort_messages()
+    watch = Watch(order := shim.orders.pop(0), Started(pid, trouble), layers)
+    watch.take_over(status, kill_in_ms, cpu_ms, peak_kib)
+    end = shim.attend(order, watch)
+    leases.release(list(map(int, words[9].split())))
+    shim.finish(order, record_fd, end)
+    shim.serve()
 
 
 class Shim:
@@ -66,22 +87,19 @@ class Shim:
         assert me is not None
         self.me: Identity = me
         self.layers = layers
-        self.launcher = Launcher(layers)
+        # A plain shim whose place we took has kept these from us until now.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     # ------------------------------------------------------------ orders
 
-    def next_order(self) -> Order | None:
-        """The next job, or None when there will be none.
-
-        On busy cores a child is forked for it beforehand. On quiet ones a spawn is quicker.
-        """
-        if not self.orders:
-            self.wait(PREPARE_AFTER_S)
-        if not self.orders and not self.launcher.is_prepared and machine_is_busy():
-            self.launcher.prepare()
-        while not self.orders and self.connected:
-            self.wait(None)
-        return self.orders.pop(0) if self.orders else None
+    def serve(self) -> None:
+        """Run the jobs that come down the channel until the daemon hangs up."""
+        while True:
+            while not self.orders and self.connected:
+                self.wait(None)
+            if not self.orders:
+                return
+            self.run(self.orders.pop(0))
 
     def wait(self, timeout_s: float | None) -> set[int]:
         """Wait for a signal, a message or the time; returns the signals that came."""
@@ -99,72 +117,72 @@ class Shim:
         except ConnectionError:
             data = b""
         if not data:
-            self._hung_up()
+            self.hung_up()
             return
         self.buffer += data
-        for kind, body in unpack(self.buffer):
-            if kind == "run":
-                self.orders.append(body)
-            else:
-                self.words.append((kind, *body))
+        self.sort_messages()
 
-    def _hung_up(self) -> None:
+    def sort_messages(self) -> None:
+        for message in unpack(self.buffer):
+            if message[0] == b"run":
+                self.orders.append(from_fields(message))
+            else:
+                what, key, attempt, argument = message
+                self.words.append((what.decode(), int(key), int(attempt), int(argument)))
+
+    def hung_up(self) -> None:
         self.connected = False
         self.poll.unregister(self.channel)
 
-    def tell(self, message: object) -> None:
+    def tell(self, *words: object) -> None:
         if self.connected:
             try:
-                self.channel.sendall(pack(message))
+                self.channel.sendall(pack(str(word).encode(errors="replace") for word in words))
             except OSError:  # the daemon died just now; the run record tells the next one
-                self._hung_up()
+                self.hung_up()
 
     # ------------------------------------------------------------ one job
 
     def run(self, order: Order) -> None:
         """One attempt, from the claim to the written end."""
-        key, attempt = order["key"], order["attempt"]
-        fd = record.claim(order["record"])
+        fd = record.claim(order.record)
         if fd is None:
-            self.tell(("taken", key, attempt))
+            self.tell("taken", order.key, order.attempt)
             return
         record.write_identity(fd, "shim", self.me)
-        end = self._run_leased(order, fd)
+        try:
+            held = leases.take(order.leases, order.sharing)
+        except OSError as error:
+            end = _could_not_start(order, f"its GPU cannot be leased: {describe(error)}", missing=False)
+        else:
+            end = End(None, None, leases.LEASED, 0, 0) if held is None else self._see_through(order, fd)
+            leases.release(held or [])
+        self.finish(order, fd, end)
+
+    def finish(self, order: Order, fd: int, end: End) -> None:
+        """Nothing of the job lives: say how it ended."""
         # The message first: it is what the daemon waits for. The record is for the case that nobody does.
-        self.tell(("end", key, attempt, tuple(end)))
+        self.tell("end", order.key, order.attempt, *record.words_of(end))
         record.write_end(fd, end)
         os.close(fd)
-        for suffix in (SNAPSHOT if order["script"] is not None else "", order["stop_file"]):
-            if suffix:
+        for path in (order.record + SNAPSHOT if order.script is not None else "", order.stop_file):
+            if path:
                 with suppress(FileNotFoundError):
-                    os.unlink(suffix if suffix.startswith("/") else order["record"] + suffix)
-
-    def _run_leased(self, order: Order, fd: int) -> End:
-        """The job, while its GPUs are leased."""
-        try:
-            held = leases.take(order["leases"], order["sharing"])
-        except OSError as error:
-            return _could_not_start(order, f"its GPU cannot be leased: {describe(error)}", missing=False)
-        if held is None:
-            return End(None, None, leases.LEASED, 0, 0)
-        end = self._see_through(order, fd)
-        leases.release(held)
-        return end
+                    os.unlink(path)
 
     def _see_through(self, order: Order, fd: int) -> End:
         """Start the job and stay with it to its end."""
         try:
-            started = self.launcher.launch(order)
+            started = launch(order, self.layers)
         except OSError as error:
             return _could_not_start(order, describe(error), isinstance(error, FileNotFoundError))
         job = record.identity_of(started.pid, self.me)
         if job is not None:
             record.write_identity(fd, "job", job)
-        return self._attend(order, started)
+        return self.attend(order, Watch(order, started, self.layers))
 
-    def _attend(self, order: Order, started: Started) -> End:
+    def attend(self, order: Order, watch: Watch) -> End:
         """Wait until the job and all it started are gone; pass on what the daemon says meanwhile."""
-        watch = Watch(order, started, self.layers)
         if watch.memory_event is not None:
             self.poll.register(watch.memory_event, select.POLLIN)
         while not watch.is_over:
@@ -180,7 +198,7 @@ class Shim:
         words = [
             (what, argument)
             for what, key, attempt, argument in self.words
-            if (key, attempt) == (order["key"], order["attempt"])
+            if (key, attempt) == (order.key, order.attempt)
         ]
         self.words.clear()
         return words
@@ -189,15 +207,10 @@ class Shim:
 def _could_not_start(order: Order, problem: str, missing: bool) -> End:
     """The end of a job that never became one: the log and the reason say why."""
     with suppress(OSError):  # the log itself may be what is missing; the reason says it anyway
-        log = open_log(order["log"])
+        log = open_log(order.log)
         os.write(log, f"gflow: the job could not start: {problem}\n".encode(errors="replace"))
         os.close(log)
     return End(127 if missing else 126, None, f"StartFailed: {problem}", 0, 0)
-
-
-def machine_is_busy() -> bool:
-    """Whether processes have been queueing for a core of late. A moment's look would mostly see ourselves."""
-    return os.getloadavg()[0] > BUSY_PER_CORE * (os.cpu_count() or 1)
 
 
 def _noted(_number: int, _frame: object) -> None:

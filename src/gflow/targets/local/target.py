@@ -13,18 +13,21 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gflow.core.ids import JobKey, label
 from gflow.targets.local import record
 from gflow.targets.local.cgroups import Group, Layers, find_layers, remove_layers, sweep_others
 from gflow.targets.local.frames import pack, unpack
 from gflow.targets.local.leftovers import kill_leftovers
+from gflow.targets.local.orders import Order, to_fields
 from gflow.targets.local.record import End
+from gflow.targets.local.zygote import PLAIN
 
-# Idle shims kept for the next job; each is about 2 MB of mostly shared memory.
-IDLE_MAX = 8
+# Idle shims kept for the next job. A plain one (True) takes a quarter of a megabyte, the other two.
+IDLE_MAX = {True: 16, False: 4}
 LOOK_AGAIN_S = 0.02
+DISMISS_S = 2.0
 
 
 class Run(NamedTuple):
@@ -38,30 +41,6 @@ class Run(NamedTuple):
         return f"{label(self.key)}.{self.attempt}"
 
 
-class Order(NamedTuple):
-    """Everything a shim needs to run a job."""
-
-    run: Run
-    command: tuple[str, ...]
-    script: bytes | None
-    script_path: str
-    environ: bytes
-    extra: dict[bytes, bytes]
-    cwd: str
-    umask: int
-    log: str
-    error_log: str
-    log_cap: int
-    grace_s: float
-    stop_file: str
-    memory_mib: int
-    cpus: int
-    limits: tuple[tuple[int, int, int], ...]
-    leases: list[str]
-    # The daemon's name among those that lease, for a job that shares its GPUs; empty: it has them alone.
-    sharing: str
-
-
 class Ended(NamedTuple):
     """Nothing of this run lives any more."""
 
@@ -72,8 +51,9 @@ class Ended(NamedTuple):
 class _Channel:
     """Our end of one shim's channel, and the run it is busy with."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, plain: bool) -> None:
         self.sock = sock
+        self.plain = plain
         self.buffer = bytearray()
         self.run: Run | None = None
 
@@ -89,7 +69,9 @@ class LocalTarget:
         self._on_end = on_end
         self._zygote: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._idle: list[_Channel] = []
+        self._idle: dict[bool, list[_Channel]] = {True: [], False: []}
+        # Whether there is a plain shim, for jobs that ask for nothing special.
+        self.has_plain = os.access(PLAIN, os.X_OK) and os.environ.get("GFLOW_SHIM") != "python"
         self._busy: dict[Run, _Channel] = {}
         self._adopted: dict[Run, int] = {}
         self._stops: dict[Run, bool] = {}
@@ -117,16 +99,16 @@ class LocalTarget:
 
     def warm_up(self) -> None:
         """Have a shim ready before the first job asks for one."""
-        if not self._idle and not self._closed:
-            self._idle.append(self._new_channel())
+        if not self._idle[self.has_plain] and not self._closed:
+            self._idle[self.has_plain].append(self._new_channel(plain=self.has_plain))
 
     def close(self) -> None:
         """Let go of everything; running jobs go on under their shims."""
         self._closed = True
         loop = asyncio.get_running_loop()
-        for channel in (*self._idle, *self._busy.values()):
-            loop.remove_reader(channel.sock)
-            channel.sock.close()
+        for channel in self._busy.values():
+            self._drop(channel)
+        self._dismiss([*self._idle[True], *self._idle[False]])
         for pidfd in self._adopted.values():
             loop.remove_reader(pidfd)
             os.close(pidfd)
@@ -140,21 +122,21 @@ class LocalTarget:
 
     def start(self, order: Order) -> None:
         """Hand a job to a shim. Its end is reported through `on_end`."""
-        # The shim that is idle longest has prepared itself for the next job.
-        channel = self._idle.pop(0) if self._idle else self._new_channel()
-        channel.run = order.run
-        self._busy[order.run] = channel
-        message = order._asdict()
-        del message["run"]
-        message.update(key=order.run.key, attempt=order.run.attempt, record=self.record_path(order.run))
-        self._send(channel, ("run", message))
-        asyncio.get_running_loop().call_soon(self.warm_up)
+        plain = self.has_plain and order.is_plain
+        # The shim that is idle longest is surely ready for the next job.
+        idle = self._idle[plain]
+        channel = idle.pop(0) if idle else self._new_channel(plain=plain)
+        channel.run = Run(JobKey(order.key), order.attempt)
+        self._busy[channel.run] = channel
+        self._send(channel, to_fields(order))
+        if not idle:
+            asyncio.get_running_loop().call_soon(self.warm_up)
 
     def stop(self, run: Run, *, now: bool) -> None:
         """Ask for the stop contract; with `now`, KILL at once."""
         channel = self._busy.get(run)
         if channel is not None:
-            self._send(channel, ("stop", (run.key, run.attempt, now)))
+            self._say(channel, b"stop", run, now)
         elif run in self._adopted:
             signal.pidfd_send_signal(self._adopted[run], signal.SIGUSR1 if now else signal.SIGTERM)
         else:  # its shim is not found yet; it hears of it then
@@ -164,7 +146,7 @@ class LocalTarget:
         """A signal to the job's process group: a warning that its time is nearly up."""
         channel = self._busy.get(run)
         if channel is not None:
-            self._send(channel, ("signal", (run.key, run.attempt, number)))
+            self._say(channel, b"signal", run, number)
         elif run in self._adopted:
             self._signal_adopted(run, number)
 
@@ -216,20 +198,24 @@ class LocalTarget:
         """Where the run's record is; also the tag by which its processes are known."""
         return f"{self._folder}/{run.name}"
 
-    def _new_channel(self) -> _Channel:
+    def _new_channel(self, *, plain: bool) -> _Channel:
         if self._zygote is None or self._zygote.poll() is not None:
             self.open()
         assert self._control is not None
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        socket.send_fds(self._control, [b"shim"], [theirs.fileno()])
+        socket.send_fds(self._control, [b"plain" if plain else b"shim"], [theirs.fileno()])
         theirs.close()
-        channel = _Channel(ours)
+        channel = _Channel(ours, plain=plain)
         asyncio.get_running_loop().add_reader(ours, self._readable, channel)
         return channel
 
-    def _send(self, channel: _Channel, message: object) -> None:
-        data = pack(message)
+    def _say(self, channel: _Channel, word: bytes, run: Run, argument: int) -> None:
+        """A word about a running job."""
+        self._send(channel, [word, b"%d" % run.key, b"%d" % run.attempt, b"%d" % argument])
+
+    def _send(self, channel: _Channel, fields: list[bytes]) -> None:
+        data = pack(fields)
         try:
             sent = channel.sock.send(data)
         except BlockingIOError:
@@ -254,26 +240,28 @@ class LocalTarget:
         for message in unpack(channel.buffer):
             self._hear(channel, message)
 
-    def _hear(self, channel: _Channel, message: tuple[Any, ...]) -> None:
+    def _hear(self, channel: _Channel, message: list[bytes]) -> None:
         kind, key, attempt = message[:3]
-        run = Run(JobKey(key), attempt)
+        run = Run(JobKey(int(key)), int(attempt))
         if self._busy.get(run) is channel:
             del self._busy[run]
         channel.run = None
-        if len(self._idle) < IDLE_MAX:
-            self._idle.append(channel)
+        idle = self._idle[channel.plain]
+        if len(idle) < IDLE_MAX[channel.plain]:
+            idle.append(channel)
         else:
             self._drop(channel)
-        if kind == "end":
-            self._on_end(Ended(run, End(*message[3])))
-        elif kind == "taken":  # an earlier daemon's order reached its shim after all
+        if kind == b"end":
+            words = [word.decode(errors="replace") for word in message[3:]]
+            self._on_end(Ended(run, record.end_of(words)))
+        elif kind == b"taken":  # an earlier daemon's order reached its shim after all
             self._adopt_again(run)
 
     def _lost_channel(self, channel: _Channel) -> None:
         """A shim died. If it had a job, find out from the record what became of it."""
         self._drop(channel)
-        if channel in self._idle:
-            self._idle.remove(channel)
+        if channel in self._idle[channel.plain]:
+            self._idle[channel.plain].remove(channel)
         if channel.run is not None:
             self._busy.pop(channel.run, None)
             self._adopt_again(channel.run)
@@ -281,6 +269,19 @@ class LocalTarget:
     def _drop(self, channel: _Channel) -> None:
         asyncio.get_running_loop().remove_reader(channel.sock)
         channel.sock.close()
+
+    def _dismiss(self, idle: list[_Channel]) -> None:
+        """Let idle shims go, and see them gone: each takes its control group along."""
+        loop = asyncio.get_running_loop()
+        for channel in idle:
+            loop.remove_reader(channel.sock)
+            channel.sock.settimeout(DISMISS_S)
+            with suppress(OSError):
+                channel.sock.shutdown(socket.SHUT_WR)
+        for channel in idle:
+            with suppress(OSError):
+                channel.sock.recv(1)
+            channel.sock.close()
 
     # ------------------------------------------------------------ adoption
 
@@ -309,11 +310,15 @@ class LocalTarget:
 
     def _kill_leftovers(self, run: Run, content: record.Content) -> bool:
         """End what a killed shim left; True when nothing was found any more."""
-        group = Group(self._layers, run.name).find()
-        group.kill()
+        shim = content.shim
+        names = [run.name] + ([f"shim-{shim.pid}-{shim.started}"] if shim else [])
+        groups = [Group(self._layers, name).find() for name in names]
+        for group in groups:
+            group.kill()
         gone = kill_leftovers(content.job, self.record_path(run))
         if gone:
-            group.remove()
+            for group in groups:
+                group.remove()
         return gone
 
     def _settle(self, run: Run, content: record.Content, again_s: float = LOOK_AGAIN_S) -> None:

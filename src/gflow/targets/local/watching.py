@@ -21,8 +21,9 @@ from typing import Any
 
 from gflow.targets.local.cgroups import Group, Layers
 from gflow.targets.local.family import descendants, kill_descendants, send_group
-from gflow.targets.local.launching import Order, Started
+from gflow.targets.local.launching import Started
 from gflow.targets.local.memory import Memory
+from gflow.targets.local.orders import Order
 from gflow.targets.local.record import End
 from gflow.targets.local.rotation import LOOK_S, Logs
 
@@ -45,11 +46,11 @@ class Watch:
         now = time.monotonic()
         # The next time at which each thing is due; None: never.
         self._group_at = now + GROUP_AFTER_S if layers.kill and started.group is None else None
-        self._memory = Memory(order["memory_mib"], started.group if started.held else None)
+        self._memory = Memory(order.memory_mib, started.group if started.held else None)
         first_look = self._memory.first_look()
         self._memory_at = None if first_look is None else now + first_look
-        self._logs = Logs({order["log"], order["error_log"]}, order["log_cap"])
-        self._log_at = now + LOOK_S if order["log_cap"] else None
+        self._logs = Logs({order.log, order.error_log}, order.log_cap)
+        self._log_at = now + LOOK_S if order.log_cap else None
         # Readable when a control group of version 1 has killed one process of the job.
         self.memory_event = started.group.watch_memory() if started.held and started.group else None
         self._kill_at: float | None = None
@@ -60,6 +61,17 @@ class Watch:
         self._over_memory = False
         self._kill_again_s = KILL_AGAIN_S
         self._child_handler: Any = None
+
+    def take_over(self, status: int, kill_in_ms: int, cpu_ms: int, peak_kib: int) -> None:
+        """Go on where a plain shim could not. Negative: the job has not ended, nobody asked it to."""
+        self._memory.saw(peak_kib)
+        self._cpu_s = cpu_ms / 1000
+        if kill_in_ms >= 0:
+            self._kill_at = time.monotonic() + kill_in_ms / 1000
+        if status >= 0:
+            self._code = os.waitstatus_to_exitcode(status)
+        if self._log_at is not None:
+            self._log_at = time.monotonic()
 
     @property
     def is_over(self) -> bool:
@@ -87,14 +99,12 @@ class Watch:
 
     def _stop(self, *, now: bool) -> None:
         """TERM to the job's group, KILL to all of it after the grace time; `now`: KILL."""
-        grace = 0.0 if now else float(self._order["grace_s"])
+        grace = 0.0 if now else float(self._order.grace_s)
         until = time.monotonic() + grace
         if self._kill_at is None:
-            if self._order["stop_file"]:
+            if self._order.stop_file:
                 with suppress(OSError):
-                    os.close(
-                        os.open(self._order["stop_file"], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                    )
+                    os.close(os.open(self._order.stop_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
             send_group(self._pid, signal.SIGTERM)
             send_group(self._pid, signal.SIGCONT)
         self._kill_at = until if self._kill_at is None else min(self._kill_at, until)
@@ -165,7 +175,7 @@ class Watch:
 
     def _join_group(self) -> None:
         """Put the job, as it is now, into a control group of its own, so that one word kills it."""
-        group = Group(self._layers, os.path.basename(self._order["record"]))
+        group = Group(self._layers, os.path.basename(self._order.record))
         group.make(0, 0)
         with suppress(OSError):
             for pid in descendants(os.getpid()):
@@ -204,7 +214,7 @@ class Watch:
                 trouble = pipe.read(4096).decode(errors="replace")
             if trouble:
                 return could_not_start(self._order, trouble, code == 127)
-        limit_mib = self._order["memory_mib"]
+        limit_mib = self._order.memory_mib
         problem = f"OutOfMemory: used {peak_kib >> 10} MiB of {limit_mib} MiB" if over_memory else ""
         return End(None if code < 0 else code, -code if code < 0 else None, problem, cpu_ms, peak_kib)
 

@@ -1,7 +1,7 @@
 """The zygote: a clean single-threaded process that does nothing but fork shims.
 
 Started by exec before the daemon opens its database and sockets, so no shim can inherit
-them. Each message on its control socket carries one descriptor: the channel of a new shim.
+them. Each message on its control socket names a kind of shim and carries one descriptor: its channel.
 """
 
 from __future__ import annotations
@@ -16,8 +16,22 @@ from contextlib import suppress
 from gflow.targets.local import shim
 from gflow.targets.local.cgroups import Layers, find_layers, remove_layers
 
+# The plain shim, where a compiler was at hand when gflow was installed.
+PLAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gflow-shim")
+TAKE_OVER = "take-over"
+
 
 def main() -> None:
+    """Be the zygote, or the shim that a plain one becomes."""
+    if sys.argv[1] == TAKE_OVER:
+        layers = find_layers(sys.argv[2])
+        shim.take_over(sys.argv[3:], layers)
+        remove_layers(layers)
+    else:
+        fork_shims()
+
+
+def fork_shims() -> None:
     """Fork a shim for every channel that arrives; end when the daemon does."""
     os.setsid()
     os.chdir("/")
@@ -25,19 +39,25 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    layers = find_layers(sys.argv[2])
+    tag = sys.argv[2]
+    layers = find_layers(tag)
+    # How we were started, up to our own arguments: the way into this module for whoever takes over.
+    python = [*sys.orig_argv[:-2], TAKE_OVER, tag]
     _reset_inherited()
     gc.freeze()  # what is loaded now stays shared with every shim
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
-        if not message:
+        kind, descriptors, _, _ = socket.recv_fds(control, 16, 1)
+        if not kind:
             remove_layers(layers)
             return
-        os.set_inheritable(descriptors[0], False)  # recv_fds leaves them open across exec
+        (channel,) = descriptors
         if os.fork() == 0:
             control.close()
-            _become_shim(descriptors[0], layers)
-        os.close(descriptors[0])
+            if kind == b"plain":
+                os.execv(PLAIN, ["gflow-shim", str(channel), layers.kill, *python])
+            os.set_inheritable(channel, False)  # recv_fds leaves them open across exec
+            _become_shim(channel, layers)
+        os.close(channel)
 
 
 def _reset_inherited() -> None:

@@ -1,0 +1,244 @@
+/* gflow-shim CHANNEL GROUP PYTHON…: runs the jobs that come down the channel, one at a time.
+ *
+ * GROUP is the folder in which it may make a control group of its own, or empty; PYTHON… is the
+ * command line of shim.py, for what is not plain.
+ */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------ who we are */
+
+unsigned long long start_time(pid_t pid) {
+    char path[64], stat[2048];
+    unsigned long long started = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? -1 : read(fd, stat, sizeof stat - 1);
+    if (fd >= 0) close(fd);
+    if (size <= 0) return 0;
+    stat[size] = '\0';
+    char *at = strrchr(stat, ')');                        /* a name may hold anything */
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    if (at) started = strtoull(at, NULL, 10);
+    return started;
+}
+
+static void know_ourselves(Shim *shim) {
+    struct stat namespace;
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t size = fd < 0 ? 0 : read(fd, shim->boot, sizeof shim->boot - 1);
+    if (fd >= 0) close(fd);
+    shim->boot[size > 0 ? strcspn(shim->boot, "\n") : 0] = '\0';
+    shim->namespace = stat("/proc/self/ns/pid", &namespace) ? 0 : namespace.st_ino;
+    shim->started = start_time(getpid());
+}
+
+/* A control group of our own: every job is born in it, and one word kills all that a job started. */
+static void make_group(Shim *shim, const char *base) {
+    shim->group = -1;
+    if (!*base) return;
+    snprintf(shim->group_path, sizeof shim->group_path, "%s/shim-%d-%llu", base, (int)getpid(), shim->started);
+    if (mkdir(shim->group_path, 0755) && errno != EEXIST) return;
+    shim->group = open(shim->group_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* The folder above is held by those who still need it (bases.py); the last one out drops it. */
+static void remove_group(const Shim *shim, const char *base) {
+    rmdir(shim->group_path);
+    int fd = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) rmdir(base);
+}
+
+/* ------------------------------------------------------------ claim and leases */
+
+/* Take this attempt. -1: somebody has taken it before. */
+static int claim(const char *path) {
+    struct stat found;
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0600);
+    if (fd < 0) return -1;
+    if (!flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &found) && found.st_nlink) return fd;
+    close(fd);
+    return -1;
+}
+
+/* A lock file that anybody may open, whoever made it (leases.py says why in these steps). */
+static int open_lease(const char *path) {
+    int flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC;
+    int fd = open(path, flags);
+    if (fd >= 0 || errno != ENOENT) return fd;
+    mode_t mask = umask(0);
+    fd = open(path, flags | O_CREAT | O_EXCL, 0444);
+    if (fd < 0 && errno == EEXIST) fd = open(path, flags);
+    umask(mask);
+    return fd;
+}
+
+/* The locks of all these GPUs. False: errno says why not, EWOULDBLOCK that somebody else has one. */
+static bool take_leases(Text paths, Leases *held) {
+    held->count = 0;
+    held->last = paths.at;
+    for (char *path = paths.at; path < paths.at + paths.size; path += strlen(path) + 1) {
+        held->last = path;
+        int fd = held->count < MOST_LEASES ? open_lease(path) : -1;
+        if (fd < 0) return false;
+        held->fd[held->count++] = fd;
+        if (flock(fd, LOCK_EX | LOCK_NB)) return false;
+    }
+    return true;
+}
+
+static void release_leases(const Leases *held) {
+    for (int i = 0; i < held->count; i++) close(held->fd[i]);
+}
+
+/* ------------------------------------------------------------ one job */
+
+static void write_identity(const Shim *shim, int record, const char *what, pid_t pid, unsigned long long started) {
+    dprintf(record, "%s %s %llu %d %llu\n", what, shim->boot, shim->namespace, (int)pid, started);
+}
+
+static void tell(Shim *shim, int count, const char *const *words) {
+    if (shim->channel >= 0 && !send_words(shim->channel, count, words))
+        shim->channel = -1;                               /* the daemon died just now; the record tells the next */
+}
+
+static void tell_end(Shim *shim, const Message *order, int record, End *end) {
+    char code[16] = "-", signal[16] = "-", cpu[24], peak[24];
+    if (end->code >= 0) snprintf(code, sizeof code, "%d", end->code);
+    if (end->signal >= 0) snprintf(signal, sizeof signal, "%d", end->signal);
+    snprintf(cpu, sizeof cpu, "%ld", end->cpu_ms);
+    snprintf(peak, sizeof peak, "%ld", end->peak_kib);
+    for (char *at = end->problem; (at = strchr(at, '\n'));) *at = ' ';
+    /* The message first: it is what the daemon waits for. The record is for the case that nobody does. */
+    const char *words[] = {"end", order->field[KEY].at, order->field[ATTEMPT].at, code, signal, cpu, peak, end->problem};
+    tell(shim, 8, words);
+    dprintf(record, "end %s %s %s %s %s\n", code, signal, cpu, peak, end->problem);
+    close(record);
+}
+
+/* Hand the order to the waiting child. Somebody may have killed it meanwhile: then to another. */
+static bool wake_child(Shim *shim, const Leases *leases) {
+    for (int tries = 0; tries < 3; tries++) {
+        if (!shim->child.pid && !prepare(&shim->child, shim->group)) return false;
+        bool sent = send_order(shim->child.orders, &shim->order, leases);
+        close(shim->child.orders);
+        if (sent) return true;
+        close(shim->child.trouble);
+        shim->child.pid = 0;
+    }
+    return false;
+}
+
+static void see_through(Shim *shim, const Message *order, int record, const Leases *leases, End *end) {
+    if (!wake_child(shim, leases)) {
+        could_not_start(order, strerror(errno), false, end);
+        return;
+    }
+    Child job = shim->child;
+    shim->child.pid = 0;
+    write_identity(shim, record, "job", job.pid, job.started);
+    attend(shim, order, job.pid, job.trouble, record, leases, end);
+}
+
+/* One attempt, from the claim to the written end. */
+static void run(Shim *shim, const Message *order) {
+    Leases held;
+    char path[4200], trouble[4200];
+    End end = {-1, -1, "Leased", 0, 0};
+    int record = claim(order->field[RECORD].at);
+    if (record < 0) {
+        const char *words[] = {"taken", order->field[KEY].at, order->field[ATTEMPT].at};
+        tell(shim, 3, words);
+        return;
+    }
+    write_identity(shim, record, "shim", getpid(), shim->started);
+    if (take_leases(order->field[LEASES], &held))
+        see_through(shim, order, record, &held, &end);
+    else if (errno != EWOULDBLOCK) {
+        snprintf(trouble, sizeof trouble, "its GPU cannot be leased: %s: %s", strerror(errno), held.last);
+        could_not_start(order, trouble, false, &end);
+    }
+    release_leases(&held);
+    tell_end(shim, order, record, &end);
+    if (number(order, HAS_SCRIPT)) {
+        snprintf(path, sizeof path, "%s.script", order->field[RECORD].at);
+        unlink(path);
+    }
+}
+
+/* ------------------------------------------------------------ orders */
+
+static void wait_for_message(Shim *shim) {
+    while (shim->channel >= 0 && !whole_message(&shim->inbox)) {
+        struct pollfd fds[] = {{shim->channel, POLLIN, 0}, {shim->signals, POLLIN, 0}};
+        if (poll(fds, 2, -1) <= 0) continue;
+        if (fds[1].revents) {                             /* a waiting child was killed */
+            struct signalfd_siginfo came;
+            while (read(shim->signals, &came, sizeof came) == sizeof came) continue;
+            while (waitpid(-1, NULL, WNOHANG) > 0) continue;
+        }
+        if (fds[0].revents) receive(shim);
+    }
+}
+
+static void serve(Shim *shim) {
+    for (;;) {
+        if (!shim->child.pid) prepare(&shim->child, shim->group);
+        wait_for_message(shim);
+        size_t size = whole_message(&shim->inbox);
+        if (!size) return;
+        Buffer copy = {0};                                /* reading cuts it up, and the child needs it whole */
+        Message order;
+        append(&copy, shim->inbox.bytes, size);
+        shim->order.size = 0;
+        append(&shim->order, shim->inbox.bytes, size);
+        drop(&shim->inbox, size);
+        /* Anything but an order is a word about a job that is over. */
+        if (read_message(copy.bytes, size, &order) && is_kind(&order, "run") && order.count == FIELDS)
+            run(shim, &order);
+        free(copy.bytes);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4) return 2;
+    Shim shim = {.channel = atoi(argv[1]), .python = argv + 3};
+    sigset_t ours;
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGCHLD);
+    sigaddset(&ours, SIGTERM);
+    sigaddset(&ours, SIGUSR1);
+    sigprocmask(SIG_SETMASK, &ours, NULL);
+    signal(SIGCHLD, SIG_DFL);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGUSR2, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    shim.signals = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
+    fcntl(shim.channel, F_SETFD, FD_CLOEXEC);
+    if (shim.signals < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) return 1;
+    umask(077);
+    know_ourselves(&shim);
+    make_group(&shim, argv[2]);
+    serve(&shim);
+    if (shim.child.pid) {
+        close(shim.child.orders);
+        waitpid(shim.child.pid, NULL, 0);
+    }
+    if (shim.group >= 0) remove_group(&shim, argv[2]);
+    return 0;
+}

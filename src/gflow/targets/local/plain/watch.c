@@ -1,0 +1,280 @@
+/* Seeing one job through: stop requests, grace, leftovers, its log's size, and how it ended.
+ *
+ * A job that ended by itself leaves nobody behind: what it left is killed at once. A job that is
+ * being stopped may have children still saving their work within the grace time.
+ */
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOG_LOOK_MS = 2000, KILL_AGAIN_MS = 50, REAP_AT_ONCE = 500 };
+/* All processes together are measured ever more rarely, and never for more than half a percent of the time. */
+enum { MEMORY_LOOK_MS = 1000, MEMORY_LOOK_MOST_MS = 30000, MEMORY_LOOK_SHARE = 200 };
+static const long long NEVER = INT64_MAX;
+
+typedef struct {
+    Shim *shim;
+    const Message *order;
+    pid_t pid;
+    int trouble, record;
+    const Leases *leases;
+    bool ended, children_left, more_dead, stopping, killed;
+    int status;
+    long peak_kib;
+    long long cpu_us;
+    long long kill_at, log_at, memory_at, memory_ms;
+} Watch;
+
+static long long now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+}
+
+/* ------------------------------------------------------------ what is asked */
+
+static void stop(Watch *watch, bool now) {
+    long long until = now_ms() + (now ? 0 : (long long)(strtod(watch->order->field[GRACE].at, NULL) * 1000));
+    if (!watch->stopping) {
+        watch->stopping = true;
+        int fd = open(watch->order->field[STOP_FILE].at, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+        if (fd >= 0) close(fd);
+        killpg(watch->pid, SIGTERM);
+        killpg(watch->pid, SIGCONT);
+    }
+    if (until < watch->kill_at) watch->kill_at = until;
+}
+
+/* A word may come right behind its order, or after the end of the job that it is about. */
+static void hear_word(Watch *watch, const Message *word) {
+    if (word->count < 4 || strcmp(word->field[KEY].at, watch->order->field[KEY].at) ||
+        strcmp(word->field[ATTEMPT].at, watch->order->field[ATTEMPT].at))
+        return;
+    int argument = atoi(word->field[3].at);
+    if (is_kind(word, "stop")) stop(watch, argument);
+    if (is_kind(word, "signal")) killpg(watch->pid, argument);
+}
+
+static void hear_daemon(Watch *watch) {
+    Buffer *inbox = &watch->shim->inbox;
+    size_t size;
+    while ((size = whole_message(inbox))) {
+        Message word;
+        Buffer copy = {0};
+        append(&copy, inbox->bytes, size);
+        bool whole = read_message(copy.bytes, size, &word);
+        bool is_order = whole && is_kind(&word, "run");
+        if (whole && !is_order) hear_word(watch, &word);
+        free(copy.bytes);
+        if (is_order) return;                             /* its turn comes after this job */
+        drop(inbox, size);
+    }
+}
+
+/* TERM and USR1 are how a later daemon, which has no channel to us, says stop and kill. */
+static void hear_signals(Watch *watch) {
+    struct signalfd_siginfo came;
+    while (read(watch->shim->signals, &came, sizeof came) == sizeof came)
+        if (came.ssi_signo != SIGCHLD) stop(watch, came.ssi_signo == SIGUSR1);
+}
+
+/* ------------------------------------------------------------ what is due */
+
+static void reap(Watch *watch) {
+    int status;
+    struct rusage used;
+    pid_t dead;
+    int most = REAP_AT_ONCE;                              /* a job that forks all the time makes them as fast */
+    while ((dead = wait4(-1, &status, WNOHANG, &used)) > 0) {
+        watch->cpu_us += (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000LL +
+                         used.ru_utime.tv_usec + used.ru_stime.tv_usec;
+        if (used.ru_maxrss > watch->peak_kib) watch->peak_kib = used.ru_maxrss;
+        if (dead == watch->pid && !watch->ended) {        /* later ones may have its number */
+            watch->ended = true;
+            watch->status = status;
+        }
+        if (!--most) break;
+    }
+    watch->more_dead = !most;
+    watch->children_left = !(dead < 0 && errno == ECHILD);
+}
+
+static void keep_open(int fd) {
+    if (fd >= 0) fcntl(fd, F_SETFD, 0);
+}
+
+/* Become shim.py, which can do more: same pid, same children, same locks, same job. */
+static void hand_over(Watch *watch) {
+    const Buffer *rest = &watch->shim->inbox, *first = &watch->shim->order;
+    char text[9][32], leases[MOST_LEASES * 12] = "";
+    char *words[64];
+    int count = 0, order = memfd_create("order", 0);
+    if (order < 0 || !send_all(order, first->bytes, first->size) || !send_all(order, rest->bytes, rest->size)) return;
+    long long left = watch->kill_at == NEVER ? -1 : watch->kill_at > now_ms() ? watch->kill_at - now_ms() : 0;
+    long long numbers[] = {order, watch->shim->channel, watch->record, watch->trouble, watch->pid,
+                           watch->ended ? watch->status : -1, left, watch->cpu_us / 1000, watch->peak_kib};
+    while (watch->shim->python[count] && count < 40) {
+        words[count] = watch->shim->python[count];
+        count++;
+    }
+    for (int i = 0; i < 9; i++) {
+        snprintf(text[i], sizeof text[i], "%lld", numbers[i]);
+        words[count++] = text[i];
+    }
+    for (int i = 0; i < watch->leases->count; i++) {
+        sprintf(leases + strlen(leases), "%d ", watch->leases->fd[i]);
+        keep_open(watch->leases->fd[i]);
+    }
+    words[count++] = leases;
+    words[count] = NULL;
+    for (int i = 0; i < 4; i++) keep_open((int)numbers[i]);
+    execv(words[0], words);
+}
+
+/* KILL all that is left. Whoever is not in our control group is found by a walk of the process tree. */
+static void kill_all(Watch *watch) {
+    if (watch->shim->group >= 0 && !watch->killed) {
+        int fd = openat(watch->shim->group, "cgroup.kill", O_WRONLY | O_CLOEXEC);
+        if (fd >= 0 && write(fd, "1", 1) == 1) watch->killed = true;
+        if (fd >= 0) close(fd);
+        if (watch->killed) {
+            watch->kill_at = now_ms() + KILL_AGAIN_MS;
+            return;
+        }
+    }
+    hand_over(watch);
+    killpg(watch->pid, SIGKILL);                          /* no Python to hand over to: what we can do */
+    watch->kill_at = now_ms() + KILL_AGAIN_MS;
+}
+
+/* Memory of a process, pages that it shares counted in parts. */
+static long resident_kib(long pid) {
+    char path[64], line[128];
+    long kib = 0;
+    snprintf(path, sizeof path, "/proc/%ld/smaps_rollup", pid);
+    FILE *file = fopen(path, "re");
+    while (file && !kib && fgets(line, sizeof line, file)) sscanf(line, "Pss: %ld", &kib);
+    if (file) fclose(file);
+    return kib;
+}
+
+/* Visit everything below a process: how many there are, and their memory if it is asked for. */
+static int count_family(long pid, long *kib) {
+    char path[320];
+    int count = 0;
+    snprintf(path, sizeof path, "/proc/%ld/task", pid);
+    DIR *threads = opendir(path);
+    for (struct dirent *thread; threads && (thread = readdir(threads));) {
+        long child;
+        snprintf(path, sizeof path, "/proc/%ld/task/%s/children", pid, thread->d_name);
+        FILE *children = thread->d_name[0] == '.' ? NULL : fopen(path, "re");
+        while (children && fscanf(children, "%ld", &child) == 1) {
+            count += 1 + count_family(child, kib);
+            if (kib) *kib += resident_kib(child);
+        }
+        if (children) fclose(children);
+    }
+    if (threads) closedir(threads);
+    return count;
+}
+
+/* All processes of the job together. One alone is measured better by the kernel, at its end. */
+static void look_at_memory(Watch *watch) {
+    long long begin = now_ms();
+    long sum = 0;
+    if (count_family(getpid(), NULL) > 1) count_family(getpid(), &sum);
+    if (sum > watch->peak_kib) watch->peak_kib = sum;
+    watch->memory_ms = watch->memory_ms * 2 < MEMORY_LOOK_MOST_MS ? watch->memory_ms * 2 : MEMORY_LOOK_MOST_MS;
+    long long took = (now_ms() - begin) * MEMORY_LOOK_SHARE;
+    watch->memory_at = now_ms() + (took > watch->memory_ms ? took : watch->memory_ms);
+}
+
+/* Whether a log has grown over its cap. Cutting it while the job writes on is shim.py's art. */
+static bool is_over_cap(const Watch *watch, enum Field log) {
+    struct stat found;
+    return !stat(watch->order->field[log].at, &found) && found.st_size > strtoll(watch->order->field[LOG_CAP].at, NULL, 10);
+}
+
+static void do_what_is_due(Watch *watch) {
+    long long now = now_ms();
+    bool ended_by_itself = watch->ended && !watch->stopping && !watch->killed;
+    if (watch->children_left && (ended_by_itself || now >= watch->kill_at)) kill_all(watch);
+    if (now >= watch->memory_at) look_at_memory(watch);
+    if (now >= watch->log_at) {
+        watch->log_at = now + LOG_LOOK_MS;
+        if (is_over_cap(watch, LOG) || is_over_cap(watch, ERROR_LOG)) hand_over(watch);
+    }
+}
+
+static int time_left(const Watch *watch) {
+    long long due = watch->kill_at < watch->log_at ? watch->kill_at : watch->log_at;
+    if (watch->memory_at < due) due = watch->memory_at;
+    if (watch->more_dead) return 0;
+    if (due == NEVER) return -1;
+    long long left = due - now_ms();
+    return left < 0 ? 0 : left > 60000 ? 60000 : (int)left;
+}
+
+/* ------------------------------------------------------------ the end */
+
+void receive(Shim *shim) {
+    char chunk[65536];
+    ssize_t got = read(shim->channel, chunk, sizeof chunk);
+    if (got > 0)
+        append(&shim->inbox, chunk, (size_t)got);
+    else if (got == 0 || (errno != EINTR && errno != EAGAIN))
+        shim->channel = -1;                               /* not closed: the daemon sees by it when we are gone */
+}
+
+static void conclude(Watch *watch, End *end) {
+    char trouble[4000];
+    ssize_t size = read(watch->trouble, trouble, sizeof trouble - 1);
+    close(watch->trouble);
+    *end = (End){-1, -1, "", (long)(watch->cpu_us / 1000), watch->peak_kib};
+    if (WIFSIGNALED(watch->status))
+        end->signal = WTERMSIG(watch->status);
+    else
+        end->code = WEXITSTATUS(watch->status);
+    if (size > 0) {
+        trouble[size] = '\0';
+        could_not_start(watch->order, trouble, end->code == 127, end);
+    }
+}
+
+void attend(Shim *shim, const Message *order, pid_t pid, int trouble, int record, const Leases *leases,
+            End *end) {
+    Watch watch = {.shim = shim, .order = order, .pid = pid, .trouble = trouble, .record = record,
+                   .leases = leases, .children_left = true, .kill_at = NEVER,
+                   .log_at = number(order, LOG_CAP) ? now_ms() + LOG_LOOK_MS : NEVER,
+                   .memory_at = now_ms() + MEMORY_LOOK_MS,
+                   .memory_ms = MEMORY_LOOK_MS};
+    hear_daemon(&watch);
+    while (!watch.ended || watch.children_left) {
+        struct pollfd fds[] = {{shim->signals, POLLIN, 0}, {shim->channel, POLLIN, 0}};
+        int ready = poll(fds, 2, time_left(&watch));      /* a descriptor of -1 is left out */
+        if (ready > 0 && fds[1].revents) {
+            receive(shim);
+            hear_daemon(&watch);
+        }
+        if (ready > 0 && fds[0].revents) hear_signals(&watch);
+        reap(&watch);
+        do_what_is_due(&watch);
+    }
+    conclude(&watch, end);
+    if (watch.stopping) unlink(order->field[STOP_FILE].at);
+}
