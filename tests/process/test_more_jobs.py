@@ -94,7 +94,9 @@ def test_host_memory_and_cpus_are_counted(daemon: Box) -> None:
 
 def test_retries_are_attempts_of_the_same_job(daemon: Box) -> None:
     mark = daemon.work / "tries"
-    job = daemon.submit("--max-retries", "3", f"echo x >> {mark}; [ $(wc -l < {mark}) -ge 3 ]")
+    job = daemon.submit(
+        "--max-retries", "3", "--retry-delay", "0", f"echo x >> {mark}; [ $(wc -l < {mark}) -ge 3 ]"
+    )
     final = daemon.finished(job)
     assert (final["state"], final["attempt"]) == ("Finished", 3)
     assert daemon.text_of(job) == "gflow: attempt 2\ngflow: attempt 3\n"
@@ -125,7 +127,7 @@ def test_update_changes_what_waits(daemon: Box) -> None:
 
 
 def test_history_tells_the_story(daemon: Box) -> None:
-    job = daemon.submit("--hold", "--max-retries", "1", "exit 3")
+    job = daemon.submit("--hold", "--max-retries", "1", "--retry-delay", "0", "exit 3")
     daemon.ok("gjob", "release", str(job))
     daemon.finished(job)
     events = json.loads(daemon.ok("gjob", "history", "--json", str(job)))["events"]

@@ -67,6 +67,8 @@ class Ledger:
         self.cancelled: set[JobKey] = set()
         # What the attempts of each job used: CPU time and peak of each.
         self.usage: dict[JobKey, tuple[tuple[int, int], ...]] = {}
+        # Jobs that pause before they are tried again, until when.
+        self.pauses: dict[JobKey, float] = {}
 
     def copy(self) -> Ledger:
         other = Ledger(self.cpus, self.memory_mib)
@@ -90,6 +92,8 @@ class Ledger:
         for effect in effects:
             if isinstance(effect, Save):
                 self._saved(effect.job, ended)
+                if isinstance(event, Exited) and effect.job.key == event.key:
+                    self._check_retry(effect.job, event)
             elif isinstance(effect, Start):
                 started.append(self._started(effect, event.at, state))
             elif isinstance(effect, Stop):
@@ -143,6 +147,25 @@ class Ledger:
             assert job.key not in self.runs, f"job {job.label} is over and its processes live"
         if job.state is JobState.HOLD:
             self.held.add(job.key)
+        if job.retry_at:
+            self.pauses[job.key] = job.retry_at
+        elif job.state is not JobState.RUNNING or job.key in self.runs:
+            self.pauses.pop(job.key, None)
+
+    def _check_retry(self, job: Job, event: Exited) -> None:
+        """A job is tried again exactly after the ends it named, and pauses twice as long each time."""
+        spec = job.spec
+        if job.reason == "Retry" and job.state is JobState.QUEUED:
+            delay = spec.retry_delay_s
+            pause = min(delay * 2 ** (job.retries - 1), max(delay, 3600))
+            assert job.retry_at == (event.at.wall + pause if pause else 0.0), f"{job.label} pauses wrongly"
+        elif job.state in (JobState.FAILED, JobState.TIMEOUT) and job.retries < spec.max_retries:
+            wanted = set(spec.retry_on or ("failed",))
+            assert "any" not in wanted, f"{job.label} ended and wanted to be tried again"
+            ended = "timeout" if job.state is JobState.TIMEOUT else "failed"
+            assert ended not in wanted, f"{job.label} {ended} and wanted to be tried again"
+            if ended == "failed" and event.code is not None and not event.problem and not event.signal:
+                assert not wanted & {"exit", f"exit:{event.code}"}, f"{job.label} left with {event.code}"
 
     def _started(self, effect: Start, at: Moment, state: State) -> Job:
         job = state.jobs[effect.key]
@@ -172,6 +195,7 @@ class Ledger:
         assert job.attempt > 1 or array not in self.held, f"{name} starts and its array is held"
         assert not {job.key, array} & self.cancelled, f"{name} starts and was cancelled"
         assert job.spec.begin_at <= at.wall, f"{name} starts {job.spec.begin_at - at.wall} s too early"
+        assert self.pauses.pop(job.key, 0.0) <= at.wall, f"{name} is tried again too early"
         assert self.is_met(job.spec), f"{name} starts and its dependencies are not met"
 
     def is_met(self, spec: Spec) -> bool:
@@ -273,7 +297,7 @@ class Ledger:
         for job in state.jobs.values():
             if job.state is JobState.QUEUED:
                 self._check_waiting(job, state, event)
-                if job.key in ready and job.spec.begin_at <= event.at.wall:
+                if job.key in ready and max(job.spec.begin_at, job.retry_at) <= event.at.wall:
                     assert not self._could_start(job, state, fits), f"{job.label} could start and does not"
             if job.state is not JobState.RUNNING:
                 vain = self.is_vain(job.spec) and not job.spec.no_auto_cancel
@@ -283,7 +307,7 @@ class Ledger:
         met = self.is_met(job.spec)
         assert met == (job.key not in state.waits), f"{job.label} is wrong about its parents"
         if met and isinstance(event, Tick):
-            late = job.spec.begin_at > event.at.wall
+            late = max(job.spec.begin_at, job.retry_at) > event.at.wall
             assert late == (job.key in state.later), f"{job.label} is wrong about its begin time"
 
     def _could_start(self, job: Job, state: State, known: dict[tuple[object, ...], bool]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -24,16 +25,30 @@ from gflow.core.events import (
 )
 from gflow.core.ids import JobKey, job_key, number_of
 from gflow.core.model import Job, JobState, Spec
+from gflow.daemon.redoing import Redoing
+from gflow.errors import Forbidden, NotFound, Refused
 from gflow.testing import spec
 from gflow.testing.builders import USERS
 from gflow.testing.clock import DAY_S
+from gflow.wire.changes import Change
+from gflow.wire.requests import References
 from tests.property.dice import Dice
 from tests.property.world import POOL, World
 
 UIDS = (1001, 1002)
 MOST_ACTIVE = 60
 ARRAYS = ("0-3", "7", "1-5:2", "0-6:3", "1,3,5-7", "0-1", "0-6:2,1-5:2", "0-30")
+RETRY_ON = (
+    ("timeout",),
+    ("oom", "exit:75"),
+    ("signal:9",),
+    ("lost", "start"),
+    ("any",),
+    ("failed",),
+    ("exit",),
+)
 SECONDS = (0.0, 0.0, 0.5, 1.0, 30.0)
+PROBLEMS = ("Lost", "Reboot", "StartFailed: no", "Leased", "OutOfMemory: used 2 of 1")
 GPU_COUNTS = (1, 1, 2, 3, 4, 6, 9)
 GPU_MEMORY = (10 << 10, 24 << 10, 40 << 10, 80 << 10, 200 << 10)
 Fields = dict[str, Any]
@@ -113,6 +128,8 @@ WISHES: tuple[Callable[[World, Dice], Fields], ...] = (
     _begin,
     lambda world, dice: {"hold": True},
     lambda world, dice: {"max_retries": 1 + dice.below(2)},
+    lambda world, dice: {"max_retries": 1 + dice.below(8), "retry_delay_s": dice.pick((1, 30, 5000))},
+    lambda world, dice: {"max_retries": 2, "retry_on": dice.pick(RETRY_ON), "retry_delay_s": dice.below(2)},
     lambda world, dice: {"requeue": True},
     lambda world, dice: {"time_limit_s": dice.pick((10, 60, 3600, 2 * int(DAY_S)))},
     lambda world, dice: {"time_limit_s": dice.pick((60, 3600)), "warning": (10, dice.pick((5, 30, 100)))},
@@ -136,10 +153,43 @@ def a_submission(world: World, dice: Dice) -> Event:
         if made.max_concurrent and not made.array:
             made = msgspec.structs.replace(made, group=group)
         specs += [made] * dice.pick((1, 1, 2))
-    specs = specs[:4]
+    specs = [_after_neighbours(made, index, group, dice) for index, made in enumerate(specs[:4])]
     outcomes = outcomes_of(world, {key for made in specs for key in made.parents})
     uid = dice.pick(UIDS)
     return Submit(at=world.clock.now(), uid=uid, user=USERS[uid], specs=tuple(specs), outcomes=outcomes)
+
+
+def _after_neighbours(made: Spec, index: int, first: int, dice: Dice) -> Spec:
+    """Sometimes one that waits for those submitted with it, as the dependents of a redone job do."""
+    if not index or not dice.chance(20):
+        return made
+    parents = (job_key(first + dice.below(index)), *made.depends_on)
+    return msgspec.structs.replace(made, depends_on=parents)
+
+
+def a_redo(world: World, dice: Dice) -> Event:
+    """Somebody does a job again that is or was; perhaps with those that were cancelled because of it."""
+    key = some_key(world, dice)
+    uid = owner_of(world, (key,), dice)
+    fields = dice.pick(CHANGES)(world, dice) if dice.chance(30) else {}
+    fields = {name: value for name, value in fields.items() if name not in ("depends_on", "depends_any")}
+    change = Change(fields=fields, references=References())
+    wish = Redoing(
+        uid,
+        USERS[uid],
+        "token",
+        key,
+        change,
+        clear_deps=dice.chance(50),
+        cascade=dice.chance(60),
+        origin="test",
+    )
+    return wish.event(world.state, world.store, world.clock.now())
+
+
+def redo(world: World, dice: Dice) -> None:
+    with suppress(Refused, NotFound, Forbidden):  # a wish may be refused before it is an event
+        world.apply(a_redo(world, dice))
 
 
 def submit(world: World, dice: Dice) -> None:
@@ -169,7 +219,7 @@ def an_exit(world: World, dice: Dice) -> Event:
     elif kind == 10:
         code, signal = None, dice.pick((9, 15))
     elif kind == 11:
-        code, problem = None, dice.pick(("Lost", "Reboot", "CannotStart", "Leased"))
+        code, problem = None, dice.pick(PROBLEMS)
     return Exited(
         at=world.clock.now(),
         key=key,
@@ -250,6 +300,7 @@ def an_update(world: World, dice: Dice) -> Event:
         keys=keys,
         fields=fields,
         outcomes=outcomes_of(world, parents),
+        extend_s=dice.pick((0, 0, 0, 60, 3600)),
     )
 
 
@@ -371,6 +422,7 @@ OPERATIONS: tuple[tuple[int, Callable[[World, Dice], None]], ...] = (
     (4, hold),
     (5, release),
     (9, update),
+    (2, redo),
     (7, tick),
     (2, suspend),
     (2, set_clock),

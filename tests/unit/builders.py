@@ -18,7 +18,7 @@ NOON = 1_750_000_000.0
 
 
 def spec(**fields: Any) -> Spec:
-    return Spec(**{"command": ("true",), "cwd": "/work"} | fields)
+    return Spec(**{"command": ("true",), "cwd": "/work", "retry_delay_s": 0} | fields)
 
 
 def job(number: int = 1, *, task: int | None = None, user: str = "ann", **fields: Any) -> Job:

@@ -9,6 +9,7 @@ from gflow.core.model import JobState
 from gflow.daemon.wishes import Plain, Submitting, Updating
 from gflow.errors import GflowError
 from gflow.store.port import Changes, Submission
+from gflow.wire.changes import Change
 from gflow.wire.requests import Described, References
 
 from .builders import NOON, UIDS, spec
@@ -94,7 +95,7 @@ def test_the_commit_holds_the_token_and_the_texts():
 
 
 def updating(machine, job, references=References(), **fields):
-    wish = Updating(ANN, (job_key(job),), fields, references, "cli")
+    wish = Updating(ANN, (job_key(job),), Change(fields=fields, references=references), "cli")
     return wish.event(machine.state, machine.store, machine.now)
 
 

@@ -255,15 +255,21 @@ def test_a_running_job_may_get_its_first_limit_even_one_that_is_past():
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"gpus": 2}, {"memory_mib": 1}, {"begin_at": NOON}, {"depends_on": [2]}, {"name": "x"}],
+    ("fields", "called"),
+    [
+        ({"gpus": 2}, "gpus"),
+        ({"memory_mib": 1}, "memory"),
+        ({"begin_at": NOON}, "begin"),
+        ({"depends_on": [2]}, "depends on"),
+        ({"name": "x"}, "name"),
+    ],
     ids=str,
 )
-def test_what_a_running_job_has_cannot_change(fields):
+def test_what_a_running_job_has_cannot_change(fields, called):
     machine = Machine(gpu(0), gpu(1))
     machine.submit(gpus=1, count=2)
     error = machine.refusal(machine.update, 1, **fields)
-    assert error.message == f"job 1 is running, and {next(iter(fields))} cannot change any more"
+    assert error.message == f"job 1 is running, and {called} cannot change any more"
 
 
 def test_an_update_changes_all_or_none():

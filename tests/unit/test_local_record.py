@@ -171,7 +171,7 @@ def test_a_process_that_never_was_has_no_identity():
 
 def test_engine_and_shim_call_a_lost_lease_the_same():
     """They cannot import each other: the shim needs the standard library alone."""
-    from gflow.core import ending
+    from gflow.core import retrying
     from gflow.targets.local import leases
 
-    assert ending.LEASED == leases.LEASED
+    assert retrying.LEASED == leases.LEASED

@@ -6,16 +6,24 @@ import pytest
 
 import gflow.cli
 from gflow.core.model import Spec
-from gflow.options.table import CAPTURE, COMMON, GBATCH, JOB, JSON, SUBMIT, Option
+from gflow.options.changing import REDO, UPDATE
+from gflow.options.table import CAPTURE, COMMON, GBATCH, JOB, JSON, SLURM, SUBMIT, Option
 from gflow.options.values import READERS, read
 
 # What a submission captures by itself.
-CAPTURED = {"limits", "command", "cwd", "umask", "environ", "script", "script_path", "group"}
+CAPTURED = {
+    "limits", "command", "cwd", "umask", "environ", "script", "script_path", "group", "template",
+    "redone_from",
+}  # fmt: skip
 
 
 def tables():
     """Every table of options that a command declares, by module and name."""
-    found = {"gbatch": GBATCH, "gjob update": (*JOB, JSON, *COMMON)}
+    found = {
+        "gbatch": GBATCH,
+        "gjob update": (*UPDATE, JSON, *COMMON),
+        "gjob redo": (*REDO, JSON, *COMMON),
+    }
     for module in pkgutil.iter_modules(gflow.cli.__path__, "gflow.cli."):
         for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, tuple) and value and all(isinstance(part, Option) for part in value):
@@ -39,7 +47,7 @@ def test_no_spelling_is_declared_twice(table):
 
 
 def test_gbatch_understands_all_there_is():
-    assert GBATCH == JOB + CAPTURE + SUBMIT + COMMON
+    assert GBATCH == JOB + CAPTURE + SUBMIT + SLURM + COMMON
 
 
 @each(JOB)
@@ -47,7 +55,7 @@ def test_a_job_option_fills_a_field_of_the_spec(option):
     assert option.field in Spec.__struct_fields__
 
 
-@each(SUBMIT + COMMON)
+@each(SUBMIT + SLURM + COMMON)
 def test_other_options_fill_none(option):
     assert option.field == ""
 
@@ -58,7 +66,7 @@ def test_every_field_that_is_not_captured_has_exactly_one_option():
 
 @each(GBATCH)
 def test_an_option_is_declared_whole(option):
-    assert option.kind in READERS
+    assert option.kind in READERS or option in SLURM
     assert option.help and option.help == option.help.strip()
     assert option.is_flag == (option.metavar == ""), "what takes a value shows one in the help"
     assert len(option.short) <= 1
@@ -67,7 +75,7 @@ def test_an_option_is_declared_whole(option):
 @each(GBATCH)
 def test_names_are_lower_case_words(option):
     for name in (option.name, *option.aliases):
-        assert name.isascii() and name == name.lower()
+        assert name.isascii() and (name == name.lower() or len(name) == 1)
         assert name.replace("-", "").isalnum() and not name.startswith("-")
 
 

@@ -1,6 +1,5 @@
-"""What of the submitter's world a job gets: folder and environment, as --chdir, --export, --venv say.
-
-Environments are set by variables alone; nothing is sourced and no shell is asked.
+"""What of the submitter's world a job gets: folder and environment, as --chdir, --export, --config say;
+and where the Python environments are that --venv and --conda-env name.
 """
 
 from __future__ import annotations
@@ -18,12 +17,10 @@ def captured(values: dict[str, Any]) -> tuple[str, bytes]:
     if not os.path.isdir(folder):
         raise UsageError(f"there is no folder {folder}")
     environment = _exported(values.get("export", "ALL"))
-    if "venv" in values:
-        _activate(environment, os.path.abspath(values["venv"]), "VIRTUAL_ENV", "--venv")
-    if "conda-env" in values:
-        prefix = _conda_prefix(values["conda-env"])
-        _activate(environment, prefix, "CONDA_PREFIX", "--conda-env")
-        environment[b"CONDA_DEFAULT_ENV"] = os.fsencode(values["conda-env"])
+    if "config" in values:
+        environment[b"GFLOW_CONFIG"] = os.fsencode(os.path.abspath(values["config"]))
+    if "venv" in values or "conda-env" in values:
+        environment.pop(b"PYTHONHOME", None)
     return folder, b"\0".join(name + b"=" + value for name, value in environment.items())
 
 
@@ -48,14 +45,20 @@ def _exported(spec: str) -> dict[bytes, bytes]:
     return kept
 
 
-def _activate(environment: dict[bytes, bytes], prefix: str, variable: str, option: str) -> None:
-    programs = os.path.join(prefix, "bin")
-    if not os.path.isdir(programs):
+def with_environments(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with folders for --venv and --conda-env: what they mean is known here, not in the daemon."""
+    found = dict(values)
+    if values.get("venv"):
+        found["venv"] = _existing(os.path.abspath(values["venv"]), "--venv")
+    if values.get("conda-env"):
+        found["conda-env"] = _existing(_conda_prefix(values["conda-env"]), "--conda-env")
+    return found
+
+
+def _existing(prefix: str, option: str) -> str:
+    if not os.path.isdir(os.path.join(prefix, "bin")):
         raise UsageError(f"{option}: there is no environment at {prefix}")
-    path = environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin")
-    environment[b"PATH"] = os.fsencode(programs) + b":" + path
-    environment[os.fsencode(variable)] = os.fsencode(prefix)
-    environment.pop(b"PYTHONHOME", None)
+    return prefix
 
 
 def _conda_prefix(name: str) -> str:

@@ -7,29 +7,65 @@ import sys
 
 from gflow.cli import call
 from gflow.errors import UsageError
-from gflow.options import help
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
 OPTIONS = (
     Option("now", "flag", "kill at once, without the grace time"),
+    Option("dry-run", "flag", "list the jobs and all that depend on them, and cancel nothing"),
+    Option("all", "flag", "all your jobs that wait or run", short="a"),
+    Option(
+        "name", "text", "jobs of this name; exp-* for several", short="n", aliases=("names",), metavar="NAME"
+    ),
+    Option(
+        "state",
+        "text",
+        "jobs in these states: Queued, R, …",
+        short="s",
+        aliases=("states",),
+        metavar="STATES",
+    ),
+    Option("project", "text", "jobs of this project", short="P", metavar="CODE"),
+    Option("user", "text", "jobs of this person", short="u", aliases=("users",), metavar="USER"),
+    Option("cancel", "flag", "does nothing: what gcancel does anyway", aliases=("kill",)),
     JSON,
     *COMMON,
 )
 ABOUT = """Cancel jobs. A running job gets TERM, then 30 seconds, then KILL; whatever it started
-goes with it. Jobs that depend on it are cancelled too."""
+goes with it. Jobs that depend on it are cancelled too. Jobs are named by id, or chosen by
+what they are; with both, those of the named that match."""
 EXAMPLES = """gcancel 42
-gcancel 42,43 45
-gcancel --now @        # my latest job"""
+gcancel 42,43 45-50
+gcancel 42_3 42_[10-20]          # tasks of an array
+gcancel --now @                  # my latest job
+gcancel --state Queued --name 'exp-*'
+gcancel --dry-run --all"""
 
 
 def run(words: list[str]) -> int:
-    values, rest = parse(words, OPTIONS)
+    values, jobs = parse(words, OPTIONS)
     if "help" in values:
-        sys.stdout.write(help.render("gcancel [--now] JOB…", ABOUT, OPTIONS, EXAMPLES))
+        from gflow.options import help
+
+        sys.stdout.write(help.render("gcancel [options] JOB…", ABOUT, OPTIONS, EXAMPLES))
         return 0
-    jobs = [part for word in rest for part in word.split(",") if part]
-    if not jobs:
-        raise UsageError("which jobs?", hint="gcancel 42, or gcancel @ for your latest")
-    body = json.dumps({"jobs": jobs, "now": "now" in values}).encode()
-    return call.show_answer("POST", "/jobs/cancel", body, as_json="json" in values)
+    filters = {
+        plural: [part for part in values[name].split(",") if part]
+        for name, plural in (
+            ("name", "names"),
+            ("state", "states"),
+            ("project", "projects"),
+            ("user", "users"),
+        )
+        if name in values
+    }
+    if not jobs and not filters and "all" not in values:
+        raise UsageError("which jobs?", hint="gcancel 42, gcancel @ for your latest, or gcancel --all")
+    body = {
+        "jobs": jobs,
+        "now": "now" in values,
+        "dry_run": "dry-run" in values,
+        "all": "all" in values,
+        **filters,
+    }
+    return call.show_answer("POST", "/jobs/cancel", json.dumps(body).encode(), as_json="json" in values)

@@ -5,62 +5,76 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from gflow.cli import call
+from gflow.cli import call, changing
 from gflow.errors import UsageError
 from gflow.options import help
+from gflow.options.changing import REDO, UPDATE
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JOB, JSON, Option
+from gflow.options.table import COMMON, JSON, Option
 
-ABOUT = """Look at jobs and change them. A job is an id (42), a task of an array (42_3), @ for your
-latest, @~1 for the one before it; several with commas.
+ABOUT = """Look at jobs and change them. A job is an id (42), a task of an array (42_3, 42_[1-5]), @ for
+your latest, @~1 for the one before it; several as 1,3,5-7. `gjob COMMAND --help` has the options.
 
 commands:
-  show      all about a job
-  log       its output
-  history   everything that happened to it, and who did it
-  hold      keep waiting jobs from starting
-  release   let held jobs go
-  update    change what was asked for: any job option of gbatch
-  wait      wait for a job and leave with its exit code"""
+"""
 EXAMPLES = """gjob show 42
 gjob log -f @
 gjob hold 42,43
 gjob release --at 20:00 42
 gjob update 42 --gpus 2 --priority 50
+gjob update 42 --time +2h               # also while it runs
+gjob redo @ --memory 64G
 gjob history @"""
 
 LOG = (
-    Option("follow", "flag", "log: print what comes, through all attempts, until the job ends", short="f"),
-    Option("first", "count", "log: only the first N lines", metavar="N", low=0),
-    Option("last", "count", "log: only the last N lines", short="l", metavar="N", low=0),
+    Option("follow", "flag", "print what comes, through all attempts, until the job ends", short="f"),
+    Option("first", "count", "only the first N lines", metavar="N", low=0),
+    Option("last", "count", "only the last N lines", short="l", metavar="N", low=0),
 )
-RELEASE = (Option("at", "text", "release: not before this time", metavar="TIME"),)
-ALIASES = {"s": "show", "l": "log", "h": "hold", "r": "release", "u": "update"}
+RELEASE = (Option("at", "text", "not before this time", metavar="TIME"),)
+SESSIONS = (
+    Option("jobs", "text", "does nothing", short="j", metavar="IDS"),
+    Option("state", "text", "does nothing", short="s", aliases=("states",), metavar="STATES"),
+    Option("pattern", "text", "does nothing", short="p", metavar="TEXT"),
+    Option("all", "flag", "does nothing", short="a"),
+)
+Values = dict[str, Any]
+
+
+class Command(NamedTuple):
+    """One of gjob's commands: what it does, its options, and who does it."""
+
+    about: str
+    options: tuple[Option, ...]
+    handler: Callable[[Values, list[str]], int]
+    needs_jobs: bool = True
 
 
 def run(words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
     if not name:
-        page = help.render("gjob COMMAND JOB [options]", ABOUT, (*LOG, *RELEASE, JSON, *COMMON), EXAMPLES)
-        sys.stdout.write(page)
+        sys.stdout.write(_page())
         return 0 if words else 2
-    handler = COMMANDS.get(ALIASES.get(name, name))
-    if handler is None:
+    command = COMMANDS.get(ALIASES.get(name, name))
+    if command is None:
         raise UsageError(f"gjob has no command {name!r}", hint="commands: " + ", ".join(COMMANDS))
     rest = list(words)
     rest.remove(name)
-    return handler(rest)
-
-
-def _parse(words: list[str], *options: Option) -> tuple[dict[str, Any], list[str]]:
-    """Option values and the jobs that are meant."""
-    values, rest = parse(words, (*options, JSON, *COMMON))
-    jobs = [part for word in rest for part in word.split(",") if part]
-    if not jobs:
+    options = (*command.options, JSON, *COMMON)
+    values, jobs = parse(rest, options)
+    if "help" in values:
+        sys.stdout.write(help.render(f"gjob {ALIASES.get(name, name)} JOB [options]", command.about, options))
+        return 0
+    if not jobs and command.needs_jobs:
         raise UsageError("which job?", hint="give an id, or @ for your latest job")
-    return values, jobs
+    return command.handler(values, jobs)
+
+
+def _page() -> str:
+    lines = "\n".join(f"  {name:<15} {command.about}" for name, command in COMMANDS.items())
+    return help.render("gjob COMMAND JOB [options]", ABOUT + lines, (JSON, *COMMON), EXAMPLES)
 
 
 def _one(jobs: list[str]) -> str:
@@ -69,15 +83,13 @@ def _one(jobs: list[str]) -> str:
     return jobs[0]
 
 
-def _show(words: list[str]) -> int:
-    values, jobs = _parse(words)
-    return call.show(call.job_path(_one(jobs)), as_json="json" in values)
+def _show(values: Values, jobs: list[str]) -> int:
+    return call.show(call.job_path(",".join(jobs)), as_json="json" in values)
 
 
-def _log(words: list[str]) -> int:
+def _log(values: Values, jobs: list[str]) -> int:
     from gflow.cli.logs import follow, print_lines
 
-    values, jobs = _parse(words, *LOG)
     if "first" in values and (clash := values.keys() & {"last", "follow"}):
         raise UsageError(f"--first and --{min(clash)} do not go together")
     place = call.get(call.job_path(_one(jobs), "/log"))
@@ -86,48 +98,50 @@ def _log(words: list[str]) -> int:
     return print_lines(place["path"], values.get("first"), values.get("last"))
 
 
-def _history(words: list[str]) -> int:
-    values, jobs = _parse(words)
+def _attach(values: Values, jobs: list[str]) -> int:
+    return _log({"follow": True}, jobs)
+
+
+def _history(values: Values, jobs: list[str]) -> int:
     return call.show(call.job_path(_one(jobs), "/history"), as_json="json" in values)
 
 
-def _hold(words: list[str]) -> int:
-    values, jobs = _parse(words)
-    return _change("hold", values, {"jobs": jobs})
+def _wait(values: Values, jobs: list[str]) -> int:
+    from gflow.cli.waiting import wait_for_all
 
-
-def _release(words: list[str]) -> int:
-    values, jobs = _parse(words, *RELEASE)
-    return _change("release", values, {"jobs": jobs, "at": values.get("at")})
-
-
-def _update(words: list[str]) -> int:
-    values, jobs = _parse(words, *JOB)
-    names = {option.name for option in JOB}
-    options = {name: value for name, value in values.items() if name in names}
-    return _change("update", values, {"jobs": jobs, "options": options})
-
-
-def _change(verb: str, values: dict[str, Any], body: dict[str, Any]) -> int:
-    return call.show_answer("POST", f"/jobs/{verb}", json.dumps(body).encode(), as_json="json" in values)
-
-
-def _wait(words: list[str]) -> int:
-    from gflow.cli.waiting import exit_code_of, wait_for
-
-    values, jobs = _parse(words)
-    job = wait_for(_one(jobs))
+    names = (
+        [str(job["id"]) for job in call.get(call.job_path(",".join(jobs)))["jobs"]]
+        if _several(jobs)
+        else jobs
+    )
+    final, code = wait_for_all(names)
     if "json" in values:
-        print(json.dumps({"jobs": [job], "total": 1}))
-    return exit_code_of(job)
+        print(json.dumps({"jobs": final, "total": len(final)}))
+    return code
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "show": _show,
-    "log": _log,
-    "history": _history,
-    "hold": _hold,
-    "release": _release,
-    "update": _update,
-    "wait": _wait,
+def _several(jobs: list[str]) -> bool:
+    return len(jobs) > 1 or any(mark in jobs[0] for mark in ",-[")
+
+
+def _close_sessions(values: Values, jobs: list[str]) -> int:
+    print("Nothing to close: jobs of gflow run without terminal sessions. `gjob log -f JOB` follows one.")
+    return 0
+
+
+COMMANDS = {
+    "show": Command("all about jobs", (), _show),
+    "log": Command("its output", LOG, _log),
+    "attach": Command("follow its output until it ends (log -f)", (), _attach),
+    "history": Command("everything that happened to it, and who did it", (), _history),
+    "hold": Command("keep waiting jobs from starting", (), changing.hold),
+    "release": Command("let held jobs go", RELEASE, changing.release),
+    "update": Command("change what was asked for: any job option of gbatch", UPDATE, changing.update),
+    "redo": Command("do a job again as a new one, with other options if you like", REDO, changing.redo),
+    "wait": Command("wait for jobs and leave with the worst exit code", (), _wait),
+    "close-sessions": Command("does nothing: there are no sessions", SESSIONS, _close_sessions, False),
 }
+ALIASES = {
+    "a": "attach", "l": "log", "h": "hold", "r": "release", "s": "show", "u": "update",
+    "close": "close-sessions",
+}  # fmt: skip

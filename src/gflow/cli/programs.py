@@ -62,10 +62,11 @@ def _module(program: str) -> Any:
 
 
 def _gbatch(about: str) -> Described:
-    from gflow.options.table import GBATCH
+    from gflow.options.table import GBATCH, SLURM
 
     new = {"new": "write a script to start from", "completion": "print a completion script"}
-    return Described(about, GBATCH, new, until_word=True)
+    ours = tuple(option for option in GBATCH if option not in SLURM)
+    return Described(about, ours, new, until_word=True)
 
 
 def _gqueue(about: str) -> Described:
@@ -81,11 +82,11 @@ def _gcancel(about: str) -> Described:
 def _gjob(about: str) -> Described:
     from gflow.options.table import COMMON, JSON
 
-    gjob = _module("gjob")
-    options = (*gjob.LOG, *gjob.RELEASE, JSON, *COMMON)
-    commands = dict.fromkeys(gjob.COMMANDS, "")
+    commands = _module("gjob").COMMANDS
+    options = {name: (*command.options, JSON, *COMMON) for name, command in commands.items()}
+    abouts = {name: command.about for name, command in commands.items()}
     takes = {"": "jobs", "hold": "active", "release": "active", "update": "active", "wait": "active"}
-    return Described(about, options, commands, takes)
+    return Described(about, (JSON, *COMMON), abouts, takes, of_command=options)
 
 
 def _ginfo(about: str) -> Described:

@@ -31,6 +31,12 @@ def wait_for(job: str) -> dict[str, Any]:
             time.sleep(0.1)
 
 
+def wait_for_all(jobs: list[str]) -> tuple[list[dict[str, Any]], int]:
+    """All of them once they are final, and the worst of their exit codes."""
+    final = [wait_for(job) for job in jobs]
+    return final, max(map(exit_code_of, final), default=0)
+
+
 def exit_code_of(job: dict[str, Any]) -> int:
     """What a command that stands for this job leaves with."""
     if job["state"] in CODES:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from gflow.core.deps import Wait
-from gflow.core.ids import JobKey, label
+from gflow.core.ids import JobKey, label, number_of, task_of
 from gflow.core.model import JobState, Spec
 from gflow.core.place import impossible
 from gflow.core.state import State
+from gflow.core.tasks import parse_tasks
 from gflow.errors import NotFound, Refused
 
 
@@ -16,8 +20,23 @@ def check_possible(state: State, spec: Spec) -> None:
         raise Refused(why, hint="see what there is with ginfo; --allow-unsatisfiable queues it all the same")
 
 
-def judged(state: State, spec: Spec, outcomes: dict[JobKey, JobState]) -> Wait | None:
-    """What the job has to wait for (None: nothing), or a refusal if it would wait in vain."""
+def admitted(state: State, specs: Sequence[Spec], outcomes: dict[JobKey, JobState]) -> list[Wait | None]:
+    """What each of these has to wait for if they are submitted now, or a refusal. Changes nothing."""
+    for spec in {(spec.shape, spec.allow_unsatisfiable): spec for spec in specs}.values():
+        check_possible(state, spec)
+    return [judged(state, spec, outcomes, partial(_comes, state, specs, i)) for i, spec in enumerate(specs)]
+
+
+def judged(
+    state: State,
+    spec: Spec,
+    outcomes: dict[JobKey, JobState],
+    comes: Callable[[JobKey], bool] = lambda key: False,
+) -> Wait | None:
+    """What the job has to wait for (None: nothing), or a refusal if it would wait in vain.
+
+    `comes`: whether a job is submitted with it, before it.
+    """
     if not spec.parents:
         return None
 
@@ -25,7 +44,7 @@ def judged(state: State, spec: Spec, outcomes: dict[JobKey, JobState]) -> Wait |
         return None if state.is_active(key) else state.outcome(key) or outcomes.get(key)
 
     for key in spec.parents:
-        if outcome(key) is None and not state.is_active(key):
+        if outcome(key) is None and not state.is_active(key) and not comes(key):
             raise NotFound(f"there is no job {label(key)} to depend on")
     wait = Wait.of(spec, outcome)
     if wait.broken is not None and not spec.no_auto_cancel:
@@ -36,3 +55,9 @@ def judged(state: State, spec: Spec, outcomes: dict[JobKey, JobState]) -> Wait |
             hint="--no-auto-cancel queues it all the same",
         )
     return None if wait.is_over else wait
+
+
+def _comes(state: State, specs: Sequence[Spec], before: int, key: JobKey) -> bool:
+    """Whether this will be one of the first `before` of these jobs, or a task of one."""
+    index, task = number_of(key) - state.next_number, task_of(key)
+    return 0 <= index < before and (task is None or task in parse_tasks(specs[index].array))

@@ -1,31 +1,22 @@
-"""What people may do to jobs that wait or run: cancel, hold, release, update."""
+"""What people may do to jobs that wait or run: cancel, hold, release."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
-from gflow.core.admission import check_possible, judged
-from gflow.core.deps import Wait, reaches
 from gflow.core.effects import Effect, Note, Save, Stop
 from gflow.core.ending import active_tasks, finish
-from gflow.core.events import Cancel, Hold, Release, Update
+from gflow.core.events import Cancel, Hold, Release
 from gflow.core.ids import JobKey, label, task_of
-from gflow.core.model import Job, JobState, Moment, Spec
+from gflow.core.model import Job, JobState, Moment
 from gflow.core.queue import GroupKey
 from gflow.core.rounds import new_task, run_round
 from gflow.core.state import State
 from gflow.core.states import move
 from gflow.errors import Forbidden, NotFound, Refused
-
-# What may change while a job runs.
-RUNNING_FIELDS = frozenset(
-    {"time_limit_s", "warning", "priority", "max_retries", "requeue", "max_concurrent"}
-)
-
 
 # ---------------------------------------------------------------- cancel
 
@@ -53,6 +44,7 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
     elif job.stopping is not JobState.CANCELLED or event.now:
         # Also when it is over its limit already: with --requeue it would come back.
         job.stopping = JobState.CANCELLED
+        job.stop_now = event.now
         note = Note(job.key, "cancel", "at once" if event.now else "")
         effects += (Save(job), note, Stop(job.key, job.attempt, event.now))
 
@@ -110,7 +102,7 @@ def owned(state: State, keys: Iterable[JobKey], uid: int) -> list[Job]:
 # ---------------------------------------------------------------- hold and release
 
 
-def _whole(state: State, keys: Iterable[JobKey], uid: int) -> list[Job]:
+def whole(state: State, keys: Iterable[JobKey], uid: int) -> list[Job]:
     """These jobs, none of which may be a task that still waits in its array."""
     for key in keys:
         if key not in state.jobs and (array := state.array_with(key)):
@@ -119,7 +111,7 @@ def _whole(state: State, keys: Iterable[JobKey], uid: int) -> list[Job]:
 
 
 def hold(state: State, event: Hold, effects: list[Effect]) -> None:
-    jobs = _whole(state, event.keys, event.uid)
+    jobs = whole(state, event.keys, event.uid)
     for job in jobs:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a waiting job can be held")
@@ -132,7 +124,7 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
 
 
 def release(state: State, event: Release, effects: list[Effect]) -> None:
-    jobs = _whole(state, event.keys, event.uid)
+    jobs = whole(state, event.keys, event.uid)
     for job in jobs:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a held job can be released")
@@ -141,6 +133,7 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
             state.later.discard(job.key)
             state.ready.remove(job)
             job.spec = msgspec.structs.replace(job.spec, begin_at=event.begin_at)
+            job.retry_at = 0.0
         elif job.state is not JobState.HOLD:
             continue
         if job.state is JobState.HOLD:
@@ -158,65 +151,3 @@ def admit_due(state: State, at: Moment) -> set[GroupKey | None]:
         state.later.discard(key)
         due.add(state.admit(state.jobs[key], at.wall))
     return due
-
-
-# ---------------------------------------------------------------- update
-
-
-def update(state: State, event: Update, effects: list[Effect]) -> None:
-    """Change what was asked for; all of the jobs or none."""
-    jobs = _whole(state, event.keys, event.uid)
-    # Jobs that get a cap and have no group yet become one, as if submitted together.
-    group = min((job.number for job in jobs if not job.spec.group), default=0)
-    plans = [(job, *_checked(state, job, event, group)) for job in jobs]
-    for job, spec, wait in plans:
-        if job.state is JobState.RUNNING and not job.is_array:
-            _update_running(state, job, spec)
-        else:
-            state.stop_waiting(job)
-            job.spec = spec
-            if wait is not None:
-                state.wait_for(job, wait)
-            if job.state is JobState.QUEUED:
-                state.admit(job, event.at.wall)
-        effects += (Save(job), Note(job.key, "updated", _shown(event.fields)))
-    run_round(state, event.at, effects)
-
-
-def _checked(state: State, job: Job, event: Update, group: int) -> tuple[Spec, Wait | None]:
-    """The job's new spec and what it then waits for, or a refusal."""
-    fields = event.fields
-    if job.state is JobState.RUNNING:
-        for name in fields.keys() - RUNNING_FIELDS:
-            raise Refused(f"job {job.label} is running, and {name} cannot change any more")
-    spec = msgspec.structs.replace(job.spec, **fields)
-    if spec.max_concurrent and not spec.group:
-        spec = msgspec.structs.replace(spec, group=group)
-    if spec.shape != job.spec.shape:
-        check_possible(state, spec)
-    if not fields.keys() & {"depends_on", "depends_any", "no_auto_cancel"}:
-        return spec, state.waits.get(job.key)
-    return spec, _new_wait(state, job, spec, event.outcomes)
-
-
-def _new_wait(state: State, job: Job, spec: Spec, outcomes: dict[JobKey, JobState]) -> Wait | None:
-    if reaches(state.jobs, spec.parents, job.key, state.tasks):
-        raise Refused(f"job {job.label} would wait for itself")
-    return judged(state, spec, outcomes)
-
-
-def _update_running(state: State, job: Job, spec: Spec) -> None:
-    """A running job keeps its resources; only its limit and what comes after may move."""
-    old, job.spec = job.spec, spec
-    state.regroup(old.group, spec.group)
-    if (spec.time_limit_s, spec.warning) != (old.time_limit_s, old.warning):
-        job.reason = ""  # a new limit has its own warning
-        state.set_limit(job)
-
-
-def _shown(fields: dict[str, Any]) -> str:
-    """The change in words. Commands and environments are never among the fields."""
-    shown = {name: value for name, value in fields.items() if name not in ("depends_on", "depends_any")}
-    for name in fields.keys() - shown.keys():
-        shown[name] = ",".join(map(label, fields[name]))
-    return ", ".join(f"{name} = {value}" for name, value in sorted(shown.items()))

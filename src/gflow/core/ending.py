@@ -9,7 +9,8 @@ import msgspec
 from gflow.core.effects import Effect, Forget, Note, Save, Stop, Warn
 from gflow.core.events import Exited
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
-from gflow.core.model import Job, JobState, Moment, Progress
+from gflow.core.model import CUT_OFF, Job, JobState, Moment, Progress
+from gflow.core.retrying import again, pause_s
 from gflow.core.rounds import run_round
 from gflow.core.state import WARNED, State
 from gflow.core.states import move
@@ -17,11 +18,6 @@ from gflow.core.states import move
 # A job that wants to be queued again after each of this many short attempts is held instead.
 QUICK_S = 60.0
 QUICK_ENDS = 5
-REQUEUE_CODE = 75
-# Ends that are not the job's own doing.
-ACCIDENTS = ("Lost", "Reboot")
-# The attempt never began: another daemon had the GPUs. It goes back and counts as nothing.
-LEASED = "Leased"
 
 
 def exited(state: State, event: Exited, effects: list[Effect]) -> None:
@@ -36,9 +32,9 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     job.add_usage(event.cpu_ms, event.peak_kib)
     state.unbook(job)
     to, reason = _verdict(job, event)
-    again = _again(job, event, to)
-    if again:
-        _requeue(state, job, again, reason, event, effects)
+    why = again(job, event, to)
+    if why:
+        _requeue(state, job, why, reason, event, effects)
     else:
         finish(state, job, to, reason, event.at, effects)
     effects.append(Forget(event.key, event.attempt))
@@ -60,36 +56,29 @@ def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
     return JobState.FINISHED, ""
 
 
-def _again(job: Job, event: Exited, to: JobState) -> str:
-    """Why this job goes back into the queue: `Requeued`, `Retry`, or empty if it does not."""
-    spec = job.spec
-    if to is JobState.CANCELLED or to is JobState.FINISHED:
-        return ""
-    if event.problem == LEASED:
-        return "Leased"
-    if spec.requeue and (to is JobState.TIMEOUT or event.problem in ACCIDENTS or event.code == REQUEUE_CODE):
-        return "Requeued"
-    return "Retry" if to is JobState.FAILED and job.retries < spec.max_retries else ""
-
-
-def _requeue(state: State, job: Job, again: str, reason: str, event: Exited, effects: list[Effect]) -> None:
+def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effects: list[Effect]) -> None:
     """Back into the queue as a further attempt of the same job; round and round it is held."""
     at = event.at
     # A new boot has a new boot clock: how long the job had run, only the wall clock knows.
     began, now = (job.started_at, at.wall) if event.problem == "Reboot" else (job.started_boot, at.boot)
     quick = began is not None and now - began < QUICK_S
-    job.quick_ends = job.quick_ends + 1 if quick and again == "Requeued" else 0
-    job.retries += again == "Retry"
+    job.quick_ends = job.quick_ends + 1 if quick and why == "Requeued" else 0
+    if why == "Retry":
+        job.retries += 1
+        pause = pause_s(job)
+        job.retry_at = at.wall + pause if pause else 0.0
+        reason += f"; next in {pause} s" if pause else ""
     job.gpu_ids = ()
     job.started_at = job.started_boot = None
     job.stopping = None
+    job.stop_now = False
     if job.quick_ends >= QUICK_ENDS:
         job.quick_ends = 0
         move(job, JobState.HOLD, "RequeueLoop")
     else:
-        move(job, JobState.QUEUED, again)
+        move(job, JobState.QUEUED, why)
         state.admit(job, at.wall)
-    effects += (Save(job), Note(job.key, again.lower(), f"after attempt {job.attempt}: {reason}"))
+    effects += (Save(job), Note(job.key, why.lower(), f"after attempt {job.attempt}: {reason}"))
 
 
 def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effects: list[Effect]) -> None:
@@ -107,13 +96,14 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             move(job, to, reason)
             job.finished_at = at.wall
             job.stopping = None
+            job.stop_now = False
             state.drop(job)
             effects += (Save(job), Note(job.key, to.value.lower(), reason))
         for parent in _ended_with(state, job):
             for child_key in sorted(state.children.pop(parent, ())):  # the job's own key comes first
                 child = state.jobs[child_key]
                 if _parent_ended(state, child, parent, to, at):
-                    line.append((child, JobState.CANCELLED, f"DependencyFailed:{label(parent)}"))
+                    line.append((child, JobState.CANCELLED, f"{CUT_OFF}{label(parent)}"))
         if job.task is not None and (whole := _task_ended(state, job, at, effects)):
             line.append(whole)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from gflow.core import changing, draining, ending
-from gflow.core.admission import check_possible, judged
+from gflow.core import changing, draining, ending, updating
+from gflow.core.admission import admitted
 from gflow.core.effects import Accepted, Effect, Keep, Note, Save
 from gflow.core.events import (
     Cancel,
@@ -31,7 +31,7 @@ from gflow.core.events import (
     Tick,
     Update,
 )
-from gflow.core.ids import JobKey, job_key, number_of, parse_label
+from gflow.core.ids import JobKey, job_key, label, number_of, parse_label
 from gflow.core.model import Job, JobState, Progress, Spec
 from gflow.core.rounds import run_round, start_among
 from gflow.core.state import State
@@ -77,9 +77,7 @@ def _back(reference: str) -> int:
 
 
 def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
-    for spec in {(spec.shape, spec.allow_unsatisfiable): spec for spec in event.specs}.values():
-        check_possible(state, spec)
-    waits = [judged(state, spec, event.outcomes) for spec in event.specs]
+    waits = admitted(state, event.specs, event.outcomes)
     keys = []
     groups = set()
     for spec, wait in zip(event.specs, waits, strict=True):
@@ -89,7 +87,8 @@ def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
             state.wait_for(job, wait)
         if job.state is JobState.QUEUED:
             groups.add(state.admit(job, event.at.wall))
-        effects += (Save(job), Note(job.key, "submitted"))
+        again = f"again, as {label(spec.redone_from)}" if spec.redone_from else ""
+        effects += (Save(job), Note(job.key, "submitted", again))
     effects.append(Accepted(tuple(keys)))
     start_among(state, groups, event.at, effects)
 
@@ -156,7 +155,7 @@ HANDLERS: dict[type[Event], Handler] = {
     Cancel: changing.cancel,
     Hold: changing.hold,
     Release: changing.release,
-    Update: changing.update,
+    Update: updating.update,
     Exited: ending.exited,
     Tick: _tick,
     GpusSeen: _gpus_seen,

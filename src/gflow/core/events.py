@@ -57,6 +57,8 @@ class Update(Event, frozen=True, kw_only=True):
     keys: tuple[JobKey, ...]
     fields: dict[str, Any]
     outcomes: dict[JobKey, JobState]
+    # Seconds to add to the time limit that each of them has.
+    extend_s: int = 0
 
 
 class Exited(Event, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ def explain(state: State, job: Job, known: dict[Shape, Why] | None = None) -> Wh
     if wait is not None:
         return Why("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
     if job.key in state.later:
-        return Why("BeginTime")
+        return Why("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
     if state.is_drained:
         return Why("Drained", state.drained.everything or "")
     if state.is_capped(job):

@@ -37,6 +37,8 @@ SHORT = {
     JobState.CANCELLED: "CA",
     JobState.TIMEOUT: "TO",
 }
+# The reason of a job that was cancelled because a parent did not succeed begins so.
+CUT_OFF = "DependencyFailed:"
 ACTIVE = frozenset({JobState.QUEUED, JobState.HOLD, JobState.RUNNING})
 FINAL = frozenset(JobState) - ACTIVE
 
@@ -72,8 +74,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     script_path: str = ""
     # Resource limits of the submitter that differ from ours: (number, soft, hard), -1 unlimited.
     limits: tuple[tuple[int, int, int], ...] = ()
-    # Jobs submitted together under one --max-concurrent share this number; 0: none.
+    # Jobs submitted together, as a sweep or under one --max-concurrent, share this number; 0: none.
     group: int = 0
+    # The command of a sweep before its parameters were put in; empty: there were none to put in.
+    template: tuple[str, ...] = ()
+    # The job that this one does again; 0: none.
+    redone_from: JobKey = JobKey(0)
     # The fields below are filled by options of the same table row (options/table.py).
     name: str = ""
     gpus: int = 0
@@ -99,8 +105,19 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     array: str = ""
     max_concurrent: int = 0
     max_retries: int = 0
+    # Ends after which it is tried again (see `ending.RETRY_KINDS`); empty: any failure.
+    retry_on: tuple[str, ...] = ()
+    retry_delay_s: int = 10
     requeue: bool = False
     project: str = ""
+    comment: str = ""
+    # Folders of the Python environments to activate.
+    venv: str = ""
+    conda_env: str = ""
+    notify_emails: tuple[str, ...] = ()
+    notify_on: tuple[str, ...] = ()
+    # What a sweep chose for this job: (name, value).
+    parameters: tuple[tuple[str, str], ...] = ()
 
     @property
     def shape(self) -> Shape:
@@ -154,6 +171,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     signal: int | None = None
     # Set while a running job is being stopped: the state it will end in.
     stopping: JobState | None = None
+    # Whether it is being killed without grace.
+    stop_now: bool = False
     progress: Progress | None = None
     # Attempts that failed and were retried; attempts in a row that ended within a minute.
     retries: int = 0
@@ -161,6 +180,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     # What it used so far: see `add_usage`. A peak of 0 means that nobody has measured anything.
     cpu_ms: int = 0
     peak_kib: int = 0
+    # When a retried job may start again; 0: at once.
+    retry_at: float = 0.0
     target: str = "local"
 
     def add_usage(self, cpu_ms: int, peak_kib: int) -> None:
@@ -183,6 +204,11 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     @property
     def name(self) -> str:
         return self.spec.name or f"job-{self.label}"
+
+    @property
+    def begin_at(self) -> float:
+        """The time before which it must not start: asked for, or the pause before a retry."""
+        return max(self.spec.begin_at, self.retry_at)
 
     @property
     def is_final(self) -> bool:

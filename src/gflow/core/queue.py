@@ -40,16 +40,29 @@ class Room(NamedTuple):
 class Group:
     """Waiting jobs of one key, oldest first. Removal is lazy: a heap cannot lose its middle."""
 
-    __slots__ = ("key", "members", "order")
+    __slots__ = ("key", "members", "order", "removed")
 
     def __init__(self, key: GroupKey) -> None:
         self.key = key
         self.order: list[JobKey] = []
         self.members: set[JobKey] = set()
+        # Those that are still in `order` and no members any more.
+        self.removed: set[JobKey] = set()
+
+    def add(self, key: JobKey) -> None:
+        self.members.add(key)
+        if key in self.removed:  # it comes back, and its place in the order is still there
+            self.removed.discard(key)
+        else:
+            heapq.heappush(self.order, key)
+
+    def remove(self, key: JobKey) -> None:
+        self.members.discard(key)
+        self.removed.add(key)
 
     def head(self) -> JobKey | None:
-        while self.order and self.order[0] not in self.members:
-            heapq.heappop(self.order)
+        while self.order and self.order[0] in self.removed:
+            self.removed.discard(heapq.heappop(self.order))
         return self.order[0] if self.order else None
 
 
@@ -90,12 +103,14 @@ class Entry(NamedTuple):
 class _Bucket:
     """Groups that ask for the same number of GPUs in the same way."""
 
-    __slots__ = ("cpus", "entries", "gpus", "memory", "shared")
+    __slots__ = ("cpus", "entries", "gpus", "listed", "memory", "shared")
 
     def __init__(self, shape: Shape) -> None:
         self.gpus = shape.gpus
         self.shared = shape.shared
         self.entries: list[Entry] = []
+        # What is in `entries`, or set aside by a walk: nothing is listed twice.
+        self.listed: set[Entry] = set()
         self.cpus = _Least()
         self.memory = _Least()
 
@@ -126,9 +141,8 @@ class ReadyQueue:
         if group is None:
             group = self._new_group(key)
         before = group.head()
-        group.members.add(job.key)
+        group.add(job.key)
         self._size += 1
-        heapq.heappush(group.order, job.key)
         if before is None or job.key < before:
             self._push(group)
         return key
@@ -144,7 +158,7 @@ class ReadyQueue:
         if group is None or job.key not in group.members:
             return
         was_head = group.head() == job.key
-        group.members.discard(job.key)
+        group.remove(job.key)
         self._size -= 1
         if not group.members:
             self._drop_group(group)
@@ -172,7 +186,10 @@ class ReadyQueue:
         return bucket
 
     def _push(self, group: Group) -> None:
-        heapq.heappush(self.bucket_of(group.key.shape).entries, self.entry(group.key))
+        bucket, entry = self.bucket_of(group.key.shape), self.entry(group.key)
+        if entry not in bucket.listed:
+            bucket.listed.add(entry)
+            heapq.heappush(bucket.entries, entry)
 
     def first(self, bucket: _Bucket) -> Entry | None:
         """The bucket's first entry that still speaks the truth; stale ones are dropped."""
@@ -182,7 +199,7 @@ class ReadyQueue:
             group = self.groups.get(entry.group)
             if group is not None and group.head() == entry.head:
                 return entry
-            heapq.heappop(entries)
+            bucket.listed.discard(heapq.heappop(entries))
         return None
 
 

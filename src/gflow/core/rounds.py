@@ -57,6 +57,7 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     job.started_at = at.wall
     job.started_boot = at.boot
     job.exit_code = job.signal = None
+    job.retry_at = 0.0
     state.book(job)
     detail = f"attempt {job.attempt}" + (f" on GPU {','.join(map(str, gpu_ids))}" if gpu_ids else "")
     effects += (Save(job), Note(job.key, "started", detail), Start(job.key, job.attempt))

@@ -181,11 +181,12 @@ class State:
         """Put a queued job where it waits: for parents, for its time, or for resources (its group then)."""
         if job.key in self.waits:
             return None
-        if job.spec.begin_at > wall:
+        begin_at = job.begin_at
+        if begin_at > wall:
             self.later.add(job.key)
-            heapq.heappush(self.begins, (job.spec.begin_at, job.key))
+            heapq.heappush(self.begins, (begin_at, job.key))
             return None
-        self.latest_begin = max(self.latest_begin, job.spec.begin_at)
+        self.latest_begin = max(self.latest_begin, begin_at)
         return self.ready.add(job)
 
     def postpone(self, wall: float) -> None:
@@ -193,7 +194,7 @@ class State:
         if wall >= self.latest_begin:
             return
         self.latest_begin = 0.0
-        for job in [job for job in self.jobs.values() if job.spec.begin_at and job in self.ready]:
+        for job in [job for job in self.jobs.values() if job.begin_at and job in self.ready]:
             self.ready.remove(job)
             self.admit(job, wall)
 
@@ -256,7 +257,7 @@ class State:
         """The wall time at which the next job may begin."""
         while self.begins:
             due, key = self.begins[0]
-            if key in self.later and self.jobs[key].spec.begin_at == due:
+            if key in self.later and self.jobs[key].begin_at == due:
                 return due
             heapq.heappop(self.begins)
         return None

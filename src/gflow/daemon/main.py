@@ -148,7 +148,7 @@ def adopt(loop: Loop, target: LocalTarget, performer: Performer) -> None:
         if not target.adopt(run):
             performer.start(job)
         if job.stopping is not None:
-            target.stop(run, now=False)
+            target.stop(run, now=job.stop_now)
     names = {Run(job.key, job.attempt).name for job in running}
     target.forget_others(names)
     loop.arm()

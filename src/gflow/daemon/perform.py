@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from gflow.core.effects import Effect, Forget, Start, Stop, Warn
-from gflow.core.model import Job
+from gflow.core.model import Job, Spec
+from gflow.core.parameters import variable
 from gflow.core.state import State
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.settings import Settings
@@ -24,6 +25,7 @@ from gflow.targets.local.record import End
 from gflow.targets.local.target import Ended, LocalTarget, Run
 
 log = logging.getLogger("gflow.perform")
+DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 
 
 class Performer:
@@ -103,6 +105,7 @@ class Performer:
         """Everything a shim needs to run this attempt."""
         spec = job.spec
         record = self._target.record_path(Run(job.key, job.attempt))
+        environ = self._blob(spec.environ) if spec.environ else b""
         return Order(
             key=job.key,
             attempt=job.attempt,
@@ -110,8 +113,8 @@ class Performer:
             command=spec.command,
             script=self._blob(spec.script) if spec.script else None,
             script_path=spec.script_path,
-            environ=self._blob(spec.environ) if spec.environ else b"",
-            extra=self._environment(job, record),
+            environ=environ,
+            extra=self._environment(job, record) + activated(spec, environ),
             cwd=spec.cwd,
             umask=spec.umask,
             log=log_path(self._settings, job),
@@ -148,7 +151,28 @@ class Performer:
             variables["GFLOW_GPU_MEMORY_MB"] = str(job.spec.gpu_memory_mib)
         if job.spec.script_path:
             variables["GFLOW_SCRIPT"] = job.spec.script_path
+        for name, value in job.spec.parameters:
+            variables[variable(name)] = value
         return ended([os.fsencode(f"{name}={value}") for name, value in variables.items()])
+
+
+def activated(spec: Spec, environ: bytes) -> bytes:
+    """What activating the job's Python environments changes. Variables alone; nothing is sourced."""
+    if not spec.venv and not spec.conda_env:
+        return b""
+    path = next((entry[5:] for entry in environ.split(b"\0") if entry.startswith(b"PATH=")), DEFAULT_PATH)
+    changed: dict[bytes, bytes] = {}
+    if spec.conda_env:
+        prefix = os.fsencode(spec.conda_env)
+        parent, _, name = prefix.rpartition(b"/")
+        path = prefix + b"/bin:" + path
+        changed[b"CONDA_PREFIX"] = prefix
+        changed[b"CONDA_DEFAULT_ENV"] = name if parent.endswith(b"/envs") else b"base"
+    if spec.venv:
+        path = os.fsencode(spec.venv) + b"/bin:" + path
+        changed[b"VIRTUAL_ENV"] = os.fsencode(spec.venv)
+    changed[b"PATH"] = path
+    return ended([name + b"=" + value for name, value in changed.items()])
 
 
 def log_path(settings: Settings, job: Job) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -14,6 +14,7 @@ from gflow.core.ids import JobKey
 from gflow.core.model import JobState, Moment, Spec
 from gflow.core.state import State
 from gflow.store.port import Changes, Store, Submission
+from gflow.wire.changes import Change
 from gflow.wire.requests import Described, References
 
 
@@ -54,7 +55,8 @@ class Submitting:
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         resolved = [_resolved(state, self.uid, job.spec, job.references) for job in self.jobs]
-        specs = _shared(_with_group(state, resolved))
+        groups = in_groups(state, resolved, [job.is_of_sweep for job in self.jobs])
+        specs = _shared(groups)
         outcomes = outcomes_of(state, store, specs)
         return Submit(at=at, uid=self.uid, user=self.user, specs=tuple(specs), outcomes=outcomes)
 
@@ -69,27 +71,32 @@ class Submitting:
 class Updating:
     """A change of what was asked for, with references that may name jobs as people do."""
 
-    def __init__(
-        self, uid: int, keys: tuple[JobKey, ...], fields: dict[str, Any], references: References, origin: str
-    ) -> None:
+    def __init__(self, uid: int, keys: tuple[JobKey, ...], change: Change, origin: str) -> None:
         self.uid = uid
         self.keys = keys
-        self.fields = fields
-        self.references = references
+        self.change = change
         self.origin = origin
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
-        fields = dict(self.fields)
-        for name, texts in zip(("depends_on", "depends_any"), self.references, strict=True):
+        fields = dict(self.change.fields)
+        for name, texts in zip(("depends_on", "depends_any"), self.change.references, strict=True):
             if texts:
-                fields[name] = _keys(state, self.uid, texts)
+                fields[name] = resolved_keys(state, self.uid, texts)
         parents = {*fields.get("depends_on", ()), *fields.get("depends_any", ())}
         for job in (state.jobs.get(key) or state.array_with(key) for key in self.keys):
             parents.update(job.spec.parents if job else ())  # those it keeps are judged anew too
         outcomes = store.outcomes(key for key in parents if not state.is_active(key))
-        return Update(at=at, uid=self.uid, keys=self.keys, fields=fields, outcomes=outcomes)
+        return Update(
+            at=at,
+            uid=self.uid,
+            keys=self.keys,
+            fields=fields,
+            outcomes=outcomes,
+            extend_s=self.change.extend_s,
+        )
 
     def took(self, effects: list[Effect], changes: Changes, at: Moment) -> Any:
+        changes.blobs.update(self.change.blobs)
         return None
 
 
@@ -104,21 +111,23 @@ def _resolved(state: State, uid: int, spec: Spec, references: References) -> Spe
         return spec
     return msgspec.structs.replace(
         spec,
-        depends_on=_keys(state, uid, references.all_of),
-        depends_any=_keys(state, uid, references.any_of),
+        depends_on=resolved_keys(state, uid, references.all_of),
+        depends_any=resolved_keys(state, uid, references.any_of),
     )
 
 
-def _keys(state: State, uid: int, texts: tuple[str, ...]) -> tuple[JobKey, ...]:
+def resolved_keys(state: State, uid: int, texts: tuple[str, ...]) -> tuple[JobKey, ...]:
     return tuple(dict.fromkeys(resolve(state, uid, text) for text in texts))
 
 
-def _with_group(state: State, specs: list[Spec]) -> list[Spec]:
-    """Jobs submitted together under --max-concurrent are one group, named by the first one's number."""
+def in_groups(state: State, specs: list[Spec], of_sweep: Sequence[bool] = ()) -> list[Spec]:
+    """Jobs submitted as a sweep or under --max-concurrent are one group, named by the first one's number."""
     group = state.next_number
     return [
-        msgspec.structs.replace(spec, group=group) if spec.max_concurrent and not spec.array else spec
-        for spec in specs
+        msgspec.structs.replace(spec, group=group)
+        if (spec.max_concurrent and not spec.array) or swept
+        else spec
+        for spec, swept in zip(specs, of_sweep or [False] * len(specs), strict=True)
     ]
 
 

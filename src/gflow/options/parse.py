@@ -39,8 +39,21 @@ def parse(
             if not queue:
                 refuse(f"--{option.name} needs a value")
             value = queue.pop()
-        values[option.name] = read(option, True if value is None else value)
+        for taken, raw in _meant(option, True if value is None else value, spelled):
+            result = read(taken, raw)
+            if taken.many:  # each once, in the order given
+                result = tuple(dict.fromkeys(values.get(taken.name, ()) + result))
+            values[taken.name] = result
     return values, rest
+
+
+def _meant(option: Option, value: Any, spelled: dict[str, Option]) -> list[tuple[Option, Any]]:
+    """The option itself, or those that one of Slurm's stands for."""
+    if option.kind != "slurm":
+        return [(option, value)]
+    from gflow.options.slurm import translate
+
+    return [(spelled["--" + name], raw) for name, raw in translate(option.name, value).items()]
 
 
 def spellings(table: tuple[Option, ...]) -> dict[str, Option]:
@@ -49,7 +62,7 @@ def spellings(table: tuple[Option, ...]) -> dict[str, Option]:
     for option in table:
         spelled["--" + option.name] = option
         for alias in option.aliases:
-            spelled["--" + alias] = option
+            spelled["-" * min(2, len(alias)) + alias] = option
         if option.short:
             spelled["-" + option.short] = option
     return spelled

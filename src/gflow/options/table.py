@@ -10,7 +10,9 @@ from __future__ import annotations
 class Option:
     """One option: how it is spelled, what it takes, what it means."""
 
-    __slots__ = ("aliases", "choices", "field", "help", "high", "kind", "low", "metavar", "name", "short")
+    __slots__ = (
+        "aliases", "choices", "field", "help", "high", "kind", "low", "many", "metavar", "name", "short",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -25,6 +27,7 @@ class Option:
         low: int | None = None,
         high: int | None = None,
         choices: tuple[str, ...] = (),
+        many: bool = False,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -37,10 +40,12 @@ class Option:
         self.high = high
         # The words among which its value is chosen, for completion; () where there is no such list.
         self.choices = choices
+        # May be given several times; its values, which are tuples, add up.
+        self.many = many
 
     @property
     def is_flag(self) -> bool:
-        return self.kind == "flag"
+        return self.kind == "flag" or (self.kind == "slurm" and not self.metavar)
 
 
 # What a job can ask for. Also `# GFLOW` directives and keys of the API.
@@ -50,7 +55,6 @@ JOB = (
         "count",
         "whole GPUs for the job alone (default 0)",
         short="g",
-        aliases=("gres",),
         metavar="N",
         field="gpus",
         low=0,
@@ -66,7 +70,7 @@ JOB = (
         "gpu-memory",
         "size",
         "memory needed on each GPU: 20G, 512M (a number alone is MB)",
-        aliases=("max-gpu-mem", "max-gpu-memory"),
+        aliases=("max-gpu-mem", "max-gpu-memory", "gpu-memory-limit"),
         metavar="SIZE",
         field="gpu_memory_mib",
         low=1,
@@ -93,7 +97,7 @@ JOB = (
         "size",
         "host memory: 16G, 1.5G, 512M (a number alone is MB)",
         short="m",
-        aliases=("mem", "max-mem", "max-memory"),
+        aliases=("mem", "max-mem", "max-memory", "memory-limit"),
         metavar="SIZE",
         field="memory_mib",
         low=1,
@@ -117,9 +121,9 @@ JOB = (
     Option(
         "name",
         "name",
-        "name of the job (default job-<id>)",
+        "name of the job (default job-<id>); in a sweep 'run_{lr}' names each",
         short="n",
-        aliases=("job-name",),
+        aliases=("job-name", "name-template", "J"),
         metavar="NAME",
         field="name",
     ),
@@ -138,7 +142,7 @@ JOB = (
         "depends",
         "start after this job succeeded: an id, @ (my latest), @~N (N before it); several with commas",
         short="d",
-        aliases=("dependency", "depends-on-all"),
+        aliases=("depends-on-all",),
         metavar="JOB",
         field="depends_on",
     ),
@@ -196,6 +200,23 @@ JOB = (
         high=1000,
     ),
     Option(
+        "retry-on",
+        "retry",
+        "ends after which --max-retries counts: oom, timeout, exit:75, signal:9, lost, start, failed, any "
+        "(default failed)",
+        metavar="ENDS",
+        field="retry_on",
+        many=True,
+    ),
+    Option(
+        "retry-delay",
+        "seconds",
+        "pause before the first retry in seconds or 1:30, doubled each time up to an hour (default 10)",
+        metavar="S",
+        field="retry_delay_s",
+        low=0,
+    ),
+    Option(
         "requeue",
         "flag",
         "queue the job again when its time is up, the machine restarted, or it leaves with code 75",
@@ -241,14 +262,60 @@ JOB = (
         field="project",
         high=64,
     ),
+    Option(
+        "comment",
+        "name",
+        "a note for people, shown by gjob show",
+        metavar="TEXT",
+        field="comment",
+        high=1000,
+    ),
+    Option("venv", "path", "activate this Python virtual environment", metavar="DIR", field="venv"),
+    Option(
+        "conda-env",
+        "path",
+        "activate this conda environment, by name or folder",
+        short="c",
+        metavar="NAME",
+        field="conda_env",
+    ),
+    Option(
+        "notify-email",
+        "emails",
+        "whom to write to about the job; may be repeated (kept and shown; no mail is sent yet)",
+        metavar="ADDR",
+        field="notify_emails",
+        many=True,
+    ),
+    Option(
+        "notify-on",
+        "events",
+        "about what: job_started, job_failed, … (default: job_completed, _failed, _timeout, _cancelled)",
+        metavar="EVENTS",
+        field="notify_on",
+        many=True,
+    ),
+    Option(
+        "param",
+        "params",
+        "a sweep: lr=0.1,0.01 or seed=1:5 or x=0:1:0.25; may be repeated; {lr} in the command gets the value",
+        metavar="NAME=VALUES",
+        field="parameters",
+        many=True,
+    ),
 )
 
 # What of the submitter's world the job gets. Applied where the job is submitted, not stored.
 CAPTURE = (
     Option("chdir", "path", "run in this folder (default: where you are)", short="D", metavar="DIR"),
     Option("export", "text", "environment to take along: ALL (default), NONE, or A,B=c", metavar="VARS"),
-    Option("venv", "path", "activate this Python virtual environment", metavar="DIR"),
-    Option("conda-env", "name", "activate this conda environment", short="c", metavar="NAME"),
+    Option(
+        "config",
+        "path",
+        "the job's own file (YAML, TOML, JSON), exported as GFLOW_CONFIG; options below its key gflow count",
+        metavar="FILE",
+    ),
+    Option("param-file", "path", "a sweep from a CSV file: a header, then one job a row", metavar="CSV"),
 )
 
 # What every command understands.
@@ -262,7 +329,22 @@ JSON = Option("json", "flag", "print one JSON object instead of text")
 SUBMIT = (
     Option("wait", "flag", "wait for the job and leave with its exit code"),
     Option("parsable", "flag", "print the id alone"),
+    Option("dry-run", "flag", "say what would be submitted, and submit nothing"),
+    Option("auto-close", "flag", "does nothing: there are no terminal sessions to close"),
     JSON,
 )
 
-GBATCH = JOB + CAPTURE + SUBMIT + COMMON
+# Slurm's spellings, translated into the options above by `options.slurm`.
+SLURM = (
+    Option("nice", "slurm", "Slurm's: higher starts later; priority 10 less N", metavar="N"),
+    Option("gres", "slurm", "Slurm's: gpu:2 or gpu:a100:2", metavar="GRES"),
+    Option("gpus-per-node", "slurm", "Slurm's: 2 or a100:2", metavar="N"),
+    Option("gpus-per-task", "slurm", "Slurm's: 2 or a100:2", metavar="N"),
+    Option("dependency", "slurm", "Slurm's: afterok:17:18, or ids as --depends-on", metavar="LIST"),
+    Option("mail-user", "slurm", "Slurm's --notify-email", metavar="ADDR"),
+    Option("mail-type", "slurm", "Slurm's --notify-on: BEGIN, END, FAIL, TIME_LIMIT, ALL", metavar="TYPES"),
+    Option("account", "slurm", "Slurm's --project", short="A", metavar="CODE"),
+    Option("exclusive", "slurm", "Slurm's: jobs have their GPUs alone unless --shared"),
+)
+
+GBATCH = JOB + CAPTURE + SUBMIT + SLURM + COMMON

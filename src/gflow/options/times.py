@@ -20,6 +20,8 @@ def parse_time(text: str, now: datetime | None = None) -> float | None:
         return moment.timestamp()
     if text.startswith(("now+", "+")):
         return _after(text.removeprefix("now")[1:], moment)
+    if text[1:2] == ":":  # 8:00
+        text = "0" + text
     return _clock(text, moment) if text[2:3] == ":" else _calendar(text)
 
 

@@ -20,6 +20,14 @@ MOST_MIB = 1 << 30
 LAST_TIME = 253_370_764_800
 UNITS = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18}
+# Ends that --retry-on names; two of them can say which number.
+RETRY_KINDS = ("any", "failed", "oom", "timeout", "exit", "signal", "lost", "start")
+CODED = ("exit", "signal")
+FATAL = SIGNALS | {"ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13}
+# What can be told of a job, less the `job_` before each.
+EVENTS = (
+    "submitted", "updated", "started", "completed", "failed", "cancelled", "timeout", "held", "released",
+)  # fmt: skip
 ARRAY_TASKS = 100_000
 ARRAY_LAST = 1_000_000
 
@@ -67,6 +75,23 @@ def read_duration(value: Any, option: Option) -> int:
     if seconds > TEN_YEARS_S:
         refuse(f"--{option.name} must be under ten years, not {_quote(value)}")
     return seconds
+
+
+def read_extension(value: str, option: Option) -> int:
+    """`+2h`, `+30` (minutes), `+1:00:00`: seconds to add."""
+    amount = value.removeprefix("+")
+    unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(amount[-1:])
+    if unit and _is_digits(amount[:-1]):
+        return read_duration(int(amount[:-1]) * unit, option)
+    return read_duration(amount, option)
+
+
+def read_change(value: Any, option: Option) -> Any:
+    """A duration, or one to be added: that stays text, for whoever knows the job."""
+    if isinstance(value, str) and value.startswith("+"):
+        read_extension(value, option)
+        return value
+    return read_duration(value, option)
 
 
 def read_seconds(value: Any, option: Option) -> int:
@@ -181,6 +206,65 @@ def read_depends(value: Any, option: Option) -> tuple[str, ...]:
     return parts
 
 
+def read_retry(value: Any, option: Option) -> tuple[str, ...]:
+    """Ends after which a job is tried again: `oom,exit:75,timeout`."""
+    kinds = []
+    for part in _parts(value, option):
+        kind, colon, detail = part.lower().partition(":")
+        number = FATAL.get(detail.upper().removeprefix("SIG")) if kind == "signal" else None
+        if number is None and colon and _is_digits(detail) and 1 <= int(detail) <= 255:
+            number = int(detail)
+        if kind not in RETRY_KINDS or bool(colon) != (number is not None) or (colon and kind not in CODED):
+            refuse(
+                f"--{option.name} does not understand {_quote(part)}",
+                "write " + ", ".join(RETRY_KINDS) + ", exit:75 or signal:9",
+            )
+        kinds.append(f"{kind}:{number}" if colon else kind)
+    return tuple(dict.fromkeys(kinds))
+
+
+def read_emails(value: Any, option: Option) -> tuple[str, ...]:
+    """Addresses, several with commas."""
+    addresses = _parts(value, option)
+    for address in addresses:
+        person, at, host = address.rpartition("@")
+        plain = address.isprintable() and not set(address).intersection(' <>()[],;:\\"')
+        if not (person and at and host and plain) or "@" in person or len(address) > 254:
+            refuse(f"--{option.name} takes an address like ann@example.org, not {_quote(address)}")
+    return tuple(dict.fromkeys(addresses))
+
+
+def read_events(value: Any, option: Option) -> tuple[str, ...]:
+    """Events to be told of; `failed` is `job_failed`."""
+    events = [part if part.startswith("job_") else "job_" + part for part in _parts(value, option)]
+    for event in events:
+        if event.removeprefix("job_") not in EVENTS:
+            refuse(
+                f"--{option.name} knows no event {_quote(event)}",
+                "events: " + ", ".join("job_" + name for name in EVENTS),
+            )
+    return tuple(dict.fromkeys(events))
+
+
+def read_params(value: Any, option: Option) -> Any:
+    """Parameters of a sweep: ((name, (value, …)), …). Loaded only when somebody asks."""
+    from gflow.options.sweeps import parameters
+
+    return parameters(value, option)
+
+
+def _parts(value: Any, option: Option) -> list[str]:
+    """`a,b` or a JSON list of texts."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
+        refuse(f"--{option.name} takes text, not {_quote(value)}")
+    parts = [part.strip() for part in value]
+    if not parts or not all(parts):
+        refuse(f"--{option.name} must not be empty")
+    return parts
+
+
 def is_job_reference(text: str) -> bool:
     """Whether `text` is `17`, `42_3`, `@` or `@~2`."""
     if text.startswith("@"):
@@ -197,8 +281,8 @@ def _duration(text: str) -> int | None:
     parts = clock.split(":")
     if len(parts) > 3 or not all(_is_digits(part) for part in parts):
         return None
-    if dash and len(parts) != 3:
-        return None
+    if dash:  # Slurm's days-hours[:minutes[:seconds]]
+        parts += ["0"] * (3 - len(parts))
     if any(int(part) > 59 for part in parts[1:]):
         return None
     numbers = [int(part) for part in parts]
@@ -290,6 +374,7 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "duration": read_duration,
     "text": read_text,
     "seconds": read_seconds,
+    "change": read_change,
     "signal": read_signal,
     "path": read_path,
     "size": read_size,
@@ -297,4 +382,8 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "time": read_time,
     "name": read_name,
     "depends": read_depends,
+    "retry": read_retry,
+    "emails": read_emails,
+    "events": read_events,
+    "params": read_params,
 }

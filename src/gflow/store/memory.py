@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from gflow.core.ids import JobKey, job_key, number_of, task_of
-from gflow.core.model import ACTIVE, Job, JobState, Line
+from gflow.core.ids import JobKey, job_key, label, number_of, task_of
+from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.store.port import Changes, Loaded
@@ -62,6 +62,17 @@ class MemoryStore:
         number = number_of(array)
         return [
             _copy(job) for key, job in sorted(self._jobs.items()) if number_of(key) == number and key != array
+        ]
+
+    def between(self, first: int, last: int) -> list[JobKey]:
+        return [key for key in sorted(self._jobs) if task_of(key) is None and first <= number_of(key) <= last]
+
+    def cut_off_by(self, key: JobKey) -> list[Job]:
+        reason = f"{CUT_OFF}{label(key)}"
+        return [
+            _copy(job)
+            for _, job in sorted(self._jobs.items())
+            if job.reason == reason or job.reason.startswith(reason + "_")
         ]
 
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]:

@@ -152,7 +152,14 @@ ALTER TABLE jobs ADD COLUMN cpu_ms INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN peak_kib INTEGER NOT NULL DEFAULT 0;
 """
 
-MIGRATIONS = (_V1, _V2, _V3)
+# The pause before a retry, kills without grace, and who was cancelled because of whom (for redoing them).
+_V4 = """
+ALTER TABLE jobs ADD COLUMN retry_at REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN stop_now INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX jobs_cut_off ON jobs (reason) WHERE reason LIKE 'DependencyFailed:%';
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4)
 VERSION = len(MIGRATIONS)
 
 

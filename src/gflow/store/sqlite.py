@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gflow.core.ids import TASK_BITS, JobKey, job_key, number_of, task_of
-from gflow.core.model import ACTIVE, Job, JobState, Line
+from gflow.core.ids import TASK_BITS, JobKey, job_key, label, number_of, task_of
+from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.faults import point
@@ -139,6 +139,20 @@ class SqliteStore:
         return self._jobs(
             SELECT + " WHERE key > ? AND key < ? ORDER BY key", [array, array + (1 << TASK_BITS)]
         )
+
+    def between(self, first: int, last: int) -> list[JobKey]:
+        """The jobs there are from number `first` to `last`; tasks are not counted."""
+        whole = f"key & {(1 << TASK_BITS) - 1} = 0"
+        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {whole} ORDER BY key"
+        rows = self._rows(sql, (job_key(first), job_key(last)))
+        return [JobKey(key) for (key,) in rows]
+
+    def cut_off_by(self, key: JobKey) -> list[Job]:
+        """Jobs that were cancelled because this one, or a task of it, did not succeed."""
+        reason = f"{CUT_OFF}{label(key)}"
+        # Of tasks: from `42_` up to what comes after every `42_…`. The LIKE is what the index is about.
+        which = f"reason LIKE '{CUT_OFF}%' AND (reason = ? OR reason BETWEEN ? AND ?)"
+        return self._jobs(f"{SELECT} WHERE {which} ORDER BY key", [reason, reason + "_", reason + "_~"])
 
     def _jobs(self, sql: str, values: list[Any]) -> list[Job]:
         specs: dict[str, Any] = {}

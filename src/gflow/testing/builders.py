@@ -13,8 +13,9 @@ USERS = {0: "root", 1001: "ann", 1002: "bob"}
 
 
 def spec(**fields: Any) -> Spec:
-    """What was asked for: `true` in /work, unless fields say otherwise."""
-    return Spec(**{"command": ("true",), "cwd": "/tmp"} | fields)
+    """What was asked for: `true` in /tmp and retries without a pause, unless fields say otherwise."""
+    usual: dict[str, Any] = {"command": ("true",), "cwd": "/tmp", "retry_delay_s": 0}
+    return Spec(**usual | fields)
 
 
 def job(number: int = 1, *, task: int | None = None, uid: int = 1001, **fields: Any) -> Job:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from gflow.core.explain import Why
+from gflow.core.ids import label
 from gflow.core.model import Gpu, Job, Line
 from gflow.core.place import gib
 from gflow.text.durations import clock, fine
@@ -30,15 +31,12 @@ def job_page(job: Job, why: Why | None, now: float, log: str) -> str:
         lines.append(("Script", spec.script_path or "(from standard input)"))
     if spec.command:
         lines.append(("Arguments" if spec.script else "Command", shlex.join(spec.command)))
-    lines += [("Folder", spec.cwd), ("GPUs", str(spec.gpus))]
+    if spec.template:
+        lines.append(("Template", shlex.join(spec.template)))
+    lines += [("Folder", spec.cwd), ("GPUs", str(spec.gpus) + (" (shared)" if spec.shared else ""))]
     if job.gpu_ids:
         lines.append(("GPU ids", ",".join(map(str, job.gpu_ids))))
-    if spec.depends_on:
-        from gflow.core.ids import label
-
-        lines.append(("Depends on", ", ".join(map(label, spec.depends_on))))
-    if spec.time_limit_s:
-        lines.append(("Time limit", clock(spec.time_limit_s)))
+    lines += [(name, value) for name, value in _asked(job) if value]
     lines += _timing(job, now) + _usage(job)
     if job.exit_code is not None:
         lines.append(("Exit code", str(job.exit_code)))
@@ -49,6 +47,35 @@ def job_page(job: Job, why: Why | None, now: float, log: str) -> str:
     if job.attempt:
         lines.append(("Log", log if not job.is_array else f"one for each task: gjob log {job.label}_N"))
     return facts(lines)
+
+
+def _asked(job: Job) -> list[tuple[str, str]]:
+    """What was asked for besides, as far as it was."""
+    spec = job.spec
+    retries = f"{job.retries} of {spec.max_retries}" if spec.max_retries else ""
+    on = f", on {', '.join(spec.retry_on)}" if spec.retry_on else ""
+    return [
+        ("GPU memory", gib(spec.gpu_memory_mib) if spec.gpu_memory_mib else ""),
+        ("GPU type", spec.gpu_type),
+        ("Memory", gib(spec.memory_mib) if spec.memory_mib else ""),
+        ("CPUs", str(spec.cpus) if spec.cpus is not None else ""),
+        ("Depends on", ", ".join(map(label, spec.depends_on))),
+        ("Depends on any of", ", ".join(map(label, spec.depends_any))),
+        ("When a parent fails", "waits on" if spec.no_auto_cancel else ""),
+        ("Parameters", ", ".join(f"{name}={value}" for name, value in spec.parameters)),
+        ("Group", str(spec.group) if spec.group > 0 else ""),
+        ("At most at once", str(spec.max_concurrent) if spec.max_concurrent else ""),
+        ("Time limit", clock(spec.time_limit_s) if spec.time_limit_s else ""),
+        ("Retries", retries + on if retries else ""),
+        ("Not before", _when(job.begin_at) if job.begin_at and not job.is_final else ""),
+        ("Conda environment", spec.conda_env),
+        ("Virtual environment", spec.venv),
+        ("Project", spec.project),
+        ("Comment", spec.comment),
+        ("Notify", ", ".join(spec.notify_emails)),
+        ("Notify on", ", ".join(spec.notify_on)),
+        ("Redone from", label(spec.redone_from) if spec.redone_from else ""),
+    ]
 
 
 def _timing(job: Job, now: float) -> list[tuple[str, str]]:

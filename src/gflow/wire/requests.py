@@ -10,14 +10,13 @@ import msgspec
 
 from gflow.core.model import Spec
 from gflow.errors import UsageError
-from gflow.options.table import JOB
+from gflow.options.table import JOB, Option
 from gflow.options.values import read
+from gflow.wire.sweeps import combined, filled
 
 COMMAND_BYTES = 1 << 20
 BATCH = 100_000
-_OPTIONS = {option.name: option for option in JOB}
-# The project is what a job is accounted to; an array's tasks exist already; hold has its own verb.
-UNCHANGEABLE = frozenset({"project", "array", "hold"})
+OPTIONS = {option.name: option for option in JOB}
 
 
 class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +32,8 @@ class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     script_path: str = ""
     # Values by option name, as text or as JSON of the option's own type.
     options: dict[str, Any] = {}
+    # A sweep: one job for each of these sets of parameters (times those of the option `param`).
+    rows: list[dict[str, str]] = []
 
 
 class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -45,10 +46,21 @@ class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jobs to cancel, as people write them."""
+    """Jobs to cancel, as people write them, or by what they are; with both, those of the named that match."""
 
-    jobs: list[str]
+    jobs: list[str] = []
     now: bool = False
+    dry_run: bool = False
+    all: bool = False
+    # Patterns as of a shell: exp-*.
+    names: list[str] = []
+    states: list[str] = []
+    projects: list[str] = []
+    users: list[str] = []
+
+    @property
+    def is_filtered(self) -> bool:
+        return self.all or bool(self.names or self.states or self.projects or self.users)
 
 
 class References(NamedTuple):
@@ -71,14 +83,29 @@ class ReleaseRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     at: str | float | None = None
 
     def begin_time(self) -> float | None:
-        return None if self.at is None else float(read(_OPTIONS["begin"], self.at))
+        return None if self.at is None else float(read(OPTIONS["begin"], self.at))
 
 
 class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Jobs of which something that was asked for changes: options as in a submission."""
 
     jobs: list[str]
-    options: dict[str, Any]
+    # null sets an option back to its default.
+    options: dict[str, Any] = {}
+    command: list[str] | None = None
+    script: str | None = None
+    script_path: str = ""
+
+
+class RedoRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A job to do again as a new one, with other options if some are given."""
+
+    job: str
+    token: str
+    options: dict[str, Any] = {}
+    clear_deps: bool = False
+    # Also the jobs that were cancelled because it failed.
+    cascade: bool = False
 
 
 class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -109,6 +136,8 @@ class Described(msgspec.Struct, kw_only=True):
     spec: Spec
     references: References
     blobs: dict[str, bytes]
+    # Whether it is one of several that were asked for as one.
+    is_of_sweep: bool = False
 
 
 def decode(body: bytes, into: type[Any]) -> Any:
@@ -117,16 +146,6 @@ def decode(body: bytes, into: type[Any]) -> Any:
         return msgspec.json.decode(body, type=into)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"the request is not valid: {error}") from error
-
-
-def describe_update(request: UpdateRequest) -> tuple[dict[str, Any], References]:
-    """The fields of a spec that an update changes."""
-    for name in request.options.keys() & UNCHANGEABLE:
-        raise UsageError(f"--{name} cannot be changed after submission")
-    if not request.options:
-        raise UsageError("there is nothing to change")
-    fields = read_options(request.options)
-    return fields, References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
 
 
 class Reader:
@@ -144,10 +163,24 @@ class Reader:
         self._texts: dict[str, str] = {}
         self._options: dict[bytes, dict[str, Any]] = {}
 
+    def read_all(self, request: JobRequest) -> list[Described]:
+        """Check one request and turn it into its specs: one, or those of a sweep."""
+        described = self.read(request)
+        choices = combined(described.spec.parameters, request.rows)  # type: ignore[arg-type]
+        if choices is None:
+            return [described]
+        if described.spec.array:
+            raise UsageError("--param makes a sweep, and that cannot be an --array as well")
+        return [
+            msgspec.structs.replace(described, spec=spec, is_of_sweep=len(choices) > 1)
+            for spec in filled(described.spec, choices, OPTIONS["name"])
+        ]
+
     def read(self, request: JobRequest) -> Described:
-        """Check one job request and turn it into a spec."""
-        _check_command(request)
+        """Check one job request and turn it into a spec; the parameters of a sweep are still all in it."""
+        check_command(request)
         fields = self._fields(request.options)
+        _check_together(fields)
         references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
         blobs: dict[str, bytes] = {}
         spec = Spec(
@@ -172,7 +205,7 @@ class Reader:
     def _stored(self, text: str, what: str, blobs: dict[str, bytes]) -> str:
         address = self._texts.get(text)
         if address is None:
-            content = _unbase64(text, what)
+            content = unbase64(text, what)
             address = self._texts[text] = self._address_of(content)
             blobs[address] = content
         return address
@@ -182,12 +215,25 @@ def read_options(options: dict[str, Any]) -> dict[str, Any]:
     """Field values of a spec from options by name."""
     fields = {}
     for name, value in options.items():
-        option = _OPTIONS.get(name)
-        if option is None:
-            raise UsageError(f"unknown option {name!r}")
+        option = option_of(name)
         fields[option.field] = read(option, value)
-    _check_together(fields)
+    array, percent, cap = fields.get("array", "").partition("%")
+    if percent:
+        fields["array"] = array
+        fields["max_concurrent"] = int(cap)
+    for name in ("venv", "conda_env"):
+        if name in fields and not fields[name].startswith("/"):
+            raise UsageError(
+                f"{fields[name]!r} is not the folder of an environment", hint="give its absolute path"
+            )
     return fields
+
+
+def option_of(name: str) -> Option:
+    option = OPTIONS.get(name)
+    if option is None:
+        raise UsageError(f"unknown option {name!r}")
+    return option
 
 
 def _check_together(fields: dict[str, Any]) -> None:
@@ -196,13 +242,11 @@ def _check_together(fields: dict[str, Any]) -> None:
         raise UsageError(
             "--shared needs --gpus and --gpu-memory", hint="gbatch --gpus 1 --shared --gpu-memory 20G …"
         )
-    array, percent, cap = fields.get("array", "").partition("%")
-    if percent:
-        fields["array"] = array
-        fields["max_concurrent"] = int(cap)
+    if fields.get("retry_on") and not fields.get("max_retries"):
+        raise UsageError("--retry-on needs --max-retries", hint="gbatch --max-retries 3 --retry-on oom …")
 
 
-def _check_command(request: JobRequest) -> None:
+def check_command(request: JobRequest) -> None:
     if request.script is None and not (request.command and request.command[0]):
         raise UsageError("there is no command to run", hint="gbatch COMMAND ARGS…, or gbatch script.sh")
     if request.script is not None and not request.script:
@@ -216,7 +260,7 @@ def _check_command(request: JobRequest) -> None:
         raise UsageError(f"the working folder must be an absolute path, not {request.cwd!r}")
 
 
-def _unbase64(text: str, what: str) -> bytes:
+def unbase64(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gflow.core.explain import Why
-from gflow.core.model import Gpu, Job, Line, Progress
+from gflow.core.model import Gpu, Job, Line, Progress, Spec
 from gflow.errors import GflowError
 
 encode = msgspec.json.Encoder().encode
@@ -52,12 +52,42 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "script": spec.script_path or None,
         "cwd": spec.cwd,
         "target": job.target,
+        "group_id": spec.group if spec.group > 0 else None,
+        "max_concurrent": spec.max_concurrent or None,
+        "parameters": dict(spec.parameters),
+        "command_template": list(spec.template) or None,
+        "redone_from": key_label(spec.redone_from) if spec.redone_from else None,
+        "max_retries": spec.max_retries,
+        "retries": job.retries,
+        "retry_on": list(spec.retry_on),
+        "retry_at": rfc3339(job.retry_at or None),
+        "comment": spec.comment or None,
+        "venv": spec.venv or None,
+        "conda_env": spec.conda_env or None,
+        "notify": {"emails": list(spec.notify_emails), "events": list(spec.notify_on)},
     }
 
 
 def jobs_view(entries: Sequence[tuple[Job, Why | None]]) -> dict[str, Any]:
     """What every answer about jobs is: the jobs and how many."""
     return {"jobs": [job_view(job, why) for job, why in entries], "total": len(entries)}
+
+
+def dry_run_view(specs: Sequence[Spec]) -> dict[str, Any]:
+    """Jobs that would be submitted. They have no ids yet."""
+    jobs = [
+        {
+            "name": spec.name or None,
+            "gpus": spec.gpus,
+            "array": spec.array or None,
+            "parameters": dict(spec.parameters),
+            "command": list(spec.command),
+            "script": spec.script_path or None,
+            "depends_on": [key_label(key) for key in spec.depends_on],
+        }
+        for spec in specs
+    ]
+    return {"dry_run": True, "jobs": jobs, "total": len(jobs)}
 
 
 def _tasks(progress: Progress) -> dict[str, Any]:

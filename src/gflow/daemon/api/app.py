@@ -9,19 +9,20 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gflow.daemon.api import control, jobs, listing, machine
+from gflow.daemon.api import changing, control, jobs, listing, machine, submitting
 from gflow.daemon.api.answers import on_error
 from gflow.daemon.api.people import user_name
 from gflow.daemon.context import Context
 from gflow.errors import Forbidden, GflowError
 
 ROUTES = [
-    Route("/jobs", jobs.submit, methods=["POST"]),
+    Route("/jobs", submitting.submit, methods=["POST"]),
     Route("/jobs", listing.listing, methods=["GET"]),
-    Route("/jobs/cancel", jobs.cancel, methods=["POST"]),
-    Route("/jobs/hold", jobs.hold, methods=["POST"]),
-    Route("/jobs/release", jobs.release, methods=["POST"]),
-    Route("/jobs/update", jobs.update, methods=["POST"]),
+    Route("/jobs/redo", submitting.redo, methods=["POST"]),
+    Route("/jobs/cancel", changing.cancel, methods=["POST"]),
+    Route("/jobs/hold", changing.hold, methods=["POST"]),
+    Route("/jobs/release", changing.release, methods=["POST"]),
+    Route("/jobs/update", changing.update, methods=["POST"]),
     Route("/jobs/{job}", jobs.show, methods=["GET"]),
     Route("/jobs/{job}/wait", jobs.wait, methods=["GET"]),
     Route("/jobs/{job}/log", jobs.log_place, methods=["GET"]),

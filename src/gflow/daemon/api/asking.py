@@ -9,6 +9,7 @@ from gflow.core.ids import JobKey, job_key, label, number_of, parse_label, task_
 from gflow.core.model import SHORT, Job, JobState
 from gflow.daemon.context import Context
 from gflow.errors import NotFound, UsageError, unknown
+from gflow.wire.selections import MOST, Numbers, Tasks, selected
 
 _STATE_NAMES = {state.value.lower(): state for state in JobState} | {
     short.lower(): state for state, short in SHORT.items()
@@ -30,7 +31,31 @@ def caller(request: Request) -> tuple[int, str]:
 def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey]:
     """The jobs that `texts` mean when this caller says them, each once."""
     uid, _ = caller(request)
-    return list(dict.fromkeys(resolve(context.loop.state, uid, text.strip()) for text in texts))
+    keys: list[JobKey] = []
+    for part in selected(texts):
+        if isinstance(part, Numbers):
+            keys += _between(context, part)
+        elif isinstance(part, Tasks):
+            keys += [job_key(part.number, task) for task in part.tasks]
+        else:
+            keys.append(resolve(context.loop.state, uid, part))
+    return list(dict.fromkeys(keys))
+
+
+def _between(context: Context, numbers: Numbers) -> list[JobKey]:
+    """The jobs of a range: the last one must have been given out, and some of them must be there."""
+    first, last = numbers
+    latest = context.loop.state.next_number - 1
+    if last > latest:
+        raise NotFound(
+            f"there is no job {last}", hint=f"the latest is {latest}" if latest else "there are none"
+        )
+    if last - first >= MOST:
+        raise UsageError(f"{first}-{last} names more than {MOST:,} jobs")
+    found = context.store.between(first, last)
+    if not found:
+        raise NotFound(f"there are no jobs {first}-{last}")
+    return found
 
 
 def known(context: Context, key: JobKey) -> Job:
@@ -42,8 +67,15 @@ def known(context: Context, key: JobKey) -> Job:
 
 def one(context: Context, request: Request) -> Job:
     """The job in the request's path."""
-    (key,) = keys_of(context, request, [request.path_params["job"]])
-    return known(context, key)
+    return known(context, one_key(context, request))
+
+
+def one_key(context: Context, request: Request, text: str | None = None) -> JobKey:
+    """The one job that `text`, or the request's path, means."""
+    keys = keys_of(context, request, [request.path_params["job"] if text is None else text])
+    if len(keys) != 1:
+        raise UsageError("one job, please", hint="an id (42), a task (42_3), or @ for your latest job")
+    return keys[0]
 
 
 def states_of(text: str) -> frozenset[JobState]:

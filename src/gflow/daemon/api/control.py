@@ -12,12 +12,13 @@ from gflow.core.ids import job_key
 from gflow.core.model import Job, Moment
 from gflow.core.state import State
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of, keys_of, known
+from gflow.daemon.api.asking import caller, context_of, known, one_key
 from gflow.daemon.wishes import Updating
 from gflow.errors import Refused
 from gflow.options.table import Option
 from gflow.options.values import read
 from gflow.text.control import allowed_line, drain_line, limit_line, show_gpus
+from gflow.wire.changes import Change
 from gflow.wire.requests import DrainRequest, GpusRequest, LimitRequest, References, decode
 from gflow.wire.views import key_label
 
@@ -62,11 +63,12 @@ async def set_limit(request: Request) -> Response:
     """How many jobs of a group, or tasks of an array, may run at once."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted: LimitRequest = decode(await request.body(), LimitRequest)
-    (key,) = keys_of(context, request, [wanted.job])
+    key = one_key(context, request, wanted.job)
     jobs = capped_together(context.loop.state, known(context, key))
     keys = tuple(job.key for job in jobs)
     limit = wanted.max_concurrent
-    await context.loop.wish(Updating(uid, keys, {"max_concurrent": limit}, References(), origin))
+    change = Change(fields={"max_concurrent": limit}, references=References())
+    await context.loop.wish(Updating(uid, keys, change, origin))
     data = {"jobs": [key_label(key) for key in keys], "max_concurrent": limit or None}
     return answer(request, lambda: data, lambda: limit_line(jobs, limit))
 

@@ -1,0 +1,72 @@
+"""`gjob hold`, `release`, `update`, `redo`: changing jobs there are."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from gflow.cli import call
+from gflow.cli.capture import with_environments
+from gflow.cli.describing import command_of, read_file
+from gflow.client import fast
+from gflow.errors import UsageError
+from gflow.options.changing import CHANGEABLE
+
+
+def hold(values: dict[str, Any], jobs: list[str]) -> int:
+    return _change("hold", values, {"jobs": jobs})
+
+
+def release(values: dict[str, Any], jobs: list[str]) -> int:
+    return _change("release", values, {"jobs": jobs, "at": values.get("at")})
+
+
+def update(values: dict[str, Any], jobs: list[str]) -> int:
+    body: dict[str, Any] = {"jobs": jobs, "options": _overrides(values)}
+    if "auto-cancel-on-dep-failure" in values:
+        body["options"]["no-auto-cancel"] = None
+    if "clear-deps" in values:
+        body["options"] |= {"depends-on": None, "depends-on-any": None}
+    if "command" in values and "script" in values:
+        raise UsageError("a job is a command or a script, not both")
+    if "command" in values:
+        body["command"] = command_of(values["command"])
+    if "script" in values:
+        body["script"] = fast.base64(_script(values["script"]))
+        body["script_path"] = os.path.abspath(values["script"])
+    return _change("update", values, body)
+
+
+def redo(values: dict[str, Any], jobs: list[str]) -> int:
+    if len(jobs) != 1:
+        raise UsageError("one job at a time can be redone", hint="gjob redo 42, or gjob redo @")
+    body = {
+        "job": jobs[0],
+        "token": os.urandom(16).hex(),
+        "options": _overrides(values),
+        "clear_deps": "clear-deps" in values,
+        "cascade": "cascade" in values,
+    }
+    query = {"parsable": "1"} if "parsable" in values else {}
+    return _change("redo", values, body, **query)
+
+
+def _overrides(values: dict[str, Any]) -> dict[str, Any]:
+    """Options by name; None for those that go back to their default."""
+    names = {option.name for option in CHANGEABLE}
+    given = {name: value for name, value in values.items() if name in names}
+    cleared = {name.removeprefix("clear-") for name in values if name.startswith("clear-")} & names
+    return with_environments(given) | dict.fromkeys(cleared)
+
+
+def _script(path: str) -> bytes:
+    content = read_file(path)
+    if not content.strip():
+        raise UsageError(f"the script {path} is empty")
+    return content
+
+
+def _change(verb: str, values: dict[str, Any], body: dict[str, Any], **query: str) -> int:
+    as_json = "json" in values
+    return call.show_answer("POST", f"/jobs/{verb}", json.dumps(body).encode(), as_json=as_json, **query)

@@ -1,0 +1,157 @@
+"""`gbatch --config FILE`: a training run's own file, in which the key `gflow` may hold job options.
+
+    lr: 0.001
+    gflow:
+      gpus: 2
+      time: 4:00:00
+
+Only that key is read; the rest belongs to the program, and in YAML is not even looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from itertools import pairwise
+from typing import Any
+
+from gflow.cli.describing import read_file
+from gflow.errors import UsageError
+from gflow.options.parse import parse
+from gflow.options.table import JOB
+
+KEY = "gflow"
+
+
+def options_of(path: str) -> dict[str, Any]:
+    """The job options in this file, by option name."""
+    text = read_file(path).decode(errors="replace")
+    try:
+        found = _section(path, text)
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: {KEY} must hold options", hint=f"{KEY}: and below it, gpus: 2")
+    words = [word for name, value in found.items() for word in _words(path, str(name), value)]
+    try:
+        values, rest = parse(words, JOB)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
+    if rest:
+        raise UsageError(f"{path}: {rest[0]!a:.60} is not an option")
+    return values
+
+
+def _section(path: str, text: str) -> Any:
+    """What the file has at its top-level key."""
+    if path.endswith(".toml"):
+        return tomllib.loads(text).get(KEY)
+    if path.endswith(".json"):
+        whole = json.loads(text)
+        return whole.get(KEY) if isinstance(whole, dict) else None
+    return _yaml_section(path, text)
+
+
+def _words(path: str, name: str, value: Any) -> list[str]:
+    """An option as on a command line; `_` is as good as `-`."""
+    option = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        return [option] if value else []
+    if isinstance(value, list) and all(isinstance(part, (str, int, float)) for part in value):
+        return [f"{option}={','.join(map(str, value))}"]
+    if isinstance(value, dict) and name == "param":
+        return [word for key, values in value.items() for word in _parameter(option, key, values)]
+    if isinstance(value, (str, int, float)):
+        return [f"{option}={value}"]
+    raise UsageError(f"{path}: {KEY}.{name} has a value that is no option")
+
+
+def _parameter(option: str, name: str, values: Any) -> list[str]:
+    shown = ",".join(map(str, values)) if isinstance(values, list) else str(values)
+    return [f"{option}={name}={shown}"]
+
+
+# ---------------------------------------------------------------- the little YAML that options need
+
+
+def _yaml_section(path: str, text: str) -> Any:
+    """The block below the top-level key: `name: value` lines, with lists and maps of plain values."""
+    lines = text.splitlines()
+    at = next((n for n, line in enumerate(lines) if line.startswith(f"{KEY}:")), None)
+    if at is None:
+        return None
+    beside = _uncommented(lines[at][len(KEY) + 1 :]).strip()
+    if beside:
+        return _yaml_value(path, beside)
+    block = []
+    for line in lines[at + 1 :]:
+        if line.strip() and not line[0].isspace() and not line.startswith("#"):
+            break
+        if _uncommented(line).strip():
+            block.append(_uncommented(line).rstrip())
+    return _yaml_block(path, block) if block else None
+
+
+def _yaml_block(path: str, lines: list[str]) -> Any:
+    """Lines of one indent are a map or a list; deeper ones belong to the line above them."""
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    is_list = lines[0].strip().startswith("- ")
+    # A list may stand as deep as the name it belongs to.
+    heads = [
+        n
+        for n, line in enumerate(lines)
+        if len(line) - len(line.lstrip()) <= indent and line.strip().startswith("- ") == is_list
+    ]
+    items: list[Any] = []
+    for start, end in pairwise([*heads, len(lines)]):
+        head, below = lines[start].strip(), lines[start + 1 : end]
+        if head.startswith("- "):
+            items.append(_yaml_value(path, head[2:].strip()))
+            continue
+        name, colon, rest = head.partition(":")
+        if not colon or (rest and rest[0] != " "):
+            raise UsageError(f"{path}: {head!a:.60} below {KEY} is not an option", hint="write gpus: 2")
+        value = _yaml_block(path, below) if below else _yaml_value(path, rest.strip())
+        items.append((str(_yaml_value(path, name.strip())), value))
+    return dict(items) if items and all(isinstance(item, tuple) for item in items) else items
+
+
+def _yaml_value(path: str, text: str) -> Any:
+    """A plain or quoted value, `[a, b]` or `{a: b}`."""
+    if text[:1] in "[{" and text[:1]:
+        pairs = {"[": "]", "{": "}"}
+        if text[-1] != pairs[text[0]]:
+            raise UsageError(f"{path}: {text!a:.60} does not end on its line")
+        parts = [part.strip() for part in text[1:-1].split(",") if part.strip()]
+        if text[0] == "[":
+            return [_yaml_value(path, part) for part in parts]
+        return {
+            _plain(name.strip()): _plain(value.strip())
+            for name, _, value in (p.partition(":") for p in parts)
+        }
+    if text[:1] in ("|", ">", "&", "*", "!"):
+        raise UsageError(f"{path}: {text!a:.60} below {KEY} is more YAML than options need")
+    return _plain(text)
+
+
+def _plain(text: str) -> Any:
+    if text[:1] in ("'", '"') and text[-1:] == text[:1] and len(text) > 1:
+        return text[1:-1]
+    return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(
+        text.lower(), text
+    )
+
+
+def _uncommented(line: str) -> str:
+    """The line up to ` #`, quotes respected."""
+    quote = ""
+    for at, char in enumerate(line):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char == "#" and (at == 0 or line[at - 1].isspace()):
+            return line[:at]
+    return line

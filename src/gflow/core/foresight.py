@@ -1,0 +1,45 @@
+"""What a cancel would take along, told beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gflow.core.ids import JobKey, job_key, number_of, task_of
+from gflow.core.state import State
+
+
+def blocked_by(state: State, keys: Iterable[JobKey]) -> dict[JobKey, list[JobKey]]:
+    """Jobs that could never start if these were cancelled, each with the parents that it loses.
+
+    With several parents too: any one of those it needs, or all of those of which it needs one.
+    """
+    doomed = set(keys)
+    lost = set(doomed)
+    blocked: set[JobKey] = set()
+    line = list(doomed)
+    while line:
+        for parent in _ended_with(state, line.pop()):
+            lost.add(parent)
+            for child in sorted(state.children.get(parent, ())):
+                if child not in doomed | blocked and _is_blocked(state, child, lost):
+                    blocked.add(child)
+                    if not state.jobs[child].spec.no_auto_cancel:  # that one would wait on, in vain
+                        line.append(child)
+    return {child: sorted(state.waits[child].parents & lost) for child in sorted(blocked)}
+
+
+def _ended_with(state: State, key: JobKey) -> list[JobKey]:
+    """What does not succeed if this does not: a task's array, an array's tasks."""
+    number = number_of(key)
+    if task_of(key) is not None:
+        return [key, job_key(number)]
+    return [
+        key,
+        *sorted(parent for parent in state.children if number_of(parent) == number and parent != key),
+    ]
+
+
+def _is_blocked(state: State, child: JobKey, lost: set[JobKey]) -> bool:
+    wait = state.waits[child]
+    nobody = wait.any_of is not None and wait.any_of <= lost
+    return nobody or not wait.unmet.isdisjoint(lost)

@@ -1,0 +1,58 @@
+"""Whether a job that ended badly is tried again, and after how long a pause."""
+
+from __future__ import annotations
+
+from gflow.core.events import Exited
+from gflow.core.model import Job, JobState
+
+REQUEUE_CODE = 75
+# Ends that are not the job's own doing.
+ACCIDENTS = ("Lost", "Reboot")
+# The attempt never began: another daemon had the GPUs. It goes back and counts as nothing.
+LEASED = "Leased"
+# The longest pause that doubling leads to; whoever asks for a longer one gets that.
+LONGEST_PAUSE_S = 3600
+
+
+def again(job: Job, event: Exited, to: JobState) -> str:
+    """Why this job goes back into the queue: `Requeued`, `Retry`, or empty if it does not."""
+    spec = job.spec
+    if to is JobState.CANCELLED or to is JobState.FINISHED:
+        return ""
+    if event.problem == LEASED:
+        return "Leased"
+    if spec.requeue and (to is JobState.TIMEOUT or event.problem in ACCIDENTS or event.code == REQUEUE_CODE):
+        return "Requeued"
+    return "Retry" if job.retries < spec.max_retries and _is_wanted(spec.retry_on, event, to) else ""
+
+
+def _is_wanted(kinds: tuple[str, ...], event: Exited, to: JobState) -> bool:
+    """Whether an end is one of `kinds`, as --retry-on spells them. None given: any failure."""
+    if not kinds:
+        return to is JobState.FAILED
+    return not set(kinds).isdisjoint(_kinds_of(event, to))
+
+
+def _kinds_of(event: Exited, to: JobState) -> set[str]:
+    """Every name that --retry-on has for this end."""
+    if to is JobState.TIMEOUT:
+        return {"any", "timeout"}
+    kinds = {"any", "failed"}
+    if event.problem.startswith("OutOfMemory"):
+        kinds.add("oom")
+    elif event.problem.startswith("StartFailed"):
+        kinds.add("start")
+    elif event.problem in ACCIDENTS or (event.code is None and event.signal is None):
+        kinds |= {"lost"}
+    elif event.signal is not None:
+        kinds |= {"signal", f"signal:{event.signal}"}
+    else:
+        kinds |= {"exit", f"exit:{event.code}"}
+    return kinds
+
+
+def pause_s(job: Job) -> int:
+    """The pause before the retry that `job.retries` counts: twice as long each time, bounded."""
+    first = job.spec.retry_delay_s
+    doublings = min(job.retries - 1, 32)
+    return min(first << max(0, doublings), max(first, LONGEST_PAUSE_S))

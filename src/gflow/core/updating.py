@@ -1,0 +1,162 @@
+"""Changing what was asked for, while a job waits and, for some of it, while it runs.
+
+An update of an array is for the tasks that still wait in it. What may change while a job runs
+(its time limit, its priority, …) changes for its started tasks too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gflow.core.admission import check_possible, judged
+from gflow.core.changing import whole
+from gflow.core.deps import Wait, reaches
+from gflow.core.effects import Effect, Note, Save
+from gflow.core.ending import active_tasks
+from gflow.core.events import Update
+from gflow.core.ids import JobKey, label
+from gflow.core.model import Job, JobState, Spec
+from gflow.core.parameters import fill_command
+from gflow.core.rounds import run_round
+from gflow.core.state import State
+from gflow.errors import Refused
+
+# What may change while a job runs.
+RUNNING_FIELDS = frozenset(
+    {
+        "time_limit_s", "warning", "priority", "max_retries", "retry_on", "retry_delay_s", "requeue",
+        "max_concurrent", "comment", "notify_emails", "notify_on",
+    }
+)  # fmt: skip
+DEPENDENCIES = frozenset({"depends_on", "depends_any", "no_auto_cancel"})
+HIDDEN = frozenset({"environ", "script_path", "template"})
+
+
+class Plan(NamedTuple):
+    """One job, its new spec, and what it then waits for."""
+
+    job: Job
+    spec: Spec
+    wait: Wait | None
+
+
+def update(state: State, event: Update, effects: list[Effect]) -> None:
+    """Change what was asked for; all of the jobs or none."""
+    jobs = whole(state, event.keys, event.uid)
+    # Jobs that get a cap and have no group yet become one, as if submitted together.
+    group = min((job.number for job in jobs if not job.spec.group), default=0)
+    plans = [_plan(state, job, event, event.fields, group) for job in jobs]
+    named = {job.key for job in jobs}
+    meanwhile = {name: value for name, value in event.fields.items() if name in RUNNING_FIELDS}
+    if meanwhile or event.extend_s:
+        tasks = [task for job in jobs if job.is_array for task in active_tasks(state, job.key)]
+        plans += [_plan(state, task, event, meanwhile, group) for task in tasks if task.key not in named]
+    for plan in plans:
+        _carry_out(state, plan, event)
+        effects += (Save(plan.job), Note(plan.job.key, "updated", _shown(event)))
+    run_round(state, event.at, effects)
+
+
+def _plan(state: State, job: Job, event: Update, fields: dict[str, Any], group: int) -> Plan:
+    """The job's new spec and what it then waits for, or a refusal."""
+    if job.state is JobState.RUNNING:
+        for name in sorted(fields.keys() - RUNNING_FIELDS):
+            raise Refused(f"job {job.label} is running, and {_option(name)} cannot change any more")
+    spec = overridden(job, job.spec, fields, event.extend_s)
+    if spec.max_concurrent and not spec.group:
+        spec = msgspec.structs.replace(spec, group=group)
+    if spec.shape != job.spec.shape:
+        check_possible(state, spec)
+    if not fields.keys() & DEPENDENCIES:
+        return Plan(job, spec, state.waits.get(job.key))
+    return Plan(job, spec, _new_wait(state, job, spec, event.outcomes))
+
+
+def overridden(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 0) -> Spec:
+    """A job's spec with other values for some fields, or a refusal if they do not go together."""
+    spec = _filled(job, msgspec.structs.replace(spec, **fields), fields)
+    if extend_s:
+        if not spec.time_limit_s:
+            raise Refused(f"job {job.label} has no time limit that could be extended")
+        spec = msgspec.structs.replace(spec, time_limit_s=spec.time_limit_s + extend_s)
+    if spec.shared and not (spec.gpus and spec.gpu_memory_mib):
+        raise Refused(f"job {job.label} would share GPUs, and that needs --gpus and --gpu-memory")
+    return spec
+
+
+def _filled(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
+    """The spec with its parameters put into its command, if either has changed."""
+    if not fields.keys() & {"parameters", "command"}:
+        return spec
+    values = dict(job.spec.parameters)
+    for name, value in fields.get("parameters", ()):
+        if name not in values:
+            known = ", ".join(values) or "none"
+            raise Refused(f"job {job.label} has no parameter {name!r}", hint=f"parameters: {known}")
+        values[name] = value
+    template = fields.get("command", spec.template or spec.command)
+    if not values:
+        return msgspec.structs.replace(spec, template=())
+    command = fill_command(template, values)
+    return msgspec.structs.replace(
+        spec,
+        command=command,
+        template=template if command != template else (),
+        parameters=tuple(values.items()),
+    )
+
+
+def _new_wait(state: State, job: Job, spec: Spec, outcomes: dict[JobKey, JobState]) -> Wait | None:
+    if reaches(state.jobs, spec.parents, job.key, state.tasks):
+        raise Refused(f"job {job.label} would wait for itself")
+    return judged(state, spec, outcomes)
+
+
+def _carry_out(state: State, plan: Plan, event: Update) -> None:
+    job = plan.job
+    if job.state is JobState.RUNNING and not job.is_array:
+        _update_running(state, job, plan.spec)
+        return
+    state.stop_waiting(job)
+    job.spec = plan.spec
+    if "begin_at" in event.fields:  # whoever says when, says it of a retry too
+        job.retry_at = 0.0
+    if plan.wait is not None:
+        state.wait_for(job, plan.wait)
+    if job.state is JobState.QUEUED:
+        state.admit(job, event.at.wall)
+
+
+def _update_running(state: State, job: Job, spec: Spec) -> None:
+    """A running job keeps its resources; only its limit and what comes after may move."""
+    old, job.spec = job.spec, spec
+    state.regroup(old.group, spec.group)
+    if (spec.time_limit_s, spec.warning) != (old.time_limit_s, old.warning):
+        job.reason = ""  # a new limit has its own warning
+        state.set_limit(job)
+
+
+def _option(field: str) -> str:
+    """A field as people call it."""
+    for unit in ("_s", "_mib", "_at"):
+        field = field.removesuffix(unit)
+    return field.replace("_", " ")
+
+
+def _shown(event: Update) -> str:
+    """The change in words, for the job's story. Environments are never shown."""
+    parts = []
+    for name, value in sorted(event.fields.items()):
+        if name in ("depends_on", "depends_any"):
+            value = ",".join(map(label, value))
+        elif name == "parameters":
+            value = ", ".join(f"{key}={chosen}" for key, chosen in value)
+        elif name == "command":
+            value = " ".join(value)[:200]
+        if name not in HIDDEN:
+            parts.append(f"{name} = {value}")
+    if event.extend_s:
+        parts.append(f"time_limit_s + {event.extend_s}")
+    return ", ".join(parts)

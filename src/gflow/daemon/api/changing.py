@@ -1,0 +1,145 @@
+"""Routes that change jobs: cancel, hold, release, update."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.events import Cancel, Hold, Release
+from gflow.core.foresight import blocked_by
+from gflow.core.ids import JobKey, job_key, label
+from gflow.core.model import Job, JobState
+from gflow.daemon.api.answers import answer
+from gflow.daemon.api.asking import caller, context_of, keys_of, known, states_of
+from gflow.daemon.context import Context
+from gflow.daemon.wishes import Updating
+from gflow.errors import UsageError
+from gflow.store.port import address_of
+from gflow.wire.changes import describe_update
+from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest, decode
+from gflow.wire.views import jobs_view, key_label
+
+
+async def cancel(request: Request) -> Response:
+    """Cancel jobs. Unknown ones are refused before anything happens."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted: CancelRequest = decode(await request.body(), CancelRequest)
+    keys = _wanted(context, request, wanted)
+    over = {key: known(context, key).state for key in keys if not context.loop.state.is_active(key)}
+    if wanted.dry_run:
+        return _foretold(request, keys, over)
+    if len(over) < len(keys):
+        await context.loop.ask(lambda at: Cancel(at=at, uid=uid, keys=tuple(keys), now=wanted.now), origin)
+    return answer(
+        request,
+        lambda: jobs_view(context.entries([known(context, key) for key in keys])),
+        lambda: "".join(_cancelled(context, key, over) for key in keys) or "No jobs match.\n",
+    )
+
+
+def _wanted(context: Context, request: Request, wanted: CancelRequest) -> list[JobKey]:
+    """The jobs that are named, or those that match; with both, those of the named that match."""
+    if not wanted.jobs and not wanted.is_filtered:
+        raise UsageError("which jobs?", hint="name some, or say which: all, names, states, projects, users")
+    named = keys_of(context, request, wanted.jobs) if wanted.jobs else None
+    if not wanted.is_filtered:
+        return named or []
+    uid, _ = caller(request)
+    states = states_of(",".join(wanted.states))
+    jobs = context.loop.state.jobs
+    among = jobs.values() if named is None else [known(context, key) for key in named]
+    found = [job.key for job in among if _matches(job, wanted, states, uid)]
+    if named is not None:
+        return found
+    taken = set(found)  # a task goes with its array
+    return [key for key in sorted(found) if jobs[key].task is None or job_key(jobs[key].number) not in taken]
+
+
+def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], uid: int) -> bool:
+    if job.is_final or (not wanted.users and not wanted.jobs and job.uid != uid):
+        return False
+    return (
+        (not states or job.state in states)
+        and (not wanted.users or job.user in wanted.users)
+        and (not wanted.projects or job.spec.project in wanted.projects)
+        and (not wanted.names or any(fnmatchcase(job.name, pattern) for pattern in wanted.names))
+    )
+
+
+def _cancelled(context: Context, key: JobKey, over: dict[JobKey, JobState]) -> str:
+    if key in over:
+        return f"Job {label(key)} is already {over[key].value}.\n"
+    if key in context.loop.state.jobs:
+        return f"Job {label(key)} is being stopped.\n"
+    return f"Job {label(key)} cancelled.\n"
+
+
+def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]) -> Response:
+    """What a cancel would do: to these jobs, and to those that wait for them."""
+    context = context_of(request)
+    blocked = blocked_by(context.loop.state, [key for key in keys if key not in over])
+    rows: list[tuple[JobKey, str, list[JobKey]]] = [
+        (key, "invalid" if key in over else "ok", []) for key in keys
+    ]
+    rows += [(key, "blocked", parents) for key, parents in blocked.items()]
+
+    def view() -> dict[str, object]:
+        jobs = [
+            {
+                "id": key_label(key),
+                "state": known(context, key).state.value,
+                "verdict": verdict,
+                "parents": [key_label(parent) for parent in parents],
+            }
+            for key, verdict, parents in rows
+        ]
+        return {"dry_run": True, "jobs": jobs, "total": len(jobs)}
+
+    def text() -> str:
+        lines = [
+            "\t".join([label(key), known(context, key).state.value, verdict, *_joined(parents)])
+            for key, verdict, parents in rows
+        ]
+        return "".join(line + "\n" for line in lines) or "No jobs match.\n"
+
+    return answer(request, view, text)
+
+
+def _joined(parents: list[JobKey]) -> list[str]:
+    return [",".join(map(label, parents))] if parents else []
+
+
+async def hold(request: Request) -> Response:
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted: HoldRequest = decode(await request.body(), HoldRequest)
+    keys = keys_of(context, request, wanted.jobs)
+    await context.loop.ask(lambda at: Hold(at=at, uid=uid, keys=tuple(keys)), origin)
+    return _changed(request, keys, "held")
+
+
+async def release(request: Request) -> Response:
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted: ReleaseRequest = decode(await request.body(), ReleaseRequest)
+    keys = keys_of(context, request, wanted.jobs)
+    begin_at = wanted.begin_time()
+    await context.loop.ask(lambda at: Release(at=at, uid=uid, keys=tuple(keys), begin_at=begin_at), origin)
+    return _changed(request, keys, "released")
+
+
+async def update(request: Request) -> Response:
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted: UpdateRequest = decode(await request.body(), UpdateRequest)
+    keys = tuple(keys_of(context, request, wanted.jobs))
+    await context.loop.wish(Updating(uid, keys, describe_update(wanted, address_of), origin))
+    return _changed(request, keys, "updated")
+
+
+def _changed(request: Request, keys: list[JobKey] | tuple[JobKey, ...], how: str) -> Response:
+    context = context_of(request)
+    return answer(
+        request,
+        lambda: jobs_view(context.entries([known(context, key) for key in keys])),
+        lambda: "".join(f"Job {label(key)} {how}.\n" for key in keys),
+    )

@@ -1,0 +1,97 @@
+"""Routes that take jobs: new ones, and old ones again."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.admission import admitted
+from gflow.core.events import Submit
+from gflow.core.ids import JobKey, label
+from gflow.daemon import clock, rules
+from gflow.daemon.api.answers import answer
+from gflow.daemon.api.asking import caller, context_of, known, one_key
+from gflow.daemon.api.limits import limits_of
+from gflow.daemon.api.people import user_name
+from gflow.daemon.context import Context
+from gflow.daemon.redoing import Redoing
+from gflow.daemon.wishes import Submitting
+from gflow.errors import UsageError
+from gflow.store.port import address_of
+from gflow.text.submissions import dry_run_page, submitted_lines
+from gflow.wire.changes import describe_options
+from gflow.wire.requests import BATCH, Described, Reader, RedoRequest, SubmitRequest, decode
+from gflow.wire.views import dry_run_view, jobs_view
+
+
+async def submit(request: Request) -> Response:
+    """Take jobs; the answer comes when they are durable."""
+    wanted: SubmitRequest = decode(await request.body(), SubmitRequest)
+    context, (uid, origin) = context_of(request), caller(request)
+    config = context.settings.config
+    reader = Reader(address_of, limits_of(request.scope["state"]["pid"]), rules.defaults(config))
+    described = read_submission(wanted, reader)
+    for project in {job.spec.project for job in described}:
+        rules.check_project(config, project)
+    wish = Submitting(uid, user_name(uid), wanted.token, described, origin)
+    if "dry-run" in request.query_params:
+        return _dry_run(request, context, wish)
+    return _taken(request, context, await context.loop.submit(wish))
+
+
+def read_submission(wanted: SubmitRequest, reader: Reader) -> list[Described]:
+    """The jobs of a submission, sweeps expanded."""
+    if not 1 <= len(wanted.jobs) <= BATCH:
+        raise UsageError(f"a submission holds 1 to {BATCH} jobs, not {len(wanted.jobs)}")
+    _check_token(wanted.token)
+    for job in wanted.jobs:
+        job.environ = job.environ or wanted.environ
+    return [described for job in wanted.jobs for described in reader.read_all(job)]
+
+
+async def redo(request: Request) -> Response:
+    """Do a job again as a new one."""
+    wanted: RedoRequest = decode(await request.body(), RedoRequest)
+    _check_token(wanted.token)
+    context, (uid, origin) = context_of(request), caller(request)
+    key = one_key(context, request, wanted.job)
+    known(context, key)
+    change = describe_options(wanted.options, frozenset({"project", "array"}))
+    wish = Redoing(
+        uid,
+        user_name(uid),
+        wanted.token,
+        key,
+        change,
+        clear_deps=wanted.clear_deps,
+        cascade=wanted.cascade,
+        origin=origin,
+    )
+    return _taken(request, context, await context.loop.submit(wish))
+
+
+def _check_token(token: str) -> None:
+    if not 8 <= len(token) <= 200:
+        raise UsageError("the token of a submission must be 8 to 200 characters")
+
+
+def _dry_run(request: Request, context: Context, wish: Submitting) -> Response:
+    """Judge a submission as if it came now, and leave it at that."""
+    state = context.loop.state
+    event = wish.event(state, context.store, clock.now())
+    assert isinstance(event, Submit)
+    admitted(state, event.specs, event.outcomes)
+    return answer(request, lambda: dry_run_view(event.specs), lambda: dry_run_page(event.specs))
+
+
+def _taken(request: Request, context: Context, keys: tuple[JobKey, ...]) -> Response:
+    def text() -> str:
+        if "parsable" in request.query_params:
+            return "".join(f"{label(key)}\n" for key in keys)
+        named = "named" in request.query_params
+        jobs = [context.job(key) for key in keys] if named or len(keys) > 1 else [None]
+        names = [f" ({job.name})" if named and job else "" for job in jobs]
+        group = jobs[0].spec.group if jobs[0] else 0
+        return submitted_lines(list(map(label, keys)), names, group)
+
+    return answer(request, lambda: jobs_view(context.entries(map(context.job, keys))), text, 201)

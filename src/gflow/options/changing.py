@@ -1,0 +1,57 @@
+"""Options of `gjob update` and `gjob redo`, derived from the table: the same names, and a way back."""
+
+from __future__ import annotations
+
+from gflow.options.table import JOB, Option
+
+# The project is what a job is accounted to; an array's tasks exist already; hold has its own verb.
+_FIXED = frozenset({"project", "array", "hold"})
+
+
+def _copy(option: Option, *, kind: str = "", short: str | None = None, alias: str = "") -> Option:
+    return Option(
+        option.name,
+        kind or option.kind,
+        option.help,
+        short=option.short if short is None else short,
+        aliases=option.aliases + ((alias,) if alias else ()),
+        metavar=option.metavar,
+        field=option.field,
+        low=option.low,
+        high=option.high,
+        many=option.many,
+    )
+
+
+def _changeable(option: Option) -> Option:
+    if option.name == "time":  # +2h adds to what a job has
+        return _copy(option, kind="change")
+    if option.name == "conda-env":
+        return _copy(option, short="e")
+    if option.name == "no-auto-cancel":
+        return _copy(option, alias="no-auto-cancel-on-dep-failure")
+    return _copy(option, short="") if option.name in ("error", "name") else option
+
+
+def _way_back(option: Option) -> Option:
+    aliases = tuple("clear-" + alias for alias in option.aliases if len(alias) > 1)
+    return Option("clear-" + option.name, "flag", f"back to the default of --{option.name}", aliases=aliases)
+
+
+CHANGEABLE = tuple(_changeable(option) for option in JOB if option.name not in _FIXED)
+CLEARING = tuple(_way_back(option) for option in JOB if option.name not in _FIXED | {"param"})
+CLEAR_DEPS = Option("clear-deps", "flag", "depend on nothing")
+UPDATE = (
+    *CHANGEABLE,
+    Option("command", "text", "another command", short="c", metavar="CMD"),
+    Option("script", "path", "another script", short="s", metavar="FILE"),
+    Option("auto-cancel-on-dep-failure", "flag", "cancel the job when a job it depends on fails"),
+    CLEAR_DEPS,
+    *CLEARING,
+)
+REDO = (
+    *CHANGEABLE,
+    CLEAR_DEPS,
+    Option("cascade", "flag", "also redo the jobs that were cancelled because it failed"),
+    Option("parsable", "flag", "print the id alone"),
+)

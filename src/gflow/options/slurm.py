@@ -1,0 +1,201 @@
+"""Slurm's dialect: its options on the command line, and `#SBATCH` lines with its own short flags.
+
+Everything becomes options of ours. What has no meaning on one machine (a partition, a QoS) is
+collected and named once, so that a script written for a cluster runs here unchanged.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from gflow.errors import UsageError
+from gflow.options.parse import spellings
+from gflow.options.table import CAPTURE, JOB
+from gflow.options.values import read
+
+MARK = "#SBATCH"
+USUAL_PRIORITY = 10
+Meant = dict[str, Any]
+
+# Slurm's short flags, where they are not ours.
+SHORT = {
+    "A": "account", "a": "array", "c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error",
+    "G": "gpus", "H": "hold", "J": "job-name", "N": "nodes", "n": "ntasks", "o": "output", "p": "partition",
+    "q": "qos", "t": "time", "x": "exclude", "w": "nodelist", "C": "constraint", "L": "licenses",
+}  # fmt: skip
+FLAGS = frozenset(
+    {"hold", "requeue", "no-requeue", "exclusive", "parsable", "wait", "overcommit", "contiguous"}
+)
+# Events of --mail-type. What Slurm calls END is every way to end.
+MAIL = {
+    "BEGIN": ("started",),
+    "END": ("completed", "failed", "timeout", "cancelled"),
+    "FAIL": ("failed", "timeout", "cancelled"),
+    "TIME_LIMIT": ("timeout",),
+    "ALL": ("started", "completed", "failed", "timeout", "cancelled"),
+}
+UNITS = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
+
+
+def translate(name: str, value: Any) -> Meant:
+    """What one of Slurm's options means in ours, by name; the values still as text."""
+    if name in TRANSLATIONS:
+        return TRANSLATIONS[name](str(value))
+    return {name: value}
+
+
+def sbatch(script: str, where: str) -> tuple[dict[str, Any], list[str]]:
+    """Option values that the `#SBATCH` lines of a script ask for, and the options that mean nothing here."""
+    options = spellings(JOB + CAPTURE)
+    values: dict[str, Any] = {}
+    ignored: list[str] = []
+    for number, words in _lines(script, where):
+        try:
+            for name, value in _split(words):
+                for ours, raw in translate(name, value).items():
+                    option = options.get("--" + ours)
+                    if option is None:
+                        ignored.append("--" + name)
+                    else:
+                        values[option.name] = read(option, raw)
+        except UsageError as error:
+            message = f"{where}, line {number}: {error.message}"
+            raise UsageError(message, hint=error.hint) from None
+    return values, list(dict.fromkeys(ignored))
+
+
+def _lines(script: str, where: str) -> list[tuple[int, list[str]]]:
+    """The words of every `#SBATCH` line above the first command, each up to ` #`."""
+    found = []
+    for number, line in enumerate(script.splitlines(), 1):
+        if line.startswith(MARK + " "):
+            try:
+                found.append((number, shlex.split(line[len(MARK) :].split(" #")[0])))
+            except ValueError as error:
+                raise UsageError(f"{where}, line {number}: {error}") from None
+        elif line.strip() and not line.startswith("#"):
+            break
+    return found
+
+
+def _split(words: list[str]) -> list[tuple[str, Any]]:
+    """Slurm's option names with their values, whichever of its spellings was used."""
+    pairs: list[tuple[str, Any]] = []
+    queue = list(reversed(words))
+    while queue:
+        word = queue.pop()
+        value: Any
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+        elif word.startswith("-") and len(word) > 1:
+            name, value = SHORT.get(word[1], word[1]), word[2:]
+            equals = value
+        else:
+            raise UsageError(f"{word!a} is not an option")
+        if not equals:
+            value = True if name in FLAGS or not queue or queue[-1].startswith("-") else queue.pop()
+        pairs.append((name, value))
+    return pairs
+
+
+# ---------------------------------------------------------------- one option each
+
+
+def _nice(value: str) -> Meant:
+    """Higher starts later. Zero is the usual priority."""
+    digits = value.removeprefix("-")
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 10:
+        raise UsageError(f"--nice takes a whole number, not {value!a:.60}")
+    return {"priority": max(0, min(255, USUAL_PRIORITY - int(value)))}
+
+
+def _gpus(value: str) -> Meant:
+    """`2`, `a100:2`, `gpu`, `gpu:2`, `gpu:a100:2`; what is asked for besides GPUs is refused."""
+    if "," in value:
+        raise UsageError(f"gflow knows GPUs only, not {value!a:.60}", hint="write --gres gpu:2")
+    parts = value.partition("(")[0].split(":")
+    if parts[0] == "gpu":
+        parts = parts[1:] or ["1"]
+    kind = parts[0] if len(parts) == 2 or not parts[0].isdecimal() else ""
+    if len(parts) > 2 or not parts[0]:
+        raise UsageError(f"{value!a:.60} is not a number of GPUs", hint="write gpu:2 or gpu:a100:2")
+    count = parts[-1] if parts[-1].isdecimal() or len(parts) == 2 else "1"
+    return {"gpus": count} | ({"gpu-type": kind} if kind else {})
+
+
+def _dependency(value: str) -> Meant:
+    """`afterok:17:18,afterok:19`, with `?` for any of them; or plain ids."""
+    any_of = "?" in value
+    ids = []
+    for part in value.replace("?", ",").split(","):
+        kind, colon, rest = part.strip().partition(":")
+        if not colon and kind != "singleton" and not kind.startswith("after"):
+            ids.append(kind)
+        elif kind == "afterok" and rest:
+            ids += rest.split(":")
+        else:
+            raise UsageError(
+                f"gflow has no dependency {part.strip()!a:.60}",
+                hint="a job can wait for success: afterok:17:18",
+            )
+    return {"depends-on-any" if any_of else "depends-on": ",".join(ids)}
+
+
+def _mail_type(value: str) -> Meant:
+    events: list[str] = []
+    for part in value.upper().split(","):
+        if part == "NONE" or part in ("REQUEUE", "STAGE_OUT", "ARRAY_TASKS", "INVALID_DEPEND"):
+            continue
+        if part not in MAIL and not part.startswith("TIME_LIMIT"):
+            raise UsageError(f"--mail-type knows no {part!a:.60}", hint="types: " + ", ".join(MAIL))
+        events += MAIL.get(part, MAIL["TIME_LIMIT"])
+    return {"notify-on": ",".join(dict.fromkeys(events))} if events else {}
+
+
+def _time(value: str) -> Meant:
+    """Zero and UNLIMITED are Slurm's words for no limit."""
+    unlimited = value.upper() in ("UNLIMITED", "INFINITE") or not value.strip("0:-")
+    return {} if unlimited else {"time": value}
+
+
+def _begin(value: str) -> Meant:
+    """A bare number after `now+` is seconds there, minutes here; units are whole words there."""
+    amount = value.removeprefix("now+")
+    if amount == value:
+        return {"begin": value}
+    digits = amount.rstrip("abcdefghijklmnopqrstuvwxyz")
+    word = amount[len(digits) :].removesuffix("s")
+    return {"begin": f"now+{digits}{UNITS.get(word, word) if word else 's'}"}
+
+
+def _only_one(value: str) -> Meant:
+    """One node or task is what a job here is; more of them mean nothing."""
+    return {} if value.strip() in ("1", "1-1") else {"more than one": value}
+
+
+TRANSLATIONS: dict[str, Callable[[str], Meant]] = {
+    "nice": _nice,
+    "gres": _gpus,
+    "gpus": _gpus,
+    "gpus-per-node": _gpus,
+    "gpus-per-task": _gpus,
+    "dependency": _dependency,
+    "mail-user": lambda value: {"notify-email": value},
+    "mail-type": _mail_type,
+    "account": lambda value: {"project": value},
+    "exclusive": lambda value: {},
+    "mem": lambda value: {} if not value.rstrip("KMGTkmgt").strip("0") else {"memory": value},
+    "time": _time,
+    "begin": _begin,
+    "signal": lambda value: {"signal": value.rpartition(":")[2]},
+    "output": lambda value: {"output": value.replace("%N", "%h")},
+    "error": lambda value: {"error": value.replace("%N", "%h")},
+    "nodes": _only_one,
+    "ntasks": _only_one,
+    "ntasks-per-node": _only_one,
+    "no-requeue": lambda value: {},
+    "parsable": lambda value: {},
+    "open-mode": lambda value: {},
+}

@@ -1,0 +1,80 @@
+"""Parameters of a sweep as people write them: `lr=0.1,0.01`, `seed=1:5`, `x=0:1:0.25`."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from gflow.errors import UsageError
+from gflow.options.table import Option
+
+MOST = 10_000
+HINT = "write lr=0.1,0.01 or seed=1:5 or x=0:1:0.25"
+Parameter = tuple[str, tuple[str, ...]]
+
+
+def parameters(value: Any, option: Option) -> tuple[Parameter, ...]:
+    """Text `lr=0.1,0.01`, or JSON: {"lr": [0.1, 0.01]}, a list of such texts or of [name, values]."""
+    if isinstance(value, dict):
+        return tuple(_checked(name, values, option) for name, values in value.items())
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, (list, tuple)):
+        raise UsageError(f"--{option.name} does not understand {value!a:.60}", hint=HINT)
+    return tuple(_parameter(part, option) for part in value)
+
+
+def _parameter(part: Any, option: Option) -> Parameter:
+    if isinstance(part, (list, tuple)) and len(part) == 2:
+        return _checked(part[0], part[1], option)
+    name, equals, text = part.partition("=") if isinstance(part, str) else ("", "", "")
+    if not equals:
+        raise UsageError(f"--{option.name} does not understand {part!a:.60}", hint=HINT)
+    return _checked(name.strip(), _values(text, option), option)
+
+
+def _values(text: str, option: Option) -> list[str]:
+    if "," not in text and ":" in text and (numbers := _numbers(text.split(":"))):
+        return _range(text, numbers, option)
+    return [value.strip() for value in text.split(",")]
+
+
+def _numbers(parts: list[str]) -> list[Decimal]:
+    """The numbers of `start:stop[:step]`; empty if it is something else, such as an address."""
+    try:
+        numbers = [Decimal(part) for part in parts]
+    except InvalidOperation:
+        return []
+    plain = all(number.is_finite() and abs(number.adjusted()) < 30 for number in numbers)
+    return numbers if len(numbers) in (2, 3) and plain else []
+
+
+def _range(text: str, numbers: list[Decimal], option: Option) -> list[str]:
+    """Every number from start to stop, both included. Decimal, so that 0.1 stays 0.1."""
+    start, stop, step = (*numbers, Decimal(1))[:3]
+    if step <= 0 or stop < start:
+        raise UsageError(
+            f"--{option.name} has no values in the range {text!a:.60}", hint="write start:stop:step"
+        )
+    count = int((stop - start) / step) + 1 if (stop - start) / step < MOST else MOST + 1
+    if count > MOST:
+        raise UsageError(f"--{option.name} has more than {MOST:,} values in the range {text!a:.60}")
+    return [format((start + index * step).normalize(), "f") for index in range(count)]
+
+
+def _checked(name: Any, values: Any, option: Option) -> Parameter:
+    if not isinstance(name, str) or not (name.isascii() and name.isidentifier()) or len(name) > 64:
+        raise UsageError(
+            f"--{option.name} takes a name, not {name!a:.60}",
+            hint="letters, digits and _, as in lr or batch_size",
+        )
+    if not isinstance(values, (list, tuple)):
+        values = [values]
+    texts = tuple(
+        str(value) for value in values if isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    )
+    if not texts or len(texts) < len(values) or not all(texts):
+        raise UsageError(f"--{option.name} has an empty value for {name}", hint=HINT)
+    if any("\0" in text for text in texts):
+        raise UsageError(f"--{option.name} cannot hold a NUL character")
+    return name, texts

@@ -1,0 +1,45 @@
+"""What gbatch prints: jobs that were taken, and jobs that would be."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from itertools import islice
+
+from gflow.core.model import Spec
+from gflow.core.tasks import parse_tasks
+
+# More lines than anybody reads.
+MOST_LINES = 1000
+
+
+def submitted_lines(ids: Sequence[str], names: Sequence[str], group: int) -> str:
+    """`Submitted batch job 42`, for each; of a group also its number and how to change its cap."""
+    lines = "".join(map("Submitted batch job {}{}\n".format, ids, names))
+    if group > 0 and len(ids) > 1:
+        lines += f"Submitted {len(ids)} batch jobs with group_id: {group}\n"
+        lines += f"Change how many run at once with: gctl set-limit {group} N\n"
+    return lines
+
+
+def dry_run_page(specs: Sequence[Spec]) -> str:
+    """What a submission would become, one line for each job and each task of an array."""
+    total = sum(len(parse_tasks(spec.array)) if spec.array else 1 for spec in specs)
+    lines = [f"Would submit {total} batch job(s):"]
+    for spec in specs:
+        tasks = [f", task_id: {task}" for task in islice(parse_tasks(spec.array), MOST_LINES)] or [""]
+        for task in tasks:
+            lines.append(f"  [{len(lines)}] {command_line(spec)} (GPUs: {spec.gpus}{task})")
+    if len(lines) - 1 > MOST_LINES or total > len(lines) - 1:
+        lines[MOST_LINES + 1 :] = [f"  … and {total - MOST_LINES} more"]
+    return "\n".join(lines) + "\n"
+
+
+def command_line(spec: Spec) -> str:
+    """The command as somebody would type it; control characters cannot reach the terminal."""
+    if spec.command[:2] == ("bash", "-c") and len(spec.command) == 3:
+        text = spec.command[2]
+    else:
+        words = (spec.script_path or "(script)", *spec.command) if spec.script else spec.command
+        text = shlex.join(words)
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
