@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 
 import pytest
 
+from gflow.config.table import SETTINGS
 from tests.harness import BIN, Box, wait_until
 
 
@@ -149,3 +151,48 @@ def test_times_are_read_and_shown_in_the_configured_zone(box: Box) -> None:
     go = box.submit("--venv", str(BIN.parent), "echo zone=$TZ", env={"TZ": "UTC"})
     box.finished(go)
     assert box.text_of(go) == "zone=UTC\n", "the zone is for gflow's times, not for jobs"
+
+
+def test_init_with_advanced_asks_for_everything(box: Box) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [BIN / "gflowd", "init", "--advanced", "--gpus", "0"],
+        env=box.env,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    os.close(theirs)
+    os.write(ours, b"\n" * 40)
+    said, _ = process.communicate(timeout=30)
+    os.close(ours)
+    asked = {setting.key for setting in SETTINGS if f"{setting.key}: " in said}
+    assert asked == {setting.key for setting in SETTINGS} - {"daemon.gpus"}, "the flag has answered that"
+
+
+def test_gflowd_alone_is_the_daemon_in_the_foreground(box: Box) -> None:
+    box.program = [str(BIN / "gflowd")]
+    box.up()
+    assert box.finished(box.submit("true"))["state"] == "Finished"
+    box.daemon.send_signal(signal.SIGINT)
+    assert box.daemon.wait(20) == 0
+
+
+def test_everything_follows_the_xdg_variables(box: Box, tmp_path) -> None:
+    folders = {name: str(tmp_path / name) for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")}
+    for folder in folders.values():
+        os.mkdir(folder, 0o700)
+    box.env |= folders
+    box.ok("gflowd", "init", "--yes")
+    box.ok("gflowd", "up")
+    try:
+        status = json.loads(box.ok("gflowd", "status", "--json"))
+        assert status["socket"] == f"{folders['XDG_RUNTIME_DIR']}/gflow/gflowd.sock"
+        assert status["data"] == f"{folders['XDG_DATA_HOME']}/gflow"
+        assert status["config_files"] == [f"{folders['XDG_CONFIG_HOME']}/gflow/gflow.toml"]
+        box.submit("--wait", "echo hello")
+        assert os.path.exists(f"{folders['XDG_DATA_HOME']}/gflow/logs/1.log")
+        assert os.path.exists(f"{folders['XDG_DATA_HOME']}/gflow/logs/daemon.log")
+        assert not box.data.exists()
+    finally:
+        box.ok("gflowd", "down")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 from tests.harness import Box, wait_until
@@ -59,6 +61,37 @@ def test_a_reason_alone_is_a_column(daemon: Box) -> None:
     daemon.submit("--gpus", "4", "sleep", "60")
     daemon.submit("--gpus", "1", "sleep", "60")
     assert daemon.ok("gqueue", "-s", "Queued", "-f", "JOBID,REASON") == "JOBID  REASON\n2      Resources\n"
+
+
+def test_an_empty_list_is_still_what_was_asked_for(daemon: Box) -> None:
+    """Theirs says `No jobs found.` to a program that waits for JSON."""
+    assert json.loads(daemon.ok("gqueue", "-o", "json")) == {"jobs": [], "total": 0}
+    assert daemon.ok("gqueue", "-o", "csv").startswith("id,name,state,time,gpus,user,submitted_at,reason")
+    assert daemon.ok("gqueue", "-o", "yaml").startswith("jobs:")
+
+
+def test_held_jobs_have_a_group(daemon: Box) -> None:
+    """Theirs forgets them."""
+    daemon.submit("--hold", "--name", "later", "true")
+    assert "Hold (1)" in daemon.ok("gqueue", "--group")
+
+
+def test_today_begins_where_the_caller_is(daemon: Box) -> None:
+    """Theirs begins at midnight in Greenwich."""
+    job = daemon.submit("true")
+    daemon.finished(job)
+    # A zone in which the day is a minute to an hour old, and one in which its last hour runs.
+    hour = int((time.time() - 60) // 3600) % 24
+    for zone in (f"X{hour}", f"X{(hour + 1) % 24}"):
+        assert daemon.ok("gqueue", "--since", "today", "-f", "JOBID", env={"TZ": zone}) == "JOBID\n1\n"
+
+
+def test_since_takes_the_times_its_help_names(daemon: Box) -> None:
+    """Theirs promises ISO times and refuses them."""
+    daemon.finished(daemon.submit("true"))
+    past = "2026-01-01T00:00"
+    assert daemon.ok("gqueue", "--since", past, "-f", "JOBID") == "JOBID\n1\n"
+    assert daemon.ok("gqueue", "--since", "2026-01-01", "-f", "JOBID") == "JOBID\n1\n"
 
 
 def test_a_gpu_is_given_on_only_when_everything_on_it_is_gone(daemon: Box) -> None:

@@ -144,7 +144,7 @@ def jobs(*, active: bool) -> list[Candidate]:
     """Ids of jobs with their state and name. Without a daemon, none: Tab is no place for errors."""
     from gflow.client import fast
 
-    query = "format=JOBID,ST,NAME" + ("" if active else f"&all=1&limit={NEWEST}")
+    query = "format=JOBID,ST,NAME" + ("" if active else f"&all=1&limit=-{NEWEST}")
     try:
         status, _, content = fast.request("GET", f"/jobs?{query}")
     except (OSError, GflowError):

@@ -33,6 +33,7 @@ class Described:
         takes: dict[str, str] | None = None,
         *,
         of_command: dict[str, tuple[Option, ...]] | None = None,
+        aliases: dict[str, str] | None = None,
         until_word: bool = False,
     ) -> None:
         self.about = about
@@ -43,6 +44,8 @@ class Described:
         self.takes = takes or {}
         # Options of a sub-command, where they differ.
         self.of_command = of_command or {}
+        # Short names of sub-commands.
+        self.aliases = aliases or {}
         # Whether options end at the first word, and the rest is somebody else's command line.
         self.until_word = until_word
 
@@ -82,11 +85,12 @@ def _gcancel(about: str) -> Described:
 def _gjob(about: str) -> Described:
     from gflow.options.table import COMMON, JSON
 
-    commands = _module("gjob").COMMANDS
+    gjob = _module("gjob")
+    commands = gjob.COMMANDS
     options = {name: (*command.options, JSON, *COMMON) for name, command in commands.items()}
     abouts = {name: command.about for name, command in commands.items()}
     takes = {"": "jobs", "hold": "active", "release": "active", "update": "active", "wait": "active"}
-    return Described(about, (JSON, *COMMON), abouts, takes, of_command=options)
+    return Described(about, (JSON, *COMMON), abouts, takes, of_command=options, aliases=gjob.ALIASES)
 
 
 def _ginfo(about: str) -> Described:
