@@ -13,6 +13,8 @@ import pytest
 from gflow.targets.local.rotation import remove_beginning
 from tests.harness import BIN, Box, wait_until
 
+pytestmark = pytest.mark.both_shims
+
 
 def follow(box: Box, job: int, into: Path, *words: str) -> subprocess.Popen[bytes]:
     with into.open("wb") as file:

@@ -70,7 +70,7 @@ def _become(order: Order, group: Group | None, trouble: int) -> NoReturn:
 def _exec(order: Order) -> None:
     environment = environment_of(order)
     logs = open_logs(order)
-    argv = command_of(order, logs[0])
+    argv = command_of(order, environment, logs[0])
     program = find_program(argv[0], environment.get(b"PATH", DEFAULT_PATH), order.cwd)
     os.chdir(order.cwd)
     os.umask(order.umask)
@@ -127,8 +127,11 @@ def open_log(path: str) -> int:
         raise OSError(error.errno, f"no log at {path}: {error.strerror}") from error
 
 
-def command_of(order: Order, log: int) -> list[str]:
-    """The argument list; for a script, from its own place if it is still what was submitted."""
+def command_of(order: Order, environment: dict[bytes, bytes], log: int) -> list[str]:
+    """The argument list; for a script, from its own place if it is still what was submitted.
+
+    A copy is somewhere else; Python still looks for modules where the script was.
+    """
     if order.script is None:
         return list(order.command)
     path, text = order.script_path, order.script
@@ -137,6 +140,8 @@ def command_of(order: Order, log: int) -> list[str]:
             os.write(
                 log, f"gflow: {path} changed since it was submitted; running it as it was then\n".encode()
             )
+            folders = (os.fsencode(os.path.dirname(path)), environment.get(b"PYTHONPATH", b""))
+            environment[b"PYTHONPATH"] = b":".join(filter(None, folders))
         path = order.record + SNAPSHOT
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o700)
         with open(fd, "wb") as file:

@@ -161,8 +161,24 @@ static bool has_content(const char *path, Text text) {
     return got == 0 && at == text.size;
 }
 
+/* A copy of a script is somewhere else; Python still looks for modules where the script was. */
+static char **look_beside(char **list, const char *script) {
+    const char *known = find_variable(list, "PYTHONPATH", 10), *slash = strrchr(script, '/');
+    char *made, **at = list;
+    int folder = slash > script ? (int)(slash - script) : 1;
+    if (asprintf(&made, "PYTHONPATH=%.*s%s%s", folder, script, known && *known ? ":" : "", known ? known : "") < 0)
+        abort();
+    while (at && *at && strncmp(*at, "PYTHONPATH=", 11)) at++;
+    if (at && *at) {
+        *at = made;
+        return list;
+    }
+    size_t count = (size_t)(at - list);
+    return add_strings(list, &count, (Text){made, strlen(made) + 1});
+}
+
 /* Where the script runs from: its own place while it is what was submitted, else a copy. */
-static const char *script_place(const Message *order, int log, int trouble) {
+static const char *script_place(const Message *order, char ***variables, int log, int trouble) {
     static char path[4096], line[8192];
     const char *original = order->field[SCRIPT_PATH].at;
     if (*original && has_content(original, order->field[SCRIPT])) return original;
@@ -170,6 +186,7 @@ static const char *script_place(const Message *order, int log, int trouble) {
         int size = snprintf(line, sizeof line,
                             "gflow: %s changed since it was submitted; running it as it was then\n", original);
         send_all(log, line, (size_t)size);
+        *variables = look_beside(*variables, original);
     }
     snprintf(path, sizeof path, "%s%s", order->field[RECORD].at, SNAPSHOT);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
@@ -198,11 +215,11 @@ static char **add_interpreter(char **list, size_t *count, Text script) {
     return *rest ? add_strings(list, count, (Text){rest, strlen(rest) + 1}) : list;
 }
 
-static char **arguments_of(const Message *order, int log, int trouble) {
+static char **arguments_of(const Message *order, char ***variables, int log, int trouble) {
     size_t count = 0;
     char **list = NULL;
     if (number(order, HAS_SCRIPT)) {
-        const char *place = script_place(order, log, trouble);
+        const char *place = script_place(order, variables, log, trouble);
         list = add_interpreter(list, &count, order->field[SCRIPT]);
         list = add_strings(list, &count, (Text){(char *)place, strlen(place) + 1});
     }
@@ -280,7 +297,7 @@ void become_job(int orders, int trouble) {
     if (number(&order, ATTEMPT) > 1) dprintf(log, "gflow: attempt %ld\n", number(&order, ATTEMPT));
 
     char **variables = environment_of(&order);
-    char **arguments = arguments_of(&order, log, trouble);
+    char **arguments = arguments_of(&order, &variables, log, trouble);
     const char *cwd = order.field[CWD].at;
     if (chdir(cwd)) give_up(trouble, strerror(errno), cwd);
     const char *folders = find_variable(variables, "PATH", 4);
