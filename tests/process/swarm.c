@@ -62,7 +62,7 @@ static void chain(void) {
         pid_t child = fork();
         if (child > 0) _exit(0);
         if (child == 0) setsid();
-        usleep(50);
+        usleep(200);
     }
     settle();
 }

@@ -7,6 +7,7 @@ their arguments, which stay when a member wipes its environment and closes its f
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
@@ -22,6 +23,7 @@ flock --exclusive --nonblock {file} true && echo unlocked
 pgrep --full '^[^ ]*swarm[^ ]* {file}' || echo nobody
 """
 HOG = "python3 -c 'x = bytearray(900 << 20); import time; time.sleep(60)'"
+pytestmark = pytest.mark.both_shims
 GROUPS = pytest.mark.parametrize("groups", ["with control groups", "without"])
 ENDINGS = pytest.mark.parametrize("ending", ["cancel", "time-out", "memory", "own end"])
 
@@ -70,6 +72,8 @@ class Swarm:
         job = self.box.submit("--gpus", "1", *words)
         after = self.box.submit("--gpus", "1", LOOK.format(file=self.file))
         wait_until(lambda: self.counters()[3] >= ready, 30, "the swarm")
+        if ending == "time-out":  # the last second before it is killed
+            wait_until(lambda: self.box.job(job)["stopping"], what="the time limit")
         self.go()
         if ending == "cancel":
             self.box.ok("gcancel", "--now", str(job))
@@ -101,8 +105,8 @@ def test_daemons_that_wipe_every_trace(started: Box, program: Path, ending: str)
 @GROUPS
 @ENDINGS
 def test_what_forks_again_while_it_is_killed(started: Box, program: Path, ending: str) -> None:
-    swarm = Swarm(started, program, "chain", 10_000, 3)
-    swarm.end(ending, ready=3)
+    swarm = Swarm(started, program, "chain", 10_000, 2)
+    swarm.end(ending, ready=2)
     assert swarm.counters()[0] < 10_000, "it was not ended, it stopped by itself"
 
 
@@ -113,3 +117,16 @@ def test_ten_thousand_processes(started: Box, program: Path, ending: str) -> Non
     swarm = Swarm(started, program, "wide", 10_000, 1500)
     swarm.end(ending, ready=1000)
     assert swarm.counters()[0] == 10_000
+
+
+@GROUPS
+def test_daemons_whose_shim_is_killed(started: Box, program: Path) -> None:
+    """The shim was their parent. They have nothing left that tells whose they are."""
+    swarm = Swarm(started, program, "daemon", 100, 20)
+    job = started.submit("--gpus", "1", swarm.line)
+    after = started.submit("--gpus", "1", LOOK.format(file=swarm.file))
+    wait_until(lambda: swarm.counters()[3] >= 20, 30, "the swarm")
+    os.kill(int((started.data / f"run/{job}.1").read_text().split()[3]), 9)
+    assert started.finished(job)["reason"] == "Lost"
+    started.finished(after)
+    assert started.text_of(after).split() == ["unlocked", "nobody"]

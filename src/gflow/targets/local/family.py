@@ -17,7 +17,7 @@ def descendants(root: int) -> Iterator[int]:
     """Every process below `root`, parents before children, each as soon as it is found."""
     line = [root]
     while line:
-        below = _children(line.pop())
+        below = children(line.pop())
         yield from below
         line += below
 
@@ -28,7 +28,7 @@ def kill_descendants(root: int, reap: Callable[[], object]) -> None:
     Among processes that fork and leave all the time, one is gone before a long walk comes to it. So
     they are killed on sight, and our own children first: the others become that when their parents go.
     """
-    _until_nobody_is_new(lambda: _children(root), reap)
+    _until_nobody_is_new(lambda: children(root), reap)
     _until_nobody_is_new(lambda: descendants(root), reap)
 
 
@@ -78,7 +78,7 @@ def resident_kib(pids: Iterable[int]) -> int:
     return total
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """The children of all threads of a process; none if it is gone."""
     found: list[int] = []
     with suppress(OSError):

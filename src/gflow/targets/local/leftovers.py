@@ -1,7 +1,11 @@
 """Find and end what a job left behind when its shim was killed.
 
-With the shim gone nobody is the parent of the job's processes any more. They are known by
-the process group and session of the job, and by the run's tag in their environment.
+With the shim gone nobody is the parent of the job's processes any more. They are known by the run's
+tag in their environment; by the job's session; and those of a shim of our own zygote by having become
+the zygote's children, whatever traces they wiped.
+
+A session is known by a number, and numbers are used again: only while its leader lives, or its shim
+has died before our eyes, does the number say whose it is.
 """
 
 from __future__ import annotations
@@ -11,23 +15,47 @@ import signal
 from contextlib import suppress
 
 from gflow.targets.local import record
+from gflow.targets.local.family import children
 from gflow.targets.local.record import Identity
 
 TAG = "GFLOW_RUN"
 
 
-def kill_leftovers(job: Identity | None, tag: str) -> bool:
-    """Kill what is left of a run. True when nothing was found any more that we may kill."""
+def kill_leftovers(job: Identity | None, tag: str, *, just_now: bool, zygote: int | None = None) -> bool:
+    """Kill what is left of a run. True when nothing was found any more that we may kill.
+
+    `just_now`: its shim lived a moment ago.
+    """
     killed = 0
-    for pid in _find(job, f"{TAG}={tag}".encode()):
+    for pid in [*_orphans(zygote), *_find(_session(job, just_now), f"{TAG}={tag}".encode())]:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
             killed += 1
     return not killed
 
 
-def _find(job: Identity | None, tag: bytes) -> list[int]:
-    session = job.pid if job and record.identity_of(job.pid) in (None, job) else None
+def _orphans(zygote: int | None) -> list[int]:
+    """Children of the zygote that are no shims: those are in its session, and no job can get in there."""
+    found = []
+    for pid in children(zygote) if zygote is not None else ():
+        with suppress(ProcessLookupError):
+            if os.getsid(pid) != zygote:
+                found.append(pid)
+    return found
+
+
+def _session(job: Identity | None, just_now: bool) -> int | None:
+    """The number of the job's session, if it surely still means that."""
+    if job is None:
+        return None
+    living = record.identity_of(job.pid)
+    if living is None:
+        ours = job.boot == record.boot_id() and job.namespace == record.namespace_of_pids()
+        return job.pid if ours and just_now else None
+    return job.pid if living == job else None
+
+
+def _find(session: int | None, tag: bytes) -> list[int]:
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid() and _belongs(name, session, tag):

@@ -65,8 +65,7 @@ class Shim:
     """One job slot's worth of supervision."""
 
     def __init__(self, channel: socket.socket, layers: Layers) -> None:
-        if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+        become_reaper()
         self.channel = channel
         self.connected = True
         self.buffer = bytearray()
@@ -202,6 +201,12 @@ class Shim:
         ]
         self.words.clear()
         return words
+
+
+def become_reaper() -> None:
+    """Whatever loses its parent below us becomes our child."""
+    if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
 
 def _could_not_start(order: Order, problem: str, missing: bool) -> End:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import os
 import signal
@@ -138,7 +137,8 @@ class LocalTarget:
         if channel is not None:
             self._say(channel, b"stop", run, now)
         elif run in self._adopted:
-            signal.pidfd_send_signal(self._adopted[run], signal.SIGUSR1 if now else signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it ends just now, and so will be heard of
+                signal.pidfd_send_signal(self._adopted[run], signal.SIGUSR1 if now else signal.SIGTERM)
         else:  # its shim is not found yet; it hears of it then
             self._stops[run] = now
 
@@ -157,10 +157,11 @@ class LocalTarget:
             if content.job is not None and record.identity_of(content.job.pid) == content.job:
                 os.killpg(content.job.pid, number)
 
-    def adopt(self, run: Run) -> bool:
+    def adopt(self, run: Run, *, just_now: bool = False, again_s: float = LOOK_AGAIN_S) -> bool:
         """Find a run that an earlier daemon started. False: it never started, so start it.
 
-        Otherwise its end will be reported, at once if it is over.
+        Otherwise its end will be reported, at once if it is over. `just_now`: its shim lived a moment
+        ago. `again_s`: when to look again if the shim lives and cannot be watched.
         """
         try:
             fd = os.open(self.record_path(run), os.O_RDWR | os.O_CLOEXEC)
@@ -170,14 +171,14 @@ class LocalTarget:
             locked_by_shim = not record.try_lock(fd)
             content = record.read(_read_all(fd))
             if locked_by_shim:
-                self._watch(run, content)
+                self._watch(run, content, again_s)
                 return True
             if content.shim is None:  # claimed, and its shim died before it did anything
                 os.unlink(self.record_path(run))
                 return False
         finally:
             os.close(fd)
-        self._settle(run, content)
+        self._settle(run, content, just_now)
         return True
 
     def forget(self, run: Run) -> None:
@@ -285,12 +286,12 @@ class LocalTarget:
 
     # ------------------------------------------------------------ adoption
 
-    def _watch(self, run: Run, content: record.Content) -> None:
+    def _watch(self, run: Run, content: record.Content, again_s: float) -> None:
         """The shim lives: hear of its end through its pidfd."""
         loop = asyncio.get_running_loop()
         pidfd = _open_pidfd(content.shim)
-        if pidfd is None:  # it is just writing its first line, or just ending
-            loop.call_later(LOOK_AGAIN_S, self._adopt_again, run)
+        if pidfd is None:  # it is writing its first line, or ending, or in another pid namespace
+            loop.call_later(again_s, self._adopt_again, run, min(1.0, again_s * 2))
             return
         self._adopted[run] = pidfd
         if run in self._stops:
@@ -303,35 +304,38 @@ class LocalTarget:
         os.close(pidfd)
         self._adopt_again(run)
 
-    def _adopt_again(self, run: Run) -> None:
+    def _adopt_again(self, run: Run, again_s: float = LOOK_AGAIN_S) -> None:
         """Look at a run that somebody has claimed. If its claim is gone, nothing of it ever ran or will."""
-        if run not in self._busy and not self.adopt(run):
+        if run not in self._busy and not self.adopt(run, just_now=True, again_s=again_s):
             self._on_end(Ended(run, _problem("Lost")))
 
-    def _kill_leftovers(self, run: Run, content: record.Content) -> bool:
+    def _kill_leftovers(self, run: Run, content: record.Content, just_now: bool) -> bool:
         """End what a killed shim left; True when nothing was found any more."""
         shim = content.shim
         names = [run.name] + ([f"shim-{shim.pid}-{shim.started}"] if shim else [])
         groups = [Group(self._layers, name).find() for name in names]
         for group in groups:
             group.kill()
-        gone = kill_leftovers(content.job, self.record_path(run))
+        zygote = self._zygote.pid if self._zygote else None
+        gone = kill_leftovers(content.job, self.record_path(run), just_now=just_now, zygote=zygote)
         if gone:
             for group in groups:
                 group.remove()
         return gone
 
-    def _settle(self, run: Run, content: record.Content, again_s: float = LOOK_AGAIN_S) -> None:
+    def _settle(
+        self, run: Run, content: record.Content, just_now: bool, again_s: float = LOOK_AGAIN_S
+    ) -> None:
         """The shim is gone: report the end it wrote, or clean up after it and report the loss."""
         if content.end is not None:
             self._on_end(Ended(run, content.end))
         elif content.shim is not None and content.shim.boot != record.boot_id():
             self._on_end(Ended(run, _problem("Reboot")))
-        elif self._kill_leftovers(run, content):
+        elif self._kill_leftovers(run, content, just_now):
             self._on_end(Ended(run, _problem("Lost")))
         else:
             loop = asyncio.get_running_loop()
-            loop.call_later(again_s, self._settle, run, content, min(1.0, again_s * 2))
+            loop.call_later(again_s, self._settle, run, content, just_now, min(1.0, again_s * 2))
 
 
 def _kept(name: str) -> dict[str, str]:
@@ -353,10 +357,8 @@ def _open_pidfd(identity: record.Identity | None) -> int | None:
         return None
     try:
         pidfd = os.pidfd_open(identity.pid)
-    except OSError as error:
-        if error.errno == errno.ESRCH:
-            return None
-        raise
+    except OSError:  # nobody has this number, or a thread has it; or we are out of descriptors for now
+        return None
     if record.identity_of(identity.pid) == identity:
         return pidfd
     os.close(pidfd)

@@ -36,6 +36,7 @@ def fork_shims() -> None:
     os.setsid()
     os.chdir("/")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are reaped by the kernel
+    shim.become_reaper()  # what a killed shim leaves comes to us, where the daemon finds it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
