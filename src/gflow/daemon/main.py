@@ -26,6 +26,7 @@ from gflow.daemon.keeper import keep
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.loop import Loop, reload
 from gflow.daemon.perform import Performer
+from gflow.daemon.scheduling import ask_for_short_slices
 from gflow.daemon.settings import Settings
 from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
@@ -89,6 +90,7 @@ class Daemon:
         self.target = LocalTarget(settings.run_dir, self._ended)
         self.target.open()
         _raise_open_files()
+        ask_for_short_slices()
         self.store = SqliteStore(settings.database)
         settings.logs.mkdir(mode=0o700, exist_ok=True)
         machine = State(cpus=settings.cpus, memory_mib=settings.memory_mib, policy=settings.policy)

@@ -57,8 +57,15 @@ bool prepare(Child *child, int group) {
     return true;
 }
 
+/* How long the kernel lets us run at a stretch. Whoever asks for little is given the CPU sooner. 0: as usual. */
+void ask_for_slices(uint64_t nanoseconds) {
+    struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; }
+        wish = {.size = sizeof wish, .nice = getpriority(PRIO_PROCESS, 0), .runtime = nanoseconds};
+    syscall(SYS_sched_setattr, 0, &wish, 0);              /* an older kernel refuses: fine */
+}
+
 static void reset_signals(void) {
-    for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
+    for (const int *number = IGNORED; *number; number++) signal(*number, SIG_DFL);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -306,6 +313,7 @@ void become_job(int orders, int trouble) {
         errno = ENOENT;
         give_up(trouble, "command not found", arguments[0]);
     }
+    ask_for_slices(0);
     umask((mode_t)number(&order, UMASK));
     set_limits(order.field[LIMITS].at);
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);

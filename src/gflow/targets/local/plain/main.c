@@ -20,6 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+const int IGNORED[] = {SIGINT, SIGHUP, SIGUSR2, SIGPIPE, 0};
+/* The next job's child is forked when we have been idle this long: the job that starts now goes first. */
+enum { PREPARE_AFTER_MS = 4 };
+
 /* ------------------------------------------------------------ who we are */
 
 unsigned long long start_time(pid_t pid) {
@@ -185,7 +189,9 @@ static void run(Shim *shim, const Message *order) {
 static void wait_for_message(Shim *shim) {
     while (shim->channel >= 0 && !whole_message(&shim->inbox)) {
         struct pollfd fds[] = {{shim->channel, POLLIN, 0}, {shim->signals, POLLIN, 0}};
-        if (poll(fds, 2, -1) <= 0) continue;
+        int ready = poll(fds, 2, shim->child.pid ? -1 : PREPARE_AFTER_MS);
+        if (!ready && !prepare(&shim->child, shim->group)) usleep(100000);
+        if (ready <= 0) continue;
         if (fds[1].revents) {                             /* a waiting child was killed */
             struct signalfd_siginfo came;
             while (read(shim->signals, &came, sizeof came) == sizeof came) continue;
@@ -197,7 +203,6 @@ static void wait_for_message(Shim *shim) {
 
 static void serve(Shim *shim) {
     for (;;) {
-        if (!shim->child.pid) prepare(&shim->child, shim->group);
         wait_for_message(shim);
         size_t size = whole_message(&shim->inbox);
         if (!size) return;
@@ -223,15 +228,13 @@ int main(int argc, char **argv) {
     sigaddset(&ours, SIGTERM);
     sigaddset(&ours, SIGUSR1);
     sigprocmask(SIG_SETMASK, &ours, NULL);
-    signal(SIGCHLD, SIG_DFL);
-    signal(SIGINT, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGUSR2, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
+    for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
+    for (const int *number = IGNORED; *number; number++) signal(*number, SIG_IGN);
     shim.signals = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
     fcntl(shim.channel, F_SETFD, FD_CLOEXEC);
     if (shim.signals < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) return 1;
     umask(077);
+    ask_for_slices(SHORT_SLICE);
     know_ourselves(&shim);
     make_group(&shim, argv[2]);
     serve(&shim);

@@ -73,8 +73,13 @@ void become_job(int orders, int trouble);
 bool send_order(int fd, const Buffer *order, const Leases *leases);
 void could_not_start(const Message *order, const char *trouble, bool missing, End *end);
 int open_log(const char *path);
+void ask_for_slices(uint64_t nanoseconds);
+
+#define SHORT_SLICE 100000                                 /* the shortest that the kernel gives */
 
 /* ------------------------------------------------------------ this process */
+
+extern const int IGNORED[];                                /* signals that we ignore and jobs do not; 0 ends it */
 
 typedef struct {
     int channel, signals;                                  /* channel -1: the daemon has gone */
