@@ -222,3 +222,13 @@ def test_what_a_killed_daemon_left_is_swept_by_the_next_of_anybody(daemon: Box, 
         assert daemon.finished(daemon.submit("--memory", "50M", "true"))["state"] == "Finished"
     finally:
         other.clean_up()
+
+
+def test_a_job_lives_where_another_was_killed(daemon: Box) -> None:
+    """Whatever a kill did to the shim and its control group must not touch the next job."""
+    for _ in range(4):
+        jobs = [daemon.submit("echo ready; sleep 60") for _ in range(3)]
+        for job in jobs:
+            wait_until(lambda job=job: "ready" in daemon.text_of(job), what=f"job {job} to live")
+        daemon.ok("gcancel", "--now", *map(str, jobs))
+        assert {daemon.finished(job)["state"] for job in jobs} == {"Cancelled"}

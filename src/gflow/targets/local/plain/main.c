@@ -60,6 +60,16 @@ static void make_group(Shim *shim, const char *base) {
     shim->group = open(shim->group_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
+/* A group that was killed once is made anew: kernel 6.18 kills whatever is born into it later. Where that
+ * cannot be done we go on without one. */
+static void renew_group(Shim *shim) {
+    close(shim->group);
+    for (int tries = 0; rmdir(shim->group_path) && errno == EBUSY && tries < 40; tries++) usleep(500);
+    bool made = !mkdir(shim->group_path, 0755);
+    shim->group = made ? open(shim->group_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    shim->killed = false;
+}
+
 /* The folder above is held by those who still need it (bases.py); the last one out drops it. */
 static void remove_group(const Shim *shim, const char *base) {
     rmdir(shim->group_path);
@@ -178,6 +188,7 @@ static void run(Shim *shim, const Message *order) {
     }
     release_leases(&held);
     tell_end(shim, order, record, &end);
+    if (shim->killed) renew_group(shim);
     if (number(order, HAS_SCRIPT)) {
         snprintf(path, sizeof path, "%s.script", order->field[RECORD].at);
         unlink(path);

@@ -85,6 +85,7 @@ typedef struct {
     int channel, signals;                                  /* channel -1: the daemon has gone */
     int group;                                             /* descriptor of our control group's folder, or -1 */
     char group_path[4096];
+    bool killed;                                           /* the group was, and must be replaced */
     char boot[64];
     unsigned long long namespace, started;
     Child child;                                           /* waits for the next order; pid 0: none */

@@ -150,7 +150,7 @@ static void hand_over(Watch *watch) {
 static void kill_all(Watch *watch) {
     if (watch->shim->group >= 0 && !watch->killed) {
         int fd = openat(watch->shim->group, "cgroup.kill", O_WRONLY | O_CLOEXEC);
-        if (fd >= 0 && write(fd, "1", 1) == 1) watch->killed = true;
+        if (fd >= 0 && write(fd, "1", 1) == 1) watch->killed = watch->shim->killed = true;
         if (fd >= 0) close(fd);
         if (watch->killed) {
             watch->kill_at = now_ms() + KILL_AGAIN_MS;
