@@ -57,6 +57,8 @@ class Ledger:
         self.drained = False
         self.drained_gpus: set[int] = set()
         self.foreign: set[int] = set()
+        self.blocked: set[int] = set()
+        self.taken: dict[int, int] = {}
         self.runs: dict[JobKey, Run] = {}
         self.attempts: dict[JobKey, int] = {}
         self.stopping: set[JobKey] = set()
@@ -125,8 +127,9 @@ class Ledger:
 
     def _hear_of_machine(self, event: Event) -> None:
         match event:
-            case GpusSeen(gpus=gpus):
+            case GpusSeen(gpus=gpus, blocked=blocked, taken=taken):
                 self.gpus = {gpu.index: gpu for gpu in gpus}
+                self.blocked, self.taken = set(blocked), taken
             case LeasesSeen(foreign=foreign):
                 self.foreign = set(foreign)
             case Drain(on=on, gpus=None):
@@ -224,17 +227,18 @@ class Ledger:
     def _has_room(self, index: int, shape: Shape) -> bool:
         """Whether a job of this shape may have this GPU beside those that have it."""
         gpu = self.gpus.get(index)
-        usable = self.gpus.keys() - self.foreign if self.allowed is None else self.allowed - self.foreign
-        if gpu is None or index not in usable or index in self.drained_gpus:
+        forbidden = self.foreign | self.blocked | self.drained_gpus
+        if gpu is None or index in forbidden or (self.allowed is not None and index not in self.allowed):
             return False
-        most = gpu.memory_mib * MEMORY_SLACK
+        most = (gpu.memory_mib - self.taken.get(index, 0)) * MEMORY_SLACK
         if shape.gpu_type.lower() not in gpu.model.lower() or shape.gpu_memory_mib > most:
             return False
         beside = [run.shape for run in self.runs.values() if index in run.gpu_ids]
         if not shape.shared:
             return not beside
         together = sum(other.gpu_memory_mib for other in beside) + shape.gpu_memory_mib
-        return all(other.shared for other in beside) and together <= most
+        whole = gpu.memory_mib * MEMORY_SLACK - self.taken.get(index, 0)
+        return all(other.shared for other in beside) and together <= whole
 
     def _used(self) -> tuple[int, int]:
         shapes = [run.shape for run in self.runs.values()]

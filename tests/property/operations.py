@@ -17,6 +17,7 @@ from gflow.core.events import (
     GpusSeen,
     Hold,
     LeasesSeen,
+    Overran,
     Release,
     Restrict,
     Submit,
@@ -24,7 +25,7 @@ from gflow.core.events import (
     Update,
 )
 from gflow.core.ids import JobKey, job_key, number_of
-from gflow.core.model import Job, JobState, Spec
+from gflow.core.model import Block, Job, JobState, Spec
 from gflow.daemon.redoing import Redoing
 from gflow.errors import Forbidden, NotFound, Refused
 from gflow.testing import spec
@@ -50,6 +51,7 @@ RETRY_ON = (
 SECONDS = (0.0, 0.0, 0.5, 1.0, 30.0)
 PROBLEMS = ("Lost", "Reboot", "StartFailed: no", "Leased", "OutOfMemory: used 2 of 1")
 GPU_COUNTS = (1, 1, 2, 3, 4, 6, 9)
+BLOCKS = (Block("Unmanaged", "eve, python"), Block("Unhealthy", "Xid 79"), Block("Lost", "GPU is lost"))
 GPU_MEMORY = (10 << 10, 24 << 10, 40 << 10, 80 << 10, 200 << 10)
 Fields = dict[str, Any]
 
@@ -380,10 +382,32 @@ def drain(world: World, dice: Dice) -> None:
 
 
 def see_gpus(world: World, dice: Dice) -> None:
-    """GPUs vanish and come back; those that are there are as they were."""
-    present = dice.below(64) if dice.chance(50) else 63
+    """GPUs vanish and come back, fall ill, get strangers on them; those that are there are as they were."""
+    present = dice.below(64) if dice.chance(30) else 63
     gpus = tuple(gpu for gpu in POOL if present >> gpu.index & 1)
-    world.apply(GpusSeen(at=world.clock.now(), gpus=gpus))
+    event = GpusSeen(
+        at=world.clock.now(),
+        gpus=gpus,
+        blocked={gpu.index: dice.pick(BLOCKS) for gpu in gpus if dice.chance(25)},
+        taken={gpu.index: dice.pick((256, 10 << 10)) for gpu in gpus if dice.chance(15)},
+    )
+    world.apply(event)
+
+
+def overrun(world: World, dice: Dice) -> None:
+    """A job takes more of its GPU than it said; or one that is over, or never shared, is blamed."""
+    key = dice.pick(list(world.ledger.runs)) if world.ledger.runs else some_key(world, dice)
+    attempt = world.ledger.attempts.get(key, 1) - dice.chance(20)
+    event = Overran(at=world.clock.now(), key=key, attempt=attempt, gpu=0, used_mib=90 << 10)
+    was_alone = not (key in world.ledger.runs and world.ledger.runs[key].shape.shared)
+    if was_alone:
+        before = set(world.ledger.stopping)
+        world.apply(event)
+        assert world.ledger.stopping == before, "a job is stopped for memory that it never shared"
+        return
+    world.apply(event)
+    stopped = key in world.ledger.stopping
+    assert stopped or attempt != world.ledger.attempts[key], "a job that overran its memory goes on"
 
 
 def see_leases(world: World, dice: Dice) -> None:
@@ -428,7 +452,8 @@ OPERATIONS: tuple[tuple[int, Callable[[World, Dice], None]], ...] = (
     (2, set_clock),
     (1, restrict),
     (1, drain),
-    (1, see_gpus),
+    (2, see_gpus),
+    (2, overrun),
     (1, see_leases),
     (3, restart),
     (1, reboot),

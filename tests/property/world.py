@@ -25,7 +25,7 @@ from gflow.core.state import State
 from gflow.core.tasks import parse_tasks
 from gflow.daemon import clock as daemon_clock
 from gflow.daemon.loop import _gather as gather
-from gflow.daemon.loop import reload
+from gflow.daemon.loop import gpus_again, reload
 from gflow.errors import Forbidden, GflowError, NotFound, Refused
 from gflow.store.port import Changes, Store
 from gflow.testing import FakeClock, MemoryStore
@@ -167,7 +167,7 @@ class World:
         self.apply(Tick(at=self.clock.now()))
         self.commit()
         self.state = self._reloaded()
-        self.apply(GpusSeen(at=self.clock.now(), gpus=tuple(self.state.gpus.values())))
+        self.apply(gpus_again(self.state, self.clock.now()))
         self.commit()
 
     def lose_turn(self, wishes: list[Callable[[], Event]]) -> None:
@@ -185,7 +185,7 @@ class World:
         self.changes, self.ledger, self.arrays = Changes(), ledger, arrays
         self.state, self.twin = twin, twin
         self.state = self._reloaded()
-        self.apply(GpusSeen(at=self.clock.now(), gpus=tuple(self.state.gpus.values())))
+        self.apply(gpus_again(self.state, self.clock.now()))
         self.commit()
 
     def _reloaded(self) -> State:

@@ -6,7 +6,8 @@ from gflow.core.explain import Why
 from gflow.core.ids import job_key
 from gflow.core.model import JobState, Line, Progress
 from gflow.gpu.simulated import simulated_gpus
-from gflow.text.pages import gpu_table, job_page, status_page, story_page
+from gflow.text.gpus import gpu_table
+from gflow.text.pages import job_page, status_page, story_page
 
 from .builders import NOON, ended, job, running
 from .machine import gpu

@@ -20,12 +20,13 @@ OPTIONS = (
     Option(
         "gpu",
         "text",
-        "drain, resume: only these GPUs: 1 or 0,2-3",
+        "drain, resume: only these GPUs: 1 or 0,2-3; gpu-process: this one",
         short="g",
         aliases=("gpus",),
         metavar="LIST",
     ),
     Option("reason", "text", "drain: why, for whoever wonders", short="r", metavar="TEXT"),
+    Option("pid", "count", "gpu-process: the process", metavar="PID", low=1),
     JSON,
     *COMMON,
 )
@@ -37,12 +38,16 @@ commands:
   drain [--gpu LIST]     start nothing more, at all or on these GPUs; kept
   resume [--gpu LIST]    start again
   set-limit JOB N        at most N at once of this array's tasks, or of the jobs
-                         submitted together with this one; 0: any number"""
+                         submitted together with this one; 0: any number
+  gpu-process ignore     let this process (--gpu 0 --pid 4711) not keep jobs off its GPU;
+  gpu-process unignore   take that back; for the daemon's life
+  gpu-process list       those that are ignored"""
 EXAMPLES = """gctl set-gpus 0,2
 gctl set-gpus all
 gctl drain --gpu 1 --reason 'its fan is loud'
 gctl resume
-gctl set-limit 42 4"""
+gctl set-limit 42 4
+gctl gpu-process ignore --gpu 0 --pid 4711"""
 NOT_YET = {
     "reserve": "reservations come with a later version",
     "quota": "quotas come with a later version",
@@ -65,7 +70,7 @@ def run(words: list[str]) -> int:
     handler, wanted = COMMANDS[name]
     if len(given) != len(wanted):
         raise UsageError(f"gctl {name} takes {' '.join(wanted) or 'no words'}", hint="see gctl --help")
-    if "gpu" in values and name not in ("drain", "resume"):
+    if "gpu" in values and name not in ("drain", "resume", "gpu-process"):
         raise UsageError(f"gctl {name} takes no --gpu")
     return handler(values, *given)
 
@@ -99,6 +104,17 @@ def _set_limit(values: dict[str, Any], job: str, limit: str) -> int:
     return _post("/limits", {"job": job, "max_concurrent": int(limit)}, values)
 
 
+def _gpu_process(values: dict[str, Any], verb: str) -> int:
+    if verb == "list":
+        return call.show("/gpu-processes", as_json="json" in values)
+    if verb not in ("ignore", "unignore"):
+        raise UsageError(f"gctl gpu-process has no command {verb!a}", hint="commands: ignore, unignore, list")
+    gpus = _indices(values.get("gpu", ""))
+    if len(gpus) != 1 or "pid" not in values:
+        raise UsageError("which process on which GPU?", hint=f"gctl gpu-process {verb} --gpu 0 --pid 4711")
+    return _post(f"/gpu-processes/{verb}", {"gpu_index": gpus[0], "pid": values["pid"]}, values)
+
+
 def _indices(text: str) -> list[int]:
     found = parse_indices(text)
     if found is None:
@@ -116,4 +132,5 @@ COMMANDS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
     "drain": (_drain, ()),
     "resume": (_resume, ()),
     "set-limit": (_set_limit, ("JOB", "N")),
+    "gpu-process": (_gpu_process, ("ignore|unignore|list",)),
 }

@@ -98,7 +98,7 @@ SETTINGS = (
     Setting(
         "daemon.gpu_poll_interval_secs",
         "count",
-        10,
+        1,
         "seconds between two looks at who uses the GPUs",
         flag="gpu-poll-interval-secs",
         metavar="S",
@@ -123,6 +123,44 @@ SETTINGS = (
         kept=True,
         variable="GFLOW_SIMULATE_GPUS",
         example="4x80G",
+    ),
+    Setting(
+        "gpu.unmanaged_memory_mb",
+        "count",
+        0,
+        "somebody else's process that uses no more than this many MiB does not block its GPU",
+    ),
+    Setting(
+        "gpu.unmanaged_graphics_mb",
+        "count",
+        1024,
+        "the same for processes that only draw, such as a desktop",
+    ),
+    Setting(
+        "gpu.visible_by",
+        "choice",
+        "index",
+        "what CUDA_VISIBLE_DEVICES is made of: index or uuid (MIG slices always have a uuid)",
+        choices=("index", "uuid"),
+    ),
+    Setting(
+        "gpu.patience_s",
+        "count",
+        10,
+        "seconds without an answer of the NVIDIA driver until no more jobs are placed on GPUs",
+        low=1,
+    ),
+    Setting(
+        "gpu.trust_pids",
+        "flag",
+        False,
+        "believe the driver's process numbers also in a container, where they may be the host's",
+    ),
+    Setting(
+        "gpu.mps",
+        "flag",
+        False,
+        "run jobs that share GPUs under an MPS server, which holds their memory limit in the driver",
     ),
     Setting(
         "jobs.grace_secs", "count", 30, "seconds between TERM and KILL for jobs that do not say (--grace)"

@@ -7,9 +7,10 @@ import heapq
 import msgspec
 
 from gflow.core.effects import Effect, Forget, Note, Save, Stop, Warn
-from gflow.core.events import Exited
+from gflow.core.events import Exited, Overran
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import CUT_OFF, Job, JobState, Moment, Progress
+from gflow.core.place import gib
 from gflow.core.retrying import again, pause_s
 from gflow.core.rounds import run_round
 from gflow.core.state import WARNED, State
@@ -43,6 +44,8 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
 
 def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
     """The final state of a job whose processes are gone, and the reason."""
+    if job.stopping is JobState.FAILED:
+        return JobState.FAILED, job.reason
     if job.stopping is not None:
         return job.stopping, "TimeLimit" if job.stopping is JobState.TIMEOUT else "CancelledByUser"
     if event.problem:
@@ -207,6 +210,20 @@ def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:
         job.stopping = JobState.TIMEOUT
         limit = f"after {job.spec.time_limit_s} s"
         effects += (Save(job), Note(key, "time limit", limit), Stop(key, attempt))
+
+
+def overran(state: State, event: Overran, effects: list[Effect]) -> None:
+    """Kill a job that takes memory which others were promised, at once: they may need it any moment."""
+    job = state.jobs.get(event.key)
+    if job is None or job.state is not JobState.RUNNING or job.attempt != event.attempt:
+        return
+    if not job.spec.shared or job.stop_now:
+        return
+    over = f"GpuMemory: used {gib(event.used_mib)} of {gib(job.spec.gpu_memory_mib)} on GPU {event.gpu}"
+    if job.stopping is None:
+        job.stopping, job.reason = JobState.FAILED, over
+    job.stop_now = True
+    effects += (Save(job), Note(job.key, "gpu memory", over), Stop(job.key, job.attempt, now=True))
 
 
 def active_tasks(state: State, array: JobKey) -> list[Job]:

@@ -25,6 +25,7 @@ from gflow.core.events import (
     GpusSeen,
     Hold,
     LeasesSeen,
+    Overran,
     Release,
     Restrict,
     Submit,
@@ -130,7 +131,14 @@ def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
 
 
 def _gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
+    state.blocked, state.taken = dict(event.blocked), dict(event.taken)
+    state.gpu_trouble = event.trouble
     state.see_gpus(event.gpus)
+    # The driver's numbers may change while a job runs: the next daemon must know which card is meant.
+    names = ",".join(f"{gpu.index}={gpu.uuid}" for gpu in state.gpus.values() if not gpu.simulated)
+    if names and names != state.gpu_names:
+        state.gpu_names = names
+        effects.append(Keep("gpu_names", names))
     run_round(state, event.at, effects)
 
 
@@ -157,6 +165,7 @@ HANDLERS: dict[type[Event], Handler] = {
     Release: changing.release,
     Update: updating.update,
     Exited: ending.exited,
+    Overran: ending.overran,
     Tick: _tick,
     GpusSeen: _gpus_seen,
     LeasesSeen: _leases_seen,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Gpu, JobState, Moment, Spec
+from gflow.core.model import Block, Gpu, JobState, Moment, Spec
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +79,25 @@ class Tick(Event, frozen=True, kw_only=True):
 
 
 class GpusSeen(Event, frozen=True, kw_only=True):
-    """The GPUs of this machine, as they are now."""
+    """The GPUs of this machine, as they are now.
+
+    `blocked`: those that get no new jobs, and why. `taken`: MiB on them that processes use which are
+    not ours and tolerated. `trouble`: why nobody can tell what GPUs there are.
+    """
 
     gpus: tuple[Gpu, ...]
+    blocked: dict[int, Block] = {}
+    taken: dict[int, int] = {}
+    trouble: str = ""
+
+
+class Overran(Event, frozen=True, kw_only=True):
+    """A job that shares a GPU uses more of its memory than it said."""
+
+    key: JobKey
+    attempt: int
+    gpu: int
+    used_mib: int
 
 
 class LeasesSeen(Event, frozen=True, kw_only=True):

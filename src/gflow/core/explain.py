@@ -6,7 +6,7 @@ import msgspec
 
 from gflow.core.ids import label
 from gflow.core.model import Job, JobState, Shape
-from gflow.core.place import available, gib, impossible
+from gflow.core.place import available, gib, impossible, suits
 from gflow.core.state import State
 
 
@@ -54,7 +54,8 @@ def explain_shape(state: State, shape: Shape) -> Why:
     if shape.gpus:
         free = len(available(state, shape))
         if shape.gpus > free:
-            return Why("Resources", f"Need {shape.gpus} GPUs, only {free} available" if free else "")
+            only = f"Need {shape.gpus} GPUs, only {free} available"
+            return Why("Resources", only if free else _blockade(state, shape))
     if shape.cpus > state.free_cpus:
         return Why(
             "Resources", f"Need {shape.cpus} CPUs, only {state.free_cpus} free" if shape.cpus > 1 else ""
@@ -64,3 +65,13 @@ def explain_shape(state: State, shape: Shape) -> Why:
             "Resources", f"Need {gib(shape.memory_mib)} memory, only {gib(state.free_memory_mib)} free"
         )
     return Why("Priority")
+
+
+def _blockade(state: State, shape: Shape) -> str:
+    """What keeps every GPU from a job, if it is not simply that jobs have them."""
+    if state.gpu_trouble:
+        return state.gpu_trouble
+    fitting = [index for index, gpu in state.gpus.items() if suits(gpu, shape)]
+    if not fitting or any(index not in state.blocked or index in state.holders for index in fitting):
+        return ""
+    return f"GPU {fitting[0]} is {state.blocked[fitting[0]]}"

@@ -231,11 +231,30 @@ class Line(NamedTuple):
     detail: str
 
 
+class Block(NamedTuple):
+    """Why a GPU gets no new jobs (Unmanaged, CannotTell, Unhealthy, Lost, Drained), and the story."""
+
+    kind: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}" if self.detail else self.kind
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One GPU of this machine, as detected (or simulated, and then it says so)."""
+    """One GPU of this machine, as detected (or simulated, and then it says so).
+
+    `index` is ours and stays with the card; `number` is what the driver counts at the moment.
+    """
 
     index: int
     uuid: str
     model: str
     memory_mib: int
     simulated: bool = False
+    number: int = -1
+    # The card that this is a MIG slice of, by UUID; empty for a whole card.
+    parent: str = ""
+    # NUMA node, -1 if there is none; GPUs within reach of NVLink.
+    node: int = -1
+    links: tuple[int, ...] = ()

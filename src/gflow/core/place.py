@@ -56,12 +56,21 @@ def free_mib(state: State, index: int) -> int:
 def available(state: State, shape: Shape) -> list[int]:
     """Indices of GPUs that a job of this shape could get now, lowest first."""
     if not shape.shared:
-        return [index for index in sorted(state.idle) if suits(state.gpus[index], shape)]
+        return [
+            index
+            for index in sorted(state.idle)
+            if suits(state.gpus[index], shape) and has_room(state, index, shape)
+        ]
     return [
         index
         for index in sorted(state.open)
         if suits(state.gpus[index], shape) and fits_beside(state, index, shape.gpu_memory_mib)
     ]
+
+
+def has_room(state: State, index: int, shape: Shape) -> bool:
+    """Whether what others use of an idle GPU leaves as much memory as the job needs."""
+    return shape.gpu_memory_mib <= (state.gpus[index].memory_mib - state.taken.get(index, 0)) * SLACK
 
 
 def suits(gpu: Gpu, shape: Shape) -> bool:
@@ -73,8 +82,8 @@ def suits(gpu: Gpu, shape: Shape) -> bool:
 
 def fits_beside(state: State, index: int, memory_mib: int) -> bool:
     """Whether a shared job of this size fits beside those that are on the GPU."""
-    others = state.holders.get(index, {}).values()
-    return sum(others) + memory_mib <= state.gpus[index].memory_mib * SLACK
+    others = sum(state.holders.get(index, {}).values()) + state.taken.get(index, 0)
+    return others + memory_mib <= state.gpus[index].memory_mib * SLACK
 
 
 def impossible(state: State, shape: Shape) -> str | None:
@@ -84,7 +93,7 @@ def impossible(state: State, shape: Shape) -> str | None:
     if shape.memory_mib > state.memory_mib:
         have = gib(state.memory_mib)
         return f"the job asks for {gib(shape.memory_mib)} of memory, and this machine has {have}"
-    if not shape.gpus:
+    if not shape.gpus or state.gpu_trouble:
         return None
     if not state.gpus:
         return f"the job asks for {_gpus(shape.gpus)}, and this machine has none that gflow can see"

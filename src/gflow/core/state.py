@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from gflow.core.deps import Wait
 from gflow.core.ids import JobKey, job_key, number_of, task_of
-from gflow.core.model import Gpu, Job, JobState
+from gflow.core.model import Block, Gpu, Job, JobState
 from gflow.core.policy import USUAL, Drained, Policy
 from gflow.core.queue import GroupKey, ReadyQueue
 
@@ -33,9 +33,16 @@ class State:
         self.allowed: frozenset[int] | None = policy.gpus
         # GPU index -> who else uses it: another user's daemon. Never given out.
         self.foreign: dict[int, str] = {}
+        # GPU index -> why it gets no new jobs; MiB of it that tolerated processes of others use.
+        self.blocked: dict[int, Block] = {}
+        self.taken: dict[int, int] = {}
+        # Why nobody can tell what GPUs there are; empty: they are known.
+        self.gpu_trouble = ""
+        # Which card each number means, as it was last kept for the next daemon.
+        self.gpu_names = ""
         # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.
         self.holders: dict[int, dict[JobKey, int]] = {}
-        # Derived from the three above: GPUs nobody has, and GPUs no job has alone.
+        # Derived from the above: GPUs nobody has, and GPUs no job has alone.
         self.idle: set[int] = set()
         self.open: set[int] = set()
 
@@ -87,6 +94,7 @@ class State:
             for index in self.gpus
             if index not in self.foreign
             and index not in self.drained.gpus
+            and index not in self.blocked
             and (self.allowed is None or index in self.allowed)
         }
         self.idle = {index for index in usable if index not in self.holders}

@@ -11,6 +11,7 @@ import msgspec
 from gflow.core.explain import explain
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job
+from gflow.daemon.gpus import GpuWatch
 from gflow.daemon.loop import Loop
 from gflow.daemon.settings import Settings
 from gflow.store.sqlite import SqliteStore
@@ -27,6 +28,7 @@ class Context(NamedTuple):
     target: LocalTarget
     started_boot: float
     stopped: asyncio.Event
+    watch: GpuWatch | None = None
 
     def job(self, key: JobKey) -> Job | None:
         """A job, active or final. Memory is never ahead of the disk when a route runs."""

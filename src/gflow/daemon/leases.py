@@ -19,16 +19,21 @@ class LeaseWatch:
     lock for a job; from then on the lock is looked at once a second until it is free.
     """
 
-    def __init__(
-        self, gpus: Iterable[Gpu], running: Callable[[int], bool], report: Callable[[dict[int, str]], None]
-    ) -> None:
-        folder = lease_folder()
-        # Simulated GPUs are everybody's own, unless somebody names a folder to share them in.
-        self._paths = {gpu.index: f"{folder}/{gpu.uuid}" for gpu in gpus if folder and _is_leased(gpu)}
+    def __init__(self, running: Callable[[int], bool], report: Callable[[dict[int, str]], None]) -> None:
+        self._folder = lease_folder()
+        self._paths: dict[int, str] = {}
         self._running = running
         self._report = report
         self._foreign: dict[int, str] = {}
         self._timer: asyncio.TimerHandle | None = None
+
+    def see(self, gpus: Iterable[Gpu]) -> None:
+        """These are the machine's GPUs."""
+        # Simulated GPUs are everybody's own, unless somebody names a folder to share them in.
+        named = {gpu.index: f"{self._folder}/{gpu.uuid}" for gpu in gpus if self._folder and _is_leased(gpu)}
+        if named != self._paths:
+            self._paths = named
+            self.look()
 
     def paths(self, indices: Iterable[int]) -> list[str]:
         """The lock files of these GPUs."""

@@ -275,8 +275,7 @@ class Loop:
         for wish, future in self._backlog:
             self._add(wish, future)
         self._backlog = []
-        gpus = tuple(self.state.gpus.values())
-        self.post(lambda at: GpusSeen(at=at, gpus=gpus))  # a round: something may have become free
+        self.post(lambda at: gpus_again(self.state, at))  # a round: something may have become free
 
     # ------------------------------------------------------------ time
 
@@ -304,6 +303,12 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
             changes.audit.append(Line(at.wall, None, uid, origin, effect.name, effect.value))
 
 
+def gpus_again(state: State, at: Moment) -> GpusSeen:
+    """The GPUs as they are known already."""
+    gpus = tuple(state.gpus.values())
+    return GpusSeen(at=at, gpus=gpus, blocked=state.blocked, taken=state.taken, trouble=state.gpu_trouble)
+
+
 def reload(old: State, store: Store) -> State:
     """A state of the same machine, filled from what the store has."""
     state = State(cpus=old.cpus, memory_mib=old.memory_mib, policy=old.policy)
@@ -316,6 +321,8 @@ def reload(old: State, store: Store) -> State:
         state.drained = msgspec.json.decode(str(loaded.meta["drained"]), type=Drained)
     restore(state, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, clock.now().wall)
     state.foreign = old.foreign
+    state.blocked, state.taken, state.gpu_trouble = old.blocked, old.taken, old.gpu_trouble
+    state.gpu_names = str(loaded.meta.get("gpu_names", ""))
     state.leaving = old.leaving
     state.see_gpus(old.gpus.values())
     return state

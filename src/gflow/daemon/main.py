@@ -14,22 +14,24 @@ from contextlib import suppress
 
 from gflow.config import zone
 from gflow.core.effects import Effect
-from gflow.core.events import Exited, GpusSeen, LeasesSeen
-from gflow.core.model import JobState
+from gflow.core.events import Exited, LeasesSeen
+from gflow.core.model import Gpu, JobState
 from gflow.core.state import State
 from gflow.daemon import clock, lock
 from gflow.daemon.api import limits
 from gflow.daemon.api.app import make_app
 from gflow.daemon.api.server import bind, serve
 from gflow.daemon.context import Context
+from gflow.daemon.gpus import GpuWatch, names_of, overran_of, seen_of, watch_of, watched_of
 from gflow.daemon.keeper import keep
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.loop import Loop, reload
 from gflow.daemon.perform import Performer
 from gflow.daemon.scheduling import ask_for_short_slices
-from gflow.daemon.settings import Settings
+from gflow.daemon.settings import Settings, check_typed
 from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
+from gflow.gpu.census import Report
 from gflow.store.places import first_free_number
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.leases import LEASED
@@ -60,13 +62,14 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
 async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     daemon = Daemon(settings, loop_class)
     adopt(daemon.loop, daemon.target, daemon.performer)  # before the first round: what that starts needs none
-    with suppress(ReadOnly):  # the disk may be full already: the loop heals by itself
-        await daemon.loop.ask(lambda at: GpusSeen(at=at, gpus=settings.gpus))
+    await daemon.see_gpus()
     daemon.target.warm_up()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         asyncio.get_running_loop().add_signal_handler(number, _stop, settings, stopped, number)
-    context = Context(settings, daemon.loop, daemon.store, daemon.target, clock.now().boot, stopped)
+    context = Context(
+        settings, daemon.loop, daemon.store, daemon.target, clock.now().boot, stopped, daemon.watch
+    )
     server, connections = await serve(bind(settings.socket), make_app(context))
     _write_address(settings)
     _spare_the_collector()
@@ -74,6 +77,8 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     keeper = asyncio.ensure_future(keep(settings))
     await stopped.wait()
     keeper.cancel()
+    if daemon.watch is not None:
+        daemon.watch.close()
     server.close()
     for connection in list(connections):  # without an answer: clients ask the next daemon again
         connection.transport.abort()
@@ -98,14 +103,46 @@ class Daemon:
         if state.next_number == 1:  # a new database beside old logs: those numbers were given out
             state.next_number = first_free_number(settings.data)
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
-        self.leases = LeaseWatch(settings.gpus, self._is_ours, self._leases_changed)
+        self.leases = LeaseWatch(self._is_ours, self._leases_changed)
+        # None: the GPUs are simulated.
+        self.watch: GpuWatch | None = None
+        self._settings = settings
         self.performer = Performer(
             settings, self.store, self.target, self.leases, lambda: self.loop.state, self._ended
         )
-        self.leases.look()
+        # As the last daemon knew them: what it promised to start is started before the first look.
+        self.leases.see(
+            Gpu(index=index, uuid=uuid, model="", memory_mib=0)
+            for index, uuid in names_of(state.gpu_names).items()
+        )
+
+    async def see_gpus(self) -> None:
+        """Let the engine know what GPUs there are, and go on looking."""
+        report = Report(gpus=self._settings.gpus)
+        if not self._settings.gpus:
+            self.watch = watch_of(
+                self._settings,
+                self.loop.state,
+                seen=self._gpus_changed,
+                overran=lambda one, used: self.loop.post(lambda at: overran_of(one, used, at)),
+                watched=lambda: watched_of(self.loop.state),
+            )
+            await self.watch.begin()
+            report = self.watch.latest
+            if not report.trouble:
+                check_typed(self._settings.policy, report.gpus)
+        self.leases.see(report.gpus)
+        with suppress(ReadOnly):  # the disk may be full already: the loop heals by itself
+            await self.loop.ask(lambda at: seen_of(report, at))
+
+    def _gpus_changed(self, report: Report) -> None:
+        self.leases.see(report.gpus)
+        self.loop.post(lambda at: seen_of(report, at))
 
     def _perform(self, effects: list[Effect]) -> None:
         self.performer(effects)
+        if self.watch is not None:
+            self.watch.refresh()
 
     def _ended(self, ended: Ended) -> None:
         """A run is over: an event for the engine."""

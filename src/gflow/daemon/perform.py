@@ -14,6 +14,7 @@ from gflow.core.effects import Effect, Forget, Start, Stop, Warn
 from gflow.core.model import Job, Spec
 from gflow.core.parameters import variable
 from gflow.core.state import State
+from gflow.daemon.gpus import names_of, visible_devices
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
@@ -129,9 +130,16 @@ class Performer:
             sharing=self._target.tag if spec.shared else "",
         )
 
+    def _devices(self, indices: tuple[int, ...]) -> str:
+        state = self._state()
+        gpus = [state.gpus[index] for index in indices if index in state.gpus]
+        if len(gpus) == len(indices):
+            return visible_devices(gpus, self._settings.gpu.visible_by)
+        names = names_of(state.gpu_names)  # an earlier daemon gave them out, and we have not looked yet
+        return ",".join(names.get(index, str(index)) for index in indices)
+
     def _environment(self, job: Job, record: str) -> bytes:
         """What gflow adds to the submitter's environment."""
-        devices = ",".join(map(str, job.gpu_ids))
         variables = {
             "GFLOW_JOB_ID": job.label,
             "GFLOW_JOB_NAME": job.name,
@@ -139,7 +147,7 @@ class Performer:
             "GFLOW_RESTART_COUNT": str(job.attempt - 1),
             "GFLOW_GPUS": str(job.spec.gpus),
             # Empty without --gpus: a job sees only the GPUs that it was given.
-            "CUDA_VISIBLE_DEVICES": devices,
+            "CUDA_VISIBLE_DEVICES": self._devices(job.gpu_ids),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             TAG: record,
             "GFLOW_STOP_FILE": record + ".stop",

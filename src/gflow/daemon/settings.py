@@ -12,6 +12,7 @@ from gflow.config.reading import Config, load
 from gflow.core.model import Gpu
 from gflow.core.policy import Policy
 from gflow.errors import UsageError
+from gflow.gpu.settings import GpuSettings
 from gflow.gpu.simulated import simulated_gpus
 from gflow.options import paths
 from gflow.store.keeping import Retention
@@ -29,6 +30,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     cpus: int = 1
     memory_mib: int = 0
     policy: Policy = Policy()
+    gpu: GpuSettings = GpuSettings()
     retention: Retention = Retention()
     # A job's log is cut, and its older part kept beside it, when it grows over this. 0: never.
     log_cap_mib: int = 1024
@@ -69,6 +71,7 @@ def settings_for(
         cpus=config["daemon.cpus"] or len(os.sched_getaffinity(0)),
         memory_mib=_host_memory_mib(),
         policy=_policy(config, gpus),
+        gpu=GpuSettings(**{name: config[f"gpu.{name}"] for name in GpuSettings.__struct_fields__}),
         retention=Retention(**{name: config[f"retention.{name}"] for name in Retention.__struct_fields__}),
         log_cap_mib=config["logs.cap_mib"],
         paranoid=paranoid,
@@ -81,15 +84,22 @@ def _policy(config: Config, gpus: tuple[Gpu, ...]) -> Policy:
     wanted, origin = config.found["daemon.gpus"]
     allowed = None if wanted is None else frozenset(wanted)
     typed = origin.startswith("--")
-    if typed and allowed is not None and (unknown := allowed - {gpu.index for gpu in gpus}):
-        raise UsageError(f"{origin}: there is no GPU {min(unknown)} here", hint="ginfo shows what there is")
-    return Policy(strategy=config["daemon.gpu_allocation_strategy"], gpus=allowed, gpus_win=typed)
+    policy = Policy(strategy=config["daemon.gpu_allocation_strategy"], gpus=allowed, gpus_win=typed)
+    if gpus:  # real ones are not known yet
+        check_typed(policy, gpus)
+    return policy
+
+
+def check_typed(policy: Policy, gpus: tuple[Gpu, ...]) -> None:
+    """Refuse GPUs that somebody has just typed and that are not there."""
+    if policy.gpus_win and policy.gpus and (unknown := policy.gpus - {gpu.index for gpu in gpus}):
+        raise UsageError(f"--gpus: there is no GPU {min(unknown)} here", hint="ginfo shows what there is")
 
 
 def _missing(config: Config, gpus: tuple[Gpu, ...]) -> list[str]:
     """GPUs that the configuration counts on. Not refused: one that broke must not keep the others idle."""
     wanted, origin = config.found["daemon.gpus"]
-    unknown = sorted(set(wanted or ()) - {gpu.index for gpu in gpus})
+    unknown = sorted(set(wanted or ()) - {gpu.index for gpu in gpus}) if gpus else []
     return [f"{origin}: daemon.gpus names GPU {index}, which is not here" for index in unknown]
 
 

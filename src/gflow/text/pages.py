@@ -9,7 +9,7 @@ from typing import Any
 
 from gflow.core.explain import Why
 from gflow.core.ids import label
-from gflow.core.model import Gpu, Job, Line
+from gflow.core.model import Job, Line
 from gflow.core.place import gib
 from gflow.text.durations import clock, fine
 from gflow.text.queue import short_state
@@ -106,33 +106,6 @@ def story_page(lines: Sequence[Line], name_of: Callable[[int], str]) -> str:
         for line in lines
     ]
     return table(("WHEN", "EVENT", "DETAIL", "BY"), rows)
-
-
-def gpu_table(
-    gpus: Sequence[Gpu], holders: Mapping[int, list[Job]], foreign: Mapping[int, str] | None = None
-) -> str:
-    """`ginfo`: one row of idle GPUs, then one for each job that has some."""
-    foreign = foreign or {}
-    if not gpus:
-        return "No GPUs: jobs without --gpus run here as usual.\n"
-    rows = []
-    idle = [gpu.index for gpu in gpus if gpu.index not in holders and gpu.index not in foreign]
-    if idle:
-        rows.append(["gpu", str(len(idle)), ",".join(map(str, idle)), "idle", ""])
-    for job in {job.key: job for jobs in holders.values() for job in jobs}.values():
-        ids = ",".join(map(str, job.gpu_ids))
-        rows.append(["gpu", str(len(job.gpu_ids)), ids, "allocated", f"{job.label} ({job.name})"])
-    rows += [["gpu", "1", str(index), "allocated", f"(Unmanaged: {who})"] for index, who in foreign.items()]
-    text = table(("PARTITION", "GPUS", "NODES", "STATE", "JOB(REASON)"), rows)
-    return text + simulated_note(gpus)
-
-
-def simulated_note(gpus: Sequence[Gpu]) -> str:
-    count = sum(gpu.simulated for gpu in gpus)
-    if not count:
-        return ""
-    what = "simulated GPUs: they are" if count > 1 else "simulated GPU: it is"
-    return f"({count} {what} booked like real ones, and no device is there)\n"
 
 
 def status_page(status: Mapping[str, Any]) -> str:

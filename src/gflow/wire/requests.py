@@ -124,6 +124,13 @@ class LimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_concurrent: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 
+class GpuProcess(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A process on a GPU."""
+
+    gpu_index: int
+    pid: int
+
+
 class GpusRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The GPUs that new jobs may get; null: all."""
 

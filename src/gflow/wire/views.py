@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gflow.core.explain import Why
-from gflow.core.model import Gpu, Job, Line, Progress, Spec
+from gflow.core.model import Block, Gpu, Job, Line, Progress, Spec
 from gflow.errors import GflowError
 
 encode = msgspec.json.Encoder().encode
@@ -109,15 +109,15 @@ def key_label(key: int) -> int | str:
     return number_of(job) if task_of(job) is None else label(job)
 
 
-def gpu_view(gpu: Gpu, holders: list[Job], foreign: str = "") -> dict[str, Any]:
+def gpu_view(gpu: Gpu, holders: list[Job], why: Block | None = None) -> dict[str, Any]:
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,
         "model": gpu.model,
         "memory_mib": gpu.memory_mib,
         "simulated": gpu.simulated,
-        "available": not holders and not foreign,
-        "reason": f"Unmanaged ({foreign})" if foreign else None,
+        "available": not holders and why is None,
+        "reason": None if why is None else str(why),
         "jobs": [key_label(job.key) for job in holders],
     }
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gflow.daemon.api import changing, control, jobs, listing, machine, submitting
+from gflow.daemon.api import changing, control, gpus, jobs, listing, machine, submitting
 from gflow.daemon.api.answers import on_error
 from gflow.daemon.api.people import user_name
 from gflow.daemon.context import Context
@@ -31,6 +31,9 @@ ROUTES = [
     Route("/gpus", control.gpus, methods=["GET"]),
     Route("/gpus", control.set_gpus, methods=["POST"]),
     Route("/limits", control.set_limit, methods=["POST"]),
+    Route("/gpu-processes", gpus.list_ignored, methods=["GET"]),
+    Route("/gpu-processes/ignore", gpus.ignore, methods=["POST"]),
+    Route("/gpu-processes/unignore", gpus.unignore, methods=["POST"]),
     Route("/backup", machine.backup, methods=["POST"]),
     Route("/info", machine.info, methods=["GET"]),
     Route("/status", machine.status, methods=["GET"]),

@@ -55,6 +55,8 @@ async def drain(request: Request) -> Response:
         return Drain(at=at, uid=uid, on=wanted.on, gpus=gpus, reason=reason, passing=passing)
 
     await context.loop.ask(event, origin)
+    if not wanted.on and context.watch is not None:
+        context.watch.forgive(context.loop.state.gpus if gpus is None else gpus)
     data = drained_view(context.loop.state)
     return answer(request, lambda: data, lambda: drain_line(gpus, reason, on=wanted.on))
 
@@ -97,6 +99,8 @@ def gpu_lines(state: State) -> list[dict[str, Any]]:
         notes = [f"job {job.label} ({job.name})" for job in holders]
         if index in state.foreign:
             notes.append(f"unmanaged: {state.foreign[index]}")
+        if index in state.blocked:
+            notes.append(str(state.blocked[index]))
         if state.allowed is not None and index not in state.allowed:
             notes.append("restricted")
         if index in state.drained.gpus:

@@ -14,23 +14,27 @@ from gflow.core.model import JobState
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import context_of
+from gflow.daemon.api.gpus import blocked_of, gpus_data, holders_of
 from gflow.store.keeping import back_up
-from gflow.text.pages import gpu_table, status_page
-from gflow.wire.views import gpu_view
+from gflow.text.gpus import gpu_details, gpu_table
+from gflow.text.pages import status_page
 
 _one_backup = asyncio.Lock()
 
 
 async def info(request: Request) -> Response:
-    """The GPUs and who has them."""
-    state = context_of(request).loop.state
+    """The GPUs and who has them; `long` for all about them."""
+    context = context_of(request)
+    state = context.loop.state
     gpus = list(state.gpus.values())
-    holders = {index: [state.jobs[key] for key in sorted(jobs)] for index, jobs in state.holders.items()}
-    data = {
-        "gpus": [gpu_view(gpu, holders.get(gpu.index, []), state.foreign.get(gpu.index, "")) for gpu in gpus],
-        "allowed_gpu_indices": None if state.allowed is None else sorted(state.allowed),
-    }
-    return answer(request, lambda: data, lambda: gpu_table(gpus, holders, state.foreign))
+    if "long" in request.query_params:
+        data = gpus_data(context)
+        return answer(request, lambda: data, lambda: gpu_details(data, gpus))
+    return answer(
+        request,
+        lambda: gpus_data(context),
+        lambda: gpu_table(gpus, holders_of(state), blocked_of(state)),
+    )
 
 
 async def status(request: Request) -> Response:

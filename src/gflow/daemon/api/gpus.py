@@ -1,0 +1,148 @@
+"""What the routes tell about GPUs: who has them, who else is on them, what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.model import Block, Gpu, Job
+from gflow.core.state import State
+from gflow.daemon.api.answers import answer
+from gflow.daemon.api.asking import caller, context_of
+from gflow.daemon.context import Context
+from gflow.errors import NotFound
+from gflow.gpu.census import Report
+from gflow.targets.local.target import Run
+from gflow.wire.requests import GpuProcess, decode
+from gflow.wire.views import gpu_view, key_label
+
+# The driver's bits for why clocks are held down, in words.
+SLOWED = {
+    0x04: "its power limit",
+    0x08: "hardware slowdown",
+    0x20: "heat (driver)",
+    0x40: "heat (hardware)",
+    0x80: "the power supply",
+}
+
+
+def holders_of(state: State) -> dict[int, list[Job]]:
+    return {index: [state.jobs[key] for key in sorted(jobs)] for index, jobs in state.holders.items()}
+
+
+def blocked_of(state: State) -> dict[int, Block]:
+    """All GPUs that get no new jobs, whoever found that out."""
+    drained = {index: Block("Drained", why) for index, why in state.drained.gpus.items()}
+    return drained | {index: Block("Unmanaged", who) for index, who in state.foreign.items()} | state.blocked
+
+
+def gpus_data(context: Context) -> dict[str, Any]:
+    """Everything about the GPUs, as JSON."""
+    state = context.loop.state
+    report = context.watch.latest if context.watch else Report()
+    holders, blocked = holders_of(state), blocked_of(state)
+    gpus = []
+    for gpu in state.gpus.values():
+        jobs = holders.get(gpu.index, [])
+        view = gpu_view(gpu, jobs, blocked.get(gpu.index)) | _meters(gpu, report)
+        view["holders"] = [_holder(gpu, job, report) for job in jobs]
+        view["processes"] = [stranger._asdict() for stranger in report.strangers.get(gpu.index, ())]
+        gpus.append(view)
+    return {
+        "gpus": gpus,
+        "allowed_gpu_indices": None if state.allowed is None else sorted(state.allowed),
+        "trouble": state.gpu_trouble,
+        "driver": report.driver,
+        "limits": limits_of(context, report),
+    }
+
+
+def limits_of(context: Context, report: Report) -> list[str]:
+    """What holds the memory limits of jobs that share a GPU, the strongest first."""
+    if context.watch is None:
+        return ["booked only (the GPUs are simulated)"]
+    held = ["PyTorch, JAX and TensorFlow are told"]
+    if report.unclear:
+        names = ",".join(map(str, sorted(report.unclear)))
+        return [*held, f"nothing watches GPU {names}: its processes cannot be told apart from here"]
+    return [*held, f"a watchdog looks every {context.watch.quick_s * 1000:.0f} ms"]
+
+
+def _meters(gpu: Gpu, report: Report) -> dict[str, Any]:
+    card = report.cards.get(gpu.index)
+    if card is None:
+        return {"used_mib": None}
+    sample = card.sample
+    return {
+        "used_mib": sample.memory_mib,
+        "utilisation": sample.utilisation,
+        "temperature": sample.temperature,
+        "power_w": sample.power_w,
+        "clock_mhz": sample.clock_mhz,
+        "memory_clock_mhz": sample.memory_clock_mhz,
+        "slowed": [word for bit, word in SLOWED.items() if sample.slowed & bit],
+        "pci_bus": card.bus,
+        "mig_parent": card.parent or None,
+    }
+
+
+def _holder(gpu: Gpu, job: Job, report: Report) -> dict[str, Any]:
+    used: Mapping[int, int] = report.used.get(Run(job.key, job.attempt).name, {})
+    return {
+        "id": key_label(job.key),
+        "name": job.name,
+        "user": job.user,
+        "used_mib": used.get(gpu.index) if report.cards else None,
+        "limit_mib": job.spec.gpu_memory_mib if job.spec.shared else None,
+    }
+
+
+# ---------------------------------------------------------------- processes that block nothing
+
+
+def _ignored(context: Context) -> frozenset[tuple[int, int, int]]:
+    return context.watch.census.ignored if context.watch else frozenset()
+
+
+def _listed(context: Context) -> list[dict[str, int]]:
+    return [{"gpu_index": gpu, "pid": pid} for gpu, pid, _ in sorted(_ignored(context))]
+
+
+async def list_ignored(request: Request) -> Response:
+    """Processes that somebody told us to overlook."""
+    listed = _listed(context_of(request))
+    text = "".join(f"gpu={one['gpu_index']}\tpid={one['pid']}\n" for one in listed)
+    return answer(request, lambda: {"processes": listed}, lambda: text)
+
+
+async def ignore(request: Request) -> Response:
+    """From now on this process blocks nothing on this GPU. For its life, and the daemon's."""
+    context, wanted = context_of(request), decode(await request.body(), GpuProcess)
+    caller(request)
+    if wanted.gpu_index not in context.loop.state.gpus or context.watch is None:
+        raise NotFound(f"there is no GPU {wanted.gpu_index} here", hint="see what there is with ginfo")
+    started = context.watch.census.identify(wanted.pid) or 0
+    before = _ignored(context)
+    context.watch.census.ignored = before | {(wanted.gpu_index, wanted.pid, started)}
+    context.watch.look_now()
+    return _changed(request, wanted, "ignored", context.watch.census.ignored != before)
+
+
+async def unignore(request: Request) -> Response:
+    context, wanted = context_of(request), decode(await request.body(), GpuProcess)
+    caller(request)
+    before = _ignored(context)
+    kept = frozenset(one for one in before if one[:2] != (wanted.gpu_index, wanted.pid))
+    if context.watch is not None:
+        context.watch.census.ignored = kept
+        context.watch.look_now()
+    return _changed(request, wanted, "no longer ignored", kept != before)
+
+
+def _changed(request: Request, wanted: GpuProcess, what: str, changed: bool) -> Response:
+    data = {"gpu_index": wanted.gpu_index, "pid": wanted.pid, "changed": changed}
+    text = f"process {wanted.pid} on GPU {wanted.gpu_index} is {what}\n"
+    return answer(request, lambda: data, lambda: text)

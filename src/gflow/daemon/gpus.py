@@ -1,0 +1,261 @@
+"""Watches the GPUs from a thread of its own, so that a driver that hangs hangs nobody else.
+
+Full looks come once a second. In between, GPUs that jobs share are looked at as often as half a
+percent of a core allows: whoever takes more than they said is killed before their neighbour suffers.
+The thread hands reports to the loop; the loop turns changes into events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from gflow.core.events import GpusSeen, Overran
+from gflow.core.ids import JobKey
+from gflow.core.model import Block, Gpu, Moment
+from gflow.core.state import State
+from gflow.daemon.settings import Settings
+from gflow.gpu.census import Census, Report
+from gflow.gpu.numbering import Numbering
+from gflow.gpu.nvml import Nvml
+from gflow.gpu.owners import Owners
+from gflow.gpu.port import GpuSource, Look
+from gflow.targets.local.target import Run
+
+log = logging.getLogger("gflow.gpus")
+# While there is nothing to see.
+ABSENT_S = 5.0
+# Between two looks at GPUs that jobs share: by what a look costs, within these bounds.
+QUICK_SHARE = 0.005
+QUICK_LEAST_S = 0.05
+QUICK_MOST_S = 0.4
+
+
+class Shared(NamedTuple):
+    """A job that shares a GPU: which run, on which GPU, and how much it may use of it."""
+
+    key: JobKey
+    attempt: int
+    run: str
+    gpu: int
+    uuid: str
+    limit_mib: int
+
+
+class Watched(NamedTuple):
+    """What the thread needs to know of the jobs."""
+
+    holders: Mapping[int, tuple[str, ...]] = {}
+    shared: tuple[Shared, ...] = ()
+
+
+class GpuWatch:
+    """The thread, and what it saw last. Everything but `_run` and below is called from the loop."""
+
+    def __init__(
+        self,
+        source: GpuSource,
+        census: Census,
+        look_s: float,
+        patience_s: float,
+        seen: Callable[[Report], None],
+        overran: Callable[[Shared, int], None],
+        watched: Callable[[], Watched],
+    ) -> None:
+        self.latest = Report()
+        self.census = census
+        self._source = source
+        self._look_s = look_s
+        self._patience_s = patience_s
+        self._seen = seen
+        self._overran = overran
+        self._ask = watched
+        self._watched = Watched()
+        self._loop = asyncio.get_running_loop()
+        self._first: asyncio.Future[None] = self._loop.create_future()
+        self._silence: asyncio.TimerHandle | None = None
+        self._wake = threading.Event()
+        self._closing = False
+        self._hurry = False
+        self.quick_s = QUICK_MOST_S
+        self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
+
+    async def begin(self) -> None:
+        """Start looking; returns after the first look, or when patience is at its end."""
+        self._watched = self._ask()
+        self._listen()
+        self._thread.start()
+        await self._first
+
+    def close(self) -> None:
+        """Stop looking. A thread that hangs in the driver is left there; it ends with the process."""
+        self._closing = True
+        self._wake.set()
+        if self._silence is not None:
+            self._silence.cancel()
+
+    def forgive(self, gpus: Iterable[int]) -> None:
+        """Somebody looked at these GPUs and wants to use them again."""
+        self.census.forgiven |= frozenset(gpus)
+        self.look_now()
+
+    def look_now(self) -> None:
+        """What the next look will find has changed."""
+        self._hurry = True
+        self._wake.set()
+
+    def refresh(self) -> None:
+        """Jobs started or ended: let the thread know, and look."""
+        watched = self._ask()
+        if watched != self._watched:
+            newcomers = set(watched.shared) - set(self._watched.shared)
+            self._watched = watched
+            if newcomers:
+                self._wake.set()
+
+    # ------------------------------------------------------------ reports, in the loop
+
+    def _took(self, report: Report) -> None:
+        self._listen()
+        self._report(report)
+
+    def _listen(self) -> None:
+        """Expect the next report in time."""
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silence = self._loop.call_later(self._patience_s, self._no_answer)
+
+    def _no_answer(self) -> None:
+        """The driver hangs: nothing more is placed on GPUs nobody can see."""
+        text = f"the NVIDIA driver has not answered for {self._patience_s:g} s"
+        log.error("%s; GPUs are given out again when it does", text)
+        blocked = {gpu.index: Block("CannotTell", text) for gpu in self.latest.gpus}
+        self._report(Report(self.latest.gpus, blocked, trouble=text))
+
+    def _report(self, report: Report) -> None:
+        before, self.latest = self.latest, report
+        news = (report.gpus, report.blocked, report.taken, report.trouble)
+        if not self._first.done():
+            self._first.set_result(None)
+        elif news != (before.gpus, before.blocked, before.taken, before.trouble):
+            self._seen(report)
+        self.refresh()
+
+    # ------------------------------------------------------------ looks, in the thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            begun, self._hurry = time.monotonic(), False
+            report = self._look()
+            self._tell(self._took, report)
+            for one in self._watched.shared:
+                self._compare(one, report.used.get(one.run, {}).get(one.gpu, 0))
+            until = begun + (self._look_s if report.gpus else ABSENT_S)
+            while not self._closing and not self._hurry and (left := until - time.monotonic()) > 0:
+                self._wait(left)
+
+    def _wait(self, left: float) -> None:
+        """Until the next full look; quick looks meanwhile if anybody shares."""
+        if not self._watched.shared:
+            self._wake.wait(left)
+            self._wake.clear()
+            return
+        self._wake.wait(min(left, self.quick_s))
+        self._wake.clear()
+        begun = time.thread_time()
+        try:
+            self._quick_look()
+        except Exception:
+            log.exception("a look at shared GPUs failed")
+        cost = time.thread_time() - begun
+        self.quick_s = min(QUICK_MOST_S, max(QUICK_LEAST_S, cost / QUICK_SHARE))
+
+    def _look(self) -> Report:
+        """Everything. Whatever goes wrong is trouble that is told, and not the end of looking."""
+        try:
+            return self.census.take(self._source.look(), self._watched.holders, time.monotonic())
+        except Exception as error:
+            log.exception("a look at the GPUs failed")
+            return self.census.take(
+                Look(trouble=f"GPUs cannot be looked at: {error!r}"), {}, time.monotonic()
+            )
+
+    def _quick_look(self) -> None:
+        """Only who uses how much of the GPUs that jobs share."""
+        by_uuid: dict[str, list[Shared]] = {}
+        for one in self._watched.shared:
+            by_uuid.setdefault(one.uuid, []).append(one)
+        for uuid, shared in by_uuid.items():
+            used = self.census.used_by_runs(self._source.processes(uuid))
+            for one in shared:
+                self._compare(one, used.get(one.run, 0))
+
+    def _compare(self, one: Shared, used_mib: int) -> None:
+        if used_mib > one.limit_mib:
+            self._tell(self._overran, one, used_mib)
+
+    def _tell(self, what: Callable[..., None], *arguments: object) -> None:
+        """Say something to the loop, unless it is gone."""
+        try:
+            self._loop.call_soon_threadsafe(what, *arguments)
+        except RuntimeError:
+            self._closing = True
+
+
+def watch_of(
+    settings: Settings,
+    state: State,
+    seen: Callable[[Report], None],
+    overran: Callable[[Shared, int], None],
+    watched: Callable[[], Watched],
+) -> GpuWatch:
+    """The watch over this machine's NVIDIA GPUs."""
+    held = {uuid: index for index, uuid in names_of(state.gpu_names).items() if index in state.holders}
+    folder = str(settings.run_dir)
+    census = Census(settings.gpu, Owners(folder, trust_pids=settings.gpu.trust_pids), Numbering(held), folder)
+    look_s = settings.config["daemon.gpu_poll_interval_secs"]
+    patience_s = max(settings.gpu.patience_s, 2 * look_s)
+    return GpuWatch(Nvml(), census, look_s, patience_s, seen, overran, watched)
+
+
+def watched_of(state: State) -> Watched:
+    """What the watch needs to know of the jobs."""
+    holders, shared = {}, []
+    for index, keys in state.holders.items():
+        runs = []
+        for key, limit in keys.items():
+            run = Run(key, state.jobs[key].attempt)
+            runs.append(run.name)
+            if limit and index in state.gpus:
+                shared.append(Shared(key, run.attempt, run.name, index, state.gpus[index].uuid, limit))
+        holders[index] = tuple(runs)
+    return Watched(holders, tuple(shared))
+
+
+def seen_of(report: Report, at: Moment) -> GpusSeen:
+    """A report as an event."""
+    return GpusSeen(
+        at=at, gpus=report.gpus, blocked=report.blocked, taken=report.taken, trouble=report.trouble
+    )
+
+
+def overran_of(one: Shared, used_mib: int, at: Moment) -> Overran:
+    return Overran(at=at, key=one.key, attempt=one.attempt, gpu=one.gpu, used_mib=used_mib)
+
+
+def names_of(text: str) -> dict[int, str]:
+    """Number -> UUID, as the engine keeps it."""
+    pairs = (part.split("=", 1) for part in text.split(",") if part)
+    return {int(index): uuid for index, uuid in pairs}
+
+
+def visible_devices(gpus: list[Gpu], by: str) -> str:
+    """CUDA_VISIBLE_DEVICES for these GPUs: numbers, or UUIDs where numbers would not mean them."""
+    plain = all(gpu.simulated or (gpu.number == gpu.index and not gpu.parent) for gpu in gpus)
+    if by == "index" and plain:
+        return ",".join(str(gpu.index) for gpu in gpus)
+    return ",".join(gpu.uuid for gpu in gpus)

@@ -1,0 +1,214 @@
+"""From what the driver shows to what the scheduler needs: who is on each GPU, and may it be given out?
+
+Conservative: a process that is not of our jobs blocks its GPU, and so does one that cannot be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gflow.core.model import Block, Gpu
+from gflow.gpu.health import Health
+from gflow.gpu.numbering import Numbering
+from gflow.gpu.owners import Owners, shims_of
+from gflow.gpu.port import Card, Look, Process
+from gflow.gpu.settings import GpuSettings
+
+# A process that ended between two questions is no mystery; one that stays is.
+SIGHTINGS = 2
+MPS_SERVER = "nvidia-cuda-mps-server"
+# Memory that others use is counted in steps, so that not every byte is news.
+STEP_MIB = 256
+
+
+class Stranger(NamedTuple):
+    """A process on a GPU that is not of our jobs. `tolerated`: why it blocks nothing."""
+
+    pid: int
+    user: str
+    command: str
+    memory_mib: int | None
+    tolerated: str = ""
+
+
+class Report(NamedTuple):
+    """What one look found out. Everything by our number of the GPU."""
+
+    gpus: tuple[Gpu, ...] = ()
+    blocked: dict[int, Block] = {}
+    taken: dict[int, int] = {}
+    trouble: str = ""
+    cards: dict[int, Card] = {}
+    strangers: dict[int, tuple[Stranger, ...]] = {}
+    # Run -> GPU -> MiB its processes use there.
+    used: dict[str, dict[int, int]] = {}
+    # GPUs on which processes cannot be told apart.
+    unclear: frozenset[int] = frozenset()
+    xids: tuple[tuple[int, int], ...] = ()
+    driver: str = ""
+
+
+class Census:
+    """Keeps between looks what it needs to judge the next one. Lives in the watching thread."""
+
+    def __init__(self, settings: GpuSettings, owners: Owners, numbering: Numbering, run_dir: str) -> None:
+        self._settings = settings
+        self._owners = owners
+        self._numbering = numbering
+        self._run_dir = run_dir
+        self._health: dict[str, Health] = {}
+        self._sightings: dict[tuple[str, int], int] = {}
+        # GPUs whose old faults are to be forgotten at the next look.
+        self.forgiven: frozenset[int] = frozenset()
+        # (GPU, pid, start time) of processes that somebody told us to ignore.
+        self.ignored: frozenset[tuple[int, int, int]] = frozenset()
+
+    def take(self, look: Look, holders: Mapping[int, tuple[str, ...]], now: float) -> Report:
+        """Judge a look. `holders`: GPU -> the runs we have given it to."""
+        self._numbering.see(look.cards)
+        gpus = self._numbering.gpus
+        if look.trouble:
+            if look.absent and not gpus:
+                return Report()
+            why = Block("CannotTell", look.trouble)
+            return Report(gpus, {gpu.index: why for gpu in gpus}, trouble=look.trouble)
+        for index in self.forgiven:
+            self._health = {
+                uuid: health
+                for uuid, health in self._health.items()
+                if self._numbering.number_of(uuid) != index
+            }
+        self.forgiven = frozenset()
+        self._note_xids(look)
+        scene = _Scene({card.uuid: card for card in look.cards})
+        for gpu in gpus:
+            self._judge(gpu, scene, holders.get(gpu.index, ()), now)
+        self._owners.keep(process.pid for card in look.cards for process in card.processes)
+        self._sightings = scene.sightings
+        numbers = ((self._numbering.number_of(uuid), xid) for uuid, xid in look.xids)
+        known = tuple((at, xid) for at, xid in numbers if at is not None)
+        return scene.report(gpus, known)._replace(driver=look.driver)
+
+    def used_by_runs(self, processes: tuple[Process, ...]) -> dict[str, int]:
+        """Only how much each run uses, for the looks in between."""
+        used: dict[str, int] = {}
+        for process in processes:
+            run = self._owners.of(process.pid).run
+            if run:
+                used[run] = used.get(run, 0) + (process.memory_mib or 0)
+        return used
+
+    def identify(self, pid: int) -> int | None:
+        """When this process started, which tells it from a later one with its pid."""
+        return self._owners.started(pid)
+
+    def _note_xids(self, look: Look) -> None:
+        for uuid, number in look.xids:
+            slices = [card.uuid for card in look.cards if card.parent == uuid]
+            for each in slices or [uuid]:
+                self._health.setdefault(each, Health()).xid(number)
+
+    def _judge(self, gpu: Gpu, scene: _Scene, runs: tuple[str, ...], now: float) -> None:
+        card = scene.by_uuid.get(gpu.uuid)
+        if card is None or card.problem:
+            scene.blocked[gpu.index] = Block("Lost", card.problem if card else "it is not there any more")
+            return
+        scene.cards[gpu.index] = card
+        self._count(gpu, card, scene, runs)
+        unhealthy = self._health.setdefault(gpu.uuid, Health()).judge(card, now)
+        if unhealthy:
+            scene.blocked[gpu.index] = Block("Unhealthy", unhealthy)
+
+    def _count(self, gpu: Gpu, card: Card, scene: _Scene, runs: tuple[str, ...]) -> None:
+        """Who is on this GPU: our runs, strangers, and those we cannot tell."""
+        strangers: list[Stranger] = []
+        for process in card.processes:
+            owner = self._owners.of(process.pid)
+            if owner.run:
+                scene.add_use(owner.run, gpu.index, process)
+            elif (
+                owner.is_known
+                and len(runs) == 1
+                and owner.contained
+                and self._started_by(runs[0], owner.started)
+            ):
+                scene.add_use(runs[0], gpu.index, process)
+            elif owner.is_known:
+                tolerated = self._tolerated(gpu.index, process, owner.command, owner.started)
+                stranger = Stranger(process.pid, owner.user, owner.command, process.memory_mib, tolerated)
+                strangers.append(stranger)
+            else:
+                self._count_unknown(gpu, process, scene, runs)
+        self._block(gpu.index, strangers, scene)
+
+    def _count_unknown(self, gpu: Gpu, process: Process, scene: _Scene, runs: tuple[str, ...]) -> None:
+        """A pid that means nothing here: a namespace lies between, or it has just ended."""
+        seen = self._sightings.get((gpu.uuid, process.pid), 0) + 1
+        scene.sightings[gpu.uuid, process.pid] = seen
+        if seen < SIGHTINGS:
+            return
+        scene.unclear.add(gpu.index)
+        if len(runs) == 1:  # it must be of the one job that is there, as far as anybody can tell
+            scene.add_use(runs[0], gpu.index, process)
+        elif not runs and self._tolerated(gpu.index, process, "", 0) == "":
+            scene.blocked[gpu.index] = Block(
+                "CannotTell", f"process {process.pid} is not to be seen from here"
+            )
+
+    def _started_by(self, run: str, started: int) -> bool:
+        """Whether a process in a container may be this run's: it came later, and the run has an engine's
+        client among its own processes."""
+        shim = next((pid for pid, name in shims_of(self._run_dir).items() if name == run), None)
+        since = self._owners.started(shim) if shim else None
+        return (
+            since is not None and shim is not None and started >= since and self._owners.runs_containers(shim)
+        )
+
+    def _tolerated(self, index: int, process: Process, command: str, started: int) -> str:
+        if (index, process.pid, started) in self.ignored:
+            return "ignored"
+        if command.split(" ", 1)[0].endswith(MPS_SERVER):
+            return "an MPS server"
+        few = self._settings.unmanaged_memory_mb
+        if process.graphics:
+            few = max(few, self._settings.unmanaged_graphics_mb)
+        return "small" if process.memory_mib is not None and process.memory_mib <= few and few else ""
+
+    def _block(self, index: int, strangers: list[Stranger], scene: _Scene) -> None:
+        if not strangers:
+            return
+        scene.strangers[index] = tuple(strangers)
+        taken = sum(stranger.memory_mib or 0 for stranger in strangers if stranger.tolerated)
+        if taken:
+            scene.taken[index] = -(-taken // STEP_MIB) * STEP_MIB
+        bad = [stranger for stranger in strangers if not stranger.tolerated]
+        if bad:
+            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+            first = bad[0]
+            text = f"{first.user}, {first.command} (pid {first.pid}){more}"
+            scene.blocked[index] = Block("Unmanaged", text)
+
+
+class _Scene:
+    """What is gathered while one look is judged."""
+
+    def __init__(self, by_uuid: dict[str, Card]) -> None:
+        self.by_uuid = by_uuid
+        self.blocked: dict[int, Block] = {}
+        self.taken: dict[int, int] = {}
+        self.cards: dict[int, Card] = {}
+        self.strangers: dict[int, tuple[Stranger, ...]] = {}
+        self.used: dict[str, dict[int, int]] = {}
+        self.unclear: set[int] = set()
+        self.sightings: dict[tuple[str, int], int] = {}
+
+    def add_use(self, run: str, index: int, process: Process) -> None:
+        of_run = self.used.setdefault(run, {})
+        of_run[index] = of_run.get(index, 0) + (process.memory_mib or 0)
+
+    def report(self, gpus: tuple[Gpu, ...], xids: tuple[tuple[int, int], ...]) -> Report:
+        return Report(
+            gpus, self.blocked, self.taken, "", self.cards, self.strangers, self.used,
+            frozenset(self.unclear), xids,
+        )  # fmt: skip

@@ -1,0 +1,56 @@
+"""Which number a GPU has. A number means one card for as long as anybody has that card.
+
+The driver counts GPUs anew when one goes: card 2 may become 1 while a job still runs on it. Jobs
+hold numbers, so ours stay with the card (its UUID) until the daemon starts afresh.
+"""
+
+from __future__ import annotations
+
+from gflow.core.model import Gpu
+from gflow.gpu.port import Card
+
+
+class Numbering:
+    """UUID -> our number. Starts with the cards that running jobs have."""
+
+    def __init__(self, held: dict[str, int] | None = None) -> None:
+        self._numbers = dict(held or {})
+        self._gpus: dict[str, Gpu] = {}
+
+    def see(self, cards: tuple[Card, ...]) -> None:
+        """Number newcomers: by the driver's own number if that is free, slices after all whole cards."""
+        present = {card.uuid for card in cards}
+        for uuid in [uuid for uuid, gpu in self._gpus.items() if gpu.parent and uuid not in present]:
+            del self._numbers[uuid], self._gpus[uuid]  # a slice that is gone was taken away on purpose
+        first = max([len(cards), *(card.number + 1 for card in cards)])
+        for card in sorted(cards, key=lambda card: (bool(card.parent), card.number)):
+            if card.uuid not in self._numbers:
+                self._numbers[card.uuid] = self._free(card.number if not card.parent else first)
+        for card in cards:
+            self._gpus[card.uuid] = self._gpu(card)
+
+    def _free(self, wanted: int) -> int:
+        taken = set(self._numbers.values())
+        while wanted in taken:
+            wanted += 1
+        return wanted
+
+    def _gpu(self, card: Card) -> Gpu:
+        return Gpu(
+            index=self._numbers[card.uuid],
+            uuid=card.uuid,
+            model=card.model,
+            memory_mib=card.memory_mib,
+            number=card.number,
+            parent=card.parent,
+            node=card.node,
+            links=tuple(sorted(self._numbers[uuid] for uuid in card.links if uuid in self._numbers)),
+        )
+
+    def number_of(self, uuid: str) -> int | None:
+        return self._numbers.get(uuid)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Every card ever seen, by number: one that went is still missed."""
+        return tuple(sorted(self._gpus.values(), key=lambda gpu: gpu.index))

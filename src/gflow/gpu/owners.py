@@ -1,0 +1,171 @@
+"""Whose process is it? A process on a GPU is of one of our jobs, or somebody's, or cannot be told.
+
+Ours: it, or a process above it, carries a run's tag in its environment or is a run's shim. (What
+a job detaches stays below the shim, which is its subreaper.)
+
+NVML speaks of host pids. In a pid namespace of our own those are other processes here, or none:
+there a pid is believed only if that process has the NVIDIA device open.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+TAG = b"GFLOW_RUN="
+# The inode of the first pid namespace, which is a constant of the kernel.
+FIRST_NAMESPACE = 0xEFFFFFFC
+CONTAINER = re.compile(rb"docker|containerd|libpod|podman|kubepods|crio|lxc|buildkit")
+CLIENTS = {b"docker", b"podman", b"nerdctl", b"docker-compose", b"ctr", b"enroot"}
+FAR_UP = 64
+
+
+class Owner(NamedTuple):
+    """`run`: a run of ours, by name. Else `user` and `command` of somebody; unknown: neither."""
+
+    run: str = ""
+    user: str = ""
+    command: str = ""
+    contained: bool = False
+    started: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.run or self.command)
+
+
+class Owners:
+    """Answers from /proc, remembered for as long as a process stays on its GPU."""
+
+    def __init__(self, run_dir: str, *, trust_pids: bool = False, proc: str = "/proc") -> None:
+        self._run_dir = run_dir
+        self._proc = proc
+        self._tag = TAG + os.fsencode(run_dir) + b"/"
+        self._known: dict[int, Owner] = {}
+        self._shims: dict[int, str] = {}
+        self._doubtful = not trust_pids and _namespace(proc) != FIRST_NAMESPACE
+
+    def keep(self, pids: Iterable[int]) -> None:
+        """Forget all but these: a pid that left its GPU may come back as another process."""
+        self._known = {pid: self._known[pid] for pid in pids if pid in self._known}
+
+    def of(self, pid: int) -> Owner:
+        owner = self._known.get(pid)
+        if owner is None:
+            owner = self._find(pid)
+            if owner.is_known:
+                self._known[pid] = owner
+        return owner
+
+    def _find(self, pid: int) -> Owner:
+        stat = self._stat(pid)
+        if stat is None or (self._doubtful and not self._has_gpu_open(pid)):
+            return Owner()
+        run = self._run_of(pid)
+        if run:
+            return Owner(run=run)
+        cgroup = self._read(pid, "cgroup") or b""
+        return Owner(
+            user=self._user(pid),
+            command=self._command(pid),
+            contained=bool(CONTAINER.search(cgroup)),
+            started=stat[1],
+        )
+
+    # ------------------------------------------------------------ ours?
+
+    def _run_of(self, pid: int) -> str:
+        """The run whose tag this process or one above it carries."""
+        self._shims = {}
+        for _ in range(FAR_UP):
+            environ = self._read(pid, "environ") or b""
+            at = environ.find(self._tag)
+            if at == 0 or (at > 0 and environ[at - 1] == 0):
+                return os.fsdecode(environ[at + len(self._tag) :].split(b"\0", 1)[0])
+            if b"GFLOW_RUN_DIR=" + os.fsencode(self._run_dir) + b"\0" in environ + b"\0":
+                return self._run_of_shim(pid)
+            stat = self._stat(pid)
+            if stat is None or stat[0] <= 1:
+                return ""
+            pid = stat[0]
+        return ""
+
+    def _run_of_shim(self, pid: int) -> str:
+        """The run that this shim sees through, from the records; a zygote has none."""
+        if not self._shims:
+            self._shims = shims_of(self._run_dir)
+        return self._shims.get(pid, "")
+
+    # ------------------------------------------------------------ /proc
+
+    def _read(self, pid: int, name: str) -> bytes | None:
+        try:
+            with open(f"{self._proc}/{pid}/{name}", "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
+    def _stat(self, pid: int) -> tuple[int, int] | None:
+        """Parent and start time."""
+        text = self._read(pid, "stat")
+        if not text:
+            return None
+        fields = text[text.rindex(b")") + 2 :].split()
+        return int(fields[1]), int(fields[19])
+
+    def _has_gpu_open(self, pid: int) -> bool:
+        return b"/dev/nvidia" in (self._read(pid, "maps") or b"")
+
+    def _user(self, pid: int) -> str:
+        with suppress(OSError):
+            uid = os.stat(f"{self._proc}/{pid}").st_uid
+            try:
+                return pwd.getpwuid(uid).pw_name
+            except KeyError:
+                return str(uid)
+        return "?"
+
+    def _command(self, pid: int) -> str:
+        words = (self._read(pid, "cmdline") or b"").split(b"\0")
+        text = b" ".join(words).strip() or (self._read(pid, "comm") or b"?").strip()
+        return "".join(mark if mark.isprintable() else "?" for mark in text.decode(errors="replace"))[:80]
+
+    def runs_containers(self, job_pid: int) -> bool:
+        """Whether a client of a container engine lives below this process."""
+        line = [job_pid]
+        while line:
+            pid = line.pop()
+            if (self._read(pid, "comm") or b"").strip() in CLIENTS:
+                return True
+            with suppress(OSError):
+                for thread in os.listdir(f"{self._proc}/{pid}/task"):
+                    line += map(int, (self._read(pid, f"task/{thread}/children") or b"").split())
+        return False
+
+    def started(self, pid: int) -> int | None:
+        stat = self._stat(pid)
+        return stat[1] if stat else None
+
+
+def shims_of(run_dir: str) -> dict[int, str]:
+    """Pid of every shim -> its run, as the run records have it."""
+    shims = {}
+    with suppress(OSError):
+        for name in os.listdir(run_dir):
+            if not name.endswith((".script", ".stop")):
+                with suppress(OSError, ValueError, IndexError), open(f"{run_dir}/{name}") as file:
+                    words = file.readline().split()
+                    if words[0] == "shim":
+                        shims[int(words[3])] = name
+    return shims
+
+
+def _namespace(proc: str) -> int:
+    try:
+        return os.stat(f"{proc}/self/ns/pid").st_ino
+    except OSError:
+        return 0

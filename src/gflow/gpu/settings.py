@@ -1,0 +1,16 @@
+"""What a person may decide about GPUs: the table `gpu` of the settings, which explains each."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GpuSettings(msgspec.Struct, kw_only=True, frozen=True):
+    """The section `gpu` of the settings."""
+
+    unmanaged_memory_mb: int = 0
+    unmanaged_graphics_mb: int = 1024
+    visible_by: str = "index"
+    patience_s: int = 10
+    trust_pids: bool = False
+    mps: bool = False

@@ -1,0 +1,94 @@
+"""The GPUs in text: the short table and the long one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gflow.core.model import Block, Gpu, Job
+from gflow.text.table import table
+
+# What the STATE column says of a GPU that gets no new jobs.
+WORDS = {"Unmanaged": "allocated", "CannotTell": "unknown", "Unhealthy": "drained", "Lost": "down"}
+NONE = "No GPUs: jobs without --gpus run here as usual.\n"
+
+
+def gpu_table(
+    gpus: Sequence[Gpu], holders: Mapping[int, list[Job]], blocked: Mapping[int, Block] | None = None
+) -> str:
+    """`ginfo`: one row of idle GPUs, then one for each job that has some, then those that get none."""
+    blocked = blocked or {}
+    if not gpus:
+        return NONE
+    rows = []
+    idle = [gpu.index for gpu in gpus if gpu.index not in holders and gpu.index not in blocked]
+    if idle:
+        rows.append(["gpu", str(len(idle)), ",".join(map(str, idle)), "idle", ""])
+    for job in {job.key: job for jobs in holders.values() for job in jobs}.values():
+        ids = ",".join(map(str, job.gpu_ids))
+        rows.append(["gpu", str(len(job.gpu_ids)), ids, "allocated", f"{job.label} ({job.name})"])
+    for index, why in sorted(blocked.items()):
+        rows.append(["gpu", "1", str(index), WORDS.get(why.kind, "drained"), f"({why})"])
+    text = table(("PARTITION", "GPUS", "NODES", "STATE", "JOB(REASON)"), rows)
+    return text + simulated_note(gpus)
+
+
+def gpu_details(info: Mapping[str, Any], gpus: Sequence[Gpu]) -> str:
+    """`ginfo -l`: totals, then everything about each GPU. `info` is what `--json` prints."""
+    if not gpus:
+        return NONE + (f"({info['trouble']})\n" if info["trouble"] else "")
+    free = sum(gpu["available"] for gpu in info["gpus"])
+    lines = [f"GPUs: {len(gpus)} ({free} free)"]
+    if info["driver"]:
+        lines.append(f"Driver: {info['driver']}")
+    lines.append(f"Memory limits of shared jobs: {', '.join(info['limits'])}")
+    for view in info["gpus"]:
+        lines += ["", *_card(view)]
+    return "\n".join(lines) + "\n" + simulated_note(gpus)
+
+
+def _card(view: Mapping[str, Any]) -> list[str]:
+    lines = [f"GPU {view['index']}: {view['model']}", f"  UUID: {view['uuid']}", f"  Memory: {_memory(view)}"]
+    meters = [
+        _reading(view, "utilisation", "%", "busy "),
+        _reading(view, "temperature", " °C"),
+        _reading(view, "power_w", " W"),
+        _reading(view, "clock_mhz", " MHz"),
+    ]
+    if any(meters):
+        lines.append("  Now: " + ", ".join(filter(None, meters)))
+    if view.get("slowed"):
+        lines.append(f"  Slowed by: {', '.join(view['slowed'])}")
+    if view["reason"]:
+        lines.append(f"  State: {view['reason']}")
+    for job in view["holders"]:
+        used = f", uses {_mib(job['used_mib'])}" if job["used_mib"] is not None else ""
+        limit = f" of {_mib(job['limit_mib'])}" if job["limit_mib"] else ""
+        lines.append(f"  Job {job['id']} ({job['name']}) of {job['user']}{used}{limit}")
+    for other in view["processes"]:
+        used = _mib(other["memory_mib"]) if other["memory_mib"] is not None else "memory unknown"
+        note = f" ({other['tolerated']}: blocks nothing)" if other["tolerated"] else ""
+        lines.append(f"  Process {other['pid']} of {other['user']}: {other['command']}, {used}{note}")
+    return lines
+
+
+def _memory(view: Mapping[str, Any]) -> str:
+    used = view.get("used_mib")
+    return _mib(view["memory_mib"]) if used is None else f"{_mib(used)} of {_mib(view['memory_mib'])} used"
+
+
+def _mib(mib: int) -> str:
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib} MiB"
+
+
+def _reading(view: Mapping[str, Any], name: str, unit: str, before: str = "") -> str:
+    value = view.get(name)
+    return "" if value is None else f"{before}{value:.0f}{unit}"
+
+
+def simulated_note(gpus: Sequence[Gpu]) -> str:
+    count = sum(gpu.simulated for gpu in gpus)
+    if not count:
+        return ""
+    what = "simulated GPUs: they are" if count > 1 else "simulated GPU: it is"
+    return f"({count} {what} booked like real ones, and no device is there)\n"

@@ -1,0 +1,330 @@
+"""Real GPUs as a daemon sees them, with a stand-in for NVIDIA's library that the tests drive live."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gpu_mock import GRAPHICS, LOST, NOT_LOADED, MockGpus
+from tests.harness import Box, wait_until
+
+SLEEP = ("sleep", "600")
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> MockGpus:
+    return MockGpus(tmp_path, 2)
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process that is not of any job."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "somebody.py"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def up(box: Box, gpus: MockGpus, **more: str) -> Box:
+    return box.up("--cpus", "4", env={**gpus.env, "GFLOW_LEASE_DIR": str(box.root / "leases"), **more})
+
+
+def gpu(box: Box, index: int) -> dict:
+    return next(view for view in box.api("GET", "/info")[1]["gpus"] if view["index"] == index)
+
+
+def reason(box: Box, index: int) -> str:
+    return gpu(box, index)["reason"] or ""
+
+
+def pid_of(box: Box, number: int) -> int:
+    """The job's own process."""
+
+    def found() -> int:
+        for path in (box.data / "run").glob(f"{number}.*"):
+            for line in path.read_text().splitlines():
+                if line.startswith("job "):
+                    return int(line.split()[3])
+        return 0
+
+    return wait_until(found, what=f"job {number} to run")
+
+
+def running(box: Box, number: int) -> dict:
+    return wait_until(lambda: (job := box.job(number))["state"] == "Running" and job, what=f"{number} to run")
+
+
+def shared(box: Box, limit: str, *command: str) -> int:
+    return box.submit("--gpus", "1", "--shared", "--gpu-memory", limit, *(command or SLEEP))
+
+
+class TestDetection:
+    def test_cards_with_model_uuid_memory_and_readings(self, box: Box, gpus: MockGpus):
+        gpus[1].celsius, gpus[1].busy = 61, 87
+        up(box, gpus)
+        text = box.ok("ginfo", "-l")
+        assert "GPU 1: NVIDIA A100" in text
+        assert "UUID: GPU-00000001-0000-0000-0000-000000000000" in text
+        assert "busy 87%, 61 °C, 70 W" in text
+        assert "Driver: 580.00" in text
+        assert box.ok("ginfo").splitlines()[1].split() == ["gpu", "2", "0,1", "idle"]
+
+    def test_a_job_sees_its_gpus_by_number(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        number = box.submit("--gpus", "2", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER")
+        assert box.finished(number)["state"] == "Finished"
+        assert box.text_of(number) == "0,1 PCI_BUS_ID\n"
+
+    def test_by_uuid_if_that_is_set(self, box: Box, gpus: MockGpus):
+        up(box, gpus, GFLOW_GPU__VISIBLE_BY="uuid")
+        number = box.submit("--gpus", "1", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        box.finished(number)
+        assert box.text_of(number) == "GPU-00000000-0000-0000-0000-000000000000\n"
+
+    def test_sixteen_cards(self, box: Box, tmp_path: Path):
+        up(box, MockGpus(tmp_path, 16))
+        assert len(box.api("GET", "/info")[1]["gpus"]) == 16
+        number = box.submit("--gpus", "16", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        box.finished(number)
+        assert box.text_of(number) == ",".join(map(str, range(16))) + "\n"
+
+    def test_slices_are_gpus_of_their_own(self, box: Box, gpus: MockGpus):
+        for place in (8, 9, 10):
+            gpus.add(place, memory_mib=10240, name="NVIDIA A100 MIG 1g.10gb", parent=1)
+        up(box, gpus)
+        views = box.api("GET", "/info")[1]["gpus"]
+        assert [view["index"] for view in views] == [0, 4, 5, 6]
+        assert [view["memory_mib"] for view in views] == [81559, 10240, 10240, 10240]
+        number = box.submit(
+            "--gpus", "1", "--gpu-type", "1g.10gb", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES"
+        )
+        box.finished(number)
+        assert box.text_of(number) == "MIG-00000008-0000-0000-0000-000000000000\n"
+
+    def test_no_driver_is_no_trouble(self, box: Box, gpus: MockGpus):
+        gpus.machine.init_error = NOT_LOADED
+        up(box, gpus)
+        assert box.ok("ginfo").startswith("No GPUs")
+        refused = box.run("gbatch", "--gpus", "1", "true")
+        assert refused.returncode == 1 and "none that gflow can see" in refused.stderr
+        assert box.finished(box.submit("true"))["state"] == "Finished"
+
+
+class TestStrangers:
+    def test_a_stranger_blocks_its_gpu_and_the_job_starts_when_it_ends(
+        self, box: Box, gpus: MockGpus, stranger: int
+    ):
+        for each in (gpus[0], gpus[1]):
+            each.run(stranger, 3000)
+        up(box, gpus)
+        assert reason(box, 0).startswith("Unmanaged: ")
+        table = box.ok("ginfo")
+        assert "Unmanaged" in table and "somebody.py" in table and f"pid {stranger}" in table
+        number = box.submit("--gpus", "1", "true")
+        waiting = box.job(number)
+        assert waiting["state"] == "Queued" and "Unmanaged" in waiting["reason"]
+        gpus[1].end(stranger)
+        assert box.finished(number)["gpu_ids"] == [1]
+
+    def test_the_process_of_a_job_is_no_stranger(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        number = box.submit("--gpus", "1", "bash", "-c", "setsid sleep 600 & wait")
+        running(box, number)
+        child = wait_until(
+            lambda: (
+                subprocess.run(
+                    ["pgrep", "-P", str(pid_of(box, number))], capture_output=True, text=True
+                ).stdout
+            )
+        )
+        gpus[0].run(int(child), 5000)
+        wait_until(lambda: gpu(box, 0)["holders"][0]["used_mib"] == 5000)
+        assert reason(box, 0) == ""
+        assert "uses 4.9 GiB" in box.ok("ginfo", "-l")
+
+    def test_a_small_one_is_tolerated_and_its_memory_is_counted(
+        self, box: Box, gpus: MockGpus, stranger: int
+    ):
+        gpus[0].run(stranger, 400)
+        up(box, gpus, GFLOW_GPU__UNMANAGED_MEMORY_MB="500")
+        assert reason(box, 0) == ""
+        assert "small: blocks nothing" in box.ok("ginfo", "-l")
+        alone = box.submit("--gpus", "1", "--gpu-memory", "79G", *SLEEP)
+        assert running(box, alone)["gpu_ids"] == [0], "slack: 79G of 79.6 with 512 MiB taken"
+
+    def test_what_is_free_is_checked_before_the_start(self, box: Box, gpus: MockGpus, stranger: int):
+        gpus[0].run(stranger, 20000)
+        up(box, gpus, GFLOW_GPU__UNMANAGED_MEMORY_MB="30000")
+        number = box.submit("--gpus", "1", "--gpu-memory", "70G", *SLEEP)
+        assert running(box, number)["gpu_ids"] == [1]
+
+    def test_a_desktop_is_tolerated(self, box: Box, gpus: MockGpus, stranger: int):
+        gpus[0].run(stranger, 700, GRAPHICS)
+        up(box, gpus)
+        assert reason(box, 0) == ""
+
+    def test_a_pid_that_means_nothing_here_blocks_too(self, box: Box, gpus: MockGpus):
+        gpus[0].run(2**22 + 1, 700)
+        up(box, gpus)
+        wait_until(lambda: reason(box, 0).startswith("CannotTell"))
+        gpus[0].end(2**22 + 1)
+        wait_until(lambda: reason(box, 0) == "")
+
+    def test_ignored_by_word_of_a_person(self, box: Box, gpus: MockGpus, stranger: int):
+        gpus[0].run(stranger, 3000)
+        up(box, gpus)
+        assert reason(box, 0).startswith("Unmanaged")
+        said = ("--gpu", "0", "--pid", str(stranger))
+        box.ok("gctl", "gpu-process", "ignore", *said)
+        wait_until(lambda: reason(box, 0) == "")
+        listed = box.api("GET", "/gpu-processes")[1]["processes"]
+        assert listed == [{"gpu_index": 0, "pid": stranger}]
+        assert box.ok("gctl", "gpu-process", "list") == f"gpu=0\tpid={stranger}\n"
+        box.ok("gctl", "gpu-process", "unignore", *said)
+        wait_until(lambda: reason(box, 0).startswith("Unmanaged"))
+        assert box.run("gctl", "gpu-process", "ignore", "--gpu", "7", "--pid", "1").returncode == 1
+        assert box.run("gctl", "gpu-process", "ignore", "--gpu", "7").returncode == 2
+
+
+class TestTrouble:
+    def test_a_lost_card_is_shown_and_the_other_goes_on(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        gpus[0].error = LOST
+        wait_until(lambda: reason(box, 0).startswith("Lost"))
+        number = box.submit("--gpus", "1", "true")
+        assert box.finished(number)["gpu_ids"] == [1]
+        gpus[0].error = 0
+        wait_until(lambda: reason(box, 0) == "")
+
+    def test_numbers_stay_with_the_cards_when_one_goes(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        first = box.submit("--gpus", "1", *SLEEP)
+        second = box.submit("--gpus", "1", *SLEEP)
+        assert (running(box, first)["gpu_ids"], running(box, second)["gpu_ids"]) == ([0], [1])
+        gpus[0].present = 0  # the driver counts anew: what was 1 is 0 now
+        wait_until(lambda: reason(box, 0).startswith("Lost"))
+        box.ok("gcancel", "--now", str(first))
+        third = box.submit("--gpus", "1", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        wait_until(lambda: box.job(first)["state"] == "Cancelled")
+        assert box.job(third)["state"] == "Queued"
+        box.ok("gcancel", "--now", str(second))
+        assert box.finished(third)["gpu_ids"] == [1]
+        wait_until(lambda: gpus.machine.inits > 1)
+        fourth = box.submit("--gpus", "1", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        box.finished(fourth)
+        assert box.text_of(fourth).startswith(("GPU-00000001", "1"))
+
+    def test_a_driver_that_hangs_stops_placement_and_nothing_else(self, box: Box, gpus: MockGpus):
+        up(box, gpus, GFLOW_GPU__PATIENCE_S="2")
+        gpus.machine.hang = 1
+        wait_until(lambda: reason(box, 0).startswith("CannotTell"))
+        number = box.submit("--gpus", "1", "true")
+        assert "has not answered" in box.job(number)["reason"]
+        assert box.finished(box.submit("true"))["state"] == "Finished"
+        gpus.machine.hang = 0
+        assert box.finished(number)["state"] == "Finished"
+
+    def test_a_driver_that_hangs_from_the_start(self, box: Box, gpus: MockGpus):
+        gpus.machine.hang = 1
+        up(box, gpus, GFLOW_GPU__PATIENCE_S="2")
+        number = box.submit("--gpus", "2", "true")
+        assert "has not answered" in box.job(number)["reason"]
+        box.down()
+        up(box, gpus, GFLOW_GPU__PATIENCE_S="2")
+        gpus.machine.hang = 0
+        assert box.finished(number)["state"] == "Finished"
+
+    def test_the_driver_is_reloaded(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        gpus.machine.init_error = NOT_LOADED
+        wait_until(lambda: reason(box, 1) != "")
+        number = box.submit("--gpus", "1", "true")
+        assert box.job(number)["state"] == "Queued"
+        gpus.machine.init_error = 0
+        assert box.finished(number)["state"] == "Finished"
+
+    @pytest.mark.parametrize("flaps", [6])
+    def test_a_card_that_comes_and_goes(self, box: Box, gpus: MockGpus, flaps: int):
+        up(box, gpus)
+        for _ in range(flaps):
+            gpus[1].present = 0
+            wait_until(lambda: reason(box, 1) != "")
+            gpus[1].present = 1
+            wait_until(lambda: reason(box, 1) == "")
+        assert box.finished(box.submit("--gpus", "2", "true"))["gpu_ids"] == [0, 1]
+
+    def test_a_sick_card_is_drained_with_its_reason(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        gpus[0].xid = 79
+        wait_until(lambda: reason(box, 0) == "Unhealthy: Xid 79: fell off the bus")
+        assert box.finished(box.submit("--gpus", "1", "true"))["gpu_ids"] == [1]
+        box.ok("gctl", "resume", "--gpu", "0")
+        wait_until(lambda: reason(box, 0) == "")
+        gpus[0].xid = 79
+        wait_until(lambda: reason(box, 0) != "")
+        gpus[1].xid = 31  # a program's own fault
+        gpus[1].ecc = 0
+        assert box.finished(box.submit("--gpus", "1", "true"))["gpu_ids"] == [1]
+
+
+class TestSharing:
+    def test_whoever_takes_more_than_they_said_is_killed_and_the_neighbour_lives(
+        self, box: Box, gpus: MockGpus
+    ):
+        up(box, gpus)
+        hog, victim = shared(box, "20G"), shared(box, "20G")
+        assert running(box, hog)["gpu_ids"] == running(box, victim)["gpu_ids"]
+        gpus[0].run(pid_of(box, victim), 20000)
+        gpus[0].run(pid_of(box, hog), 19000)
+        wait_until(lambda: [one["used_mib"] for one in gpu(box, 0)["holders"]] == [19000, 20000])
+        gpus[0].run(pid_of(box, hog), 30000)
+        end = box.finished(hog)
+        assert end["state"] == "Failed"
+        assert end["reason"] == "GpuMemory: used 29.3 GiB of 20 GiB on GPU 0"
+        assert box.job(victim)["state"] == "Running"
+
+    def test_all_processes_of_a_job_count_together(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        number = shared(box, "20G", "bash", "-c", "sleep 600 & sleep 601 & wait")
+        children = wait_until(
+            lambda: (
+                (
+                    found := subprocess.run(
+                        ["pgrep", "-P", str(pid_of(box, number))], capture_output=True, text=True
+                    ).stdout.split()
+                )
+                and len(found) == 2
+                and found
+            )
+        )
+        for child in children:
+            gpus[0].run(int(child), 11000)
+        assert box.finished(number)["reason"].startswith("GpuMemory: used 21.")
+
+    def test_a_job_that_has_its_gpu_alone_may_use_all_of_it(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        number = box.submit("--gpus", "1", "--gpu-memory", "1G", *SLEEP)
+        gpus[0].run(pid_of(box, number), 70000)
+        wait_until(lambda: gpu(box, 0)["holders"] and gpu(box, 0)["holders"][0]["used_mib"] == 70000)
+        assert box.job(number)["state"] == "Running"
+
+    def test_the_watch_goes_on_after_a_restart(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        number = shared(box, "20G")
+        pid = pid_of(box, number)
+        box.kill9()
+        up(box, gpus)
+        gpus[0].run(pid, 30000)
+        assert box.finished(number)["reason"].startswith("GpuMemory")
+
+
+def test_the_thread_ends_with_the_daemon(box: Box, gpus: MockGpus):
+    up(box, gpus)
+    gpus.machine.hang = 1
+    box.down()
+    assert not os.path.exists(box.socket)
