@@ -201,6 +201,15 @@ def test_what_a_finished_job_left_behind_is_gone_before_its_gpu_is_given_on(daem
     assert daemon.text_of(after) == ""
 
 
+def test_a_shim_that_had_to_kill_serves_the_next_jobs_too(daemon: Box) -> None:
+    """A control group in which everything was killed once must not kill what is born in it later."""
+    for _ in range(4):
+        left = [daemon.submit("setsid sleep 65 >/dev/null 2>&1 & exit 0") for _ in range(4)]
+        assert {daemon.finished(job)["state"] for job in left} == {"Finished"}
+        after = [daemon.finished(daemon.submit("true")) for _ in range(4)]
+        assert {(job["state"], job["reason"]) for job in after} == {("Finished", None)}
+
+
 def test_time_out_sends_term_first(daemon: Box) -> None:
     job = daemon.submit("--time", "0:01", "trap 'echo saved; exit 5' TERM; sleep 60 & wait")
     final = daemon.finished(job)
