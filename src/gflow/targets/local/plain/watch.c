@@ -162,15 +162,6 @@ static void kill_all(Watch *watch) {
     watch->kill_at = now_ms() + KILL_AGAIN_MS;
 }
 
-/* Where a group was killed once, Linux 6.18 kills whatever is forked into it later: make it anew. */
-static void renew_group(Shim *shim) {
-    close(shim->group);
-    shim->group = -1;
-    for (int tries = 0; rmdir(shim->group_path) && tries < 50; tries++) usleep(1000);   /* it sees the dead late */
-    if (!mkdir(shim->group_path, 0755))
-        shim->group = open(shim->group_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-}
-
 /* Memory of a process, pages that it shares counted in parts. */
 static long resident_kib(long pid) {
     char path[64], line[128];
@@ -285,6 +276,5 @@ void attend(Shim *shim, const Message *order, pid_t pid, int trouble, int record
         do_what_is_due(&watch);
     }
     conclude(&watch, end);
-    if (watch.killed) renew_group(shim);
     if (watch.stopping) unlink(order->field[STOP_FILE].at);
 }
