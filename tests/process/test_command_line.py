@@ -18,6 +18,7 @@ HOT = {
     "gflow.options.paths", "gflow.options.table", "gflow.options.values",
 }  # fmt: skip
 CALL = HOT | {"gflow.cli", "gflow.cli.call", "gflow.cli.main", "gflow.errors"}
+LOOK = CALL | {"gflow.cli.looking", "gflow.options.listing"}
 # What these would load costs more than all the rest of a command.
 DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing", "urllib.parse"}
 
@@ -26,7 +27,8 @@ DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing
     ("words", "modules"),
     [
         ("gbatch true", HOT),
-        ("gqueue -s Running -f JOBID,ST", CALL | {"gflow.cli.gqueue", "gflow.options.listing"}),
+        ("gqueue -s Running -f JOBID,ST", LOOK | {"gflow.cli.gqueue"}),
+        ("gstats -o csv", LOOK | {"gflow.cli.gstats"}),
         ("ginfo", CALL | {"gflow.cli.ginfo"}),
     ],
 )

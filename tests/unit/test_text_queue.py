@@ -266,9 +266,9 @@ def test_what_is_too_long_for_the_terminal_is_cut_where_it_hurts_least():
     why = Why("Resources", "Need 4 GPUs, only 1 available")
     entries = [(job(1, name="a-very-long-name-of-a-job-" * 3, gpus=4), why), (job(2, gpus=4), why)]
     assert queue_table(entries, DEFAULT, NOW, width=80) == (
-        "JOBID  NAME                         ST  TIME  NODES  NODELIST(REASON)\n"
-        "1      a-very-long-name-of-a-job-…  PD  -     4      (Resources: Need 4 GPUs, o…\n"
-        "2      job-2                        PD  -     4      (Resources: Need 4 GPUs, o…\n"
+        "JOBID  NAME              ST  TIME  NODES  NODELIST(REASON)\n"
+        "1      a-very-long-nam…  PD  -     4      (Resources: Need 4 GPUs, only 1 avail…\n"
+        "2      job-2             PD  -     4      (Resources: Need 4 GPUs, only 1 avail…\n"
     )
     assert "…" not in queue_table(entries, DEFAULT, NOW, width=200)
     assert "…" not in queue_table(entries, DEFAULT, NOW)

@@ -126,13 +126,22 @@ def test_a_cut_text_fits(text, columns):
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(1, 200), st.data())
 def test_columns_give_way_only_where_they_may(widths, columns, data):
     cuttable = data.draw(st.lists(st.integers(0, len(widths) - 1), unique=True))
-    kept = fit(widths, columns, cuttable)
+    groups = [cuttable[: len(cuttable) // 2], cuttable[len(cuttable) // 2 :]]
+    kept = fit(widths, columns, groups)
     total = sum(kept) + 2 * (len(kept) - 1)
     for index, (before, after) in enumerate(zip(widths, kept, strict=True)):
         assert after == before or (index in cuttable and NARROW <= after < before)
     could = [kept[index] for index in cuttable if kept[index] > NARROW]
     assert total <= columns or not could
     assert total >= columns or kept == widths
+    # The second group gives way only when the first cannot any more.
+    if any(kept[index] < widths[index] for index in groups[1]):
+        assert all(kept[index] <= NARROW for index in groups[0])
+    assert (
+        kept == widths
+        or all(kept[index] <= NARROW for index in groups[0])
+        or kept == fit(widths, columns, groups[:1])
+    )
 
 
 def test_sheets_that_share_their_widths_are_aligned():

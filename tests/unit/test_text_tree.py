@@ -59,3 +59,9 @@ def test_a_long_chain_is_neither_deep_nor_slow():
 
 def test_a_job_below_two_jobs_twice_is_there_once_for_each():
     assert drawn(job(1), after(2, 1, 1)) == ["1", "╰─ 2"]
+
+
+def test_a_job_that_was_made_from_another_hangs_by_a_dashed_line():
+    again = job(3, redone_from=job_key(1))
+    assert drawn(job(1), after(2, 1), again, after(4, 3)) == ["1", "├─ 2", "╰┄ 3", "   ╰─ 4"]
+    assert drawn(job(1), job(2), after(3, 2, redone_from=job_key(1))) == ["1", "╰┄ 3", "2", "╰─ → 3"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 from gflow.cli import call
+from gflow.cli.looking import output_of, since_of
 from gflow.client import fast
-from gflow.errors import UsageError, unknown
+from gflow.errors import UsageError
 from gflow.options.listing import GQUEUE
 from gflow.options.parse import parse
 
@@ -14,7 +15,6 @@ TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-OUTPUTS = ("table", "json", "csv", "yaml")
 # Options that go to the daemon as they are, and what it calls them.
 PASSED = {
     "states": "states", "jobs": "jobs", "names": "names", "user": "users", "project": "projects",
@@ -32,7 +32,8 @@ def run(words: list[str]) -> int:
         return 0
     if rest:
         values["jobs"] = ",".join([*filter(None, [values.get("jobs")]), *rest])
-    output = _output(values)
+    output = output_of(values, GQUEUE)
+    _check_shape(values, output)
     query = _query(values, output)
     if "watch" in values:
         from gflow.cli.watching import watch
@@ -49,15 +50,11 @@ def _ask(query: dict[str, str], output: str) -> bytes:
     return content + b"\n" if output == "json" else content
 
 
-def _output(values: dict[str, Any]) -> str:
-    output = "json" if "json" in values else values.get("output", "table").lower()
-    if output not in OUTPUTS:
-        raise unknown("form of output", output, OUTPUTS)
+def _check_shape(values: dict[str, Any], output: str) -> None:
     if output != "table" and ("group" in values or "tree" in values):
         raise UsageError(f"--group and --tree are tables, and no {output}")
     if "group" in values and "tree" in values:
         raise UsageError("--group or --tree, not both")
-    return output
 
 
 def _query(values: dict[str, Any], output: str) -> dict[str, str]:
@@ -65,12 +62,7 @@ def _query(values: dict[str, Any], output: str) -> dict[str, str]:
     query = {name: _word(values[option]) for option, name in PASSED.items() if option in values}
     query["form"] = "group" if "group" in values else "tree" if "tree" in values else output
     if "since" in values:
-        # Here, because days and hours are those of whoever asks.
-        from gflow.config import zone
-        from gflow.options.since import parse_since
-
-        zone.use_configured()
-        query["since"] = str(int(parse_since(values["since"])))
+        query["since"] = since_of(values["since"])
     if output == "table":
         query |= fast.terminal()
     return query
@@ -85,6 +77,7 @@ ABOUT = """List jobs: those that run and those that wait, each with the reason w
 columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (GPUs wanted) NODELIST(REASON) (its GPUs, or why
 it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START END EXIT ATTEMPT
 TARGET COMMAND WORKDIR
+
 states: PD Queued, H Hold, R Running, CG being stopped, CD Finished, F Failed, CA Cancelled, TO Timeout"""
 EXAMPLES = """gqueue
 gqueue -s Running,Queued -f 'JOBID,NAME,ST,NODES,NODELIST(REASON)'

@@ -18,6 +18,7 @@ PROGRAMS = {
     "gjob": "look at one job and its log, and change it",
     "gcancel": "end jobs",
     "ginfo": "see the GPUs and who has them",
+    "gstats": "see what was used, by whom, and how it went",
     "gctl": "govern the machine: which GPUs, draining, limits",
 }
 
@@ -78,6 +79,12 @@ def _gqueue(about: str) -> Described:
     return Described(about, GQUEUE, takes={"": "jobs"})
 
 
+def _gstats(about: str) -> Described:
+    from gflow.options.listing import GSTATS
+
+    return Described(about, GSTATS)
+
+
 def _gcancel(about: str) -> Described:
     return Described(about, _module("gcancel").OPTIONS, takes={"": "active"})
 
@@ -115,6 +122,7 @@ def _gflowd(about: str) -> Described:
 DESCRIBE = {
     "gbatch": _gbatch,
     "gqueue": _gqueue,
+    "gstats": _gstats,
     "gcancel": _gcancel,
     "gjob": _gjob,
     "ginfo": _ginfo,

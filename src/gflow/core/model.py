@@ -182,6 +182,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     peak_kib: int = 0
     # When a retried job may start again; 0: at once.
     retry_at: float = 0.0
+    # Whether the GPUs it has, or had last, are simulated.
+    simulated: bool = False
     target: str = "local"
 
     def add_usage(self, cpu_ms: int, peak_kib: int) -> None:

@@ -54,6 +54,7 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     move(job, JobState.RUNNING)
     job.attempt += 1
     job.gpu_ids = gpu_ids
+    job.simulated = any(state.gpus[index].simulated for index in gpu_ids)
     job.started_at = at.wall
     job.started_boot = at.boot
     job.exit_code = job.signal = None

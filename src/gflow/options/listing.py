@@ -45,6 +45,7 @@ GQUEUE = (
         "id, state, time, name, gpus or priority; -time is the other way round",
         short="r",
         metavar="ORDER",
+        choices=("id", "state", "time", "name", "gpus", "priority"),
     ),
     Option("limit", "count", "the first N; -N: the last N; 0: all", short="n", metavar="N"),
     Option("offset", "count", "leave out the first N", metavar="N", low=0),
@@ -57,10 +58,34 @@ GQUEUE = (
     ),
     Option("group", "flag", "one table for each state", short="g"),
     Option("tree", "flag", "jobs below those they wait for", short="t"),
-    Option("output", "text", "table, json, csv or yaml", short="o", metavar="FORM"),
+    Option(
+        "output",
+        "text",
+        "table, json, csv or yaml",
+        short="o",
+        metavar="FORM",
+        choices=("table", "json", "csv", "yaml"),
+    ),
     JSON,
     Option("watch", "flag", "show it again and again, until Ctrl-C", short="w"),
     Option("interval", "seconds", "watch: seconds between two looks (default 2)", metavar="S", low=1),
     Option("tmux", "flag", "does nothing: there are no terminal sessions", short="T"),
+    *COMMON,
+)
+
+GSTATS = (
+    Option("user", "text", "this person's jobs (default: yours)", short="u", metavar="NAME"),
+    Option("all-users", "flag", "everybody's jobs", short="a"),
+    Option(
+        "since",
+        "text",
+        "jobs that ended since, or are active: 1h, 7d, today, 2026-12-24 (default: all that are kept)",
+        short="t",
+        metavar="TIME",
+    ),
+    Option(
+        "output", "text", "table, json or csv", short="o", metavar="FORM", choices=("table", "json", "csv")
+    ),
+    JSON,
     *COMMON,
 )

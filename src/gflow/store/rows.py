@@ -14,7 +14,7 @@ from gflow.store.opening import WAY_OUT
 COLUMNS = (
     "key", "uid", "user", "state", "reason", "attempt", "gpu_ids", "submitted_at", "started_at",
     "started_boot", "finished_at", "exit_code", "signal", "stopping", "target", "spec", "progress",
-    "retries", "quick_ends", "cpu_ms", "peak_kib", "retry_at", "stop_now",
+    "retries", "quick_ends", "cpu_ms", "peak_kib", "retry_at", "stop_now", "simulated",
 )  # fmt: skip
 
 UPSERT = (
@@ -59,6 +59,7 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.peak_kib,
         job.retry_at,
         job.stop_now,
+        job.simulated,
     )
 
 
@@ -86,7 +87,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
     """The job of a row. `specs` shares equal specs between the jobs of one read."""
     (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at, started_boot,
      finished_at, exit_code, signal, stopping, target, text, progress, retries, quick_ends,
-     cpu_ms, peak_kib, retry_at, stop_now) = row  # fmt: skip
+     cpu_ms, peak_kib, retry_at, stop_now, simulated) = row  # fmt: skip
     spec = specs.get(text)
     if spec is None:
         spec = specs[text] = _decode_spec(text)
@@ -114,6 +115,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         peak_kib=peak_kib,
         retry_at=retry_at,
         stop_now=bool(stop_now),
+        simulated=bool(simulated),
     )
 
 

@@ -159,7 +159,12 @@ ALTER TABLE jobs ADD COLUMN stop_now INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX jobs_cut_off ON jobs (reason) WHERE reason LIKE 'DependencyFailed:%';
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4)
+# Whether a job ran on simulated GPUs: no statistics are made of those.
+_V5 = """
+ALTER TABLE jobs ADD COLUMN simulated INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5)
 VERSION = len(MIGRATIONS)
 
 

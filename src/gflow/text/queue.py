@@ -125,8 +125,8 @@ ALIASES = {
     "GPU_IDS": "GPUIDS", "MIN_MEMORY": "MEMORY", "PRIO": "PRIORITY", "SUBMIT_TIME": "SUBMIT",
     "START_TIME": "START", "END_TIME": "END", "EXIT_CODE": "EXIT", "WORK_DIR": "WORKDIR", "CWD": "WORKDIR",
 }  # fmt: skip
-# Columns that may be cut where a line does not fit the terminal.
-LONG = frozenset({"NAME", "NODELIST(REASON)", "REASON", "COMMAND", "WORKDIR", "USER", "PROJECT"})
+# Columns that may be cut where a line does not fit the terminal; those that say why come last.
+LONG = (("NAME", "COMMAND", "WORKDIR", "USER", "PROJECT"), ("NODELIST(REASON)", "REASON"))
 STYLES = {
     "R": "1;32", "CG": "33", "CD": "2", "PD": "3", "H": "1", "F": "1;31", "TO": "4;31", "CA": "9",
 }  # fmt: skip
@@ -160,8 +160,8 @@ def queue_sheet(names: Sequence[str], *, is_coloured: bool, widths: list[int] | 
     return Sheet(names, styles if is_coloured else None, widths)
 
 
-def cuttable(names: Sequence[str]) -> list[int]:
-    return [index for index, name in enumerate(names) if name in LONG]
+def cuttable(names: Sequence[str]) -> list[list[int]]:
+    return [[index for index, name in enumerate(names) if name in group] for group in LONG]
 
 
 # ---------------------------------------------------------------- order

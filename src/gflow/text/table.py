@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 # What a column that may be cut keeps at least.
-NARROW = 12
+NARROW = 16
 
 
 class Sheet:
@@ -53,10 +53,10 @@ class Sheet:
         self._lengths.add(lengths)
         self.widths[:] = map(max, self.widths, lengths)
 
-    def lines(self, columns: int = 0, cuttable: Sequence[int] = ()) -> Iterator[str]:
+    def lines(self, columns: int = 0, cuttable: Sequence[Sequence[int]] = ()) -> Iterator[str]:
         """The lines without trailing spaces, header first; rows are forgotten as they are read.
 
-        If they are longer than `columns`, cells of the `cuttable` columns are cut.
+        If they are longer than `columns`, cells of `cuttable` columns are cut, group by group.
         """
         widths = fit(self.widths, columns, cuttable) if columns else self.widths
         is_plain = widths == self.widths and not self._styles
@@ -88,16 +88,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(sheet.lines())
 
 
-def fit(widths: Sequence[int], columns: int, cuttable: Sequence[int]) -> list[int]:
-    """Widths for a terminal of `columns`: the widest column that may be cut gives way first."""
+def fit(widths: Sequence[int], columns: int, cuttable: Sequence[Sequence[int]]) -> list[int]:
+    """Widths for a terminal of `columns`: in each group of columns the widest gives way first."""
     kept = list(widths)
     over = sum(kept) + 2 * (len(kept) - 1) - columns
-    while over > 0:
-        widest = max(cuttable, key=lambda index: kept[index], default=None)
-        if widest is None or kept[widest] <= NARROW:
-            break
-        kept[widest] -= 1
-        over -= 1
+    for group in cuttable:
+        while over > 0 and max((kept[index] for index in group), default=0) > NARROW:
+            kept[max(group, key=kept.__getitem__)] -= 1
+            over -= 1
     return kept
 
 

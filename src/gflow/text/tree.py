@@ -35,9 +35,8 @@ class Forest:
         roots = []
         for key, (job, _) in self._entries.items():
             parents = [(self._shown(parent), False) for parent in job.spec.parents]
-            origin = getattr(job, "redone_from", None) or getattr(job.spec, "redone_from", None)
-            if origin:
-                parents.append((self._shown(origin), True))
+            if job.spec.redone_from:
+                parents.append((self._shown(job.spec.redone_from), True))
             above = {parent: is_redo for parent, is_redo in reversed(parents) if parent not in (None, key)}
             for parent, is_redo in above.items():
                 assert parent is not None

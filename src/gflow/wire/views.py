@@ -10,6 +10,7 @@ import msgspec
 
 from gflow.core.explain import Why
 from gflow.core.model import Block, Gpu, Job, Line, Progress, Spec
+from gflow.core.usage import Question, Statistics, Usage
 from gflow.errors import GflowError
 
 encode = msgspec.json.Encoder().encode
@@ -34,6 +35,7 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "tasks": None if job.progress is None else _tasks(job.progress),
         "gpus": spec.gpus,
         "gpu_ids": list(job.gpu_ids),
+        "simulated": job.simulated,
         "priority": spec.priority,
         "submitted_at": rfc3339(job.submitted_at),
         "started_at": rfc3339(job.started_at),
@@ -131,6 +133,59 @@ def line_view(line: Line, name_of: Callable[[int], str]) -> dict[str, Any]:
         "by": None if line.uid is None else name_of(line.uid),
         "origin": line.origin,
     }
+
+
+def statistics_view(question: Question, found: Statistics) -> dict[str, Any]:
+    """Usage as JSON. `simulated`: the GPUs are, and so are the figures about them."""
+    top = [
+        {
+            "id": key_label(job.key),
+            "name": job.name,
+            "user": job.user,
+            "state": job.state,
+            "runtime_secs": round(job.run_s, 3),
+            "gpus": job.gpus,
+        }
+        for job in found.top
+    ]
+    return {
+        "user": question.user,
+        "since": rfc3339(question.since or None),
+        "simulated": question.is_simulated,
+        "left_out_jobs": found.left_out,
+        **usage_view(found.total),
+        "peak_gpu_usage": found.peak_gpus,
+        "top_jobs": top,
+        "by_user": [{"user": name, **usage_view(usage)} for name, usage in found.by_user.items()],
+        "by_project": [
+            {"project": name or None, **usage_view(usage)} for name, usage in found.by_project.items()
+        ],
+    }
+
+
+def usage_view(usage: Usage) -> dict[str, Any]:
+    """Sums and averages; null where there is nothing to take the average of."""
+    ended = usage.completed + usage.failed + usage.timeout
+    return {
+        "total_jobs": usage.total,
+        "completed_jobs": usage.completed,
+        "failed_jobs": usage.failed,
+        "cancelled_jobs": usage.cancelled,
+        "timeout_jobs": usage.timeout,
+        "running_jobs": usage.running,
+        "queued_jobs": usage.queued,
+        "avg_wait_secs": _mean(usage.waited_s, usage.started),
+        "avg_runtime_secs": _mean(usage.run_s, usage.ran),
+        "total_gpu_hours": round(usage.gpu_s / 3600, 3),
+        "jobs_with_gpus": usage.gpu_jobs,
+        "avg_gpus_per_job": _mean(usage.gpus, usage.gpu_jobs),
+        # Of those that ended by themselves: who cancels a job has not failed.
+        "success_rate": _mean(usage.completed, ended),
+    }
+
+
+def _mean(total: float, count: int) -> float | None:
+    return round(total / count, 3) if count else None
 
 
 def error_view(error: GflowError) -> dict[str, Any]:

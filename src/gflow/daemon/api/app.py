@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gflow.daemon.api import changing, control, gpus, jobs, listing, machine, submitting
+from gflow.daemon.api import changing, control, gpus, jobs, listing, machine, statistics, submitting
 from gflow.daemon.api.answers import on_error
 from gflow.daemon.api.people import user_name
 from gflow.daemon.context import Context
@@ -35,6 +35,7 @@ ROUTES = [
     Route("/gpu-processes/ignore", gpus.ignore, methods=["POST"]),
     Route("/gpu-processes/unignore", gpus.unignore, methods=["POST"]),
     Route("/backup", machine.backup, methods=["POST"]),
+    Route("/stats", statistics.show, methods=["GET"]),
     Route("/info", machine.info, methods=["GET"]),
     Route("/status", machine.status, methods=["GET"]),
     Route("/health", machine.health, methods=["GET"]),

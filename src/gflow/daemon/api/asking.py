@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from gflow.core.engine import resolve
-from gflow.core.ids import JobKey, job_key, label, number_of, parse_label, task_of
+from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import SHORT, Job, JobState
 from gflow.daemon.context import Context
 from gflow.errors import NotFound, UsageError, unknown
@@ -15,6 +15,11 @@ _STATE_NAMES = {state.value.lower(): state for state in JobState} | {
     short.lower(): state for state, short in SHORT.items()
 }
 _STATE_NAMES |= {"pending": JobState.QUEUED, "held": JobState.HOLD, "completed": JobState.FINISHED}
+
+# A number that no job will have, and which the database can hold as a key.
+NO_NUMBER = 10**12
+# What one question of a listing may consist of: the database takes no longer ones.
+PIECES = 500
 
 
 def context_of(request: Request) -> Context:
@@ -90,21 +95,22 @@ def states_of(text: str) -> frozenset[JobState]:
 
 
 def spans_of(context: Context, request: Request, text: str) -> tuple[tuple[int, int], ...]:
-    """Ranges of keys: `17`, `42_3`, `@`, `5-9`. An array means its tasks too.
+    """Ranges of keys: `17`, `42_3`, `42_[1-5]`, `@`, `5-9`. An array means its tasks too.
 
     A single job must be there; of a range, what is there is meant.
     """
-    spans = []
-    for part in parts(text):
-        first, dash, last = part.partition("-")
-        if not dash:
-            spans.append(_span(context, *keys_of(context, request, [part])))
-            continue
-        low, high = parse_label(first), parse_label(last)
-        if low is None or high is None or task_of(low) is not None or task_of(high) is not None or low > high:
-            raise UsageError(f"{part[:60]!a} is not a range of jobs", hint="write 5-9")
-        spans.append((low, job_key(number_of(high) + 1) - 1))
-    return tuple(spans)
+    spans: list[tuple[int, int]] = []
+    for part in selected([text]):
+        if isinstance(part, Numbers):
+            spans.append((job_key(min(part.first, NO_NUMBER)), job_key(min(part.last, NO_NUMBER) + 1) - 1))
+        elif isinstance(part, Tasks):
+            spans += [_span(context, job_key(part.number, task)) for task in part.tasks]
+        else:
+            spans += [_span(context, key) for key in keys_of(context, request, [part])]
+    found = _joined(spans)
+    if len(found) > PIECES:
+        raise UsageError(f"these are more than {PIECES} separate jobs", hint="name ranges of them, like 5-9")
+    return found
 
 
 def _span(context: Context, key: JobKey) -> tuple[int, int]:
@@ -114,6 +120,17 @@ def _span(context: Context, key: JobKey) -> tuple[int, int]:
     # A task that has not started is part of its array's line.
     shown = key if context.has_record(key) else job_key(number_of(key))
     return shown, shown
+
+
+def _joined(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same keys in as few ranges as possible."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+        else:
+            joined.append((low, high))
+    return tuple(joined)
 
 
 def parts(text: str) -> list[str]:

@@ -1,0 +1,46 @@
+"""gstats: what was used, by whom, and how it went."""
+
+from __future__ import annotations
+
+import sys
+
+from gflow.cli import call
+from gflow.cli.looking import output_of, since_of
+from gflow.client import fast
+from gflow.errors import UsageError
+from gflow.options.listing import GSTATS
+from gflow.options.parse import parse
+
+
+def run(words: list[str]) -> int:
+    values, rest = parse(words, GSTATS)
+    if "help" in values:
+        from gflow.options import help
+
+        sys.stdout.write(help.render("gstats [options]", ABOUT, GSTATS, EXAMPLES))
+        return 0
+    if rest:
+        raise UsageError(f"what is {rest[0]!a} for?", hint="gstats -u NAME shows a person's jobs")
+    if "user" in values and "all-users" in values:
+        raise UsageError("--user or --all-users, not both")
+    output = output_of(values, GSTATS)
+    query = {"form": output, "user": values.get("user", "")}
+    if "all-users" in values:
+        query["all"] = "1"
+    if "since" in values:
+        query["since"] = since_of(values["since"])
+    if output == "table":
+        query |= fast.terminal()
+    accept = "application/json" if output == "json" else "text/plain"
+    content = call.ask("GET", "/stats", b"", accept, query)
+    fast.write(1, content + b"\n" if output == "json" else content)
+    return 0
+
+
+ABOUT = """Count jobs and what they used: how many, how they ended, how long they waited and ran, GPU-hours,
+the most GPUs in use at one moment; by person and by project.
+
+Jobs on simulated GPUs are counted only where all GPUs are simulated, and then it says so."""
+EXAMPLES = """gstats
+gstats --all-users --since 7d
+gstats -u ann --since 2026-12-01 -o csv"""

@@ -1,0 +1,54 @@
+"""What was used, and by whom. Counted by the database in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.usage import Question, Statistics
+from gflow.daemon.api.answers import answer, wants_text
+from gflow.daemon.api.asking import caller, context_of, number
+from gflow.daemon.api.people import user_name
+from gflow.daemon.context import Context
+from gflow.errors import unknown
+from gflow.options.since import parse_since
+from gflow.store.statistics import statistics
+from gflow.text.statistics import statistics_csv, statistics_page
+from gflow.wire.views import statistics_view
+
+FORMS = ("table", "json", "csv")
+
+
+async def show(request: Request) -> Response:
+    """Usage of the caller, of a person, or of everybody."""
+    context, query = context_of(request), request.query_params
+    form = query.get("form") or ("table" if wants_text(request) else "json")
+    if form not in FORMS:
+        raise unknown("form of output", form, FORMS)
+    user = None if query.get("all") else query.get("user") or user_name(caller(request)[0])
+    question = Question(
+        now=time.time(),
+        user=user,
+        since=parse_since(query["since"]) if query.get("since") else 0.0,
+        is_simulated=any(gpu.simulated for gpu in context.loop.state.gpus.values()),
+    )
+    found = await asyncio.to_thread(_count, context, question)
+    data: dict[str, Any] = statistics_view(question, found)
+    width = number("width", query.get("width") or "0", 0)
+    return answer(
+        request,
+        lambda: data,
+        lambda: statistics_csv(data) if form == "csv" else statistics_page(data, width),
+    )
+
+
+def _count(context: Context, question: Question) -> Statistics:
+    reader = context.store.reader()
+    try:
+        return statistics(reader, question)
+    finally:
+        reader.close()

@@ -1,0 +1,102 @@
+"""The pages of gstats: figures of all, the longest jobs, people and projects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from gflow.text.durations import fine
+from gflow.text.forms import csv_writer
+from gflow.text.table import Sheet, table
+
+# Figures, as programs know them and as people read them.
+FIGURES = {
+    "total_jobs": "Jobs",
+    "completed_jobs": "Completed",
+    "failed_jobs": "Failed",
+    "cancelled_jobs": "Cancelled",
+    "timeout_jobs": "Timed out",
+    "running_jobs": "Running",
+    "queued_jobs": "Waiting",
+    "success_rate": "Success rate",
+    "avg_wait_secs": "Average wait",
+    "avg_runtime_secs": "Average run time",
+    "total_gpu_hours": "GPU-hours",
+    "jobs_with_gpus": "Jobs with GPUs",
+    "avg_gpus_per_job": "GPUs for each of these",
+    "peak_gpu_usage": "Most GPUs at once",
+}
+_SHORT = ("total_jobs", "completed_jobs", "failed_jobs", "success_rate", "avg_wait_secs", "total_gpu_hours")
+_HEADS = ("JOBS", "COMPLETED", "FAILED", "SUCCESS", "AVG WAIT", "GPU-HOURS")
+
+
+def statistics_page(stats: Mapping[str, Any], width: int = 0) -> str:
+    """`gstats` for people, on a terminal of `width` columns if there is one."""
+    lines = [
+        ("Jobs of", stats["user"] or "everybody"),
+        ("Since", _since(stats["since"])),
+    ]
+    lines += [(label, shown(name, stats[name])) for name, label in FIGURES.items()]
+    width = max(len(label) for label, _ in lines) + 1
+    parts = ["".join(f"{label + ':':<{width}}  {value}\n" for label, value in lines) + _note(stats)]
+    if stats["top_jobs"]:
+        parts.append("Longest jobs\n" + _top(stats["top_jobs"], width))
+    if len(stats["by_user"]) > 1:
+        parts.append("By person\n" + _groups("USER", "user", stats["by_user"]))
+    if any(group["project"] for group in stats["by_project"]):
+        parts.append("By project\n" + _groups("PROJECT", "project", stats["by_project"]))
+    return "\n".join(parts)
+
+
+def statistics_csv(stats: Mapping[str, Any]) -> str:
+    """One row for all, one for each person, one for each project."""
+    line = csv_writer()
+    rows: list[Sequence[Any]] = [("scope", "name", *FIGURES), ("all", stats["user"] or "", *_cells(stats))]
+    rows += [("user", group["user"], *_cells(group)) for group in stats["by_user"]]
+    rows += [("project", group["project"] or "", *_cells(group)) for group in stats["by_project"]]
+    return "".join(map(line, rows))
+
+
+def _cells(figures: Mapping[str, Any]) -> list[Any]:
+    return ["" if figures.get(name) is None else figures[name] for name in FIGURES]
+
+
+def shown(name: str, value: float | None) -> str:
+    """A figure as people read it."""
+    if value is None:
+        return "-"
+    if name.endswith("_secs"):
+        return fine(value)
+    if name == "success_rate":
+        return f"{value:.1%}".replace("%", " %")
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _since(text: str | None) -> str:
+    """Local time."""
+    return (
+        f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"
+        if text
+        else "the first job that is kept"
+    )
+
+
+def _note(stats: Mapping[str, Any]) -> str:
+    left_out = stats["left_out_jobs"]
+    kind = "real" if stats["simulated"] else "simulated"
+    text = "(on simulated GPUs: no real device was used)\n" if stats["simulated"] else ""
+    return text + (f"({left_out:,} jobs on {kind} GPUs are not counted)\n" if left_out else "")
+
+
+def _top(jobs: Sequence[Mapping[str, Any]], width: int) -> str:
+    sheet = Sheet(("JOBID", "NAME", "USER", "STATE", "TIME", "GPUS"))
+    for job in jobs:
+        texts = [str(job[name]) for name in ("id", "name", "user", "state", "gpus")]
+        sheet.add([*texts[:4], fine(job["runtime_secs"]), texts[4]])
+    return "".join(sheet.lines(width, [[1], [2]]))
+
+
+def _groups(head: str, name: str, groups: Sequence[Mapping[str, Any]]) -> str:
+    rows = [[group[name] or "-", *(shown(figure, group[figure]) for figure in _SHORT)] for group in groups]
+    return table((head, *_HEADS), rows)

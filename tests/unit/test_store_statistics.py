@@ -1,0 +1,186 @@
+"""What the database counts is what counting by hand gives."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gflow.core.ids import job_key
+from gflow.core.model import JobState, Line, Progress
+from gflow.core.usage import Question, Usage
+from gflow.store.port import Changes
+from gflow.store.reading import Reader
+from gflow.store.sqlite import SqliteStore
+from gflow.store.statistics import statistics
+
+from .builders import NOON, ended, job, running
+
+NOW = NOON + 1000
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Statistics of some jobs and of lines of their stories."""
+    opened = []
+
+    def ask(*jobs, story=(), **question):
+        path = tmp_path / f"{len(opened)}.db"
+        store = SqliteStore(path)
+        # Holds of shared GPUs are not what is asked here.
+        store.commit(Changes(jobs={one.key: one for one in jobs}, audit=list(story)))
+        opened.append((store, Reader(path)))
+        return statistics(opened[-1][1], Question(now=NOW, **question))
+
+    yield ask
+    for store, reader in opened:
+        reader.close()
+        store.close()
+
+
+def ran(number, start, end, *gpu_ids, state=JobState.FINISHED, **fields):
+    """A job that ran from `start` to `end`, in seconds after noon."""
+    return ended(
+        number,
+        state,
+        gpus=len(gpu_ids),
+        gpu_ids=gpu_ids,
+        started_at=NOON + start,
+        finished_at=NOON + end,
+        attempt=1,
+        **fields,
+    )
+
+
+def test_nothing_at_all(ask):
+    found = ask()
+    assert (found.total, found.peak_gpus, found.top, found.left_out) == (Usage(), 0, [], 0)
+
+
+def test_sums(ask):
+    found = ask(
+        ran(1, 100, 200, 0, 1, project="p"),
+        ran(2, 50, 60, state=JobState.FAILED),
+        ended(3, JobState.CANCELLED, user="bob"),
+        ran(4, 0, 40, 2, state=JobState.TIMEOUT, user="bob", project="p"),
+        running(5, 3, project="p"),
+        job(6, gpus=4),
+        job(7, state=JobState.HOLD),
+    )
+    assert found.total == Usage(
+        total=7, completed=1, failed=1, cancelled=1, timeout=1, running=1, queued=2,
+        started=4, waited_s=100 + 50 + 0 + 10, ran=3, run_s=100 + 10 + 40,
+        gpu_s=200 + 40 + 990, gpu_jobs=4, gpus=2 + 1 + 1 + 4,
+    )  # fmt: skip
+    assert {name: usage.total for name, usage in found.by_user.items()} == {"ann": 5, "bob": 2}
+    assert {name: usage.total for name, usage in found.by_project.items()} == {"p": 3, "": 4}
+    assert [(one.key >> 20, one.run_s) for one in found.top] == [(5, 990), (1, 100), (4, 40), (2, 10)]
+    assert found.top[0].name == "job-5"
+
+
+def test_one_persons(ask):
+    jobs = ran(1, 0, 10, 0), ran(2, 0, 10, 1, user="bob")
+    assert ask(*jobs, user="bob").total.total == 1
+    assert ask(*jobs, user="bob").peak_gpus == 1
+    assert ask(*jobs).peak_gpus == 2
+
+
+def test_since_counts_what_ended_or_lives_and_of_gpus_only_the_time_since(ask):
+    found = ask(ran(1, 0, 10, 0), ran(2, 0, 500, 1), running(3, 2), since=NOON + 400)
+    assert found.total.total == 2
+    assert found.total.gpu_s == 100 + 600
+    assert found.total.run_s == 500
+    assert found.peak_gpus == 2
+
+
+def test_tasks_that_wait_or_never_started_count_one_by_one(ask):
+    arrays = (
+        job(1, array="1-60", gpus=2, progress=Progress("4-60")),
+        job(1, task=3, array="1-60", state=JobState.RUNNING, gpus=2, gpu_ids=(0, 1)),
+        ended(2, JobState.CANCELLED, array="1-10", progress=Progress("1-10")),
+        ended(3, array="1-2", progress=Progress("", ok=2)),
+    )
+    total = ask(*arrays).total
+    assert (total.total, total.queued, total.running, total.cancelled) == (57 + 1 + 10, 57, 1, 10)
+    assert (total.gpu_jobs, total.gpus) == (58, 116)
+
+
+def story(key, *lines):
+    return [Line(NOON + at, key, None, "daemon", what, detail) for at, what, detail in lines]
+
+
+def test_earlier_attempts_come_from_the_story(ask):
+    again = msgspec.structs.replace(ran(1, 300, 400, 0), attempt=3)
+    lines = story(
+        again.key,
+        (0, "submitted", ""),
+        (100, "started", "attempt 1 on GPU 0,1"),
+        (150, "retry", "after attempt 1: ExitCode:1"),
+        (200, "started", "attempt 2"),
+        (210, "requeued", "after attempt 2: Reboot"),
+        (300, "started", "attempt 3 on GPU 0"),
+        (400, "finished", ""),
+    )
+    found = ask(again, ran(2, 120, 130, 2), story=lines)
+    assert found.total.gpu_s == 50 * 2 + 100 + 10
+    assert found.total.run_s == 50 + 10 + 100 + 10
+    assert found.total.waited_s == 100 + 120
+    assert found.peak_gpus == 3
+    assert found.top[0].run_s == 160
+
+
+def test_a_job_that_waits_for_its_next_attempt_has_run_already(ask):
+    waiting = job(1, gpus=1, attempt=1, retries=1, reason="Retry")
+    lines = story(
+        waiting.key, (10, "started", "attempt 1 on GPU 0"), (30, "retry", "after attempt 1: ExitCode:1")
+    )
+    found = ask(waiting, story=lines)
+    assert (found.total.queued, found.total.gpu_s, found.total.started, found.peak_gpus) == (1, 20, 1, 1)
+
+
+def test_simulated_gpus_are_counted_apart(ask):
+    jobs = ran(1, 0, 10, 0, simulated=True), ran(2, 0, 10, 0, 1), ran(3, 0, 10)
+    real, simulated = ask(*jobs), ask(*jobs, is_simulated=True)
+    assert (real.total.total, real.peak_gpus, real.left_out) == (2, 2, 1)
+    assert (simulated.total.total, simulated.peak_gpus, simulated.left_out) == (2, 1, 1)
+
+
+# ---------------------------------------------------------------- the most at one moment
+
+moments = st.integers(0, 12)
+uses = st.lists(
+    st.tuples(moments, moments, st.frozensets(st.integers(0, 3), min_size=1).map(sorted)), max_size=12
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(uses, moments)
+def test_the_peak_is_the_most_gpus_that_were_in_use_at_one_moment(tmp_path_factory, uses, since):
+    """Jobs may overlap on a GPU, as those do that share it."""
+    path = tmp_path_factory.mktemp("peak") / "gflow.db"
+    jobs = [
+        ran(number, min(start, end), max(start, end), *gpus)
+        for number, (start, end, gpus) in enumerate(uses, 1)
+    ]
+    store = SqliteStore(path)
+    store.commit(Changes(jobs={one.key: one for one in jobs}))
+    reader = Reader(path)
+    found = statistics(reader, Question(now=NOW, since=NOON + since))
+    reader.close()
+    store.close()
+    busy = [
+        {gpu for start, end, gpus in uses if min(start, end) <= at < max(start, end) for gpu in gpus}
+        for at in range(since, 13)
+    ]
+    assert found.peak_gpus == max(map(len, busy), default=0)
+    assert found.total.gpu_s == sum(
+        max(0, max(start, end) - max(min(start, end), since)) * len(gpus) for start, end, gpus in uses
+    )
+
+
+def test_what_begins_when_another_ends_does_not_overlap_it(ask):
+    assert ask(ran(1, 0, 10, 0), ran(2, 10, 20, 1), ran(3, 10, 20, 0)).peak_gpus == 2
+    assert ask(ran(1, 0, 10, 0), ran(2, 10, 20, 1)).peak_gpus == 1
+
+
+def test_keys(ask):
+    assert ask(ran(1, 0, 10, task=2)).top[0].key == job_key(1, 2)
