@@ -176,6 +176,18 @@ class Box:
             timeout=60,
         )
 
+    def run_shell(self, line: str, cwd: Path | None = None) -> Any:
+        """Run a line in bash, with our programs on its PATH."""
+        return subprocess.run(
+            ["bash", "-c", line],
+            env=self.env,
+            cwd=cwd or self.work,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
     def ok(self, *words: str, **more: Any) -> str:
         """Standard output of a command that must succeed."""
         done = self.run(*words, **more)

@@ -32,6 +32,34 @@ class UsageError(GflowError):
     exit_code = 2
 
 
+class TooLarge(UsageError):
+    """The request is too large."""
+
+    code = "too_large"
+    http_status = 413
+
+
+class WrongType(UsageError):
+    """The request is not of the right type."""
+
+    code = "wrong_type"
+    http_status = 415
+
+
+class NoSuchRoute(UsageError):
+    """There is nothing at this address."""
+
+    code = "no_such_route"
+    http_status = 404
+
+
+class WrongMethod(UsageError):
+    """This address does not take this method."""
+
+    code = "wrong_method"
+    http_status = 405
+
+
 class Refused(GflowError):
     """The request is understood and refused."""
 

@@ -72,85 +72,11 @@ def test_no_daemon_is_exit_code_3_and_says_how_to_start_one(box: Box) -> None:
         assert answer["error"]["code"] == "unreachable"
 
 
-BAD = [
-    (("gbatch", "--gpus", "-1", "true"), 2, "at least 0"),
-    (("gbatch", "--gpus", "many", "true"), 2, "whole number"),
-    (("gbatch", "--gpu", "1", "true"), 2, "did you mean --gpus?"),
-    (("gbatch", "--time", "0", "true"), 2, "longer than zero"),
-    (("gbatch", "--time", "1:99:99", "true"), 2, "does not understand"),
-    (("gbatch", "--priority", "256", "true"), 2, "at most 255"),
-    (("gbatch", "--name", "a\nb", "true"), 2, "printable"),
-    (("gbatch", "--name", "x" * 5000, "true"), 2, "at most 200"),
-    (("gbatch", "--depends-on", "17", "true"), 1, "there is no job 17"),
-    (("gbatch", "--depends-on", "@", "true"), 1, "none of your jobs"),
-    (("gbatch", "--depends-on", "x", "true"), 2, "does not understand"),
-    (("gbatch", ""), 2, "empty"),
-    (("gbatch", "no-such-program"), 2, "neither a file nor a program"),
-    (("gbatch", "./no-such-script"), 2, "there is no file"),
-    (("gbatch", "/tmp"), 2, "is a folder"),
-    (("gbatch",), 2, "empty"),
-    (("gcancel", "99"), 1, "there is no job 99"),
-    (("gcancel",), 2, "which jobs?"),
-    (("gjob", "show", "99"), 1, "there is no job 99"),
-    (("gjob", "frobnicate", "1"), 2, "no command"),
-    (("gqueue", "-s", "Sleeping"), 2, "unknown state"),
-    (("gqueue", "-f", "JOBID,COLOUR"), 2, "unknown column"),
-    (("gqueue", "-j", "99999999999999999"), 1, "not a job id"),
-    (("gflow", "gquue"), 2, "did you mean gqueue?"),
-    (("gflowd", "upp"), 2, "no command"),
-]
-
-
 @pytest.fixture(scope="module")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory):
     box = Box(tmp_path_factory.mktemp("shared")).up("--simulate-gpus", "4x80G", "--cpus", "4")
     yield box
     box.clean_up()
-
-
-@pytest.mark.parametrize(("words", "code", "says"), BAD, ids=lambda value: str(value)[:40])
-def test_bad_input_gets_a_sentence_the_right_code_and_no_side_effect(
-    shared_daemon: Box, words, code, says
-) -> None:
-    done = shared_daemon.run(*words)
-    assert done.returncode == code, done.stderr
-    assert says in done.stderr
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) <= 2
-    assert shared_daemon.jobs() == {}
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "/jobs", b"{", 400),
-        ("POST", "/jobs", b'{"token": "12345678", "jobs": []}', 400),
-        ("POST", "/jobs", b'{"token": "1", "jobs": []}', 400),
-        ("POST", "/jobs", b'{"token": "12345678", "jobs": [{"command": ["true"]}]}', 400),
-        ("POST", "/jobs", b'{"token": "12345678", "jobs": [{"command": ["true"], "cwd": "x"}]}', 400),
-        ("POST", "/jobs", b'{"token": "12345678", "jobs": [{"command": [], "cwd": "/"}]}', 400),
-        ("POST", "/jobs", b'{"token": "12345678", "jobs": [{"command": ["a\\u0000"], "cwd": "/"}]}', 400),
-        (
-            "POST",
-            "/jobs",
-            b'{"token": "12345678", "jobs": [{"command": ["a"], "cwd": "/", "environ": "*"}]}',
-            400,
-        ),
-        (
-            "POST",
-            "/jobs",
-            b'{"token": "12345678", "jobs": [{"command": ["a"], "cwd": "/", "options": {"x": 1}}]}',
-            400,
-        ),
-        ("POST", "/jobs/cancel", b'{"jobs": ["1"]}', 404),
-        ("POST", "/jobs/cancel", b"[]", 400),
-        ("DELETE", "/jobs", None, 405),
-        ("GET", "/nothing", None, 404),
-    ],
-)
-def test_bad_requests_are_answered(shared_daemon: Box, method, path, body, status) -> None:
-    assert shared_daemon.api(method, path, body)[0] == status
-    assert shared_daemon.jobs() == {}
 
 
 def test_json_is_valid_when_empty_and_when_refused(shared_daemon: Box) -> None:

@@ -15,6 +15,11 @@ def report(program: str, error: Exception, words: list[str]) -> int:
     """Print the error; its exit code. `--json` gets an object on stdout."""
     if isinstance(error, ConnectionError):
         error = Unreachable(hint="start it with: gflowd up")
+    if program == "gbatch" and isinstance(error, Unreachable):
+        from gflow.cli.offer import is_answerable, start_and_submit
+
+        if is_answerable(words) and (code := start_and_submit(words)) is not None:
+            return code
     if not isinstance(error, GflowError):
         from gflow.cli.crash import bug
 

@@ -58,6 +58,7 @@ def describe_options(options: dict[str, Any], unchangeable: frozenset[str]) -> C
     for name in sorted(options.keys() & unchangeable):
         raise UsageError(f"--{name} cannot be changed after submission")
     given = {name: value for name, value in options.items() if value is not None}
+    cleared = options.keys() - given.keys()
     extend_s = 0
     if isinstance(given.get("time"), str) and given["time"].startswith("+"):
         extend_s = read_extension(given.pop("time"), OPTIONS["time"])
@@ -65,6 +66,6 @@ def describe_options(options: dict[str, Any], unchangeable: frozenset[str]) -> C
     if "parameters" in fields:
         fields["parameters"] = single_values(fields["parameters"])
     references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
-    for name in options.keys() - given.keys():
+    for name in cleared:
         fields[option_of(name).field] = DEFAULTS[option_of(name).field]
     return Change(fields=fields, references=references, extend_s=extend_s)

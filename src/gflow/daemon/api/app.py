@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -13,7 +15,7 @@ from gflow.daemon.api import changing, control, gpus, jobs, listing, machine, st
 from gflow.daemon.api.answers import on_error
 from gflow.daemon.api.people import user_name
 from gflow.daemon.context import Context
-from gflow.errors import Forbidden, GflowError
+from gflow.errors import Forbidden, GflowError, NoSuchRoute, WrongMethod
 
 ROUTES = [
     Route("/jobs", submitting.submit, methods=["POST"]),
@@ -42,8 +44,16 @@ ROUTES = [
 ]
 
 
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """What the router refuses, in the shape of every other refusal."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        return await on_error(request, WrongMethod(f"{request.url.path} does not take {request.method}"))
+    return await on_error(request, NoSuchRoute(f"there is nothing at {request.url.path!a:.80}"))
+
+
 def make_app(context: Context) -> ASGIApp:
-    app = Starlette(routes=ROUTES, exception_handlers={GflowError: on_error})
+    app = Starlette(routes=ROUTES, exception_handlers={GflowError: on_error, HTTPException: _on_http_error})
     app.state.context = context
     return _OwnUserOnly(app)
 

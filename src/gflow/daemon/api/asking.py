@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from starlette.requests import Request
+import asyncio
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect, Request
 
 from gflow.core.engine import resolve
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import SHORT, Job, JobState
 from gflow.daemon.context import Context
-from gflow.errors import NotFound, UsageError, unknown
+from gflow.errors import NotFound, TooLarge, UsageError, WrongType, unknown
+from gflow.wire.requests import decode
 from gflow.wire.selections import MOST, Numbers, Tasks, selected
+
+T = TypeVar("T")
+# A hundred thousand jobs fit in; and how long the body of a request may take to come.
+MOST_BYTES = 256 << 20
+PATIENCE_S = 60.0
 
 _STATE_NAMES = {state.value.lower(): state for state in JobState} | {
     short.lower(): state for state, short in SHORT.items()
@@ -31,6 +40,26 @@ def caller(request: Request) -> tuple[int, str]:
     """The caller's uid, and where it calls from, by the kernel's word."""
     state = request.scope["state"]
     return state["uid"], f"pid {state['pid']}"
+
+
+async def read(request: Request, into: type[T]) -> T:
+    """What the caller sent, or one sentence on what is wrong with it."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+    if kind != "application/json":
+        raise WrongType(f"the request must be application/json, not {kind[:60]!a}")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MOST_BYTES:
+                    raise TooLarge(f"a request may have at most {MOST_BYTES >> 20} MiB")
+    except TimeoutError:
+        raise UsageError("the request did not come to its end in time") from None
+    except ClientDisconnect:  # nobody is left to hear it
+        raise UsageError("the request broke off") from None
+    wanted: T = decode(bytes(body), into)
+    return wanted
 
 
 def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey]:

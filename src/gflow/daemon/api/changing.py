@@ -12,20 +12,20 @@ from gflow.core.foresight import blocked_by
 from gflow.core.ids import JobKey, job_key, label
 from gflow.core.model import Job, JobState
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of, keys_of, known, states_of
+from gflow.daemon.api.asking import caller, context_of, keys_of, known, read, states_of
 from gflow.daemon.context import Context
 from gflow.daemon.wishes import Updating
 from gflow.errors import UsageError
 from gflow.store.port import address_of
 from gflow.wire.changes import describe_update
-from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest, decode
+from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest
 from gflow.wire.views import jobs_view, key_label
 
 
 async def cancel(request: Request) -> Response:
     """Cancel jobs. Unknown ones are refused before anything happens."""
     context, (uid, origin) = context_of(request), caller(request)
-    wanted: CancelRequest = decode(await request.body(), CancelRequest)
+    wanted = await read(request, CancelRequest)
     keys = _wanted(context, request, wanted)
     over = {key: known(context, key).state for key in keys if not context.loop.state.is_active(key)}
     if wanted.dry_run:
@@ -113,7 +113,7 @@ def _joined(parents: list[JobKey]) -> list[str]:
 
 async def hold(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
-    wanted: HoldRequest = decode(await request.body(), HoldRequest)
+    wanted = await read(request, HoldRequest)
     keys = keys_of(context, request, wanted.jobs)
     await context.loop.ask(lambda at: Hold(at=at, uid=uid, keys=tuple(keys)), origin)
     return _changed(request, keys, "held")
@@ -121,7 +121,7 @@ async def hold(request: Request) -> Response:
 
 async def release(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
-    wanted: ReleaseRequest = decode(await request.body(), ReleaseRequest)
+    wanted = await read(request, ReleaseRequest)
     keys = keys_of(context, request, wanted.jobs)
     begin_at = wanted.begin_time()
     await context.loop.ask(lambda at: Release(at=at, uid=uid, keys=tuple(keys), begin_at=begin_at), origin)
@@ -130,7 +130,7 @@ async def release(request: Request) -> Response:
 
 async def update(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
-    wanted: UpdateRequest = decode(await request.body(), UpdateRequest)
+    wanted = await read(request, UpdateRequest)
     keys = tuple(keys_of(context, request, wanted.jobs))
     await context.loop.wish(Updating(uid, keys, describe_update(wanted, address_of), origin))
     return _changed(request, keys, "updated")

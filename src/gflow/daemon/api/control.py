@@ -12,14 +12,14 @@ from gflow.core.ids import job_key
 from gflow.core.model import Job, Moment
 from gflow.core.state import State
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of, known, one_key
+from gflow.daemon.api.asking import caller, context_of, known, one_key, read
 from gflow.daemon.wishes import Updating
 from gflow.errors import Refused
 from gflow.options.table import Option
-from gflow.options.values import read
+from gflow.options.values import read as read_option
 from gflow.text.control import allowed_line, drain_line, limit_line, show_gpus
 from gflow.wire.changes import Change
-from gflow.wire.requests import DrainRequest, GpusRequest, LimitRequest, References, decode
+from gflow.wire.requests import DrainRequest, GpusRequest, LimitRequest, References
 from gflow.wire.views import key_label
 
 _REASON = Option("reason", "name", "why")
@@ -28,7 +28,7 @@ _REASON = Option("reason", "name", "why")
 async def set_gpus(request: Request) -> Response:
     """Restrict which GPUs new jobs may get. Running jobs keep theirs."""
     context, (uid, origin) = context_of(request), caller(request)
-    wanted: GpusRequest = decode(await request.body(), GpusRequest)
+    wanted = await read(request, GpusRequest)
     allowed = None if wanted.allowed_indices is None else tuple(wanted.allowed_indices)
     await context.loop.ask(lambda at: Restrict(at=at, uid=uid, allowed=allowed), origin)
     data = {"allowed_gpu_indices": None if allowed is None else sorted(set(allowed))}
@@ -46,8 +46,8 @@ async def gpus(request: Request) -> Response:
 async def drain(request: Request) -> Response:
     """Let nothing more start, or let things start again."""
     context, (uid, origin) = context_of(request), caller(request)
-    wanted: DrainRequest = decode(await request.body(), DrainRequest)
-    reason = read(_REASON, wanted.reason) if wanted.reason else ""
+    wanted = await read(request, DrainRequest)
+    reason = read_option(_REASON, wanted.reason) if wanted.reason else ""
     gpus = None if wanted.gpus is None else tuple(sorted(set(wanted.gpus)))
     passing = wanted.passing
 
@@ -64,7 +64,7 @@ async def drain(request: Request) -> Response:
 async def set_limit(request: Request) -> Response:
     """How many jobs of a group, or tasks of an array, may run at once."""
     context, (uid, origin) = context_of(request), caller(request)
-    wanted: LimitRequest = decode(await request.body(), LimitRequest)
+    wanted = await read(request, LimitRequest)
     key = one_key(context, request, wanted.job)
     jobs = capped_together(context.loop.state, known(context, key))
     keys = tuple(job.key for job in jobs)

@@ -20,16 +20,43 @@ from gflow.options.paths import SOCKET_PATH_MAX
 
 _UCRED = struct.Struct("3i")
 BACKLOG = 1024
+# How long the head of a request may take to come.
+PATIENCE_S = 30.0
 
 
 class PeerProtocol(HttpToolsProtocol):
     """One connection, with the identity of its other end in `scope["state"]["uid"]`."""
+
+    _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         sock = transport.get_extra_info("socket")
         pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         self.app_state = {"uid": uid, "pid": pid}
         super().connection_made(transport)
+        self._wait_for_head()
+
+    def _wait_for_head(self) -> None:
+        """A caller that never finishes its request must not keep a descriptor for ever."""
+        if self._patience is None:
+            self._patience = self.loop.call_later(PATIENCE_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._wait_for_head()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
 
 
 async def serve(listener: socket.socket, app: ASGIApp) -> tuple[asyncio.Server, set[Any]]:

@@ -10,7 +10,7 @@ from gflow.core.events import Submit
 from gflow.core.ids import JobKey, label
 from gflow.daemon import clock, rules
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of, known, one_key
+from gflow.daemon.api.asking import caller, context_of, known, one_key, read
 from gflow.daemon.api.limits import limits_of
 from gflow.daemon.api.people import user_name
 from gflow.daemon.context import Context
@@ -20,13 +20,13 @@ from gflow.errors import UsageError
 from gflow.store.port import address_of
 from gflow.text.submissions import dry_run_page, submitted_lines
 from gflow.wire.changes import describe_options
-from gflow.wire.requests import BATCH, Described, Reader, RedoRequest, SubmitRequest, decode
+from gflow.wire.requests import BATCH, Described, Reader, RedoRequest, SubmitRequest
 from gflow.wire.views import dry_run_view, jobs_view
 
 
 async def submit(request: Request) -> Response:
     """Take jobs; the answer comes when they are durable."""
-    wanted: SubmitRequest = decode(await request.body(), SubmitRequest)
+    wanted = await read(request, SubmitRequest)
     context, (uid, origin) = context_of(request), caller(request)
     config = context.settings.config
     reader = Reader(address_of, limits_of(request.scope["state"]["pid"]), rules.defaults(config))
@@ -51,7 +51,7 @@ def read_submission(wanted: SubmitRequest, reader: Reader) -> list[Described]:
 
 async def redo(request: Request) -> Response:
     """Do a job again as a new one."""
-    wanted: RedoRequest = decode(await request.body(), RedoRequest)
+    wanted = await read(request, RedoRequest)
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)
     key = one_key(context, request, wanted.job)
