@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 import gflow
 from gflow.cli.programs import PROGRAMS
-from tests.harness import Box, wait_until
+from tests.harness import BIN, Box, wait_until
 
 HOT = {
     "gflow", "gflow.client", "gflow.client.fast", "gflow.options", "gflow.options.parse",
@@ -139,6 +140,32 @@ def test_ginfo_shows_who_has_what_and_says_simulated(daemon: Box) -> None:
     assert lines[1].split() == ["gpu", "2", "2,3", "idle"]
     assert lines[2].split() == ["gpu", "2", "0,1", "allocated", "1", "(train)"]
     assert "simulated" in lines[3]
+
+
+def test_ginfo_long_says_since_when_and_until_when(daemon: Box) -> None:
+    job = daemon.submit("--gpus", "1", "--time", "1:00:00", "sleep", "60")
+    wait_until(lambda: daemon.job(job)["state"] == "Running")
+    daemon.finished(daemon.submit("--gpus", "1", "true"))
+    page = daemon.ok("ginfo", "info")
+    assert page == daemon.ok("ginfo", "-l") or "idle for" in page
+    assert page.count("UUID: GPU-simulated-") == 4
+    assert page.count("free at about") == 1
+    assert page.count("idle for at least") == 2
+    assert page.count("idle for 0") == 1
+    assert "simulated" in page
+    one, two, *_ = json.loads(daemon.ok("ginfo", "--json"))["gpus"]
+    assert one["free_at"] > daemon.job(job)["started_at"]
+    assert (two["idle_s_at_least"], two["available"]) == (False, True)
+
+
+def test_ginfo_watches(daemon: Box) -> None:
+    process = subprocess.Popen(
+        [BIN / "ginfo", "-w", "--interval", "1"], env=daemon.env, stdout=subprocess.PIPE, text=True
+    )
+    seen = [process.stdout.readline() for _ in range(5)]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+    assert sum(line.startswith("PARTITION") for line in seen) >= 1
 
 
 def test_gqueue_columns(daemon: Box) -> None:

@@ -39,9 +39,9 @@ commands:
   resume [--gpu LIST]    start again
   set-limit JOB N        at most N at once of this array's tasks, or of the jobs
                          submitted together with this one; 0: any number
-  gpu-process ignore     let this process (--gpu 0 --pid 4711) not keep jobs off its GPU;
-  gpu-process unignore   take that back; for the daemon's life
-  gpu-process list       those that are ignored"""
+  gpu-process ignore     a process (--gpu 0 --pid 47) keeps no jobs off its GPU
+  gpu-process unignore   it does again
+  gpu-process list       those that are ignored, for the daemon's life"""
 EXAMPLES = """gctl set-gpus 0,2
 gctl set-gpus all
 gctl drain --gpu 1 --reason 'its fan is loud'

@@ -9,11 +9,18 @@ from gflow.errors import UsageError
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
-LONG = Option("long", "flag", "all about each GPU: memory, use, heat, jobs, other processes", short="l")
-OPTIONS = (LONG, JSON, *COMMON)
-ABOUT = "Show the GPUs of this machine and who has them."
+OPTIONS = (
+    Option("long", "flag", "all about each GPU: memory, use, heat, jobs, other processes", short="l"),
+    Option("watch", "flag", "show it again and again, until Ctrl-C", short="w"),
+    Option("interval", "seconds", "watch: seconds between two looks (default 2)", metavar="S", low=1),
+    JSON,
+    *COMMON,
+)
+ABOUT = """Show the GPUs of this machine and who has them: one row for those that are idle, one for each job,
+one for each reason for which GPUs get no jobs. `ginfo info` is `ginfo --long`."""
 EXAMPLES = """ginfo
-ginfo -l
+ginfo -l                # model, memory, use, heat, who, idle since, free at
+ginfo -w
 ginfo --json"""
 
 
@@ -26,5 +33,12 @@ def run(words: list[str]) -> int:
 
         sys.stdout.write(help.render("ginfo [options]", ABOUT, OPTIONS, EXAMPLES))
         return 0
-    path = "/info?long=1" if rest or "long" in values else "/info"
-    return call.show(path, as_json="json" in values)
+    query = {"long": "1"} if rest or "long" in values else {}
+    if "watch" in values:
+        from gflow.cli.watching import watch
+
+        title = "ginfo " + " ".join(words)
+        return watch(
+            lambda: call.ask("GET", "/info", b"", "text/plain", query), values.get("interval", 2), title
+        )
+    return call.show("/info", as_json="json" in values, **query)

@@ -31,7 +31,7 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     job.exit_code = event.code
     job.signal = event.signal
     job.add_usage(event.cpu_ms, event.peak_kib)
-    state.unbook(job)
+    state.unbook(job, event.at.wall)
     to, reason = _verdict(job, event)
     why = again(job, event, to)
     if why:

@@ -40,6 +40,8 @@ class State:
         self.gpu_trouble = ""
         # Which card each number means, as it was last kept for the next daemon.
         self.gpu_names = ""
+        # GPU index -> when the last job left it (wall clock). Not kept: it is only told.
+        self.freed_at: dict[int, float] = {}
         # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.
         self.holders: dict[int, dict[JobKey, int]] = {}
         # Derived from the above: GPUs nobody has, and GPUs no job has alone.
@@ -122,7 +124,7 @@ class State:
             if job.spec.warning[0] and job.reason != WARNED:
                 heapq.heappush(self.warnings, (due - job.spec.warning[1], job.key, job.attempt))
 
-    def unbook(self, job: Job) -> None:
+    def unbook(self, job: Job, wall: float = 0.0) -> None:
         """Give them back."""
         shape = job.spec.shape
         self.free_cpus += shape.cpus
@@ -132,6 +134,7 @@ class State:
             del self.holders[index][job.key]
             if not self.holders[index]:
                 del self.holders[index]
+                self.freed_at[index] = wall
         if job.gpu_ids:
             self.recount()
 

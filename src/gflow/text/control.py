@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gflow.core.model import Job
+from gflow.text.gpus import NONE, drained_note
 
 
 def allowed_line(allowed: Sequence[int] | None) -> str:
@@ -23,9 +24,7 @@ def show_gpus(lines: Sequence[Mapping[str, Any]], drained: str | None) -> str:
     text = "".join(
         f"{line['index']}\t{line['status']}\t{'; '.join(line['notes'])}".rstrip() + "\n" for line in lines
     )
-    if drained is not None:
-        text += f"(drained{': ' + drained if drained else ''}; gctl resume lets jobs start again)\n"
-    return text or "No GPUs: jobs without --gpus run here as usual.\n"
+    return (text or NONE) + drained_note(drained)
 
 
 def drain_line(gpus: Sequence[int] | None, reason: str, *, on: bool) -> str:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from gflow.core.model import Block, Gpu, Job
+from gflow.text.durations import clock
 from gflow.text.table import table
 
 # What the STATE column says of a GPU that gets no new jobs.
-WORDS = {"Unmanaged": "allocated", "CannotTell": "unknown", "Unhealthy": "drained", "Lost": "down"}
+WORDS = {
+    "Unmanaged": "allocated", "CannotTell": "unknown", "Unhealthy": "drained", "Lost": "down",
+    "Restricted": "restricted",
+}  # fmt: skip
 NONE = "No GPUs: jobs without --gpus run here as usual.\n"
 
 
 def gpu_table(
-    gpus: Sequence[Gpu], holders: Mapping[int, list[Job]], blocked: Mapping[int, Block] | None = None
+    gpus: Sequence[Gpu],
+    holders: Mapping[int, list[Job]],
+    blocked: Mapping[int, Block] | None = None,
+    drained: str | None = None,
 ) -> str:
-    """`ginfo`: one row of idle GPUs, then one for each job that has some, then those that get none."""
+    """`ginfo`: one row of idle GPUs, then one for each job that has some, then one for each reason
+    for which some get none."""
     blocked = blocked or {}
     if not gpus:
         return NONE
@@ -27,10 +36,12 @@ def gpu_table(
     for job in {job.key: job for jobs in holders.values() for job in jobs}.values():
         ids = ",".join(map(str, job.gpu_ids))
         rows.append(["gpu", str(len(job.gpu_ids)), ids, "allocated", f"{job.label} ({job.name})"])
-    for index, why in sorted(blocked.items()):
-        rows.append(["gpu", "1", str(index), WORDS.get(why.kind, "drained"), f"({why})"])
+    for why in dict.fromkeys(why for _, why in sorted(blocked.items())):
+        indices = sorted(index for index in blocked if blocked[index] == why)
+        ids = ",".join(map(str, indices))
+        rows.append(["gpu", str(len(indices)), ids, WORDS.get(why.kind, "drained"), f"({why})"])
     text = table(("PARTITION", "GPUS", "NODES", "STATE", "JOB(REASON)"), rows)
-    return text + simulated_note(gpus)
+    return text + drained_note(drained) + simulated_note(gpus)
 
 
 def gpu_details(info: Mapping[str, Any], gpus: Sequence[Gpu]) -> str:
@@ -44,7 +55,7 @@ def gpu_details(info: Mapping[str, Any], gpus: Sequence[Gpu]) -> str:
     lines.append(f"Memory limits of shared jobs: {', '.join(info['limits'])}")
     for view in info["gpus"]:
         lines += ["", *_card(view)]
-    return "\n".join(lines) + "\n" + simulated_note(gpus)
+    return "\n".join(lines) + "\n" + drained_note(info["reason"]) + simulated_note(gpus)
 
 
 def _card(view: Mapping[str, Any]) -> list[str]:
@@ -59,8 +70,7 @@ def _card(view: Mapping[str, Any]) -> list[str]:
         lines.append("  Now: " + ", ".join(filter(None, meters)))
     if view.get("slowed"):
         lines.append(f"  Slowed by: {', '.join(view['slowed'])}")
-    if view["reason"]:
-        lines.append(f"  State: {view['reason']}")
+    lines.append(f"  State: {_state(view)}")
     for job in view["holders"]:
         used = f", uses {_mib(job['used_mib'])}" if job["used_mib"] is not None else ""
         limit = f" of {_mib(job['limit_mib'])}" if job["limit_mib"] else ""
@@ -70,6 +80,21 @@ def _card(view: Mapping[str, Any]) -> list[str]:
         note = f" ({other['tolerated']}: blocks nothing)" if other["tolerated"] else ""
         lines.append(f"  Process {other['pid']} of {other['user']}: {other['command']}, {used}{note}")
     return lines
+
+
+def _state(view: Mapping[str, Any]) -> str:
+    """Who may have it, for how long it has been idle, or until when it is taken at most."""
+    if view["holders"]:
+        until = (
+            f"free at about {_local(view['free_at'])}" if view["free_at"] else "taken without a time limit"
+        )
+        return until + (f", then {view['reason']}" if view["reason"] else "")
+    idle = f"idle for {'at least ' if view['idle_s_at_least'] else ''}{clock(view['idle_s'])}"
+    return f"{view['reason']}, {idle}" if view["reason"] else idle
+
+
+def _local(time: str) -> str:
+    return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _memory(view: Mapping[str, Any]) -> str:
@@ -84,6 +109,12 @@ def _mib(mib: int) -> str:
 def _reading(view: Mapping[str, Any], name: str, unit: str, before: str = "") -> str:
     value = view.get(name)
     return "" if value is None else f"{before}{value:.0f}{unit}"
+
+
+def drained_note(reason: str | None) -> str:
+    if reason is None:
+        return ""
+    return f"(drained{': ' + reason if reason else ''}; gctl resume lets jobs start again)\n"
 
 
 def simulated_note(gpus: Sequence[Gpu]) -> str:

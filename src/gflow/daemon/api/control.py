@@ -13,6 +13,7 @@ from gflow.core.model import Job, Moment
 from gflow.core.state import State
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, known, one_key, read
+from gflow.daemon.api.gpus import drained_view
 from gflow.daemon.wishes import Updating
 from gflow.errors import Refused
 from gflow.options.table import Option
@@ -114,8 +115,3 @@ def gpu_lines(state: State) -> list[dict[str, Any]]:
 
 def _because(what: str, why: str) -> str:
     return f"{what}: {why}" if why else what
-
-
-def drained_view(state: State) -> dict[str, Any]:
-    reasons = {str(index): why for index, why in state.drained.gpus.items()}
-    return {"drained": state.is_drained, "reason": state.drained.everything, "drained_gpus": reasons}

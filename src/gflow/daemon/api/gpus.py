@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from gflow.core.model import Block, Gpu, Job
 from gflow.core.state import State
+from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of
 from gflow.daemon.context import Context
@@ -17,7 +18,7 @@ from gflow.errors import NotFound
 from gflow.gpu.census import Report
 from gflow.targets.local.target import Run
 from gflow.wire.requests import GpuProcess, decode
-from gflow.wire.views import gpu_view, key_label
+from gflow.wire.views import gpu_view, key_label, rfc3339
 
 # The driver's bits for why clocks are held down, in words.
 SLOWED = {
@@ -35,8 +36,11 @@ def holders_of(state: State) -> dict[int, list[Job]]:
 
 def blocked_of(state: State) -> dict[int, Block]:
     """All GPUs that get no new jobs, whoever found that out."""
+    closed = set() if state.allowed is None else state.gpus.keys() - state.allowed - state.holders.keys()
+    restricted = {index: Block("Restricted", "") for index in closed}
     drained = {index: Block("Drained", why) for index, why in state.drained.gpus.items()}
-    return drained | {index: Block("Unmanaged", who) for index, who in state.foreign.items()} | state.blocked
+    foreign = {index: Block("Unmanaged", who) for index, who in state.foreign.items()}
+    return restricted | drained | foreign | state.blocked
 
 
 def gpus_data(context: Context) -> dict[str, Any]:
@@ -48,6 +52,7 @@ def gpus_data(context: Context) -> dict[str, Any]:
     for gpu in state.gpus.values():
         jobs = holders.get(gpu.index, [])
         view = gpu_view(gpu, jobs, blocked.get(gpu.index)) | _meters(gpu, report)
+        view |= _times(context, gpu, jobs)
         view["holders"] = [_holder(gpu, job, report) for job in jobs]
         view["processes"] = [stranger._asdict() for stranger in report.strangers.get(gpu.index, ())]
         gpus.append(view)
@@ -57,7 +62,29 @@ def gpus_data(context: Context) -> dict[str, Any]:
         "trouble": state.gpu_trouble,
         "driver": report.driver,
         "limits": limits_of(context, report),
+        **drained_view(state),
     }
+
+
+def _times(context: Context, gpu: Gpu, jobs: list[Job]) -> dict[str, Any]:
+    """Since when it is idle, as far as we know; or when the last of its jobs must be done."""
+    now = clock.now()
+    began = now.wall - (now.boot - context.started_boot)
+    left_at = context.loop.state.freed_at.get(gpu.index)
+    ends = [
+        job.started_at + job.spec.time_limit_s for job in jobs if job.started_at and job.spec.time_limit_s
+    ]
+    return {
+        "idle_s": None if jobs else round(now.wall - (left_at or began), 1),
+        "idle_s_at_least": not jobs and left_at is None,
+        "free_at": rfc3339(max(ends)) if ends and len(ends) == len(jobs) else None,
+    }
+
+
+def drained_view(state: State) -> dict[str, Any]:
+    """Whether and where nothing more starts."""
+    reasons = {str(index): why for index, why in state.drained.gpus.items()}
+    return {"drained": state.is_drained, "reason": state.drained.everything, "drained_gpus": reasons}
 
 
 def limits_of(context: Context, report: Report) -> list[str]:

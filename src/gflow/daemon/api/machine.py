@@ -33,7 +33,7 @@ async def info(request: Request) -> Response:
     return answer(
         request,
         lambda: gpus_data(context),
-        lambda: gpu_table(gpus, holders_of(state), blocked_of(state)),
+        lambda: gpu_table(gpus, holders_of(state), blocked_of(state), state.drained.everything),
     )
 
 
