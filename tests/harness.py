@@ -71,6 +71,8 @@ class Box:
         # Whom it belongs to, if not to us (see tests/people.py).
         self.person: pwd.struct_passwd | None = None
         self.prefix: list[str] = []
+        # Done in the daemon's process before it becomes the daemon.
+        self.preexec: Callable[[], None] | None = None
         self.program: list[str] = [sys.executable, "-m", "gflow", "gflowd", "run"]
 
     # ------------------------------------------------------------ daemon
@@ -86,6 +88,7 @@ class Box:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            preexec_fn=self.preexec,
         )
         log.close()
         if wait:

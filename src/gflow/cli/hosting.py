@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gflow.cli import call
+from gflow.cli import call, logout
 from gflow.cli.gflowd import OPTIONS, START
 from gflow.config.table import SETTINGS
 from gflow.errors import GflowError, Unreachable, UsageError
@@ -38,14 +38,28 @@ def up(values: dict[str, Any]) -> int:
         return 0
     except (ConnectionError, Unreachable):
         pass
-    notes = _settings(values).notes
+    settings = _settings(values)
+    plan = logout.decide(logout.facts(str(settings.socket)))
+    notes = [*settings.notes, *filter(None, [plan.note])]
     logs = paths.log_dir(os.environ.get)
     os.makedirs(logs, mode=0o700, exist_ok=True)
     log_file = f"{logs}/daemon.log"
+    # Without the user's service manager if that does not do it.
+    pid = (plan.before and _start(plan.before, values, log_file)) or _start((), values, log_file)
+    if not pid:
+        raise GflowError(_last_line(log_file) or "gflowd did not start", hint=f"its log is {log_file}")
+    print(f"gflowd is running (PID: {pid})")
+    for note in notes:
+        print(f"({note})")
+    return 0
+
+
+def _start(before: tuple[str, ...], values: dict[str, Any], log_file: str) -> int | None:
+    """Start the daemon; its pid once it serves, None if it ended instead."""
     ready, ready_in = os.pipe()
     with open(log_file, "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gflow", "gflowd", "run", *_start_words(values)],
+            [*before, sys.executable, "-m", "gflow", "gflowd", "run", *_start_words(values)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -55,12 +69,19 @@ def up(values: dict[str, Any]) -> int:
             env=os.environ | {"GFLOW_READY_FD": str(ready_in)},
         )
     os.close(ready_in)
-    if select.select([ready], [], [], START_S)[0] and os.read(ready, 16):
-        print(f"gflowd is running (PID: {process.pid})")
-        for note in notes:
-            print(f"({note})")
-        return 0
-    raise GflowError(_last_line(log_file) or "gflowd did not start", hint=f"its log is {log_file}")
+    serves = select.select([ready], [], [], START_S)[0] and os.read(ready, 16)
+    os.close(ready)
+    if not serves and _still_runs(process):
+        raise GflowError(f"gflowd (PID {process.pid}) does not serve yet", hint=f"its log is {log_file}")
+    return process.pid if serves else None
+
+
+def _still_runs(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(1)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 def _settings(values: dict[str, Any]) -> Settings:
