@@ -18,17 +18,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import cpu_seconds, stamps, timed, wait_until
+from benchmarks.measure import cpu_seconds, marked, memory_mb, stamps, timed, wait_until
 from benchmarks.ours import Ours
 
 SIZES = (("identical jobs", 1), ("10k shapes of 200 people", 10_000))
 LATE = 100
+IDLE_S = 20
+SETTLE_S = 5
 
 
 class Alone(Ours):
     """The adapter, with a database filled beforehand."""
 
     name = "alone"
+    env_more: dict[str, str] = {}
 
     def start_filled(self, *fill: str) -> float:
         """Seconds from `gflowd up` until it serves."""
@@ -37,6 +40,7 @@ class Alone(Ours):
         self.env |= self.folders(
             HOME="home", XDG_CONFIG_HOME="config", XDG_DATA_HOME="data", XDG_RUNTIME_DIR="run"
         )
+        self.env |= self.env_more
         database = self.dir / "data/gflow/gflow.db"
         subprocess.run(
             [f"{self.bin}/python3", "-m", "benchmarks.fill", str(database), *fill], check=True, env=self.env
@@ -179,11 +183,58 @@ def _lag(system: Alone, words: list[str]) -> dict[str, float]:
     }
 
 
+def running(system: Alone) -> dict[str, Any]:
+    """Jobs that just run: memory beside each, and what the daemon and all shims do meanwhile."""
+    found = {}
+    for shim in ("plain", "python"):
+        system.env_more = {"GFLOW_SHIM": shim}
+        quiet = _with_sleepers(system, 0)
+        for count in (200, 500):
+            system.start_filled()
+            _sleepers(system, count)
+            beside = [pid for pid in system.pids() if pid != system.pid]
+            before = _cpu_ns(system.pid), sum(map(_cpu_ns, beside))
+            begin = time.perf_counter()
+            time.sleep(IDLE_S)
+            share = 100 / ((time.perf_counter() - begin) * 1e9)
+            found[f"{count} jobs, {shim} shims"] = {
+                "pss_mb_per_job": round((memory_mb(beside) - quiet) / count, 3),
+                "processes_per_job": round(len(beside) / count, 2),
+                "daemon_cpu_percent": round((_cpu_ns(system.pid) - before[0]) * share, 3),
+                "shims_cpu_percent": round((sum(map(_cpu_ns, beside)) - before[1]) * share, 3),
+            }
+    system.env_more = {}
+    return found
+
+
+def _with_sleepers(system: Alone, count: int) -> float:
+    """Megabytes beside the daemon with so many running jobs."""
+    system.start_filled()
+    _sleepers(system, count)
+    return memory_mb([pid for pid in system.pids() if pid != system.pid])
+
+
+def _sleepers(system: Alone, count: int) -> None:
+    if count:
+        system.post(system.connection(), system.submission("exec sleep 600", count, cpus=0))
+        assert wait_until(lambda: len(marked(system.mark)) >= count, 60)
+    time.sleep(SETTLE_S)  # a job gets its control group after a second
+
+
+def _cpu_ns(pid: int) -> int:
+    """CPU time in nanoseconds: ticks are too coarse for five hundred processes that do next to nothing."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    except OSError:
+        return 0
+
+
 QUESTIONS: dict[str, Callable[[Alone], dict[str, Any]]] = {
     "bulk": bulk,
     "events": events,
     "startup": startup,
     "durable_submit": durable_submit,
+    "running": running,
     "looking": looking,
 }
 
