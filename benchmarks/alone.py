@@ -24,7 +24,7 @@ from benchmarks.ours import Ours
 SIZES = (("identical jobs", 1), ("10k shapes of 200 people", 10_000))
 LATE = 100
 IDLE_S = 20
-SETTLE_S = 5
+SETTLE_S = 20
 
 
 class Alone(Ours):
@@ -218,7 +218,7 @@ def _sleepers(system: Alone, count: int) -> None:
     if count:
         system.post(system.connection(), system.submission("exec sleep 600", count, cpus=0))
         assert wait_until(lambda: len(marked(system.mark)) >= count, 60)
-    time.sleep(SETTLE_S)  # a job gets its control group after a second
+    time.sleep(SETTLE_S)  # at first a job is looked at often
 
 
 def _cpu_ns(pid: int) -> int:

@@ -141,3 +141,11 @@ def test_a_log_that_the_job_empties_is_let_be(log, monkeypatch):
     log.write(b"anew\n")
     assert look_until_quiet(logs) > 0
     assert Path(log.name).read_bytes() == b"anew\n"
+
+
+def test_a_log_that_does_not_grow_is_looked_at_more_rarely(log):
+    logs = Logs({log.name}, CAP)
+    assert [logs.look() for _ in range(7)] == [2, 4, 8, 16, 32, 32, 32]
+    log.write(b"more")
+    log.flush()
+    assert [logs.look() for _ in range(2)] == [2, 4]

@@ -18,6 +18,8 @@ import os
 from contextlib import suppress
 
 LOOK_S = 2.0
+# A log that does not grow is looked at ever more rarely: with many jobs the looking adds up.
+LOOK_QUIET_S = 32.0
 # After a copy that failed (the disk is full) the next one waits longer.
 LOOK_MOST_S = 60.0
 SLICE = 16 << 20
@@ -35,13 +37,15 @@ class Logs:
         self._cap = cap
         self._rotation: Rotation | None = None
         self._pause_s = LOOK_S
+        self._size = -1
+        self._quiet_s = LOOK_S
 
     def look(self) -> float:
         """Seconds until the next look; 0: there is more to do."""
         try:
             self._rotation = self._rotation or self._begun()
             if self._rotation is None:
-                return LOOK_S
+                return self._quiet_s
             if not self._rotation.step():
                 self._rotation = None
                 self._pause_s = LOOK_S
@@ -58,10 +62,15 @@ class Logs:
             self._rotation = None
 
     def _begun(self) -> Rotation | None:
+        total = 0
         for path in self._paths:
             with suppress(FileNotFoundError):
-                if os.stat(path).st_size > self._cap:
+                size = os.stat(path).st_size
+                if size > self._cap:
                     return Rotation(path)
+                total += size
+        self._quiet_s = LOOK_S if total != self._size else min(LOOK_QUIET_S, self._quiet_s * 2)
+        self._size = total
         return None
 
 

@@ -22,7 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOG_LOOK_MS = 2000, KILL_AGAIN_MS = 50, REAP_AT_ONCE = 500 };
+/* A log that does not grow is looked at ever more rarely: with many jobs the looking adds up. */
+enum { LOG_LOOK_MS = 2000, LOG_QUIET_MS = 32000, KILL_AGAIN_MS = 50, REAP_AT_ONCE = 500 };
 /* All processes together are measured ever more rarely, and never for more than half a percent of the time. */
 enum { MEMORY_LOOK_MS = 1000, MEMORY_LOOK_MOST_MS = 30000, MEMORY_LOOK_SHARE = 200 };
 static const long long NEVER = INT64_MAX;
@@ -37,7 +38,7 @@ typedef struct {
     int status;
     long peak_kib;
     long long cpu_us;
-    long long kill_at, log_at, memory_at, memory_ms;
+    long long kill_at, log_at, log_ms, log_size, memory_at, memory_ms;
 } Watch;
 
 static long long now_ms(void) {
@@ -204,10 +205,20 @@ static void look_at_memory(Watch *watch) {
     watch->memory_at = now_ms() + (took > watch->memory_ms ? took : watch->memory_ms);
 }
 
-/* Whether a log has grown over its cap. Cutting it while the job writes on is shim.py's art. */
-static bool is_over_cap(const Watch *watch, enum Field log) {
+static long long size_of(const Watch *watch, enum Field log) {
     struct stat found;
-    return !stat(watch->order->field[log].at, &found) && found.st_size > strtoll(watch->order->field[LOG_CAP].at, NULL, 10);
+    return stat(watch->order->field[log].at, &found) ? 0 : found.st_size;
+}
+
+/* Cutting a log that is over its cap while the job writes on is shim.py's art. */
+static void look_at_logs(Watch *watch) {
+    long long out = size_of(watch, LOG), error = size_of(watch, ERROR_LOG);
+    long long cap = strtoll(watch->order->field[LOG_CAP].at, NULL, 10);
+    bool quiet = out + error == watch->log_size;
+    watch->log_ms = !quiet ? LOG_LOOK_MS : watch->log_ms * 2 < LOG_QUIET_MS ? watch->log_ms * 2 : LOG_QUIET_MS;
+    watch->log_size = out + error;
+    watch->log_at = now_ms() + watch->log_ms;
+    if (out > cap || error > cap) hand_over(watch);
 }
 
 static void do_what_is_due(Watch *watch) {
@@ -215,10 +226,7 @@ static void do_what_is_due(Watch *watch) {
     bool ended_by_itself = watch->ended && !watch->stopping && !watch->killed;
     if (watch->children_left && (ended_by_itself || now >= watch->kill_at)) kill_all(watch);
     if (now >= watch->memory_at) look_at_memory(watch);
-    if (now >= watch->log_at) {
-        watch->log_at = now + LOG_LOOK_MS;
-        if (is_over_cap(watch, LOG) || is_over_cap(watch, ERROR_LOG)) hand_over(watch);
-    }
+    if (now >= watch->log_at) look_at_logs(watch);
 }
 
 static int time_left(const Watch *watch) {
@@ -261,6 +269,7 @@ void attend(Shim *shim, const Message *order, pid_t pid, int trouble, int record
     Watch watch = {.shim = shim, .order = order, .pid = pid, .trouble = trouble, .record = record,
                    .leases = leases, .children_left = true, .kill_at = NEVER,
                    .log_at = number(order, LOG_CAP) ? now_ms() + LOG_LOOK_MS : NEVER,
+                   .log_ms = LOG_LOOK_MS, .log_size = -1,
                    .memory_at = now_ms() + MEMORY_LOOK_MS,
                    .memory_ms = MEMORY_LOOK_MS};
     hear_daemon(&watch);
