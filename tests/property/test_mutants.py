@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 
-from gflow.core import place, queue, state
+from gflow.core import admission, ending, place, queue, retrying, state
 from gflow.core.deps import Wait
+from gflow.core.model import JobState
 from tests.property import world
 from tests.property.fuzz import Found, run_world
 
@@ -66,7 +67,28 @@ def round_that_skips(monkeypatch):
     return ("could start",)
 
 
+def impatient(monkeypatch):
+    """A job is tried again at once, whatever pause it asked for."""
+    monkeypatch.setattr(ending, "pause_s", lambda job: 0)
+    return ("pauses wrongly",)
+
+
+def tried_again_whatever_happened(monkeypatch):
+    """--retry-on is not looked at."""
+    monkeypatch.setattr(retrying, "_is_wanted", lambda kinds, event, to: not kinds and to is JobState.FAILED)
+    return ("wanted to be tried again", "left with")
+
+
+def anything_comes(monkeypatch):
+    """A job may wait for a neighbour that there is not."""
+    monkeypatch.setattr(admission, "_comes", lambda *about: True)
+    return ("has children", "no active", "not resolvable", "is not", "exist", "memory and store differ")
+
+
 MUTANTS = (
+    impatient,
+    tried_again_whatever_happened,
+    anything_comes,
     double_booked,
     dependency_ignored_after_restart,
     dependency_ignored_and_nobody_compares,

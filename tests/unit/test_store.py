@@ -283,3 +283,31 @@ def test_a_blob_that_is_gone_is_an_error(store):
 
 def test_an_address_depends_on_the_content_alone():
     assert address_of(b"a") == address_of(b"a") != address_of(b"b")
+
+
+# ---------------------------------------------------------------- ranges, and who was cut off by whom
+
+
+def test_the_jobs_of_a_range_are_whole_jobs_that_are_there(store):
+    save(store, job(2), job(3, task=4), ended(5), job(9))
+    assert store.between(2, 8) == [job_key(2), job_key(5)]
+    assert store.between(6, 8) == []
+
+
+def test_jobs_cut_off_by_a_job_or_its_tasks_are_found(store):
+    reasons = {2: "42", 3: "42_7", 4: "421", 5: "4", 6: "42_10", 7: "1"}
+    save(store, *(ended(n, JobState.CANCELLED, reason=f"DependencyFailed:{r}") for n, r in reasons.items()))
+    assert numbers(store.cut_off_by(job_key(42))) == [2, 3, 6]
+    assert numbers(store.cut_off_by(job_key(42, 7))) == [3]
+    assert numbers(store.cut_off_by(job_key(43))) == []
+
+
+def test_they_are_found_by_an_index(tmp_path):
+    store = SqliteStore(tmp_path / "gflow.db")
+    asked = []
+    store._db.set_trace_callback(asked.append)
+    store.cut_off_by(job_key(42))
+    store._db.set_trace_callback(None)
+    plans = [row[-1] for sql in asked for row in store._db.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    assert plans and all("USING INDEX jobs_cut_off" in plan for plan in plans)
+    store.close()

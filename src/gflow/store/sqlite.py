@@ -150,9 +150,11 @@ class SqliteStore:
     def cut_off_by(self, key: JobKey) -> list[Job]:
         """Jobs that were cancelled because this one, or a task of it, did not succeed."""
         reason = f"{CUT_OFF}{label(key)}"
-        # Of tasks: from `42_` up to what comes after every `42_…`. The LIKE is what the index is about.
-        which = f"reason LIKE '{CUT_OFF}%' AND (reason = ? OR reason BETWEEN ? AND ?)"
-        return self._jobs(f"{SELECT} WHERE {which} ORDER BY key", [reason, reason + "_", reason + "_~"])
+        # The LIKE is what the index is about. Of tasks: from `42_` to what comes after every `42_…`.
+        which = f"{SELECT} WHERE reason LIKE '{CUT_OFF}%' AND reason"
+        found = self._jobs(f"{which} = ?", [reason])
+        found += self._jobs(f"{which} BETWEEN ? AND ?", [reason + "_", reason + "_~"])
+        return sorted(found, key=lambda job: job.key)
 
     def _jobs(self, sql: str, values: list[Any]) -> list[Job]:
         specs: dict[str, Any] = {}

@@ -1,0 +1,78 @@
+"""Connections: who is at the other end, and for how long nothing may come."""
+
+import asyncio
+import os
+import socket
+
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from gflow.daemon.api import server
+
+
+async def _who(request):
+    return PlainTextResponse(str(request.scope["state"]["uid"]))
+
+
+async def _talk(path, *sent):
+    """What comes back, until the other end closes."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    for text in sent:
+        writer.write(text)
+        await writer.drain()
+    answer = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return answer
+
+
+def talked(tmp_path, *sent):
+    async def main():
+        listener = server.bind(tmp_path / "s")
+        running, _ = await server.serve(listener, Starlette(routes=[Route("/", _who)]))
+        try:
+            return await _talk(str(tmp_path / "s"), *sent)
+        finally:
+            running.close()
+
+    return asyncio.run(main())
+
+
+def test_the_kernel_says_who_calls(tmp_path):
+    answer = talked(tmp_path, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert answer.endswith(f"\r\n\r\n{os.getuid()}".encode())
+
+
+def test_whoever_says_nothing_is_hung_up_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE_S", 0.05)
+    assert talked(tmp_path) == b""
+
+
+def test_whoever_never_comes_to_the_end_is_hung_up_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE_S", 0.05)
+    assert talked(tmp_path, b"GET / HTTP/1.1\r\nX-", b"Slow: ") == b""
+
+
+def test_also_with_the_second_request_of_a_connection(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE_S", 0.05)
+    answer = talked(tmp_path, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\nX-")
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+
+
+def test_a_request_in_time_is_answered_however_long_that_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "PATIENCE_S", 0.05)
+
+    async def slow(request):
+        await asyncio.sleep(0.2)
+        return PlainTextResponse("done")
+
+    monkeypatch.setitem(globals(), "_who", slow)
+    answer = talked(tmp_path, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert answer.endswith(b"done")
+
+
+def test_the_socket_is_for_its_owner(tmp_path):
+    sock = server.bind(tmp_path / "s")
+    assert isinstance(sock, socket.socket)
+    assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
+    sock.close()

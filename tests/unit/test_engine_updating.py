@@ -1,0 +1,149 @@
+"""Updates of arrays, parameters and limits; what a cancel would take along; the queue's own book-keeping."""
+
+import pytest
+
+from gflow.core.events import Update
+from gflow.core.foresight import blocked_by
+from gflow.core.ids import label
+
+from .machine import Machine, gpu, key_of
+
+
+def extend(machine, job, seconds, **fields):
+    machine._step(Update, uid=1001, keys=(key_of(job),), fields=fields, outcomes={}, extend_s=seconds)
+
+
+def test_an_array_passes_a_new_limit_on_to_its_started_tasks():
+    machine = Machine(cpus=1)
+    machine.submit(array="0-2", time_limit_s=60)
+    machine.update(1, time_limit_s=600, priority=7)
+    assert machine["1_0"].spec.time_limit_s == machine[1].spec.time_limit_s == 600
+    assert machine["1_0"].spec.priority == 7
+    machine.passes(599)
+    assert "stop 1_0 #1" not in machine.did
+    machine.passes(1)
+    assert "stop 1_0 #1" in machine.did
+
+
+def test_what_cannot_change_while_a_job_runs_is_for_the_waiting_tasks():
+    machine = Machine(cpus=2)
+    machine.submit(array="0-3", cpus=2)
+    machine.update(1, cpus=1, priority=9)
+    assert (machine["1_0"].spec.cpus, machine["1_0"].spec.priority) == (2, 9)
+    machine.ends("1_0")
+    assert machine.running() == ["1_1", "1_2"]
+
+
+def test_a_limit_is_extended_for_each_by_its_own():
+    machine = Machine()
+    machine.submit(time_limit_s=60)
+    machine.submit(time_limit_s=100, hold=True)
+    machine._step(Update, uid=1001, keys=(key_of(1), key_of(2)), fields={}, outcomes={}, extend_s=30)
+    assert [machine[n].spec.time_limit_s for n in (1, 2)] == [90, 130]
+    error = machine.refusal(extend, machine, machine.submit(), 30)
+    assert error.message == "job 3 has no time limit that could be extended"
+
+
+def test_parameters_fill_the_command_anew():
+    machine = Machine()
+    machine.submit(
+        hold=True, command=("run", "1"), template=("run", "{lr}"), parameters=(("lr", "1"), ("s", "2"))
+    )
+    machine.update(1, parameters=(("lr", "9"),))
+    assert (machine[1].spec.command, dict(machine[1].spec.parameters)) == (
+        ("run", "9"),
+        {"lr": "9", "s": "2"},
+    )
+    machine.update(1, command=("other", "{s}", "{}"))
+    assert (machine[1].spec.command, machine[1].spec.template) == (
+        ("other", "2", "{}"),
+        ("other", "{s}", "{}"),
+    )
+    assert "no parameter 'x'" in machine.refusal(machine.update, 1, parameters=(("x", "1"),)).message
+    assert "not a parameter" in machine.refusal(machine.update, 1, command=("{y}",)).message
+
+
+def test_sharing_needs_its_limit_also_afterwards():
+    machine = Machine(gpu(0))
+    machine.submit(hold=True, gpus=1)
+    assert "needs --gpus and --gpu-memory" in machine.refusal(machine.update, 1, shared=True).message
+    machine.update(1, shared=True, gpu_memory_mib=1024)
+    assert machine[1].spec.shared
+
+
+def test_jobs_submitted_together_may_wait_for_those_before_them():
+    machine = Machine()
+    machine.submit_specs({"array": "0-1"}, {"depends_on": [1]}, {"depends_on": ["1_1", 2]})
+    assert [machine.stands(n) for n in (2, 3)] == ["Queued (Dependency)"] * 2
+    for job in ("1_0", "1_1", 2):
+        machine.ends(job)
+    assert machine.running() == ["3"]
+
+
+@pytest.mark.parametrize("parent", [5, 6, "4_7", "5_0"])
+def test_but_not_for_themselves_for_later_ones_or_for_tasks_that_are_none(parent):
+    machine = Machine()
+    machine.submit(count=3)
+    error = machine.refusal(machine.submit_specs, {"array": "0-1"}, {"depends_on": [parent]})
+    assert error.message == f"there is no job {parent} to depend on"
+
+
+# ---------------------------------------------------------------- foresight
+
+
+def foreseen(machine, *jobs):
+    found = blocked_by(machine.state, [key_of(job) for job in jobs])
+    return {label(child): [label(parent) for parent in parents] for child, parents in found.items()}
+
+
+def test_a_cancel_blocks_all_that_need_it_and_nobody_else():
+    machine = Machine()
+    machine.submit(hold=True, count=2)
+    machine.submit(depends_on=[1])  # 3
+    machine.submit(depends_on=[1, 2])  # 4
+    machine.submit(depends_any=[1, 2])  # 5
+    machine.submit(depends_on=[3])  # 6
+    machine.submit(depends_on=[1], no_auto_cancel=True)  # 7
+    machine.submit(depends_on=[7])  # 8
+    assert foreseen(machine, 1) == {"3": ["1"], "4": ["1"], "6": ["3"], "7": ["1"]}
+    assert foreseen(machine, 1, 2)["5"] == ["1", "2"]
+    assert foreseen(machine, 6) == {}
+
+
+def test_what_is_foreseen_is_what_happens():
+    machine = Machine()
+    machine.submit(hold=True, array="0-3")
+    machine.submit(depends_on=["1_2"])  # 2
+    machine.submit(depends_on=[1])  # 3
+    machine.submit(depends_on=["1_3"])  # 4
+    machine.submit(depends_any=[2, 4])  # 5
+    assert foreseen(machine, "1_2") == {"2": ["1_2"], "3": ["1"]}
+    assert set(foreseen(machine, 1)) == {"2", "3", "4", "5"}
+    machine.cancel(1)
+    assert [machine[n].state.value for n in (2, 3, 4, 5)] == ["Cancelled"] * 4
+
+
+# ---------------------------------------------------------------- the queue lists everything once
+
+
+def entries(machine):
+    return [entry for bucket in machine.state.ready.buckets.values() for entry in bucket.entries]
+
+
+def test_hold_and_release_leave_no_second_entry():
+    machine = Machine(cpus=1)
+    machine.submit(count=4)
+    for _ in range(20):
+        machine.hold(2, 3)
+        machine.release(3)
+        machine.release(2)
+        machine.update(4, priority=20)
+        machine.update(4, priority=10)
+    assert len(entries(machine)) == len(set(entries(machine)))
+    assert len(entries(machine)) <= 6
+    for group in machine.state.ready.groups.values():
+        assert sorted(group.order) == sorted(set(group.order))
+        assert len(group.order) <= len(group.members) + len(group.removed)
+    for number in (2, 3, 4):
+        machine.ends(number - 1)
+        assert machine.running() == [str(number)]

@@ -1,0 +1,145 @@
+"""Slurm's dialect, and sweeps as people write them."""
+
+import pytest
+
+from gflow.errors import UsageError
+from gflow.options.parse import parse
+from gflow.options.slurm import sbatch, translate
+from gflow.options.sweeps import parameters
+from gflow.options.table import GBATCH, Option
+
+PARAM = Option("param", "params", "a sweep", metavar="X", many=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ("--nice 0", {"priority": 10}),
+        ("--nice=5", {"priority": 5}),
+        ("--nice=-20", {"priority": 30}),
+        ("--nice 1000", {"priority": 0}),
+        ("--nice=-2147483645", {"priority": 255}),
+        ("--gres gpu", {"gpus": 1}),
+        ("--gres 2", {"gpus": 2}),
+        ("--gres gpu:2", {"gpus": 2}),
+        ("--gres gpu:a100:2", {"gpus": 2, "gpu-type": "a100"}),
+        ("--gres=gpu:a100", {"gpus": 1, "gpu-type": "a100"}),
+        ("--gpus-per-node a100:4", {"gpus": 4, "gpu-type": "a100"}),
+        ("--dependency 17", {"depends-on": ("17",)}),
+        ("--dependency @~1", {"depends-on": ("@~1",)}),
+        ("--dependency afterok:17:18", {"depends-on": ("17", "18")}),
+        ("--dependency afterok:17,afterok:42_3", {"depends-on": ("17", "42_3")}),
+        ("--dependency afterok:1?afterok:2", {"depends-on-any": ("1", "2")}),
+        ("-A lab", {"project": "lab"}),
+        ("--exclusive", {}),
+        ("--mail-type NONE", {}),
+        ("--mail-type FAIL,TIME_LIMIT_80", {"notify-on": ("job_failed", "job_timeout", "job_cancelled")}),
+        ("-J name --name other", {"name": "other"}),
+        ("--mem 2G", {"memory": 2048}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_on_the_command_line(words, values):
+    assert parse([*words.split(), "true"], GBATCH, until_word=True) == (values, ["true"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--nice x", "--gres gpu:1,license:2", "--gres gpu:a:b:c", "--dependency afterany:1",
+     "--dependency singleton", "--dependency after", "--mail-type SOMETIMES", "--gres gpu:a100:many"],
+)  # fmt: skip
+def test_what_has_no_meaning_is_refused(words):
+    with pytest.raises(UsageError):
+        parse([*words.split(), "true"], GBATCH, until_word=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("-J x", {"name": "x"}),
+        ("-Jx -c4", {"name": "x", "cpus": 4}),
+        ("--job-name='two words'", {"name": "two words"}),
+        ("-t 90", {"time": 5400}),
+        ("-t 1-0", {"time": 86400}),
+        ("--time=1-12:30", {"time": 86400 + 12 * 3600 + 1800}),
+        ("--time=0", {}),
+        ("--time=UNLIMITED", {}),
+        ("--mem=0", {}),
+        ("--mem=4G", {"memory": 4096}),
+        ("-G a100:2", {"gpus": 2, "gpu-type": "a100"}),
+        ("-a 1-10%2", {"array": "1-10%2"}),
+        ("-o out_%N_%j.txt -e err", {"output": "out_%h_%j.txt", "error": "err"}),
+        ("--signal=B:USR1@60", {"signal": (10, 60)}),
+        ("-N 1 -n 1 --ntasks-per-node=1", {}),
+        ("-H --requeue", {"hold": True, "requeue": True}),
+        ("--comment='for #3' # a comment", {"comment": "for #3"}),
+        ("-D /tmp --export=NONE", {"chdir": "/tmp", "export": "NONE"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_line_in_a_script(line, values):
+    script = f"#!/bin/bash\n#SBATCH {line}\n"
+    if "for #3" in line:  # Slurm's comments know no quotes
+        script = script.replace("for #3", "for 3")
+        values = {"comment": "for 3"}
+    assert sbatch(script, "job.sh") == (values, [])
+
+
+def test_what_means_nothing_is_named_once():
+    script = "#SBATCH -p gpu --qos=a -N 2\n\n# x\n#SBATCH --qos=b --time=5\n#SBATCHED --mem=5\n"
+    script += "echo\n#SBATCH -t 1\n"
+    assert sbatch(script, "job.sh") == ({"time": 300}, ["--partition", "--qos", "--nodes"])
+
+
+def test_a_line_that_is_wrong_is_named():
+    with pytest.raises(UsageError, match=r"job.sh, line 2: --time does not understand 'soon'"):
+        sbatch("#!/bin/sh\n#SBATCH --time=soon\n", "job.sh")
+    with pytest.raises(UsageError, match=r"job.sh, line 1: No closing quotation"):
+        sbatch("#SBATCH --comment='x\n", "job.sh")
+    with pytest.raises(UsageError, match=r"line 1: 'word' is not an option"):
+        sbatch("#SBATCH word\n", "job.sh")
+
+
+def test_begin_in_slurms_units():
+    assert translate("begin", "now+60") == {"begin": "now+60s"}
+    assert translate("begin", "now+2hours") == {"begin": "now+2h"}
+    assert translate("begin", "16:00") == {"begin": "16:00"}
+
+
+# ---------------------------------------------------------------- sweeps
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("lr=0.1,0.01", (("lr", ("0.1", "0.01")),)),
+        ("lr = a , b ", (("lr", ("a", "b")),)),
+        ("lr=1e-3", (("lr", ("1e-3",)),)),
+        ("s=1:3", (("s", ("1", "2", "3")),)),
+        ("s=0:1:0.25", (("s", ("0", "0.25", "0.5", "0.75", "1")),)),
+        ("s=0:1:0.3", (("s", ("0", "0.3", "0.6", "0.9")),)),
+        ("s=-2:2:2", (("s", ("-2", "0", "2")),)),
+        ("s=5:5", (("s", ("5",)),)),
+        ("s=10:1000:990", (("s", ("10", "1000")),)),
+        ("url=http://x:80", (("url", ("http://x:80",)),)),
+        ("s=1e999999999:1e999999999", (("s", ("1e999999999:1e999999999",)),)),
+        ("s=1:2,3", (("s", ("1:2", "3")),)),
+        ("e=a=b", (("e", ("a=b",)),)),
+        ({"lr": [0.1, 2], "opt": "adam"}, (("lr", ("0.1", "2")), ("opt", ("adam",)))),
+        ([["lr", ["1", "2"]], "s=3"], (("lr", ("1", "2")), ("s", ("3",)))),
+    ],
+    ids=str,
+)
+def test_parameters(value, found):
+    assert parameters(value, PARAM) == found
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["lr", "=1", "l r=1", "1a=1", "é=1", "lr=", "lr=1,,2", "s=3:1", "s=1:3:0", "s=1:3:-1", "s=0:100000",
+     5, None, [5], {"a": {}}, {"a": [True]}, {"a": [None]}, "lr=\0"],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_parameter_is_refused(value):
+    with pytest.raises(UsageError, match="--param"):
+        parameters(value, PARAM)
