@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,8 @@ def people(*names: str) -> Iterator[list[pwd.struct_passwd]]:
             pytest.skip("other users cannot reach this checkout or its Python")
         yield made
     finally:
+        with suppress(FileNotFoundError):
+            _hold().rmdir()
         for person in made:
             subprocess.run(["userdel", "--force", person.pw_name], capture_output=True)
 
@@ -56,7 +58,7 @@ def become(person: pwd.struct_passwd) -> list[str]:
     closed = sorted({part for path in _needed() for part in _closed(path)})
     if not closed:
         return user
-    hold = tempfile.gettempdir() + f"/gflow-hold-{os.getpid()}"
+    hold = _hold()
     lines = ["set -e", f"mkdir -p {hold}", f"mount -t tmpfs -o mode=755 none {hold}"]
     for number, (folder, child) in enumerate(closed):
         lines += [f"mkdir {hold}/{number}", f"mount --bind {folder}/{child} {hold}/{number}"]
@@ -64,6 +66,11 @@ def become(person: pwd.struct_passwd) -> list[str]:
     for number, (folder, child) in enumerate(closed):
         lines += [f"mkdir {folder}/{child}", f"mount --bind {hold}/{number} {folder}/{child}"]
     return ["unshare", "--mount", "sh", "-c", "\n".join([*lines, 'exec "$@"']), "sh", *user]
+
+
+def _hold() -> Path:
+    """Where the namespace keeps things for a moment; outside it this stays an empty folder."""
+    return Path(tempfile.gettempdir()) / f"gflow-hold-{os.getpid()}"
 
 
 def _needed() -> list[Path]:
