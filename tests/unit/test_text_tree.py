@@ -1,4 +1,4 @@
-from gflow.core.ids import job_key
+from gflow.core.ids import job_key, label
 from gflow.core.model import Progress
 from gflow.text.tree import DEEPEST, Forest
 
@@ -9,7 +9,8 @@ def drawn(*jobs):
     forest = Forest()
     for one in jobs:
         forest.add((one, None))
-    return [before + ("→ " if again else "") + entry[0].label for before, entry, again in forest.walk()]
+    list(forest.link())
+    return [before + ("" if entry else "→ ") + label(key) for before, key, entry in forest.walk()]
 
 
 def after(number, *parents, **more):

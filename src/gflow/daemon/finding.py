@@ -95,13 +95,15 @@ class _Copies:
         self._state = state
         self._wanted = wanted
         self._reasons: dict[Shape, Why] = {}
+        # Most listings want everything: a question less for each of a hundred thousand jobs.
+        self._is_open = wanted == Filter()
 
     def take(self, keys: list[JobKey]) -> None:
         """Copy these jobs as they are now; forget those that are not wanted any more."""
-        state, matches = self._state, self._wanted.matches
+        state, matches, is_open = self._state, self._wanted.matches, self._is_open
         for key in keys:
             job = state.jobs.get(key)
-            if job is not None and matches(job):
+            if job is not None and ((is_open and job.progress is None) or matches(job)):
                 self.found[key] = (copy.copy(job), explain(state, job, self._reasons))
             else:
                 self.found.pop(key, None)

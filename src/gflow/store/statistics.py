@@ -32,7 +32,7 @@ earlier (key, attempt, started_at, finished_at, gpu_ids) AS (
         iif(instr(a.detail, ' on GPU '), substr(a.detail, instr(a.detail, ' on GPU ') + 8), '')
     FROM (SELECT key, attempt, started_at FROM jobs
           WHERE attempt > (started_at IS NOT NULL) AND {_COUNTED} AND {_KIND}) j
-    JOIN audit a ON a.key = j.key AND a.what = 'started'
+    CROSS JOIN audit a ON a.key = j.key AND a.what = 'started' -- few such jobs, and many lines of others
     WHERE j.started_at IS NULL OR CAST(substr(a.detail, 9) AS INTEGER) < j.attempt
 )
 """

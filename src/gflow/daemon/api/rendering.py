@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import NamedTuple
 
+from gflow.core.ids import label
 from gflow.daemon.finding import NEWEST, Found
 from gflow.daemon.slices import in_slices
 from gflow.text.forms import CSV, csv_cells, csv_writer, yaml_item
@@ -66,13 +67,15 @@ async def as_tree(found: Found, look: Look) -> AsyncIterator[str]:
     async for entries in in_slices(found.entries):
         for entry in entries:
             forest.add(entry)
+    async for _ in in_slices(forest.link()):
+        pass
     sheet = queue_sheet(look.columns, is_coloured=look.is_coloured)
     row = row_maker(look.columns, look.now)
     at = look.columns.index("JOBID") if "JOBID" in look.columns else 0
     async for branches in in_slices(forest.walk()):
-        for before, entry, is_reference in branches:
-            cells = [""] * len(look.columns) if is_reference else row(entry)
-            cells[at] = before + (f"→ {entry[0].label}" if is_reference else cells[at])
+        for before, key, own in branches:
+            cells = row(own) if own else [""] * len(look.columns)
+            cells[at] = before + (cells[at] if own else f"→ {label(key)}")
             sheet.add(cells)
     async for lines in in_slices(look.lines(sheet)):
         yield "".join(lines)
