@@ -11,7 +11,7 @@ import mmap
 import subprocess
 from pathlib import Path
 
-SOURCE = Path(__file__).parent / "nvml.c"
+HERE = Path(__file__).parent
 MIB = 1 << 20
 DEVICES, PROCESSES, TEXT = 32, 160, 96
 COMPUTE, GRAPHICS, MPS = 0, 1, 2
@@ -43,7 +43,7 @@ class Device(ctypes.Structure):
         ("xid", ctypes.c_uint32),
         ("count", ctypes.c_int32),
         ("links", ctypes.c_uint32),
-        ("unused", ctypes.c_int32),
+        ("living", ctypes.c_int32),
         ("processes", _Process * PROCESSES),
     ]
 
@@ -72,7 +72,7 @@ class Device(ctypes.Structure):
 
 class _Machine(ctypes.Structure):
     _fields_ = [
-        *_numbers(ctypes.c_int32, "hang", "init_error"),
+        *_numbers(ctypes.c_int32, "hang", "init_error", "lock", "unused"),
         *_numbers(ctypes.c_int64, "calls", "inits"),
         ("devices", Device * DEVICES),
     ]
@@ -121,9 +121,10 @@ class MockGpus:
 
 
 def build(folder: Path) -> Path:
-    """The stand-in library, compiled."""
-    library = folder / "mock/libnvidia-ml.so.1"
-    library.parent.mkdir(parents=True, exist_ok=True)
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE)]
-    subprocess.run(command, check=True, capture_output=True)
-    return library
+    """The stand-in libraries, compiled."""
+    place = folder / "mock"
+    place.mkdir(parents=True, exist_ok=True)
+    for source, name in (("nvml.c", "libnvidia-ml.so.1"), ("cuda.c", "libcuda.so.1")):
+        command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(place / name), str(HERE / source)]
+        subprocess.run(command, check=True, capture_output=True)
+    return place / "libnvidia-ml.so.1"

@@ -4,40 +4,12 @@
  * processes, health, errors and hangs while a daemon looks at them. Like the real library, the
  * order of GPUs is fixed by nvmlInit: one that goes away afterwards is lost, not renumbered.
  */
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "machine.h"
 
-enum { DEVICES = 32, PROCESSES = 160, TEXT = 96 };
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, SMALL = 7,
     NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, UNKNOWN = 999
 };
-
-typedef struct { uint32_t pid; uint32_t kind; uint64_t bytes; } process; /* kind: 0 compute, 1 graphics, 2 MPS */
-
-typedef struct {
-    char uuid[TEXT], name[TEXT], bus[32];
-    uint64_t total, used, reserved;
-    int32_t present, error, parent; /* parent: the GPU this is a MIG slice of, or -1 */
-    int32_t mig, busy, busy_memory, milliwatts, celsius, clock, memory_clock;
-    uint64_t slowed, ecc;
-    int32_t width, most_width, node, limping; /* limping: row remapping failed */
-    uint32_t xid;
-    int32_t count;
-    uint32_t links; /* one bit per GPU that NVLink reaches */
-    int32_t unused;
-    process processes[PROCESSES];
-} device;
-
-typedef struct {
-    int32_t hang, init_error;
-    int64_t calls, inits;
-    device devices[DEVICES];
-} machine;
 
 static machine *all;
 static int order[DEVICES], seen = -1;
@@ -59,14 +31,7 @@ static int check(device *d) {
 int nvmlInitWithFlags(unsigned flags) {
     const char *path = getenv("GFLOW_MOCK_NVML");
     if (!path) return NOT_LOADED;
-    if (!all) {
-        int fd = open(path, O_RDWR | O_CLOEXEC);
-        if (fd < 0) return NOT_LOADED;
-        machine *map = mmap(0, sizeof *map, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        close(fd);
-        if (map == MAP_FAILED) return NOT_LOADED;
-        all = map;
-    }
+    if (!all && !(all = machine_at(path))) return NOT_LOADED;
     __atomic_add_fetch(&all->inits, 1, __ATOMIC_RELAXED);
     while (__atomic_load_n(&all->hang, __ATOMIC_RELAXED)) usleep(5000);
     if (all->init_error) return all->init_error;
@@ -169,6 +134,7 @@ typedef struct { unsigned pid; unsigned long long bytes; unsigned gi, ci; } proc
 static int list(device *d, unsigned kind, unsigned *count, process_info *to) {
     int e = check(d);
     if (e) return e;
+    forget_the_dead(all, d);
     unsigned found = 0, room = to ? *count : 0;
     for (int i = 0; i < d->count; i++)
         if (d->processes[i].kind == kind) {

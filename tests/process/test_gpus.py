@@ -288,6 +288,25 @@ class TestSharing:
         assert end["reason"] == "GpuMemory: used 29.3 GiB of 20 GiB on GPU 0"
         assert box.job(victim)["state"] == "Running"
 
+    def test_a_hog_that_grows_is_stopped_before_its_victim_is_refused_anything(
+        self, box: Box, gpus: MockGpus
+    ):
+        """Both take memory as CUDA programs do, from a stand-in for the driver."""
+        up(box, gpus)
+        program = (sys.executable, str(Path(__file__).parents[1] / "gpu/programs.py"))
+        words = box.root / "words"
+        words.mkdir()
+        more = {"env": gpus.env}
+        ask = ("--gpus", "1", "--shared", "--gpu-memory")
+        victim = box.submit(*ask, "12G", *program, "victim", str(words), "6", **more)
+        hog = box.submit(*ask, "4G", *program, "hog_raw", str(words), "h", "4", "79", "0.02", **more)
+        wait_until(lambda: (words / "victim.up").exists() and (words / "h.up").exists())
+        (words / "h.go").touch()
+        assert box.finished(hog)["reason"].startswith("GpuMemory: used ")
+        (words / "victim.stop").touch()
+        assert box.finished(victim)["state"] == "Finished"
+        assert "refused" not in (words / "victim.log").read_text()
+
     def test_all_processes_of_a_job_count_together(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         number = shared(box, "20G", "bash", "-c", "sleep 600 & sleep 601 & wait")
@@ -328,3 +347,43 @@ def test_the_thread_ends_with_the_daemon(box: Box, gpus: MockGpus):
     gpus.machine.hang = 1
     box.down()
     assert not os.path.exists(box.socket)
+
+
+class TestWords:
+    SHOW = "echo $XLA_PYTHON_CLIENT_MEM_FRACTION $TF_FORCE_GPU_ALLOW_GROWTH $PYTORCH_CUDA_ALLOC_CONF"
+
+    def torch(self, box: Box) -> Path:
+        folder = box.root / "venv"
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin/python3").touch(mode=0o755)
+        library = folder / "lib/python3.12/site-packages/torch/lib/libc10_cuda.so"
+        library.parent.mkdir(parents=True)
+        library.write_bytes(b"per_process_memory_fraction")
+        return folder
+
+    def test_frameworks_of_shared_jobs_are_told(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        number = box.submit(
+            "--gpus", "1", "--shared", "--gpu-memory", "20G", "--venv", str(self.torch(box)),
+            "bash", "-c", self.SHOW, env={"PYTORCH_CUDA_ALLOC_CONF": "backend:native"},
+        )  # fmt: skip
+        box.finished(number)
+        assert box.text_of(number) == "0.2433 true backend:native,per_process_memory_fraction:0.2433\n"
+        alone = box.submit("--gpus", "1", "bash", "-c", self.SHOW)
+        box.finished(alone)
+        assert box.text_of(alone) == "\n"
+
+    def test_a_job_cancelled_while_its_python_is_looked_at(self, daemon: Box):
+        """Whichever comes first, it ends, and the next one of its kind runs."""
+        for _ in range(3):
+            number = daemon.submit(
+                "--gpus", "1", "--shared", "--gpu-memory", "1G", "sleep", "600",
+                env={"PATH": f"{daemon.env['PATH']}:/{_}"},
+            )  # fmt: skip
+            daemon.ok("gcancel", str(number))
+            assert daemon.finished(number)["state"] == "Cancelled"
+
+    def test_no_mps_here_is_said_and_sharing_goes_on(self, box: Box, gpus: MockGpus):
+        up(box, gpus, GFLOW_GPU__MPS="true")
+        assert "no MPS (nvidia-cuda-mps-control is not installed)" in box.ok("ginfo", "-l")
+        assert running(box, shared(box, "20G"))

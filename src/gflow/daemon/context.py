@@ -13,6 +13,7 @@ from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job
 from gflow.daemon.gpus import GpuWatch
 from gflow.daemon.loop import Loop
+from gflow.daemon.mps import Mps
 from gflow.daemon.settings import Settings
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.target import LocalTarget
@@ -29,6 +30,7 @@ class Context(NamedTuple):
     started_boot: float
     stopped: asyncio.Event
     watch: GpuWatch | None = None
+    mps: Mps | None = None
 
     def job(self, key: JobKey) -> Job | None:
         """A job, active or final. Memory is never ahead of the disk when a route runs."""

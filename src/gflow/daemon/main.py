@@ -26,9 +26,11 @@ from gflow.daemon.gpus import GpuWatch, names_of, overran_of, seen_of, watch_of,
 from gflow.daemon.keeper import keep
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.loop import Loop, reload
+from gflow.daemon.mps import Mps
 from gflow.daemon.perform import Performer
 from gflow.daemon.scheduling import ask_for_short_slices
 from gflow.daemon.settings import Settings, check_typed
+from gflow.daemon.sharing import Sharing
 from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
 from gflow.gpu.census import Report
@@ -68,7 +70,14 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         asyncio.get_running_loop().add_signal_handler(number, _stop, settings, stopped, number)
     context = Context(
-        settings, daemon.loop, daemon.store, daemon.target, clock.now().boot, stopped, daemon.watch
+        settings,
+        daemon.loop,
+        daemon.store,
+        daemon.target,
+        clock.now().boot,
+        stopped,
+        daemon.watch,
+        daemon.mps,
     )
     server, connections = await serve(bind(settings.socket), make_app(context))
     _write_address(settings)
@@ -79,6 +88,8 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     keeper.cancel()
     if daemon.watch is not None:
         daemon.watch.close()
+    if daemon.mps is not None and not daemon.loop.state.holders:
+        await daemon.mps.end()
     server.close()
     for connection in list(connections):  # without an answer: clients ask the next daemon again
         connection.transport.abort()
@@ -107,8 +118,16 @@ class Daemon:
         # None: the GPUs are simulated.
         self.watch: GpuWatch | None = None
         self._settings = settings
+        wanted = settings.gpu.mps and not settings.gpus
+        self.mps = Mps(settings.data, self.target.tag) if wanted else None
         self.performer = Performer(
-            settings, self.store, self.target, self.leases, lambda: self.loop.state, self._ended
+            settings,
+            self.store,
+            self.target,
+            self.leases,
+            lambda: self.loop.state,
+            self._ended,
+            Sharing(self.mps),
         )
         # As the last daemon knew them: what it promised to start is started before the first look.
         self.leases.see(
@@ -129,6 +148,8 @@ class Daemon:
             )
             await self.watch.begin()
             report = self.watch.latest
+            if self.mps is not None and report.gpus:
+                await self.mps.begin()
             if not report.trouble:
                 check_typed(self._settings.policy, report.gpus)
         self.leases.see(report.gpus)

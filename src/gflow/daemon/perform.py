@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
+import signal
 import socket
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,6 +19,7 @@ from gflow.core.state import State
 from gflow.daemon.gpus import names_of, visible_devices
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.settings import Settings
+from gflow.daemon.sharing import Sharing
 from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.port import Store
@@ -40,7 +43,10 @@ class Performer:
         leases: LeaseWatch,
         state: Callable[[], State],
         on_end: Callable[[Ended], None],
+        sharing: Sharing | None = None,
     ) -> None:
+        self._sharing = sharing or Sharing()
+        self._learning: set[asyncio.Task[None]] = set()
         self._on_end = on_end
         self._leases = leases
         self._settings = settings
@@ -79,6 +85,9 @@ class Performer:
         """Hand a job to a shim. If what it needs cannot be read, that attempt is over; the others go on."""
         point("start.before-order")
         try:
+            if job.spec.shared and not self._sharing.knows(job, self._environ(job)):
+                self._start_later(job)
+                return
             order = self.order(job)
         except StoreError as error:
             self._on_end(Ended(Run(job.key, job.attempt), End(None, None, f"StartFailed: {error}", 0, 0)))
@@ -90,6 +99,29 @@ class Performer:
                 Ended(Run(job.key, job.attempt), End(None, None, f"StartFailed: {error.strerror}", 0, 0))
             )
         point("start.after-order")
+
+    def _start_later(self, job: Job) -> None:
+        """First find out what the job's Python can be told; meanwhile somebody may have cancelled it."""
+
+        async def learn() -> None:
+            await self._sharing.learn(job, self._environ(job))
+            run, now = Run(job.key, job.attempt), self._state().jobs.get(job.key)
+            if now is None or now.attempt != run.attempt:
+                return
+            if now.stopping is None:
+                self.start(now)
+            else:
+                self._on_end(Ended(run, End(None, signal.SIGTERM, "", 0, 0)))
+
+        task = asyncio.ensure_future(learn())
+        self._learning.add(task)
+        task.add_done_callback(self._learning.discard)
+
+    def _environ(self, job: Job) -> bytes:
+        """The submitter's environment with what activating the job's Python changes."""
+        environ = self._blob(job.spec.environ) if job.spec.environ else b""
+        added = activated(job.spec, environ)
+        return environ + b"\0" + added if added else environ
 
     def _stop(self, effect: Stop) -> None:
         self._target.stop(Run(effect.key, effect.attempt), now=effect.now)
@@ -115,7 +147,7 @@ class Performer:
             script=self._blob(spec.script) if spec.script else None,
             script_path=spec.script_path,
             environ=environ,
-            extra=self._environment(job, record) + activated(spec, environ),
+            extra=self._environment(job, record) + activated(spec, environ) + self._shared(job),
             cwd=spec.cwd,
             umask=spec.umask,
             log=log_path(self._settings, job),
@@ -137,6 +169,15 @@ class Performer:
             return visible_devices(gpus, self._settings.gpu.visible_by)
         names = names_of(state.gpu_names)  # an earlier daemon gave them out, and we have not looked yet
         return ",".join(names.get(index, str(index)) for index in indices)
+
+    def _shared(self, job: Job) -> bytes:
+        """What keeps a job that shares its GPUs to its limit."""
+        if not job.spec.shared:
+            return b""
+        known = self._state().gpus
+        gpus = [known[index] for index in job.gpu_ids if index in known]
+        told = self._sharing.environment(job, gpus, self._environ(job))
+        return ended([os.fsencode(f"{name}={value}") for name, value in told.items()])
 
     def _environment(self, job: Job, record: str) -> bytes:
         """What gflow adds to the submitter's environment."""

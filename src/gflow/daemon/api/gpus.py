@@ -92,6 +92,8 @@ def limits_of(context: Context, report: Report) -> list[str]:
     if context.watch is None:
         return ["booked only (the GPUs are simulated)"]
     held = ["PyTorch, JAX and TensorFlow are told"]
+    if context.mps is not None:
+        held.insert(0, "MPS" if context.mps.ready else f"no MPS ({context.mps.trouble})")
     if report.unclear:
         names = ",".join(map(str, sorted(report.unclear)))
         return [*held, f"nothing watches GPU {names}: its processes cannot be told apart from here"]

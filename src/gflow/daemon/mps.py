@@ -1,0 +1,89 @@
+"""NVIDIA's MPS server for jobs that share a GPU: the driver itself then holds each one's memory limit.
+
+Opt-in (`gpu.mps`): under MPS a fault of one job can end its neighbours', and one server serves one
+user. The server outlives the daemon, as its jobs do; the next daemon finds it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+log = logging.getLogger("gflow.mps")
+CONTROL = "nvidia-cuda-mps-control"
+ANSWER_S = 10.0
+# A socket's path has room for about a hundred characters, and MPS adds a name to this folder's.
+LONGEST = 80
+
+
+class Mps:
+    """One MPS server of this daemon's user."""
+
+    def __init__(self, data: Path, tag: str) -> None:
+        folder = data / "mps"
+        self._folder = folder if len(str(folder)) <= LONGEST else Path(f"/tmp/gflow-mps-{tag}")
+        self.ready = False
+        # Why it is not, for people.
+        self.trouble = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "CUDA_MPS_PIPE_DIRECTORY": str(self._folder / "pipe"),
+            "CUDA_MPS_LOG_DIRECTORY": str(self._folder / "log"),
+        }
+
+    async def begin(self) -> None:
+        """Have a server; without one, sharing goes on with what else holds limits."""
+        self.trouble = await asyncio.to_thread(self._start)
+        self.ready = not self.trouble
+        if self.trouble:
+            log.warning("no MPS server: %s", self.trouble)
+
+    async def end(self) -> None:
+        if self.ready:
+            await asyncio.to_thread(self._say, "quit")
+
+    def limits(self, count: int, limit_mib: int) -> dict[str, str]:
+        """What a job on `count` GPUs gets, so that the driver holds its limit on each."""
+        pinned = ",".join(f"{ordinal}={limit_mib}M" for ordinal in range(count))
+        pipe = self.environment["CUDA_MPS_PIPE_DIRECTORY"]
+        return {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": pinned}
+
+    def _start(self) -> str:
+        if shutil.which(CONTROL) is None:
+            return f"{CONTROL} is not installed"
+        for name in ("pipe", "log"):
+            (self._folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._say("get_server_list") is None:
+            try:
+                subprocess.run(
+                    [CONTROL, "-d"],
+                    env=os.environ | self.environment,
+                    timeout=ANSWER_S,
+                    check=True,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                )
+            except (OSError, subprocess.SubprocessError) as error:
+                return f"{CONTROL} -d: {error}"
+        return "" if self._say("get_server_list") is not None else f"{CONTROL} does not answer"
+
+    def _say(self, word: str) -> str | None:
+        """A word to the control process; its answer, or None if there is none."""
+        try:
+            done = subprocess.run(
+                [CONTROL],
+                input=word,
+                env=os.environ | self.environment,
+                timeout=ANSWER_S,
+                capture_output=True,
+                text=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout if done.returncode == 0 else None
