@@ -56,7 +56,7 @@ def offered(line: str) -> list[str]:
         ("gcancel 7,", ["7,8"]),
         ("gctl set-l", ["set-limit"]),
         ("gctl set-limit ", ["7", "8"]),
-        ("gflowd restart --gpu-allocation-strategy ", ["sequential", "random", "pack"]),
+        ("gflowd restart --gpu-allocation-strategy ", ["sequential", "random", "pack", "topology"]),
         ("gflowd restore ", [":files"]),
         ("gflowd up --conf", ["--config"]),
         ("ginfo i", ["info"]),

@@ -88,7 +88,11 @@ def test_xdg_config_home_is_followed(tmp_path):
         ("[daemon]\ngpus = []\n", "daemon.gpus takes GPU indices", ""),
         ("[daemon]\ngpus = [-1]\n", "daemon.gpus takes GPU indices", ""),
         ("[daemon]\ngpus = '3-1'\n", "daemon.gpus takes GPU indices", ""),
-        ("[daemon]\ngpu_allocation_strategy = 'best'\n", "takes one of sequential, random, pack", ""),
+        (
+            "[daemon]\ngpu_allocation_strategy = 'best'\n",
+            "takes one of sequential, random, pack, topology",
+            "",
+        ),
         ("[projects]\nrequire_project = 'maybe'\n", "takes true or false, not 'maybe'", ""),
         ("[projects]\nknown_projects = [1]\n", "takes a list of names", ""),
         ("[projects]\nknown_projects = ['a', '']\n", "takes a list of names", ""),

@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-STRATEGIES = ("sequential", "random", "pack")
+STRATEGIES = ("sequential", "random", "pack", "topology")
 
 
 class Setting:
@@ -89,7 +89,8 @@ SETTINGS = (
         "daemon.gpu_allocation_strategy",
         "choice",
         "sequential",
-        "which free GPUs a job gets: sequential (lowest index), random, or pack (the fullest that fit)",
+        "which free GPUs a job gets: sequential (lowest index), random, pack (the fullest that fit), or "
+        "topology (near each other)",
         flag="gpu-allocation-strategy",
         metavar="HOW",
         choices=STRATEGIES,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gflow.core.topology import nearest_first
+
 if TYPE_CHECKING:
     from gflow.core.model import Gpu, Job, Shape
     from gflow.core.state import State
@@ -35,16 +37,22 @@ def choose(state: State, shape: Shape, lot: int = 0) -> tuple[int, ...] | None:
     if not shape.gpus:
         return ()
     found = available(state, shape)
-    return tuple(sorted(in_order(state, found, lot)[: shape.gpus])) if len(found) >= shape.gpus else None
+    return (
+        tuple(sorted(in_order(state, found, lot, shape.gpus)[: shape.gpus]))
+        if len(found) >= shape.gpus
+        else None
+    )
 
 
-def in_order(state: State, found: list[int], lot: int) -> list[int]:
+def in_order(state: State, found: list[int], lot: int, count: int) -> list[int]:
     """These GPUs, the one to take first in front."""
     if state.policy.strategy == "random":
         # The engine has no dice; Python's hash of whole numbers is well mixed and always the same.
         return sorted(found, key=lambda index: hash((lot, index)))
     if state.policy.strategy == "pack":
         return sorted(found, key=lambda index: (free_mib(state, index), index))
+    if state.policy.strategy == "topology":
+        return nearest_first(state.gpus, found, count)
     return found
 
 

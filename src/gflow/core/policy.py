@@ -8,7 +8,7 @@ import msgspec
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How GPUs are given out. Comes with the daemon and is never saved: the next one has its own."""
 
-    # sequential, random or pack; see `place.in_order`.
+    # sequential, random, pack or topology; see `place.in_order`.
     strategy: str = "sequential"
     # GPUs that new jobs may get, until somebody restricts them otherwise; None: all.
     gpus: frozenset[int] | None = None
