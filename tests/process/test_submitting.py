@@ -29,13 +29,14 @@ def test_a_new_script_is_a_start_and_is_never_overwritten(daemon: Box) -> None:
 def test_directives_are_quoted_like_shell_words_and_can_be_off(daemon: Box) -> None:
     script = (
         "#!/bin/bash\n# GFLOW --name 'two words' --gpus=2  # why\n## GFLOW --gpus 4\n"
+        "# GFLOW --nice 3\n"
         '# GFLOW --depends-on 1 --comment "a \\"b\\""\necho $GFLOW_JOB_NAME\n'
     )
     daemon.submit("true")
     job = daemon.submit(input=script)
     final = daemon.finished(job)
     assert (final["name"], final["gpus"], final["depends_on"]) == ("two words", 2, [1])
-    assert final["comment"] == 'a "b"'
+    assert (final["comment"], final["priority"]) == ('a "b"', 7)
     assert daemon.text_of(job) == "two words\n"
 
 

@@ -67,3 +67,13 @@ def test_no_line_ends_in_spaces():
 @given(st.lists(st.text("ab", min_size=1, max_size=12), min_size=1), st.integers(12, 40))
 def test_lines_are_wrapped_as_textwrap_does_it(words, columns):
     assert wrapped(" ".join(words), columns) == textwrap.wrap(" ".join(words), columns)
+
+
+def test_every_option_of_gbatch_has_one_place_in_its_help():
+    from collections import Counter
+
+    from gflow.cli.gbatch import groups
+    from gflow.options.table import GBATCH
+
+    shown = [option.name for options in groups().values() for option in options]
+    assert Counter(shown) == Counter(option.name for option in GBATCH)

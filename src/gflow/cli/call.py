@@ -53,8 +53,12 @@ def ask(method: str, path: str, body: bytes, accept: str, query: dict[str, str])
     """What the daemon answers, or its refusal as an error."""
     status, headers, content = fast.request(method, with_query(path, query), body, accept)
     if status >= 400:
-        raise _text_error(headers, content) if accept == "text/plain" else DaemonError(_parse(content))
+        raise refusal(headers, content, accept)
     return content
+
+
+def refusal(headers: bytes, content: bytes, accept: str) -> DaemonError:
+    return _text_error(headers, content) if accept == "text/plain" else DaemonError(_parse(content))
 
 
 def _text_error(headers: bytes, content: bytes) -> DaemonError:

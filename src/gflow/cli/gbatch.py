@@ -12,7 +12,7 @@ from gflow.cli.describing import describe
 from gflow.client import fast
 from gflow.errors import Unreachable
 from gflow.options.parse import parse
-from gflow.options.table import GBATCH, SLURM
+from gflow.options.table import GBATCH, SLURM, Option
 
 ABOUT = """Submit a job: a command, a script, or a script on standard input.
 
@@ -23,10 +23,11 @@ word that is not one. Scripts may carry options in lines that start with `# GFLO
 EXAMPLES = """gbatch --gpus 1 python train.py --lr 3e-4
 gbatch --gpus 2 --time 4:00:00 --name big train.sh
 gbatch 'cd runs && ./all.sh > out.txt'
-ID=$(gbatch --parsable prepare.sh); gbatch --depends-on $ID --gpus 1 python train.py
+ID=$(gbatch --parsable prepare.sh); gbatch --depends-on $ID python train.py
 gbatch --depends-on @ evaluate.sh        # after the job submitted last
-gbatch --array 1-100%4 ./task.sh         # $GFLOW_ARRAY_TASK_ID is 1 to 100, four at once
-gbatch --gpus 1 --param lr=0.1,0.01 --param seed=1:3 python train.py --lr {lr} --seed {seed}
+gbatch --array 1-100%4 ./task.sh         # $GFLOW_ARRAY_TASK_ID, four at once
+gbatch --gpus 1 --param lr=0.1,0.01 --param seed=1:3 \\
+       python train.py --lr {lr} --seed {seed}
 gbatch --max-retries 3 --retry-on oom,exit:75 python train.py
 gbatch --dry-run --config config.yaml python train.py"""
 
@@ -40,10 +41,7 @@ def run(words: list[str]) -> int:
     if "help" in values:
         from gflow.options import help
 
-        shown = tuple(option for option in GBATCH if option not in SLURM)
-        page = help.render("gbatch [options] COMMAND… | SCRIPT", ABOUT, shown, EXAMPLES)
-        names = ", ".join("--" + option.name for option in SLURM)
-        sys.stdout.write(f"{page}\nUnderstood from Slurm as well: {names}.\n")
+        sys.stdout.write(help.render("gbatch [options] COMMAND… | SCRIPT", ABOUT, groups(), EXAMPLES))
         return 0
     if "version" in values:
         from gflow import __version__
@@ -52,6 +50,25 @@ def run(words: list[str]) -> int:
         return 0
     body = fast.submission(os.urandom(16).hex(), describe(values, command))
     return _dry_run(body, values) if "dry-run" in values else _submit(body, values)
+
+
+def groups() -> dict[str, tuple[Option, ...]]:
+    """The options for the help, in the order in which people ask themselves about them."""
+    by_name = {option.name: option for option in GBATCH}
+    return {heading: tuple(by_name[name] for name in names.split()) for heading, names in HEADINGS.items()}
+
+
+HEADINGS = {
+    "what the job needs": "gpus gpu-memory gpu-type shared cpus memory time allow-unsatisfiable",
+    "what it is called": "name project comment",
+    "when it starts": "depends-on depends-on-any no-auto-cancel begin hold priority",
+    "many at once": "array param param-file max-concurrent",
+    "when it fails or its time is up": "max-retries retry-on retry-delay requeue signal grace",
+    "its world": "chdir export venv conda-env config output error",
+    "whom to tell": "notify-email notify-on",
+    "gbatch itself": "wait parsable json dry-run auto-close help version",
+    "understood from Slurm": " ".join(option.name for option in SLURM),
+}
 
 
 def _submit(body: bytes, values: dict[str, Any]) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gflow.cli import call, changing
 from gflow.errors import UsageError
 from gflow.options import help
-from gflow.options.changing import REDO, UPDATE
+from gflow.options.changing import CLEARING, REDO, UPDATE
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
@@ -25,7 +25,10 @@ gjob hold 42,43
 gjob release --at 20:00 42
 gjob update 42 --gpus 2 --priority 50
 gjob update 42 --time +2h               # also while it runs
+gjob update 42 --clear-time --clear-deps
 gjob redo @ --memory 64G
+gjob redo 42 --cascade                  # with those that were cancelled because it failed
+gjob wait 40-45
 gjob history @"""
 
 LOG = (
@@ -65,7 +68,7 @@ def run(words: list[str]) -> int:
     options = (*command.options, JSON, *COMMON)
     values, jobs = parse(rest, options)
     if "help" in values:
-        sys.stdout.write(help.render(f"gjob {ALIASES.get(name, name)} JOB [options]", command.about, options))
+        sys.stdout.write(_command_page(ALIASES.get(name, name), command, options))
         return 0
     if not jobs and command.needs_jobs:
         raise UsageError("which job?", hint="give an id, or @ for your latest job")
@@ -75,6 +78,16 @@ def run(words: list[str]) -> int:
 def _page() -> str:
     lines = "\n".join(f"  {name:<15} {command.about}" for name, command in COMMANDS.items())
     return help.render("gjob COMMAND JOB [options]", ABOUT + lines, (JSON, *COMMON), EXAMPLES)
+
+
+def _command_page(name: str, command: Command, options: tuple[Option, ...]) -> str:
+    """The help of one command; what sets options back is many times the same, so it is said once."""
+    shown = tuple(option for option in options if option not in CLEARING)
+    about = command.about[0].upper() + command.about[1:] + "."
+    if len(shown) < len(options):
+        about += "\n\n--clear-NAME sets an option back to its default: --clear-time, --clear-memory, …"
+    examples = "\n".join(line for line in EXAMPLES.splitlines() if line.startswith(f"gjob {name} "))
+    return help.render(f"gjob {name} JOB [options]", about, shown, examples)
 
 
 def _one(jobs: list[str]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from gflow.cli.describing import read_file
 from gflow.errors import UsageError
 from gflow.options.parse import parse
-from gflow.options.table import JOB
+from gflow.options.table import JOB, SLURM
 
 KEY = "gflow"
 
@@ -36,7 +36,7 @@ def options_of(path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: {KEY} must hold options", hint=f"{KEY}: and below it, gpus: 2")
     words = [word for name, value in found.items() for word in _words(path, str(name), value)]
     try:
-        values, rest = parse(words, JOB)
+        values, rest = parse(words, JOB + SLURM)
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
     if rest:

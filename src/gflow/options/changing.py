@@ -8,11 +8,13 @@ from gflow.options.table import JOB, Option
 _FIXED = frozenset({"project", "array", "hold"})
 
 
-def _copy(option: Option, *, kind: str = "", short: str | None = None, alias: str = "") -> Option:
+def _copy(
+    option: Option, *, kind: str = "", short: str | None = None, alias: str = "", help: str = ""
+) -> Option:
     return Option(
         option.name,
         kind or option.kind,
-        option.help,
+        help or option.help,
         short=option.short if short is None else short,
         aliases=option.aliases + ((alias,) if alias else ()),
         metavar=option.metavar,
@@ -25,7 +27,11 @@ def _copy(option: Option, *, kind: str = "", short: str | None = None, alias: st
 
 def _changeable(option: Option) -> Option:
     if option.name == "time":  # +2h adds to what a job has
-        return _copy(option, kind="change")
+        return _copy(
+            option, kind="change", help="another time limit: 4:00:00; +2h or +30 (minutes) adds to it"
+        )
+    if option.name == "param":
+        return _copy(option, help="another value for a parameter of a sweep: lr=0.1; may be repeated")
     if option.name == "conda-env":
         return _copy(option, short="e")
     if option.name == "no-auto-cancel":

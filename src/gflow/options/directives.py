@@ -7,7 +7,7 @@ from typing import Any
 
 from gflow.errors import UsageError
 from gflow.options.parse import parse
-from gflow.options.table import CAPTURE, JOB
+from gflow.options.table import CAPTURE, JOB, SLURM
 
 MARK = "# GFLOW "
 
@@ -38,7 +38,7 @@ def read(script: str, where: str) -> dict[str, Any]:
             except ValueError as error:
                 raise UsageError(f"{where}, line {number}: {error}") from None
     try:
-        values, rest = parse(words, JOB + CAPTURE)
+        values, rest = parse(words, JOB + CAPTURE + SLURM)
     except UsageError as error:
         raise UsageError(f"{where}: {error.message}", hint=error.hint) from None
     if rest:

@@ -20,14 +20,6 @@ MOST_MIB = 1 << 30
 LAST_TIME = 253_370_764_800
 UNITS = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18}
-# Ends that --retry-on names; two of them can say which number.
-RETRY_KINDS = ("any", "failed", "oom", "timeout", "exit", "signal", "lost", "start")
-CODED = ("exit", "signal")
-FATAL = SIGNALS | {"ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13}
-# What can be told of a job, less the `job_` before each.
-EVENTS = (
-    "submitted", "updated", "started", "completed", "failed", "cancelled", "timeout", "held", "released",
-)  # fmt: skip
 ARRAY_TASKS = 100_000
 ARRAY_LAST = 1_000_000
 
@@ -54,7 +46,7 @@ def read_count(value: Any, option: Option) -> int:
     """A whole number within the option's bounds."""
     number = _whole(value)
     if number is None:
-        refuse(f"--{option.name} takes a whole number, not {_quote(value)}")
+        refuse(f"--{option.name} takes a whole number, not {quote(value)}")
     if option.low is not None and number < option.low:
         refuse(f"--{option.name} must be at least {option.low}, not {number}")
     if option.high is not None and number > option.high:
@@ -67,13 +59,13 @@ def read_duration(value: Any, option: Option) -> int:
     seconds = value if type(value) is int else _duration(value) if isinstance(value, str) else None
     if seconds is None:
         refuse(
-            f"--{option.name} does not understand {_quote(value)}",
+            f"--{option.name} does not understand {quote(value)}",
             "write 30 (minutes), 5:30 (minutes:seconds), 4:00:00 or 1-02:00:00",
         )
     if option.low is not None and seconds < option.low:
-        refuse(f"--{option.name} must be longer than zero, not {_quote(value)}")
+        refuse(f"--{option.name} must be longer than zero, not {quote(value)}")
     if seconds > TEN_YEARS_S:
-        refuse(f"--{option.name} must be under ten years, not {_quote(value)}")
+        refuse(f"--{option.name} must be under ten years, not {quote(value)}")
     return seconds
 
 
@@ -81,7 +73,7 @@ def read_extension(value: str, option: Option) -> int:
     """`+2h`, `+30` (minutes), `+1:00:00`: seconds to add."""
     amount = value.removeprefix("+")
     unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(amount[-1:])
-    if unit and _is_digits(amount[:-1]):
+    if unit and is_digits(amount[:-1]):
         return read_duration(int(amount[:-1]) * unit, option)
     return read_duration(amount, option)
 
@@ -96,7 +88,7 @@ def read_change(value: Any, option: Option) -> Any:
 
 def read_seconds(value: Any, option: Option) -> int:
     """Seconds, where a bare number is seconds and not minutes."""
-    if isinstance(value, str) and _is_digits(value):
+    if isinstance(value, str) and is_digits(value):
         value = int(value)
     return read_duration(value, option)
 
@@ -105,11 +97,11 @@ def read_size(value: Any, option: Option) -> int:
     """MiB. Text is `512M`, `1.5G`, `2T`; a number alone is MB."""
     mib = value if type(value) is int else _size(value) if isinstance(value, str) else None
     if mib is None:
-        refuse(f"--{option.name} does not understand {_quote(value)}", "write 16G, 1.5G or 512M")
+        refuse(f"--{option.name} does not understand {quote(value)}", "write 16G, 1.5G or 512M")
     if mib < 1:
-        refuse(f"--{option.name} must be at least 1M, not {_quote(value)}")
+        refuse(f"--{option.name} must be at least 1M, not {quote(value)}")
     if mib > MOST_MIB:
-        refuse(f"--{option.name} must be under a pebibyte, not {_quote(value)}")
+        refuse(f"--{option.name} must be under a pebibyte, not {quote(value)}")
     return mib
 
 
@@ -120,7 +112,7 @@ def read_array(value: Any, option: Option) -> str:
     spans, cap = _array(value) if isinstance(value, str) else (None, "")
     if not spans or (cap and not int(cap)):
         refuse(
-            f"--{option.name} does not understand {_quote(value)}",
+            f"--{option.name} does not understand {quote(value)}",
             "write 1-10, 0-90:10, or 1,3,5-7; %4 caps it",
         )
     if sum((last - first) // step + 1 for first, last, step in spans) > ARRAY_TASKS:
@@ -142,11 +134,11 @@ def read_time(value: Any, option: Option) -> float:
         found = value if type(value) in (int, float) else None
     if found is None:
         refuse(
-            f"--{option.name} does not understand {_quote(value)}",
+            f"--{option.name} does not understand {quote(value)}",
             "write 20:00, 2026-12-24T08:00, 2026-12-24, or now+2h",
         )
     if not 0 <= found < LAST_TIME:  # nor is what is not a number
-        refuse(f"--{option.name} must be between 1970 and 9998, not {_quote(value)}")
+        refuse(f"--{option.name} must be between 1970 and 9998, not {quote(value)}")
     return float(found)
 
 
@@ -156,37 +148,37 @@ def read_signal(value: Any, option: Option) -> tuple[int, int]:
         value = "@".join(map(str, value)) if len(value) == 2 else ""
     name, _, seconds = value.partition("@") if isinstance(value, str) else ("", "", "")
     number = SIGNALS.get(name.upper().removeprefix("SIG"))
-    if number is None and _is_digits(name) and 1 <= int(name) <= 64:
+    if number is None and is_digits(name) and 1 <= int(name) <= 64:
         number = int(name)
-    if number is None or (seconds and not _is_digits(seconds)):
-        refuse(f"--{option.name} does not understand {_quote(value)}", "write USR1@60 or TERM@120")
+    if number is None or (seconds and not is_digits(seconds)):
+        refuse(f"--{option.name} does not understand {quote(value)}", "write USR1@60 or TERM@120")
     return number, int(seconds or 60)
 
 
 def read_path(value: Any, option: Option) -> str:
     """A file or folder by name."""
     if not isinstance(value, str) or not value or "\0" in value or len(value) > 4096:
-        refuse(f"--{option.name} takes a path, not {_quote(value)}")
+        refuse(f"--{option.name} takes a path, not {quote(value)}")
     return value
 
 
 def read_text(value: Any, option: Option) -> str:
     if not isinstance(value, str) or "\0" in value:
-        refuse(f"--{option.name} takes text, not {_quote(value)}")
+        refuse(f"--{option.name} takes text, not {quote(value)}")
     return value
 
 
 def read_name(value: Any, option: Option) -> str:
     """A name that fits on one line and cannot move the cursor of whoever lists it."""
     if not isinstance(value, str):
-        refuse(f"--{option.name} takes text, not {_quote(value)}")
+        refuse(f"--{option.name} takes text, not {quote(value)}")
     if not value.strip():
         refuse(f"--{option.name} must not be empty")
     most = option.high or NAME_LENGTH
     if len(value) > most:
         refuse(f"--{option.name} must be at most {most} characters, not {len(value)}")
     if not value.isprintable():
-        refuse(f"--{option.name} must be printable text on one line, not {_quote(value)}")
+        refuse(f"--{option.name} must be printable text on one line, not {quote(value)}")
     return value
 
 
@@ -200,50 +192,17 @@ def read_depends(value: Any, option: Option) -> tuple[str, ...]:
     for part in parts or ("",):
         if not is_job_reference(part):
             refuse(
-                f"--{option.name} does not understand {_quote(part)}",
+                f"--{option.name} does not understand {quote(part)}",
                 "write a job id (17), @ for your latest job, or @~1 for the one before it",
             )
     return parts
 
 
-def read_retry(value: Any, option: Option) -> tuple[str, ...]:
-    """Ends after which a job is tried again: `oom,exit:75,timeout`."""
-    kinds = []
-    for part in _parts(value, option):
-        kind, colon, detail = part.lower().partition(":")
-        number = FATAL.get(detail.upper().removeprefix("SIG")) if kind == "signal" else None
-        if number is None and colon and _is_digits(detail) and 1 <= int(detail) <= 255:
-            number = int(detail)
-        if kind not in RETRY_KINDS or bool(colon) != (number is not None) or (colon and kind not in CODED):
-            refuse(
-                f"--{option.name} does not understand {_quote(part)}",
-                "write " + ", ".join(RETRY_KINDS) + ", exit:75 or signal:9",
-            )
-        kinds.append(f"{kind}:{number}" if colon else kind)
-    return tuple(dict.fromkeys(kinds))
+def read_list(value: Any, option: Option) -> Any:
+    """What is written as a list of words, each to be checked. Loaded only when somebody asks."""
+    from gflow.options import lists
 
-
-def read_emails(value: Any, option: Option) -> tuple[str, ...]:
-    """Addresses, several with commas."""
-    addresses = _parts(value, option)
-    for address in addresses:
-        person, at, host = address.rpartition("@")
-        plain = address.isprintable() and not set(address).intersection(' <>()[],;:\\"')
-        if not (person and at and host and plain) or "@" in person or len(address) > 254:
-            refuse(f"--{option.name} takes an address like ann@example.org, not {_quote(address)}")
-    return tuple(dict.fromkeys(addresses))
-
-
-def read_events(value: Any, option: Option) -> tuple[str, ...]:
-    """Events to be told of; `failed` is `job_failed`."""
-    events = [part if part.startswith("job_") else "job_" + part for part in _parts(value, option)]
-    for event in events:
-        if event.removeprefix("job_") not in EVENTS:
-            refuse(
-                f"--{option.name} knows no event {_quote(event)}",
-                "events: " + ", ".join("job_" + name for name in EVENTS),
-            )
-    return tuple(dict.fromkeys(events))
+    return lists.READERS[option.kind](value, option)
 
 
 def read_params(value: Any, option: Option) -> Any:
@@ -253,33 +212,21 @@ def read_params(value: Any, option: Option) -> Any:
     return parameters(value, option)
 
 
-def _parts(value: Any, option: Option) -> list[str]:
-    """`a,b` or a JSON list of texts."""
-    if isinstance(value, str):
-        value = value.split(",")
-    if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
-        refuse(f"--{option.name} takes text, not {_quote(value)}")
-    parts = [part.strip() for part in value]
-    if not parts or not all(parts):
-        refuse(f"--{option.name} must not be empty")
-    return parts
-
-
 def is_job_reference(text: str) -> bool:
     """Whether `text` is `17`, `42_3`, `@` or `@~2`."""
     if text.startswith("@"):
         back = text[2:] if text.startswith("@~") else None
-        return text == "@" or (back is not None and _is_digits(back))
+        return text == "@" or (back is not None and is_digits(back))
     number, bar, task = text.partition("_")
-    return _is_digits(number) and (not bar or _is_digits(task))
+    return is_digits(number) and (not bar or is_digits(task))
 
 
 def _duration(text: str) -> int | None:
     days, dash, clock = text.strip().rpartition("-")
-    if dash and not _is_digits(days):
+    if dash and not is_digits(days):
         return None
     parts = clock.split(":")
-    if len(parts) > 3 or not all(_is_digits(part) for part in parts):
+    if len(parts) > 3 or not all(is_digits(part) for part in parts):
         return None
     if dash:  # Slurm's days-hours[:minutes[:seconds]]
         parts += ["0"] * (3 - len(parts))
@@ -302,7 +249,7 @@ def _size(text: str) -> int | None:
             number = number.removesuffix(tail)
     unit = number[-1:] if number[-1:] in UNITS else "M"
     digits, dot, fraction = number.removesuffix(unit).partition(".")
-    if not _is_digits(digits) or (dot and not _is_digits(fraction)):
+    if not is_digits(digits) or (dot and not is_digits(fraction)):
         return None
     scale = int("1" + "0" * len(fraction))
     kib = int(digits + fraction) * UNITS[unit]
@@ -312,14 +259,14 @@ def _size(text: str) -> int | None:
 def _array(text: str) -> tuple[list[tuple[int, int, int]], str]:
     """(first, last, step) of every part, and the cap; an empty list if it is not an array."""
     body, percent, cap = text.strip().partition("%")
-    if percent and not _is_digits(cap):
+    if percent and not is_digits(cap):
         return [], ""
     spans = []
     for part in body.split(","):
         ends, colon, step = part.strip().partition(":")
         first, dash, last = ends.partition("-")
         words = [first] + [last] * bool(dash) + [step] * bool(colon)
-        if not all(_is_digits(word) for word in words) or (colon and not dash) or (colon and not int(step)):
+        if not all(is_digits(word) for word in words) or (colon and not dash) or (colon and not int(step)):
             return [], ""
         low, high, by = int(first), int(last or first), int(step or 1)
         if high < low:
@@ -353,17 +300,17 @@ def _whole(value: Any) -> int | None:
         return value
     if isinstance(value, str):
         digits = value[1:] if value[:1] in "+-" else value
-        if _is_digits(digits):
+        if is_digits(digits):
             return int(value)
     return None
 
 
-def _is_digits(text: str) -> bool:
+def is_digits(text: str) -> bool:
     """ASCII digits only, and few enough to be a number somebody meant."""
     return text.isascii() and text.isdigit() and len(text) <= 18
 
 
-def _quote(value: Any) -> str:
+def quote(value: Any) -> str:
     text = value if isinstance(value, str) else str(value)
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
@@ -382,8 +329,8 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "time": read_time,
     "name": read_name,
     "depends": read_depends,
-    "retry": read_retry,
-    "emails": read_emails,
-    "events": read_events,
+    "retry": read_list,
+    "emails": read_list,
+    "events": read_list,
     "params": read_params,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from fnmatch import fnmatchcase
 
 from starlette.requests import Request
@@ -21,13 +22,16 @@ from gflow.wire.changes import describe_update
 from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest
 from gflow.wire.views import jobs_view, key_label
 
+# Jobs looked up in one go.
+TOGETHER = 100
+
 
 async def cancel(request: Request) -> Response:
     """Cancel jobs. Unknown ones are refused before anything happens."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, CancelRequest)
     keys = _wanted(context, request, wanted)
-    over = {key: known(context, key).state for key in keys if not context.loop.state.is_active(key)}
+    over = await _ended(context, keys)
     if wanted.dry_run:
         return _foretold(request, keys, over)
     if len(over) < len(keys):
@@ -37,6 +41,17 @@ async def cancel(request: Request) -> Response:
         lambda: jobs_view(context.entries([known(context, key) for key in keys])),
         lambda: "".join(_cancelled(context, key, over) for key in keys) or "No jobs match.\n",
     )
+
+
+async def _ended(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]:
+    """Those of the jobs that are over, and how. Looked up a few at a time: others want something too."""
+    over: dict[JobKey, JobState] = {}
+    for key in keys:
+        if not context.loop.state.is_active(key):
+            over[key] = known(context, key).state
+            if len(over) % TOGETHER == 0:
+                await asyncio.sleep(0)
+    return over
 
 
 def _wanted(context: Context, request: Request, wanted: CancelRequest) -> list[JobKey]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
-from itertools import chain
 from typing import Any
 
 from starlette.requests import Request
@@ -14,40 +13,39 @@ from starlette.responses import Response
 from gflow.core.ids import label
 from gflow.core.model import Job
 from gflow.core.tasks import parse_tasks
-from gflow.daemon.api.answers import answer
+from gflow.daemon.api.answers import answer, wants_text
 from gflow.daemon.api.asking import context_of, keys_of, known, one, one_key
 from gflow.daemon.api.people import user_name
 from gflow.daemon.perform import log_path
-from gflow.errors import NotFound, Refused
+from gflow.errors import NotFound, Refused, UsageError
 from gflow.text.pages import job_page, story_page
+from gflow.text.queue import Entry
 from gflow.wire.views import jobs_view, key_label, line_view
 
-# Jobs looked up in one go, and what stands between their pages.
-TOGETHER = 100
+# The most jobs shown in full, how many in one go, and what stands between their pages.
+MOST_SHOWN = 1000
+TOGETHER = 50
 BETWEEN = "=" * 80 + "\n"
 
 
 async def show(request: Request) -> Response:
     """One job or several; as JSON, an array with its tasks."""
     context = context_of(request)
-    jobs = []
-    for index, key in enumerate(keys_of(context, request, [request.path_params["job"]])):
-        jobs.append(known(context, key))
-        if index % TOGETHER == TOGETHER - 1:
+    keys = keys_of(context, request, [request.path_params["job"]])
+    if len(keys) > MOST_SHOWN:
+        raise UsageError(f"{len(keys):,} jobs are too many to show", hint="gqueue lists any number")
+    entries: list[Entry] = []
+    pages: list[str] = []
+    for key in keys:
+        entries += context.entries([known(context, key)])
+        if wants_text(request):
+            job, why = entries[-1]
+            pages.append(job_page(job, why, time.time(), log_path(context.settings, job)))
+        if len(entries) % TOGETHER == 0:
             await asyncio.sleep(0)  # others may want something too
-
-    def view() -> dict[str, Any]:
-        tasks = (context.store.tasks(job.key) if job.is_array else () for job in jobs)
-        return jobs_view(context.entries(chain(jobs, *tasks) if len(jobs) == 1 else jobs))
-
-    def text() -> str:
-        now = time.time()
-        pages = [
-            job_page(job, why, now, log_path(context.settings, job)) for job, why in context.entries(jobs)
-        ]
-        return BETWEEN.join(pages)
-
-    return answer(request, view, text)
+    if len(keys) == 1 and entries[0][0].is_array:
+        entries += context.entries(context.store.tasks(keys[0]))
+    return answer(request, lambda: jobs_view(entries), lambda: BETWEEN.join(pages))
 
 
 async def wait(request: Request) -> Response:

@@ -89,9 +89,10 @@ def _taken(request: Request, context: Context, keys: tuple[JobKey, ...]) -> Resp
         if "parsable" in request.query_params:
             return "".join(f"{label(key)}\n" for key in keys)
         named = "named" in request.query_params
-        jobs = [context.job(key) for key in keys] if named or len(keys) > 1 else [None]
-        names = [f" ({job.name})" if named and job else "" for job in jobs]
-        group = jobs[0].spec.group if jobs[0] else 0
-        return submitted_lines(list(map(label, keys)), names, group)
+        names = (
+            [f" ({job.name})" if job else "" for job in map(context.job, keys)] if named else [""] * len(keys)
+        )
+        first = context.job(keys[0]) if len(keys) > 1 else None
+        return submitted_lines(list(map(label, keys)), names, first.spec.group if first else 0)
 
     return answer(request, lambda: jobs_view(context.entries(map(context.job, keys))), text, 201)
