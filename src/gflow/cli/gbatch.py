@@ -44,10 +44,9 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gbatch [options] COMMAND… | SCRIPT", ABOUT, groups(), EXAMPLES))
         return 0
     if "version" in values:
-        from gflow import __version__
+        from gflow.cli.main import version
 
-        print(f"gbatch {__version__}")
-        return 0
+        return version("gbatch")
     body = fast.submission(os.urandom(16).hex(), describe(values, command))
     return _dry_run(body, values) if "dry-run" in values else _submit(body, values)
 

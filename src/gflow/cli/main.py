@@ -11,7 +11,7 @@ READ_TIMES = ("gbatch", "gjob")
 def main(program: str, words: list[str]) -> int:
     """Run one program; `gflow gqueue …`, `gflow queue …` and `gqueue …` are the same."""
     if words[:1] == ["--version"] or (program != "gbatch" and "--version" in words):
-        return _version(program)
+        return version(program)
     if words[:1] == ["completion"]:
         from gflow.cli.completion import script
 
@@ -82,7 +82,7 @@ eval "$(gflow completion bash)", or zsh or fish.
 """
 
 
-def _version(program: str) -> int:
+def version(program: str) -> int:
     from gflow import __version__
 
     print(f"{program} {__version__}")
