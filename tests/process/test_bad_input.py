@@ -189,6 +189,7 @@ BUSY = [
     (("gjob", "show"), 2, "which job?"),
     (("gjob", "show", "99"), 1, "there is no job 99"),
     (("gjob", "frobnicate", "1"), 2, "no command"),
+    (("gjob", "shwo", "1"), 2, "did you mean show?"),
     (("gjob", "log", "1,2"), 2, "one job, please"),
     (("gjob", "hold", "7"), 1, "is running"),
     (("gjob", "hold", "3"), 1, "no active job 3"),

@@ -98,6 +98,16 @@ def test_a_sweep_from_a_file_times_a_parameter(daemon: Box) -> None:
     assert daemon.jobs() == {}
 
 
+def test_a_reader_that_leaves_early_gets_no_complaint(daemon: Box) -> None:
+    done = daemon.run_shell("gbatch --json --hold --param i=1:50 true | head -c 10")
+    assert (done.stdout, done.stderr) == ('{"jobs": [', "")
+
+
+def test_a_script_on_standard_input_has_no_name_in_a_dry_run(daemon: Box) -> None:
+    lines = daemon.ok("gbatch", "--dry-run", "--gpus", "1", input="echo hi\n").splitlines()
+    assert lines[1] == "  [1] (script on standard input) (GPUs: 1)"
+
+
 def test_scripts_of_a_sweep_get_variables(daemon: Box) -> None:
     (daemon.work / "s.sh").write_text("echo {lr} $GFLOW_PARAM_LR\n")
     daemon.ok("gbatch", "--param", "lr=0:1:0.5", "s.sh")

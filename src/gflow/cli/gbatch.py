@@ -75,7 +75,7 @@ def _submit(body: bytes, values: dict[str, Any]) -> int:
         return fast.show(*fast.deliver(body, fast.target(values)))
     answer = _json(*fast.deliver(body, "/jobs", "application/json"))
     if "json" in values and "wait" not in values:
-        print(json.dumps(answer))
+        _write(answer)
         return 0
     jobs = answer["jobs"]
     if "json" not in values:
@@ -87,8 +87,7 @@ def _submit(body: bytes, values: dict[str, Any]) -> int:
             if "parsable" in values
             else submitted_lines(ids, [""] * len(ids), jobs[0]["group_id"] or 0)
         )
-        sys.stdout.write(lines)
-        sys.stdout.flush()
+        fast.write(1, lines.encode())
     return _wait(jobs, as_json="json" in values)
 
 
@@ -99,12 +98,16 @@ def _json(status: int, headers: bytes, content: bytes) -> Any:
     return answer
 
 
+def _write(data: Any) -> None:
+    fast.write(1, json.dumps(data).encode() + b"\n")
+
+
 def _wait(jobs: list[dict[str, Any]], *, as_json: bool) -> int:
     from gflow.cli.waiting import wait_for_all
 
     final, code = wait_for_all([str(job["id"]) for job in jobs])
     if as_json:
-        print(json.dumps({"jobs": final, "total": len(final)}))
+        _write({"jobs": final, "total": len(final)})
     return code
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gflow.cli import call, changing
-from gflow.errors import UsageError
+from gflow.client import fast
+from gflow.errors import UsageError, did_you_mean
 from gflow.options import help
 from gflow.options.changing import CLEARING, REDO, UPDATE
 from gflow.options.parse import parse
@@ -62,7 +63,8 @@ def run(words: list[str]) -> int:
         return 0 if words else 2
     command = COMMANDS.get(ALIASES.get(name, name))
     if command is None:
-        raise UsageError(f"gjob has no command {name!r}", hint="commands: " + ", ".join(COMMANDS))
+        hint = did_you_mean(name, COMMANDS, "commands: " + ", ".join(COMMANDS))
+        raise UsageError(f"gjob has no command {name!a:.60}", hint=hint)
     rest = list(words)
     rest.remove(name)
     options = (*command.options, JSON, *COMMON)
@@ -129,7 +131,7 @@ def _wait(values: Values, jobs: list[str]) -> int:
     )
     final, code = wait_for_all(names)
     if "json" in values:
-        print(json.dumps({"jobs": final, "total": len(final)}))
+        fast.write(1, json.dumps({"jobs": final, "total": len(final)}).encode() + b"\n")
     return code
 
 

@@ -40,6 +40,6 @@ def command_line(spec: Spec) -> str:
     if spec.command[:2] == ("bash", "-c") and len(spec.command) == 3:
         text = spec.command[2]
     else:
-        words = (spec.script_path or "(script)", *spec.command) if spec.script else spec.command
-        text = shlex.join(words)
+        script = shlex.quote(spec.script_path) if spec.script_path else "(script on standard input)"
+        text = " ".join([script] * bool(spec.script) + [shlex.join(spec.command)] * bool(spec.command))
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
