@@ -28,7 +28,7 @@ gjob update 42 --gpus 2 --priority 50
 gjob update 42 --time +2h               # also while it runs
 gjob update 42 --clear-time --clear-deps
 gjob redo @ --memory 64G
-gjob redo 42 --cascade                  # with those that were cancelled because it failed
+gjob redo 42 --cascade            # also the jobs that fell with it
 gjob wait 40-45
 gjob history @"""
 
