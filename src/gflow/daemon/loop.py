@@ -199,7 +199,8 @@ class Loop:
     def persist(self, turn: Turn) -> None:
         point("turn.before-commit")
         if turn.changes:
-            turn.changes.meta["next_number"] = self.state.next_number
+            if turn.changes.new:
+                turn.changes.meta["next_number"] = self.state.next_number
             self.store.commit(turn.changes)
         point("turn.after-commit")
         self.state.ended.clear()

@@ -121,8 +121,13 @@ static void release_leases(const Leases *held) {
 
 /* ------------------------------------------------------------ one job */
 
-static void write_identity(const Shim *shim, int record, const char *what, pid_t pid, unsigned long long started) {
-    dprintf(record, "%s %s %llu %d %llu\n", what, shim->boot, shim->namespace, (int)pid, started);
+/* Who we are and who is about to be the job: whoever finds the record knows whom to look for. */
+static void write_identities(const Shim *shim, int record) {
+    char text[512];
+    int size = snprintf(text, sizeof text, "shim %s %llu %d %llu\njob %s %llu %d %llu\n",
+                        shim->boot, shim->namespace, (int)getpid(), shim->started,
+                        shim->boot, shim->namespace, (int)shim->child.pid, shim->child.started);
+    send_all(record, text, (size_t)size);
 }
 
 static void tell(Shim *shim, int count, const char *const *words) {
@@ -140,14 +145,17 @@ static void tell_end(Shim *shim, const Message *order, int record, End *end) {
     /* The message first: it is what the daemon waits for. The record is for the case that nobody does. */
     const char *words[] = {"end", order->field[KEY].at, order->field[ATTEMPT].at, code, signal, cpu, peak, end->problem};
     tell(shim, 8, words);
-    dprintf(record, "end %s %s %s %s %s\n", code, signal, cpu, peak, end->problem);
+    char line[5000];
+    int size = snprintf(line, sizeof line, "end %s %s %s %s %s\n", code, signal, cpu, peak, end->problem);
+    send_all(record, line, (size_t)size);
     close(record);
 }
 
 /* Hand the order to the waiting child. Somebody may have killed it meanwhile: then to another. */
-static bool wake_child(Shim *shim, const Leases *leases) {
+static bool wake_child(Shim *shim, int record, const Leases *leases) {
     for (int tries = 0; tries < 3; tries++) {
         if (!shim->child.pid && !prepare(&shim->child, shim->group)) return false;
+        write_identities(shim, record);
         bool sent = send_order(shim->child.orders, &shim->order, leases);
         close(shim->child.orders);
         if (sent) return true;
@@ -158,13 +166,12 @@ static bool wake_child(Shim *shim, const Leases *leases) {
 }
 
 static void see_through(Shim *shim, const Message *order, int record, const Leases *leases, End *end) {
-    if (!wake_child(shim, leases)) {
+    if (!wake_child(shim, record, leases)) {
         could_not_start(order, strerror(errno), false, end);
         return;
     }
     Child job = shim->child;
     shim->child.pid = 0;
-    write_identity(shim, record, "job", job.pid, job.started);
     attend(shim, order, job.pid, job.trouble, record, leases, end);
 }
 
@@ -179,7 +186,6 @@ static void run(Shim *shim, const Message *order) {
         tell(shim, 3, words);
         return;
     }
-    write_identity(shim, record, "shim", getpid(), shim->started);
     if (take_leases(order->field[LEASES], &held))
         see_through(shim, order, record, &held, &end);
     else if (errno != EWOULDBLOCK) {
