@@ -387,3 +387,30 @@ class TestWords:
         up(box, gpus, GFLOW_GPU__MPS="true")
         assert "no MPS (nvidia-cuda-mps-control is not installed)" in box.ok("ginfo", "-l")
         assert running(box, shared(box, "20G"))
+
+
+class TestHistory:
+    def test_what_a_job_did_with_its_gpu(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        gpus[0].busy, gpus[0].celsius = 87, 66
+        number = box.submit("--gpus", "1", *SLEEP)
+        gpus[0].run(pid_of(box, number), 5000)
+        wait_until(
+            lambda: (box.api("GET", f"/jobs/{number}/usage")[1]["totals"] or [{}])[0].get("memory_mib")
+        )
+        box.ok("gcancel", str(number))
+        box.finished(number)
+        wait_until(lambda: len(box.api("GET", f"/jobs/{number}/usage")[1]["samples"]) > 2)
+        page = box.ok("gjob", "usage", str(number))
+        assert "5000 MiB" in page and "GPU 0 busy" in page
+        assert "GPU use: 87% busy (most 87%), 4.9 GiB of memory at most, 70 W" in box.ok(
+            "gjob", "show", str(number)
+        )
+        assert box.ok("gjob", "usage", "--csv", str(number)).startswith("at,gpu,span_s,busy,")
+        assert "no GPU history" in box.ok("gjob", "usage", str(box.submit("true")))
+
+    def test_readings_again_and_again(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        lines = box.ok("gflow", "gpus", "watch", "--csv", "-n", "1", "-c", "2").splitlines()
+        assert lines[0].startswith("time,gpu,busy,memory_mib") and len(lines) == 5
+        assert box.run("gflow", "gpus", "watch", "--csv", "--json").returncode == 2

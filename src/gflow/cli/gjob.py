@@ -30,7 +30,8 @@ gjob update 42 --clear-time --clear-deps
 gjob redo @ --memory 64G
 gjob redo 42 --cascade            # also the jobs that fell with it
 gjob wait 40-45
-gjob history @"""
+gjob history @
+gjob usage @ --csv"""
 
 LOG = (
     Option("follow", "flag", "print what comes, through all attempts, until the job ends", short="f"),
@@ -38,6 +39,7 @@ LOG = (
     Option("last", "count", "only the last N lines", short="l", metavar="N", low=0),
 )
 RELEASE = (Option("at", "text", "not before this time", metavar="TIME"),)
+USAGE = (Option("csv", "flag", "every reading, as comma-separated values"),)
 SESSIONS = (
     Option("jobs", "text", "does nothing", short="j", metavar="IDS"),
     Option("state", "text", "does nothing", short="s", aliases=("states",), metavar="STATES"),
@@ -121,6 +123,11 @@ def _history(values: Values, jobs: list[str]) -> int:
     return call.show(call.job_path(_one(jobs), "/history"), as_json="json" in values)
 
 
+def _usage(values: Values, jobs: list[str]) -> int:
+    path = call.job_path(_one(jobs), "/usage")
+    return call.show(path + "?csv=1" if "csv" in values else path, as_json="json" in values)
+
+
 def _wait(values: Values, jobs: list[str]) -> int:
     from gflow.cli.waiting import wait_for_all
 
@@ -149,6 +156,7 @@ COMMANDS = {
     "log": Command("its output", LOG, _log),
     "attach": Command("follow its output until it ends (log -f)", (), _attach),
     "history": Command("everything that happened to it, and who did it", (), _history),
+    "usage": Command("what it did with its GPUs, over time", USAGE, _usage),
     "hold": Command("keep waiting jobs from starting", (), changing.hold),
     "release": Command("let held jobs go", RELEASE, changing.release),
     "update": Command("change what was asked for: any job option of gbatch", UPDATE, changing.update),

@@ -28,7 +28,7 @@ def main(program: str, words: list[str]) -> int:
 
 
 def _umbrella(words: list[str]) -> int:
-    from gflow.cli.programs import PROGRAMS
+    from gflow.cli.programs import PROGRAMS, TOOLS
     from gflow.errors import UsageError, nearest
 
     name = words[0] if words else "--help"
@@ -39,6 +39,8 @@ def _umbrella(words: list[str]) -> int:
         from gflow.cli.completion import complete
 
         return complete(words[1:])
+    if name in TOOLS:
+        return _run(name, words[1:])
     for candidate in (name, "g" + name):
         if candidate in PROGRAMS:
             return _run(candidate, words[1:])
@@ -59,9 +61,9 @@ def _run(program: str, words: list[str]) -> int:
 
 
 def _help() -> str:
-    from gflow.cli.programs import PROGRAMS
+    from gflow.cli.programs import PROGRAMS, TOOLS
 
-    commands = "\n".join(f"  {name:<9} {about}" for name, about in PROGRAMS.items())
+    commands = "\n".join(f"  {name:<9} {about}" for name, about in {**PROGRAMS, **TOOLS}.items())
     return f"""usage: gflow COMMAND …
 
 gflow runs GPU work: you hand it commands, it gives each the GPUs it asked for.
@@ -76,7 +78,7 @@ start here:
 commands:
 {commands}
 
-Each is a program of its own: `gqueue`, `gflow gqueue` and `gflow queue` are the
+Most are programs of their own: `gqueue`, `gflow gqueue` and `gflow queue` are the
 same. Each has --help with examples. For completion with Tab, say
 eval "$(gflow completion bash)", or zsh or fish.
 """

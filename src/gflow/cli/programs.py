@@ -21,6 +21,8 @@ PROGRAMS = {
     "gstats": "see what was used, by whom, and how it went",
     "gctl": "govern the machine: which GPUs, draining, limits",
 }
+# Only as `gflow NAME`.
+TOOLS = {"gpus": "read what the GPUs do, again and again: gflow gpus watch --csv"}
 
 
 class Described:

@@ -190,6 +190,7 @@ SETTINGS = (
         "days that environments and scripts stay after their last job",
         low=1,
     ),
+    Setting("retention.samples_days", "count", 7, "days that readings of GPUs are kept", low=1),
     Setting("retention.logs_days", "count", 365, "days that job logs are kept", low=1),
     Setting(
         "retention.tokens_days", "count", 7, "days in which a repeated submission is known as the same", low=1

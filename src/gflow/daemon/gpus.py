@@ -8,16 +8,19 @@ The thread hands reports to the loop; the loop turns changes into events.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from gflow.core.events import GpusSeen, Overran
 from gflow.core.ids import JobKey
-from gflow.core.model import Block, Gpu, Moment
+from gflow.core.model import Block, Gpu, Moment, Spec
 from gflow.core.state import State
+from gflow.daemon.history import History, Keeping
 from gflow.daemon.settings import Settings
 from gflow.gpu.census import Census, Report
 from gflow.gpu.numbering import Numbering
@@ -51,6 +54,8 @@ class Watched(NamedTuple):
 
     holders: Mapping[int, tuple[str, ...]] = {}
     shared: tuple[Shared, ...] = ()
+    # Run -> what tells runs of the same command; see `kind_of`.
+    kinds: dict[str, str] = {}
 
 
 class GpuWatch:
@@ -65,7 +70,9 @@ class GpuWatch:
         seen: Callable[[Report], None],
         overran: Callable[[Shared, int], None],
         watched: Callable[[], Watched],
+        history: History | None = None,
     ) -> None:
+        self.history = history
         self.latest = Report()
         self.census = census
         self._source = source
@@ -95,6 +102,9 @@ class GpuWatch:
         """Stop looking. A thread that hangs in the driver is left there; it ends with the process."""
         self._closing = True
         self._wake.set()
+        self._thread.join(timeout=1.0)
+        if self.history is not None and not self._thread.is_alive():
+            self.history.close(time.time())
         if self._silence is not None:
             self._silence.cancel()
 
@@ -152,6 +162,9 @@ class GpuWatch:
             begun, self._hurry = time.monotonic(), False
             report = self._look()
             self._tell(self._took, report)
+            if self.history is not None:
+                watched = self._watched
+                self.history.take(report, watched.holders, watched.kinds, time.time())
             for one in self._watched.shared:
                 self._compare(one, report.used.get(one.run, {}).get(one.gpu, 0))
             until = begun + (self._look_s if report.gpus else ABSENT_S)
@@ -219,21 +232,31 @@ def watch_of(
     census = Census(settings.gpu, Owners(folder, trust_pids=settings.gpu.trust_pids), Numbering(held), folder)
     look_s = settings.config["daemon.gpu_poll_interval_secs"]
     patience_s = max(settings.gpu.patience_s, 2 * look_s)
-    return GpuWatch(Nvml(), census, look_s, patience_s, seen, overran, watched)
+    keeping = Keeping(settings.config["retention.samples_days"], settings.retention.jobs_days)
+    history = History(settings.samples, keeping)
+    return GpuWatch(Nvml(), census, look_s, patience_s, seen, overran, watched, history)
 
 
 def watched_of(state: State) -> Watched:
     """What the watch needs to know of the jobs."""
-    holders, shared = {}, []
+    holders, shared, kinds = {}, [], {}
     for index, keys in state.holders.items():
         runs = []
         for key, limit in keys.items():
             run = Run(key, state.jobs[key].attempt)
             runs.append(run.name)
+            kinds[run.name] = kind_of(state.jobs[key].uid, state.jobs[key].spec)
             if limit and index in state.gpus:
                 shared.append(Shared(key, run.attempt, run.name, index, state.gpus[index].uuid, limit))
         holders[index] = tuple(runs)
-    return Watched(holders, tuple(shared))
+    return Watched(holders, tuple(shared), kinds)
+
+
+@lru_cache(maxsize=1024)
+def kind_of(uid: int, spec: Spec) -> str:
+    """What runs of one person's same command have in common: what they need is likely the same."""
+    text = repr((uid, spec.command, spec.script, spec.script_path, spec.parameters))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def seen_of(report: Report, at: Moment) -> GpusSeen:

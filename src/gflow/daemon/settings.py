@@ -49,6 +49,10 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         return self.data / "run"
 
     @property
+    def samples(self) -> Path:
+        return self.data / "samples.db"
+
+    @property
     def logs(self) -> Path:
         return self.data / "logs"
 

@@ -16,7 +16,7 @@ from gflow.text.queue import short_state
 from gflow.text.table import table
 
 
-def job_page(job: Job, why: Why | None, now: float, log: str) -> str:
+def job_page(job: Job, why: Why | None, now: float, log: str, gpu_use: str = "") -> str:
     """`gjob show`: everything about one job that is not secret."""
     spec = job.spec
     reason = str(why) if why else job.reason
@@ -36,6 +36,8 @@ def job_page(job: Job, why: Why | None, now: float, log: str) -> str:
     lines += [("Folder", spec.cwd), ("GPUs", str(spec.gpus) + (" (shared)" if spec.shared else ""))]
     if job.gpu_ids:
         lines.append(("GPU ids", ",".join(map(str, job.gpu_ids))))
+    if gpu_use:
+        lines.append(("GPU use", gpu_use))
     lines += [(name, value) for name, value in _asked(job) if value]
     lines += _timing(job, now) + _usage(job)
     if job.exit_code is not None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gflow.daemon.api import changing, control, gpus, jobs, listing, machine, statistics, submitting
+from gflow.daemon.api import changing, control, gpus, jobs, listing, machine, statistics, submitting, usage
 from gflow.daemon.api.answers import on_error
 from gflow.daemon.api.people import user_name
 from gflow.daemon.context import Context
@@ -29,6 +29,7 @@ ROUTES = [
     Route("/jobs/{job}/wait", jobs.wait, methods=["GET"]),
     Route("/jobs/{job}/log", jobs.log_place, methods=["GET"]),
     Route("/jobs/{job}/history", jobs.history, methods=["GET"]),
+    Route("/jobs/{job}/usage", usage.usage, methods=["GET"]),
     Route("/drain", control.drain, methods=["POST"]),
     Route("/gpus", control.gpus, methods=["GET"]),
     Route("/gpus", control.set_gpus, methods=["POST"]),

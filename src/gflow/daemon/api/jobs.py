@@ -16,10 +16,13 @@ from gflow.core.tasks import parse_tasks
 from gflow.daemon.api.answers import answer, wants_text
 from gflow.daemon.api.asking import context_of, keys_of, known, one, one_key
 from gflow.daemon.api.people import user_name
+from gflow.daemon.api.usage import usage_of
+from gflow.daemon.context import Context
 from gflow.daemon.perform import log_path
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.text.pages import job_page, story_page
 from gflow.text.queue import Entry
+from gflow.text.usage import summary
 from gflow.wire.views import jobs_view, key_label, line_view
 
 # The most jobs shown in full, how many in one go, and what stands between their pages.
@@ -40,12 +43,21 @@ async def show(request: Request) -> Response:
         entries += context.entries([known(context, key)])
         if wants_text(request):
             job, why = entries[-1]
-            pages.append(job_page(job, why, time.time(), log_path(context.settings, job)))
+            used = await _used(context, job) if len(keys) == 1 else ""
+            pages.append(job_page(job, why, time.time(), log_path(context.settings, job), used))
         if len(entries) % TOGETHER == 0:
             await asyncio.sleep(0)  # others may want something too
     if len(keys) == 1 and entries[0][0].is_array:
         entries += context.entries(context.store.tasks(keys[0]))
     return answer(request, lambda: jobs_view(entries), lambda: BETWEEN.join(pages))
+
+
+async def _used(context: Context, job: Job) -> str:
+    """What a job did with its GPUs, in one line."""
+    if not job.spec.gpus or not job.attempt:
+        return ""
+    totals = (await usage_of(context, job))["totals"]
+    return summary(totals) if totals else ""
 
 
 async def wait(request: Request) -> Response:

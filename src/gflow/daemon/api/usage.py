@@ -1,0 +1,67 @@
+"""Routes about what GPUs and jobs did."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from gflow.core.model import Job
+from gflow.daemon.api.answers import answer
+from gflow.daemon.api.asking import context_of, known, one_key
+from gflow.daemon.api.gpus import SLOWED
+from gflow.daemon.context import Context
+from gflow.store.samples import OfJob, Samples
+from gflow.text.usage import usage_csv, usage_page
+from gflow.wire.views import key_label, rfc3339
+
+
+async def usage(request: Request) -> Response:
+    """What a job did with its GPUs; `csv` for a spreadsheet."""
+    context = context_of(request)
+    job = known(context, one_key(context, request))
+    data = await usage_of(context, job)
+    if "csv" in request.query_params:
+        return PlainTextResponse(usage_csv(data["samples"]))
+    return answer(request, lambda: data, lambda: usage_page(data))
+
+
+async def usage_of(context: Context, job: Job) -> dict[str, Any]:
+    samples, totals = await asyncio.to_thread(_read, context, job.label)
+    return {
+        "job": key_label(job.key),
+        "samples": [_view(one) for one in samples],
+        "totals": [_view(one) for one in totals],
+    }
+
+
+def _read(context: Context, label: str) -> tuple[list[OfJob], list[OfJob]]:
+    if not context.settings.samples.exists():
+        return [], []
+    try:
+        samples = Samples(context.settings.samples)
+        try:
+            return samples.of_job(label)
+        finally:
+            samples.close()
+    except sqlite3.Error:
+        return [], []
+
+
+def _view(one: OfJob) -> dict[str, Any]:
+    mean = one.mean
+    return {
+        "at": rfc3339(mean.at),
+        "gpu": one.gpu,
+        "span_s": mean.span,
+        "busy": mean.busy,
+        "busy_most": mean.busy_most,
+        "memory_mib": mean.memory_mib,
+        "power_w": mean.power_w,
+        "temperature": mean.heat,
+        "clock_mhz": mean.clock_mhz,
+        "slowed": [word for bit, word in SLOWED.items() if mean.slowed & bit],
+    }

@@ -1,0 +1,135 @@
+"""What GPUs and jobs did, in a file of its own: samples never cost the job database a commit.
+
+Fine at first, coarse later: a job's first two minutes by the second, its first hour by ten seconds, the
+rest by the minute; GPUs by ten seconds. Totals of a job are kept when its samples are gone.
+It is a record of the past, not of promises: written without waiting for the disk, dropped if damaged.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS gpus (
+    at INTEGER, gpu INTEGER, span INTEGER, busy REAL, busy_most INTEGER, memory_mib INTEGER,
+    power_w REAL, heat INTEGER, clock_mhz REAL, slowed INTEGER,
+    PRIMARY KEY (gpu, at)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS jobs (
+    job TEXT, attempt INTEGER, gpu INTEGER, at INTEGER, span INTEGER, busy REAL, busy_most INTEGER,
+    memory_mib INTEGER, power_w REAL, heat INTEGER, clock_mhz REAL, slowed INTEGER,
+    PRIMARY KEY (job, attempt, gpu, at)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS totals (
+    job TEXT, attempt INTEGER, gpu INTEGER, at INTEGER, span INTEGER, busy REAL, busy_most INTEGER,
+    memory_mib INTEGER, power_w REAL, heat INTEGER, clock_mhz REAL, slowed INTEGER,
+    kind TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (job, attempt, gpu)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS totals_of_kind ON totals (kind, at);
+"""
+OF_JOB = "job, attempt, gpu"
+MEAN = "at, span, busy, busy_most, memory_mib, power_w, heat, clock_mhz, slowed"
+DAY_S = 86400
+
+
+class Mean(NamedTuple):
+    """A stretch of time on one GPU: from when, how many seconds, means and mosts. None: no reading."""
+
+    at: int
+    span: int
+    busy: float | None
+    busy_most: int | None
+    memory_mib: int
+    power_w: float | None
+    heat: int | None
+    clock_mhz: float | None
+    slowed: int
+
+
+class OfJob(NamedTuple):
+    """A stretch of a job's run; as a total, all of it."""
+
+    job: str
+    attempt: int
+    gpu: int
+    mean: Mean
+    kind: str = ""
+
+
+class Batch(NamedTuple):
+    """What is written together."""
+
+    gpus: list[tuple[int, Mean]]
+    jobs: list[OfJob]
+    totals: list[OfJob]
+
+
+class Samples:
+    """The file, for one writer or for one question. Every method may wait for the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db = self._opened()
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            return _connect(self._path)
+        except sqlite3.DatabaseError:
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            return _connect(self._path)
+
+    def write(self, batch: Batch) -> None:
+        with self._db:
+            self._add("gpus", "gpu", [(gpu, *mean) for gpu, mean in batch.gpus])
+            self._add("jobs", OF_JOB, [(one.job, one.attempt, one.gpu, *one.mean) for one in batch.jobs])
+            rows = [(one.kind, one.job, one.attempt, one.gpu, *one.mean) for one in batch.totals]
+            self._add("totals", f"kind, {OF_JOB}", rows)
+
+    def _add(self, table: str, names: str, rows: Sequence[tuple[object, ...]]) -> None:
+        if rows:
+            marks = ",".join("?" * len(rows[0]))
+            self._db.executemany(f"INSERT OR REPLACE INTO {table} ({names}, {MEAN}) VALUES ({marks})", rows)
+
+    def throw_away(self, now: float, days: int, totals_days: int) -> None:
+        """Samples older than `days`, totals older than `totals_days`."""
+        with self._db:
+            for table, kept in (("gpus", days), ("jobs", days), ("totals", totals_days)):
+                self._db.execute(f"DELETE FROM {table} WHERE at < ?", (now - kept * DAY_S,))
+
+    def of_job(self, job: str, attempt: int | None = None) -> tuple[list[OfJob], list[OfJob]]:
+        """A job's samples in order, and its totals, of its latest attempt or the one asked for."""
+        found = self._db.execute("SELECT max(attempt) FROM totals WHERE job = ?", (job,)).fetchone()[0]
+        which = attempt if attempt is not None else found or 0
+        return self._read("jobs", job, which), self._read("totals", job, which)
+
+    def _read(self, table: str, job: str, attempt: int) -> list[OfJob]:
+        rows = self._db.execute(
+            f"SELECT {OF_JOB}, {MEAN} FROM {table} WHERE job = ? AND attempt = ? ORDER BY at, gpu",
+            (job, attempt),
+        )
+        return [OfJob(row[0], row[1], row[2], Mean(*row[3:])) for row in rows]
+
+    def peak_of_kind(self, kind: str) -> tuple[int, int]:
+        """The most memory (MiB) that runs of this kind used on a GPU, and how many runs are known."""
+        row = self._db.execute(
+            "SELECT coalesce(max(memory_mib), 0), count(DISTINCT job || '.' || attempt) FROM totals"
+            " WHERE kind = ? AND memory_mib > 0",
+            (kind,),
+        ).fetchone()
+        return int(row[0]), int(row[1])
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=10, check_same_thread=False)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = OFF")
+    db.executescript(SCHEMA)
+    return db

@@ -1,0 +1,87 @@
+"""What a job did with its GPUs: numbers, lines of little bars, csv."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gflow.text.table import table
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 60
+COLUMNS = (
+    "at",
+    "gpu",
+    "span_s",
+    "busy",
+    "busy_most",
+    "memory_mib",
+    "power_w",
+    "temperature",
+    "clock_mhz",
+    "slowed",
+)
+
+
+def usage_page(data: Mapping[str, Any]) -> str:
+    """`gjob usage`: a row for each GPU, then how busy and how full it was over time."""
+    if not data["totals"]:
+        return f"Job {data['job']} has no GPU history: it had no GPU, or it was over at once.\n"
+    rows = [
+        [
+            str(one["gpu"]), f"{one['span_s']} s", _number(one["busy"], "%"), _number(one["busy_most"], "%"),
+            f"{one['memory_mib']} MiB", _number(one["power_w"], " W"), _number(one["temperature"], " °C"),
+            ", ".join(one["slowed"]) or "-",
+        ]
+        for one in data["totals"]
+    ]  # fmt: skip
+    text = table(("GPU", "TIME", "BUSY", "MOST", "MEMORY", "POWER", "HEAT", "SLOWED"), rows)
+    for total in data["totals"]:
+        samples = [one for one in data["samples"] if one["gpu"] == total["gpu"]]
+        if len(samples) > 1:
+            text += f"\nGPU {total['gpu']} busy    {sparkline([one['busy'] or 0 for one in samples], 100)}"
+            most = max(total["memory_mib"], 1)
+            text += f"\nGPU {total['gpu']} memory  {sparkline([one['memory_mib'] for one in samples], most)}"
+    return text + ("\n" if not text.endswith("\n") else "")
+
+
+def sparkline(values: Sequence[float], most: float, width: int = WIDTH) -> str:
+    """Values as bars, at most `width` of them: each the mean of its share."""
+    count = min(width, len(values))
+    bars = []
+    for place in range(count):
+        share = values[place * len(values) // count : (place + 1) * len(values) // count]
+        level = sum(share) / len(share) / most if most else 0.0
+        bars.append(BARS[min(len(BARS) - 1, max(0, int(level * len(BARS))))])
+    return "".join(bars)
+
+
+def usage_csv(samples: Sequence[Mapping[str, Any]]) -> str:
+    lines = [",".join(COLUMNS)]
+    for one in samples:
+        lines.append(",".join(_cell(one[name]) for name in COLUMNS))
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return "+".join(value)
+    return "" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def summary(totals: Sequence[Mapping[str, Any]]) -> str:
+    """One line for `gjob show`: `87% busy (most 100%), 20.1 GiB at most, 510 W`."""
+    known = [one for one in totals if one["busy"] is not None]
+    parts = []
+    if known:
+        busy = sum(one["busy"] for one in known) / len(known)
+        parts.append(f"{busy:.0f}% busy (most {max(one['busy_most'] or 0 for one in known)}%)")
+    parts.append(f"{max(one['memory_mib'] for one in totals) / 1024:.1f} GiB of memory at most")
+    power = [one["power_w"] for one in totals if one["power_w"]]
+    if power:
+        parts.append(f"{sum(power) / len(power):.0f} W")
+    return ", ".join(parts)
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.0f}{unit}"

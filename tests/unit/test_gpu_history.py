@@ -1,0 +1,111 @@
+"""What is kept of a reading a second, and how little room it takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gflow.daemon.history import History, Keeping
+from gflow.gpu.census import Report
+from gflow.gpu.history import RunHistory, Stretch
+from gflow.gpu.port import Card, Sample
+from gflow.store.samples import Batch, Mean, OfJob, Samples
+from gflow.text.usage import sparkline, summary, usage_csv, usage_page
+
+
+def sample(busy=50, power=300.0, heat=60):
+    return Sample(
+        memory_mib=1000, utilisation=busy, power_w=power, temperature=heat, clock_mhz=1200, slowed=1
+    )
+
+
+def test_a_stretch_has_means_and_mosts():
+    stretch = Stretch(100)
+    for at, busy in enumerate((0, 100, 50)):
+        stretch.add(sample(busy, heat=60 + at), 10 * at, 100 + at)
+    assert stretch.row(3) == (100, 3, 50.0, 100, 20, 300.0, 62, 1200.0, 0)
+
+
+def test_what_has_no_meter_has_no_mean():
+    stretch = Stretch(0)
+    stretch.add(Sample(), 5, 0)
+    assert stretch.row(1)[2:4] == (None, None)
+
+
+def test_fine_at_first_and_coarse_later():
+    run = RunHistory(0)
+    done = [at for at in range(3 * 3600) if run.add(sample(), 1, at) is not None]
+    fine = [at for at in done if at < 120]
+    coarse = [at for at in done if at > 3700]
+    assert len(fine) == 119 and len(coarse) == pytest.approx((3 * 3600 - 3700) / 60, abs=2)
+
+
+def test_written_read_and_thrown_away(tmp_path):
+    store = Samples(tmp_path / "samples.db")
+    mean = Mean(1000, 10, 50.0, 90, 2048, 300.0, 61, 1200.0, 4)
+    one = OfJob("42_3", 2, 0, mean, "abc")
+    store.write(Batch([(0, mean)], [one], [one]))
+    store.write(Batch([], [], [one._replace(mean=mean._replace(memory_mib=4096))]))
+    samples, totals = store.of_job("42_3")
+    assert samples == [one._replace(kind="")] and totals[0].mean.memory_mib == 4096
+    assert store.of_job("42") == ([], [])
+    assert store.peak_of_kind("abc") == (4096, 1) and store.peak_of_kind("x") == (0, 0)
+    store.throw_away(1000 + 3 * 86400, 2, 5)
+    assert store.of_job("42_3") == ([], totals)
+
+
+def test_a_damaged_file_is_begun_anew(tmp_path):
+    path = tmp_path / "samples.db"
+    path.write_bytes(b"not a database at all" * 100)
+    Samples(path).write(Batch([(0, Mean(1, 1, None, None, 0, None, None, None, 0))], [], []))
+
+
+def test_the_history_of_a_run_from_its_first_look_to_its_end(tmp_path):
+    card = Card(uuid="A", number=0, model="", memory_mib=80000, sample=sample(80))
+    report = Report(cards={0: card}, used={"7.1": {0: 3000}})
+    history = History(tmp_path / "samples.db", Keeping(7, 365))
+    for at in range(5):
+        history.take(report, {0: ("7.1",)}, {"7.1": "kind"}, 5000.0 + at)
+    history.take(report._replace(used={}), {}, {}, 5005.0)
+    history.close(5006.0)
+    store = Samples(tmp_path / "samples.db")
+    samples, totals = store.of_job("7")
+    assert [one.mean.at for one in samples] == [5000, 5001, 5002, 5003, 5004]
+    assert totals[0].mean[2:5] == (80.0, 80, 3000)
+
+
+def test_a_week_of_eight_gpus_and_their_jobs_is_small(tmp_path):
+    """An hour of it, written as it would be; a week is 168 times that at most."""
+    store = Samples(tmp_path / "samples.db")
+    for at in range(0, 3600, 10):
+        mean = Mean(1_800_000_000 + at, 10, 51.3, 90, 20480, 300.7, 61, 1200.1, 4)
+        gpus = [(gpu, mean) for gpu in range(8)]
+        # A hundred jobs for an hour: half of them are past their first hour, and by the minute then.
+        jobs = [OfJob(str(job), 1, job % 8, mean) for job in range(100) if job % 50 == 0 or at % 60 == 0]
+        store.write(Batch(gpus, jobs, []))
+    store.close()
+    week = (tmp_path / "samples.db").stat().st_size * 168
+    assert week < 200 << 20, f"{week >> 20} MiB"
+
+
+def test_bars():
+    assert sparkline([0, 50, 100], 100) == "▁▅█"
+    assert len(sparkline(list(range(1000)), 1000)) == 60
+    assert sparkline([0, 0], 0) == "▁▁"
+
+
+def test_pages():
+    view = {
+        "at": "2026-01-01T00:00:00Z", "gpu": 0, "span_s": 10, "busy": 87.4, "busy_most": 100,
+        "memory_mib": 20480,
+        "power_w": 510.2, "temperature": 61, "clock_mhz": 1200.0, "slowed": ["heat (driver)"],
+    }  # fmt: skip
+    data = {"job": 42, "samples": [view, view], "totals": [view]}
+    page = usage_page(data)
+    assert " ".join(page.splitlines()[1].split()) == "0 10 s 87% 100% 20480 MiB 510 W 61 °C heat (driver)"
+    assert "GPU 0 busy    ▇▇" in page
+    assert summary([view]) == "87% busy (most 100%), 20.0 GiB of memory at most, 510 W"
+    assert (
+        usage_csv([view]).splitlines()[1]
+        == "2026-01-01T00:00:00Z,0,10,87.4,100,20480,510.2,61,1200.0,heat (driver)"
+    )
+    assert "no GPU history" in usage_page({"job": 42, "samples": [], "totals": []})
