@@ -8,6 +8,7 @@ from gflow.config.table import SETTINGS
 from gflow.config.writing import toml
 from gflow.core.model import SHORT
 from gflow.core.states import TRANSITIONS
+from gflow.options.listing import GQUEUE, GSTATS
 from gflow.options.table import GBATCH, Option
 
 TARGET = Path(__file__).parents[1] / "docs/reference.md"
@@ -26,12 +27,12 @@ def reference() -> str:
         "",
         "Written by `make docs` from the code's own tables; edit those.",
         "",
-        "## Options of gbatch",
-        "",
-        "| option | meaning |",
-        "|---|---|",
     ]
-    lines += [f"| {spelled(option)} | {option.help} |" for option in GBATCH]
+    for program, options in (("gbatch", GBATCH), ("gqueue", GQUEUE), ("gstats", GSTATS)):
+        lines += [f"## Options of {program}", "", "| option | meaning |", "|---|---|"]
+        lines += [f"| {spelled(option)} | {option.help} |" for option in options]
+        lines.append("")
+    lines.pop()
     lines += settings()
     lines += ["", "## States", "", "```mermaid", "stateDiagram-v2", "    [*] --> Queued"]
     for state, targets in TRANSITIONS.items():

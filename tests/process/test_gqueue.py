@@ -18,22 +18,25 @@ from tests.harness import BIN, Box, wait_until
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory):
     """Jobs in all kinds of states on four simulated GPUs."""
-    box = Box(tmp_path_factory.mktemp("filled")).up("--simulate-gpus", "4x80G", "--cpus", "4")
-    box.submit("--name", "prepare", "--project", "vision", "true")
-    box.submit("--name", "broken", "false")
-    for number in (1, 2):
-        box.finished(number)
-    box.submit("--gpus", "3", "--name", "train", "--time", "2:00:00", "--memory", "1G", "sleep", "600")
-    box.submit("--gpus", "2", "--name", "wide", "--priority", "50", "sleep", "600")
-    box.submit("--depends-on", "3", "--name", "evaluate", "true")
-    box.submit("--depends-on", "4,5", "--name", "report", "--project", "vision", "true")
-    box.submit("--hold", "--name", "later", "true")
-    box.submit("--array", "1-60%4", "--gpus", "2", "--name", "sweep", "true")
-    box.submit("--name", "gone", "--hold", "true")
-    box.ok("gcancel", "9")
-    wait_until(lambda: box.job(3)["state"] == "Running")
-    yield box
-    box.clean_up()
+    box = Box(tmp_path_factory.mktemp("filled"))
+    try:
+        box.up("--simulate-gpus", "4x80G", "--cpus", "4")
+        box.submit("--name", "prepare", "--project", "vision", "true")
+        box.submit("--name", "broken", "false")
+        for number in (1, 2):
+            box.finished(number)
+        box.submit("--gpus", "3", "--name", "train", "--time", "2:00:00", "--memory", "1G", "sleep", "600")
+        box.submit("--gpus", "2", "--name", "wide", "--priority", "50", "sleep", "600")
+        box.submit("--depends-on", "3", "--name", "evaluate", "true")
+        box.submit("--depends-on", "4,5", "--name", "report", "--project", "vision", "true")
+        box.submit("--hold", "--name", "later", "true")
+        box.submit("--array", "1-60%4", "--gpus", "2", "--name", "sweep", "true")
+        box.submit("--name", "gone", "--hold", "true")
+        box.ok("gcancel", "9")
+        wait_until(lambda: box.job(3)["state"] == "Running")
+        yield box
+    finally:
+        box.clean_up()
 
 
 NAMES = ("-f", "JOBID,NAME,ST,NODES,NODELIST(REASON)")

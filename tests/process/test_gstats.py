@@ -20,19 +20,22 @@ FIGURES = {
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory):
     """Three jobs on four GPUs at once, later one; a failure, a cancelled job, a waiting one."""
-    box = Box(tmp_path_factory.mktemp("used")).up("--simulate-gpus", "4x80G", "--cpus", "4")
-    gate = box.root / "gate"
-    wait = f"while [ ! -e {gate} ]; do sleep 0.05; done"
-    first = [box.submit("--gpus", str(n), "--project", "vision", "bash", "-c", wait) for n in (1, 1, 2)]
-    wait_until(lambda: all(box.job(number)["state"] == "Running" for number in first))
-    gate.touch()
-    for number in first:
-        box.finished(number)
-    box.finished(box.submit("--gpus", "1", "false"))
-    box.ok("gcancel", str(box.submit("--hold", "true")))
-    box.submit("--hold", "true")
-    yield box
-    box.clean_up()
+    box = Box(tmp_path_factory.mktemp("used"))
+    try:
+        box.up("--simulate-gpus", "4x80G", "--cpus", "4")
+        gate = box.root / "gate"
+        wait = f"while [ ! -e {gate} ]; do sleep 0.05; done"
+        first = [box.submit("--gpus", str(n), "--project", "vision", "bash", "-c", wait) for n in (1, 1, 2)]
+        wait_until(lambda: all(box.job(number)["state"] == "Running" for number in first))
+        gate.touch()
+        for number in first:
+            box.finished(number)
+        box.finished(box.submit("--gpus", "1", "false"))
+        box.ok("gcancel", str(box.submit("--hold", "true")))
+        box.submit("--hold", "true")
+        yield box
+    finally:
+        box.clean_up()
 
 
 def test_figures(used: Box) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -46,17 +46,8 @@ class MemoryStore:
         found = self._jobs.get(key)
         return _copy(found) if found else None
 
-    def jobs(
-        self, *, active: bool, states: Collection[JobState] = (), users: Collection[str] = (), limit: int = 0
-    ) -> Iterable[Job]:
-        found = [
-            _copy(job)
-            for _, job in sorted(self._jobs.items())
-            if (job.state in ACTIVE or not active)
-            and (not states or job.state in states)
-            and (not users or job.user in users)
-        ]
-        return found[-limit:] if limit else found
+    def jobs(self, *, active: bool) -> Iterable[Job]:
+        return [_copy(job) for _, job in sorted(self._jobs.items()) if job.state in ACTIVE or not active]
 
     def tasks(self, array: JobKey) -> Iterable[Job]:
         number = number_of(array)

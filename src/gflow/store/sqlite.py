@@ -7,7 +7,7 @@ commit, and a hand-over to a second thread costs more than it hides.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from gflow.store.opening import open_database
 from gflow.store.port import Changes, Loaded, address_of
 from gflow.store.reading import Reader
 from gflow.store.rows import INSERT, SELECT, UPSERT, is_untouched, job_of, to_new_row, to_row
-
-ACTIVE_JOBS = "finished_at IS NULL"
 
 
 class SqliteStore:
@@ -118,21 +116,9 @@ class SqliteStore:
         row = self._row(SELECT + " WHERE key = ?", (key,))
         return job_of(row, {}) if row else None
 
-    def jobs(
-        self, *, active: bool, states: Collection[JobState] = (), users: Collection[str] = (), limit: int = 0
-    ) -> Iterable[Job]:
-        """Jobs by key; with `limit` the newest of them."""
-        where = [ACTIVE_JOBS] if active else []
-        values: list[Any] = []
-        for column, wanted in (("state", [state.value for state in states]), ("user", list(users))):
-            if wanted:
-                where.append(f"{column} IN ({', '.join('?' * len(wanted))})")
-                values += wanted
-        sql = SELECT + (" WHERE " + " AND ".join(where) if where else "") + " ORDER BY key"
-        if limit:
-            sql = f"SELECT * FROM ({sql} DESC LIMIT ?) ORDER BY key"
-            values.append(limit)
-        return self._jobs(sql, values)
+    def jobs(self, *, active: bool) -> Iterable[Job]:
+        """Jobs by key: those that are not over, or all. Whoever wants less asks a `reader`."""
+        return self._jobs(SELECT + (" WHERE finished_at IS NULL" if active else "") + " ORDER BY key", [])
 
     def tasks(self, array: JobKey) -> Iterable[Job]:
         """The tasks of an array that have started or ended, by task."""
