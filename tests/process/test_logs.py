@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,17 @@ from tests.harness import BIN, Box, wait_until
 pytestmark = pytest.mark.both_shims
 
 
-def follow(box: Box, job: int, into: Path, *words: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def follow(box: Box, job: int, into: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     with into.open("wb") as file:
-        return subprocess.Popen(
+        reader = subprocess.Popen(
             [BIN / "gjob", "log", "-f", *words, str(job)], env=box.env, cwd=box.work, stdout=file
         )
+    try:
+        yield reader
+    finally:
+        reader.kill()
+        reader.wait()
 
 
 # ---------------------------------------------------------------- follow
@@ -31,6 +39,8 @@ def test_follow_goes_on_across_attempts_and_restarts(daemon: Box) -> None:
     job = daemon.submit(
         "--max-retries",
         "2",
+        "--retry-delay",
+        "0",
         f"echo try $GFLOW_ATTEMPT; while [ ! -e {go}$GFLOW_ATTEMPT ]; do sleep 0.02; done; exit 1",
     )
     with follow(daemon, job, seen) as reader:
@@ -183,10 +193,12 @@ def test_a_log_that_cannot_be_is_the_reason(daemon: Box, option: str, place: str
 
 def test_a_line_for_each_further_attempt_and_only_one(daemon: Box) -> None:
     """Also when the attempt cannot even start."""
-    again = daemon.submit("--max-retries", "1", "echo x; exit 1")
+    again = daemon.submit("--max-retries", "1", "--retry-delay", "0", "echo x; exit 1")
     daemon.finished(again)
     assert daemon.text_of(again) == "x\ngflow: attempt 2\nx\n"
-    broken = daemon.submit("--max-retries", "1", "--chdir", str(daemon.work), "./gone", "now")
+    broken = daemon.submit(
+        "--max-retries", "1", "--retry-delay", "0", "--chdir", str(daemon.work), "./gone", "now"
+    )
     daemon.finished(broken)
     could_not = f"gflow: the job could not start: No such file or directory: {daemon.work}/./gone\n"
     assert daemon.text_of(broken) == could_not + "gflow: attempt 2\n" + could_not

@@ -68,7 +68,7 @@ def test_orphans_that_nobody_waited_for_are_counted(box: Box) -> None:
 
 def test_attempts_add_up(daemon: Box) -> None:
     burn = script(daemon, "burn.py", BURN)
-    job = daemon.submit("--max-retries", "2", f"{burn}; exit 1")
+    job = daemon.submit("--max-retries", "2", "--retry-delay", "0", f"{burn}; exit 1")
     final = daemon.finished(job)
     assert final["attempt"] == 3
     assert 1.5 <= final["cpu_time_s"] < 6
