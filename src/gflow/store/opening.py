@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from gflow.errors import StoreError
@@ -15,8 +14,6 @@ from gflow.store.swapping import swap_in
 
 MAGIC = b"SQLite format 3\0"
 HEADER = 100
-# SQLite starts its log over after a thousand pages.
-LOG_SIZE = 5 << 20
 TABLES = frozenset({"meta", "jobs", "holds", "submissions", "blobs"})
 WAY_OUT = "gflowd restore BACKUP puts a backup in its place; backups are in the data folder under backups"
 
@@ -29,7 +26,6 @@ def open_database(path: Path) -> sqlite3.Connection:
         db = sqlite3.connect(path, isolation_level=None, cached_statements=256)
         try:
             prepare(db)
-            _lay_out_log(path)
         except BaseException:
             db.close()
             raise
@@ -46,19 +42,6 @@ def prepare(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA synchronous = FULL")
     migrate(db)
     db.execute("PRAGMA foreign_keys = ON")
-
-
-def _lay_out_log(path: Path) -> None:
-    """Fill the write-ahead log with zeros, behind what it has, to the size at which it starts over.
-
-    A commit that overwrites need not make the file system note a longer file: it takes half the time.
-    SQLite reads its log up to the first frame that is not one, so zeros say nothing to it.
-    """
-    with suppress(OSError), open(beside(path, "-wal"), "r+b") as log:  # only a gain: a full disk does without
-        size = log.seek(0, os.SEEK_END)
-        log.write(bytes(max(0, LOG_SIZE - size)))
-        log.flush()
-        os.fdatasync(log.fileno())
 
 
 def migrate(db: sqlite3.Connection) -> None:
