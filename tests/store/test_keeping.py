@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gflow.config.reading import load
 from gflow.core.ids import job_key
 from gflow.core.model import Job, JobState, Line
 from gflow.daemon import keeper
@@ -472,7 +473,8 @@ def test_what_is_kept_for_how_long_is_a_setting(store: SqliteStore, path: Path) 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(data=tmp_path, database=tmp_path / "gflow.db", socket=tmp_path / "socket")
+    config = load({}, {"XDG_CONFIG_HOME": str(tmp_path)})
+    return Settings(data=tmp_path, database=tmp_path / "gflow.db", socket=tmp_path / "socket", config=config)
 
 
 def test_the_keeper_backs_up_and_then_throws_away(
