@@ -31,7 +31,7 @@ print(json.dumps({
 """
 # Python itself ignores these two when it starts.
 OF_PYTHON = 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)
-# The C library keeps 32 and 33 for its threads and lets nobody change them; it sets them itself when it needs them.
+# The C library keeps 32 and 33 for its threads and lets nobody change them.
 OF_LIBC = 1 << (32 - 1) | 1 << (33 - 1)
 WAYS = pytest.mark.parametrize("way", [[], ["--memory", "500M"]], ids=["spawned", "forked"])
 
