@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gflow.config import zone
-from gflow.core.effects import Effect
+from gflow.core.effects import Effect, Start
 from gflow.core.events import Exited, LeasesSeen
 from gflow.core.model import Gpu, JobState
 from gflow.core.state import State
@@ -162,8 +162,15 @@ class Daemon:
 
     def _perform(self, effects: list[Effect]) -> None:
         self.performer(effects)
-        if self.watch is not None:
+        # Ends can wait for the next look; who starts on a GPU is watched from the first moment.
+        if self.watch is not None and any(
+            type(effect) is Start and self._has_gpu(effect) for effect in effects
+        ):
             self.watch.refresh()
+
+    def _has_gpu(self, effect: Start) -> bool:
+        job = self.loop.state.jobs.get(effect.key)
+        return job is not None and bool(job.gpu_ids)
 
     def _ended(self, ended: Ended) -> None:
         """A run is over: an event for the engine."""
