@@ -8,6 +8,7 @@ from gflow.config.table import SETTINGS
 from gflow.config.writing import toml
 from gflow.core.model import SHORT
 from gflow.core.states import TRANSITIONS
+from gflow.daemon.api.permissions import PERMISSIONS
 from gflow.options.listing import GQUEUE, GSTATS
 from gflow.options.table import GBATCH, Option
 
@@ -34,6 +35,7 @@ def reference() -> str:
         lines.append("")
     lines.pop()
     lines += settings()
+    lines += permissions()
     lines += ["", "## States", "", "```mermaid", "stateDiagram-v2", "    [*] --> Queued"]
     for state, targets in TRANSITIONS.items():
         lines += [f"    {state.value} --> {to.value}" for to in sorted(targets, key=lambda s: s.value)]
@@ -52,6 +54,20 @@ def settings() -> list[str]:
         row = (f"`{setting.key}`", f"`{toml(setting.default)}`", ", ".join(ways), setting.help)
         lines.append(f"| {' | '.join(row)} |")
     return lines
+
+
+def permissions() -> list[str]:
+    """Who may use which route of the machine's daemon."""
+    lines = [
+        "",
+        "## Who may do what",
+        "",
+        "With `gflowd up --system`. A daemon of one's own serves its owner and root, who may do all of it.",
+        "",
+        "| route | who |",
+        "|---|---|",
+    ]
+    return lines + [f"| `{method} {path}` | {who.value} |" for (method, path), who in PERMISSIONS.items()]
 
 
 if __name__ == "__main__":

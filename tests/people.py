@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import shutil
@@ -16,10 +17,16 @@ import pytest
 
 from tests.harness import Box
 
+# Two machines of one test process have different people.
+_count = itertools.count()
+
 
 @contextmanager
-def people(*names: str) -> Iterator[list[pwd.struct_passwd]]:
-    """Fresh users, named after these and this process. Skips the test where they cannot be had."""
+def people(*names: str, homes: Path | None = None) -> Iterator[list[pwd.struct_passwd]]:
+    """Fresh users, named after these and this process. Skips the test where they cannot be had.
+
+    `homes`: where their homes are made, for those that need some.
+    """
     if os.getuid() != 0:
         pytest.skip("only root can make users")
     if shutil.which("useradd") is None:
@@ -27,9 +34,10 @@ def people(*names: str) -> Iterator[list[pwd.struct_passwd]]:
     made = []
     try:
         for name in names:
-            login = f"gflow{name}{os.getpid()}"
+            login = f"gflow{name}{os.getpid()}x{next(_count)}"
+            home = ["--home-dir", f"{homes}/{login}/home"] if homes else []
             done = subprocess.run(
-                ["useradd", "--no-create-home", "--user-group", login], capture_output=True, text=True
+                ["useradd", "--no-create-home", "--user-group", *home, login], capture_output=True, text=True
             )
             assert done.returncode == 0, done.stderr
             made.append(pwd.getpwnam(login))
@@ -54,7 +62,7 @@ def become(person: pwd.struct_passwd) -> list[str]:
     Root's own folder is closed to others, and the checkout or its Python may well be in there. In a
     mount namespace of its own the command sees what it needs of such a folder, and nothing else.
     """
-    user = ["setpriv", f"--reuid={person.pw_uid}", f"--regid={person.pw_gid}", "--clear-groups"]
+    user = ["setpriv", f"--reuid={person.pw_uid}", f"--regid={person.pw_gid}", "--init-groups"]
     closed = sorted({part for path in _needed() for part in _closed(path)})
     if not closed:
         return user

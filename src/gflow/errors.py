@@ -39,6 +39,14 @@ class TooLarge(UsageError):
     http_status = 413
 
 
+class TooMany(UsageError):
+    """You ask for too much at once."""
+
+    code = "too_many"
+    http_status = 429
+    exit_code = 1
+
+
 class WrongType(UsageError):
     """The request is not of the right type."""
 

@@ -256,19 +256,31 @@ def spin(world: World, dice: Dice) -> None:
 
 def a_cancel(world: World, dice: Dice) -> Event:
     keys = some_keys(world, dice)
-    return Cancel(at=world.clock.now(), uid=owner_of(world, keys, dice), keys=keys, now=dice.chance(30))
+    return Cancel(
+        at=world.clock.now(),
+        uid=owner_of(world, keys, dice),
+        governs=dice.chance(5),
+        keys=keys,
+        now=dice.chance(30),
+    )
 
 
 def a_hold(world: World, dice: Dice) -> Event:
     keys = some_keys(world, dice)
-    return Hold(at=world.clock.now(), uid=owner_of(world, keys, dice), keys=keys)
+    return Hold(at=world.clock.now(), uid=owner_of(world, keys, dice), governs=dice.chance(5), keys=keys)
 
 
 def a_release(world: World, dice: Dice) -> Event:
     held = [key for key, job in world.state.jobs.items() if job.state is JobState.HOLD]
     keys = (dice.pick(held),) if held and not dice.chance(30) else some_keys(world, dice)
     begin_at = _begin(world, dice)["begin_at"] if dice.chance(30) else None
-    return Release(at=world.clock.now(), uid=owner_of(world, keys, dice), keys=keys, begin_at=begin_at)
+    return Release(
+        at=world.clock.now(),
+        uid=owner_of(world, keys, dice),
+        governs=dice.chance(5),
+        keys=keys,
+        begin_at=begin_at,
+    )
 
 
 CHANGES: tuple[Callable[[World, Dice], Fields], ...] = (
@@ -299,6 +311,7 @@ def an_update(world: World, dice: Dice) -> Event:
     return Update(
         at=world.clock.now(),
         uid=owner_of(world, keys, dice),
+        governs=dice.chance(5),
         keys=keys,
         fields=fields,
         outcomes=outcomes_of(world, parents),

@@ -82,7 +82,15 @@ def tried_again_whatever_happened(monkeypatch):
 def anything_comes(monkeypatch):
     """A job may wait for a neighbour that there is not."""
     monkeypatch.setattr(admission, "_comes", lambda *about: True)
-    return ("has children", "no active", "not resolvable", "is not", "exist", "memory and store differ")
+    return (
+        "has children",
+        "no active",
+        "not resolvable",
+        "is not",
+        "exist",
+        "memory and store differ",
+        "circle",
+    )
 
 
 MUTANTS = (

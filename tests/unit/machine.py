@@ -98,23 +98,24 @@ class Machine:
     def ends(self, job: str | int, code: int | None = 0, attempt: int = 0, **how: Any) -> None:
         self._step(Exited, key=key_of(job), attempt=attempt or self[job].attempt, code=code, **how)
 
-    def cancel(self, *jobs: str | int, user: str = "ann", now: bool = False) -> None:
-        self._step(Cancel, uid=UIDS[user], keys=tuple(map(key_of, jobs)), now=now)
+    def cancel(self, *jobs: str | int, user: str = "ann", now: bool = False, governs: bool = False) -> None:
+        self._step(Cancel, uid=UIDS[user], governs=governs, keys=tuple(map(key_of, jobs)), now=now)
 
-    def hold(self, *jobs: str | int, user: str = "ann") -> None:
-        self._step(Hold, uid=UIDS[user], keys=tuple(map(key_of, jobs)))
+    def hold(self, *jobs: str | int, user: str = "ann", governs: bool = False) -> None:
+        self._step(Hold, uid=UIDS[user], governs=governs, keys=tuple(map(key_of, jobs)))
 
     def release(self, *jobs: str | int, user: str = "ann", begin_at: float | None = None) -> None:
         self._step(Release, uid=UIDS[user], keys=tuple(map(key_of, jobs)), begin_at=begin_at)
 
-    def update(self, *jobs: str | int, user: str = "ann", **fields: Any) -> None:
+    def update(self, *jobs: str | int, user: str = "ann", governs: bool = False, **fields: Any) -> None:
         fields = _parents(fields)
         parents = [*fields.get("depends_on", ()), *fields.get("depends_any", ())]
         for job in jobs:
             found = self.state.jobs.get(key_of(job)) or self.state.array_with(key_of(job))
             parents += found.spec.parents if found else ()
         keys = tuple(map(key_of, jobs))
-        self._step(Update, uid=UIDS[user], keys=keys, fields=fields, outcomes=self.outcomes(parents))
+        outcomes = self.outcomes(parents)
+        self._step(Update, uid=UIDS[user], governs=governs, keys=keys, fields=fields, outcomes=outcomes)
 
     def restrict(self, *allowed: int | None) -> None:
         self._step(Restrict, uid=0, allowed=None if allowed == (None,) else allowed)

@@ -176,7 +176,6 @@ def test_indices(text, found):
 
 TEXT = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=20)
 BY_KIND = {
-    "count": st.integers(1, 10**8),
     "flag": st.booleans(),
     "text": TEXT.filter(str.isprintable),
     "names": st.lists(TEXT.map(str.strip).filter(lambda t: t and t.isprintable()), max_size=3).map(tuple),
@@ -186,6 +185,8 @@ BY_KIND = {
 
 
 def values_of(setting):
+    if setting.kind == "count":
+        return st.integers(max(1, setting.low), 10**8)
     return st.sampled_from(setting.choices) if setting.choices else BY_KIND[setting.kind]
 
 

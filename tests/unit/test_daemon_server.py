@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from gflow.daemon.api import server
+from gflow.daemon.api.fairness import Fairness
 
 
 async def _who(request):
@@ -29,7 +30,7 @@ async def _talk(path, *sent):
 def talked(tmp_path, *sent):
     async def main():
         listener = server.bind(tmp_path / "s")
-        running, _ = await server.serve(listener, Starlette(routes=[Route("/", _who)]))
+        running, _ = await server.serve(listener, Starlette(routes=[Route("/", _who)]), Fairness())
         try:
             return await _talk(str(tmp_path / "s"), *sent)
         finally:

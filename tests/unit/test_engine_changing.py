@@ -67,6 +67,32 @@ def test_a_cancel_takes_all_or_none():
     assert machine.did[-1] == "stop 2 #1"
 
 
+def test_who_governs_the_machine_governs_everybodys_jobs():
+    machine = Machine()
+    machine.submit(user="bob", hold=True)
+    machine.submit(user="bob")
+    assert type(machine.refusal(machine.hold, 1)) is Forbidden
+    machine.hold(1, governs=True)
+    machine.cancel(2, governs=True)
+    assert machine.did[-1] == "stop 2 #1"
+
+
+def test_who_governs_says_how_much_and_when_and_not_what():
+    """What a job does runs as its owner: whoever could change it could do anything as them."""
+    machine = Machine()
+    machine.submit(user="bob", hold=True)
+    machine.update(1, governs=True, priority=50, time_limit_s=60, memory_mib=10)
+    for name, value in {
+        "command": ("id",), "environ": "x", "cwd": "/", "output": "/home/bob/.profile", "error": "x",
+        "venv": "/v", "conda_env": "/c", "parameters": (("a", "b"),), "umask": 0, "script": "x",
+        "script_path": "x", "template": ("x",), "name": "x", "notify_emails": ("x",), "depends_on": (),
+    }.items():  # fmt: skip
+        error = machine.refusal(machine.update, 1, governs=True, **{name: value})
+        assert (type(error), error.message.split(",")[0]) == (Forbidden, "job 1 belongs to bob")
+    machine.update(1, user="bob", command=("id",))
+    machine.update(1, user="root", command=("id",))
+
+
 def test_cancelling_a_parent_and_its_child_together():
     machine = Machine()
     machine.submit(hold=True)

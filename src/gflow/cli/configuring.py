@@ -20,7 +20,8 @@ from gflow.options import paths
 
 def init(values: dict[str, Any]) -> int:
     """Write a gflow.toml: from answers on a terminal, or from the flags with --yes."""
-    path = values.get("config") or paths.config_file(os.environ.get)
+    usual = paths.system_config if "system" in values else paths.config_file
+    path = values.get("config") or usual(os.environ.get)
     if os.path.lexists(path) and "force" not in values:
         raise Refused(f"{path} is there already", hint="gflowd init --force writes over it")
     chosen = _from_flags(values)

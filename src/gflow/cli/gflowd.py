@@ -18,6 +18,10 @@ START = (
     *FLAGS,
     Option("config", "path", "read this file too; it wins over gflow.toml", short="c", metavar="FILE"),
     Option("paranoid", "flag", "check every invariant after every step (slow)"),
+    Option(
+        "system", "flag", "the daemon of the whole machine: everybody's jobs, each run as its owner (root)"
+    ),
+    Option("private", "flag", "your own daemon although the machine has one; see GFLOW_SOCKET"),
 )
 INIT = (
     Option("yes", "flag", "ask nothing, take the defaults and the flags", short="y"),
@@ -28,6 +32,7 @@ INIT = (
 DOWN = (Option("kill-jobs", "flag", "end the running jobs too; what waits goes on waiting"),)
 OPTIONS = (*START, *DOWN, *INIT, JSON, *COMMON)
 ABOUT = """The daemon and its life. It serves you alone, needs no rights, and lives until you stop it.
+With --system, root runs one for everybody on the machine.
 
 commands:
 {commands}
@@ -39,7 +44,8 @@ EXAMPLES = """gflowd up
 gflowd up --simulate-gpus 4x80G
 gflowd restart --gpus 0-3
 gflowd status
-gflowd down"""
+gflowd down
+sudo gflowd up --system"""
 # Commands that other versions of gflow have, and what to do instead.
 NOT_YET = {
     "reload": "gflowd restart does it: running jobs go on, and other commands wait for the new daemon",
@@ -74,6 +80,10 @@ def run(words: list[str]) -> int:
         raise UsageError(f"gflowd has no command {name!a}", hint=hint)
     if len(rest[1:]) != (name == "restore"):
         raise UsageError(f"gflowd {name} takes {'the file of a backup' if name == 'restore' else 'no words'}")
+    if values.keys() & {"system", "private"}:
+        from gflow.cli.which import choose
+
+        choose(values)
     _, module, function = COMMANDS[name]
     handler = getattr(__import__(f"gflow.cli.{module}", fromlist=(function,)), function)
     code: int = handler(values, *rest[1:])

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from gflow.cli import call, logout
 from gflow.cli.gflowd import OPTIONS, START
+from gflow.cli.which import check_alone
 from gflow.config.table import SETTINGS
-from gflow.errors import GflowError, Unreachable, UsageError
-from gflow.options import paths
+from gflow.errors import Forbidden, GflowError, Unreachable, UsageError
 from gflow.options.parse import parse
 
 if TYPE_CHECKING:
@@ -27,11 +27,13 @@ START_S = 30.0
 def run(values: dict[str, Any]) -> int:
     from gflow.daemon.main import run as serve
 
+    check_alone(values)
     return serve(_settings(values))
 
 
 def up(values: dict[str, Any]) -> int:
     """Start the daemon apart from this terminal and wait until it serves."""
+    check_alone(values)
     try:
         pid = call.get("/status")["pid"]
         print(f"gflowd is already running (PID: {pid})")
@@ -41,7 +43,7 @@ def up(values: dict[str, Any]) -> int:
     settings = _settings(values)
     plan = logout.decide(logout.facts(str(settings.socket)))
     notes = [*settings.notes, *filter(None, [plan.note])]
-    logs = paths.log_dir(os.environ.get)
+    logs = str(settings.logs)
     os.makedirs(logs, mode=0o700, exist_ok=True)
     log_file = f"{logs}/daemon.log"
     # Without the user's service manager if that does not do it.
@@ -49,6 +51,8 @@ def up(values: dict[str, Any]) -> int:
     if not pid:
         raise GflowError(_last_line(log_file) or "gflowd did not start", hint=f"its log is {log_file}")
     print(f"gflowd is running (PID: {pid})")
+    if "private" in values:
+        print(f"Reach it with: export GFLOW_SOCKET={settings.socket}")
     for note in notes:
         print(f"({note})")
     return 0
@@ -91,7 +95,13 @@ def _settings(values: dict[str, Any]) -> Settings:
     if "config" in values:
         values["config"] = os.path.abspath(values["config"])  # the daemon runs in another folder
     words = tuple(_start_words(values))
-    return settings_for(values, values.get("config", ""), paranoid="paranoid" in values, words=words)
+    return settings_for(
+        values,
+        values.get("config", ""),
+        paranoid="paranoid" in values,
+        words=words,
+        system="system" in values,
+    )
 
 
 def _start_words(values: dict[str, Any]) -> list[str]:
@@ -134,7 +144,12 @@ def _kill_jobs() -> None:
 def _terminate(pid: int, number: int) -> None:
     """End exactly this process and wait for it."""
     pidfd = os.pidfd_open(pid)
-    signal.pidfd_send_signal(pidfd, number)
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except PermissionError:
+        raise Forbidden(
+            "the machine's gflow daemon is root's", hint="gflowd down --private stops one of your own"
+        ) from None
     if not select.select([pidfd], [], [], START_S)[0]:
         raise GflowError(f"gflowd (PID {pid}) does not stop")
     os.close(pidfd)
@@ -148,6 +163,8 @@ def restart(values: dict[str, Any]) -> int:
         told = {}
     passing = {setting.flag for setting in SETTINGS if setting.flag and not setting.kept}
     kept = {name: value for name, value in told.items() if name not in passing}
+    if "system" in kept and os.geteuid():
+        raise Forbidden("the machine's gflow daemon is root's")
     _settings(kept | values)  # what is wrong is said while the old one still runs
     down({"again": True})
     return up(kept | values)

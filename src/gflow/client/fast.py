@@ -221,7 +221,8 @@ def connect() -> socket:
             sock.connect(f"/proc/self/fd/{fd}/{name}")
             posix.close(fd)
     except (ConnectionError, FileNotFoundError) as error:
-        if not exists(paths.address_file(getenv)):
+        sign = path if path == paths.system_socket(getenv) else paths.address_file(getenv)
+        if not exists(sign):
             unreachable(path, error)
         # A daemon was here and was not taken down: it may be coming back.
         raise ConnectionRefusedError(path) from None
@@ -235,8 +236,9 @@ def find_socket() -> str:
     chosen = getenv("GFLOW_SOCKET")
     if chosen:
         return chosen
-    if exists(paths.SYSTEM_SOCKET):
-        return paths.SYSTEM_SOCKET
+    system = paths.system_socket(getenv)
+    if exists(system):
+        return system
     try:
         fd = posix.open(paths.address_file(getenv), posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
@@ -244,6 +246,11 @@ def find_socket() -> str:
     address = posix.read(fd, 4096).decode(errors="surrogateescape").strip()
     posix.close(fd)
     return address
+
+
+def talk_to(path: str) -> None:
+    """From now on talk to the daemon at this socket, whatever others there are."""
+    posix.environ[b"GFLOW_SOCKET"] = path.encode(errors="surrogateescape")
 
 
 def unreachable(path: str, error: OSError) -> NoReturn:

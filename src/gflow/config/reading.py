@@ -38,13 +38,18 @@ class Config:
         return self.found[key].value
 
 
-def load(flags: Mapping[str, str], environ: Mapping[str, str], config_file: str = "") -> Config:
-    """The configuration of a daemon that is started with these flags in this environment."""
+def load(
+    flags: Mapping[str, str], environ: Mapping[str, str], config_file: str = "", usual: str = ""
+) -> Config:
+    """The configuration of a daemon that is started with these flags in this environment.
+
+    `usual`: the file that is read if it is there, if not this user's.
+    """
     found = {setting.key: Found(setting.default, DEFAULT) for setting in SETTINGS}
     notes: list[str] = []
     files = []
     named = config_file or environ.get("GFLOW_CONFIG_FILE") or ""
-    for path, must_exist in ((paths.config_file(environ.get), False), (named, True)):
+    for path, must_exist in ((usual or paths.config_file(environ.get), False), (named, True)):
         content = _parse(path, must_exist=must_exist) if path else None
         if content is not None:
             files.append(path)

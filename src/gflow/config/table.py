@@ -181,6 +181,32 @@ SETTINGS = (
         asked=True,
     ),
     Setting("projects.require_project", "flag", False, "refuse jobs without --project", asked=True),
+    Setting(
+        "people.operators",
+        "text",
+        "gflow-admin",
+        "the group whose members govern the machine's daemon and everybody's jobs (gflowd up --system)",
+    ),
+    Setting(
+        "people.privacy",
+        "choice",
+        "open",
+        "what people see of others' jobs there: open (name, user, state, resources) or private (nothing)",
+        choices=("open", "private"),
+    ),
+    Setting(
+        "people.max_jobs",
+        "count",
+        100_000,
+        "active jobs that one person may have there, an array counted once; 0: any number",
+    ),
+    Setting(
+        "people.max_connections",
+        "count",
+        512,
+        "requests that one person may have open there at once",
+        low=8,
+    ),
     Setting("retention.jobs_days", "count", 365, "days that finished jobs are kept", low=1),
     Setting("retention.audit_days", "count", 365, "days that the story of jobs is kept", low=1),
     Setting(

@@ -14,14 +14,27 @@ from gflow.core.tasks import parse_tasks
 from gflow.errors import NotFound, Refused
 
 
+def check_number(state: State, uid: int, more: int) -> None:
+    """Refuse what would fill the queue with one person's jobs. Root may."""
+    most, now = state.policy.most_jobs, state.of_person[uid]
+    if most and uid and now + more > most:
+        raise Refused(
+            f"you have {now:,} jobs that are not over, and at most {most:,} are allowed",
+            hint="wait for some to end, or submit arrays: each counts once",
+        )
+
+
 def check_possible(state: State, spec: Spec) -> None:
     """Refuse what this machine could never run. What is merely busy or restricted is waited for."""
     if not spec.allow_unsatisfiable and (why := impossible(state, spec.shape)):
         raise Refused(why, hint="see what there is with ginfo; --allow-unsatisfiable queues it all the same")
 
 
-def admitted(state: State, specs: Sequence[Spec], outcomes: dict[JobKey, JobState]) -> list[Wait | None]:
+def admitted(
+    state: State, uid: int, specs: Sequence[Spec], outcomes: dict[JobKey, JobState]
+) -> list[Wait | None]:
     """What each of these has to wait for if they are submitted now, or a refusal. Changes nothing."""
+    check_number(state, uid, len(specs))
     for spec in {(spec.shape, spec.allow_unsatisfiable): spec for spec in specs}.values():
         check_possible(state, spec)
     return [judged(state, spec, outcomes, partial(_comes, state, specs, i)) for i, spec in enumerate(specs)]

@@ -9,7 +9,7 @@ import msgspec
 
 from gflow.core.effects import Effect, Note, Save, Stop
 from gflow.core.ending import active_tasks, finish
-from gflow.core.events import Cancel, Hold, Release
+from gflow.core.events import Cancel, Deed, Hold, Release
 from gflow.core.ids import JobKey, label, task_of
 from gflow.core.model import Job, JobState, Moment
 from gflow.core.queue import GroupKey
@@ -24,7 +24,7 @@ from gflow.errors import Forbidden, NotFound, Refused
 def cancel(state: State, event: Cancel, effects: list[Effect]) -> None:
     """Cancel jobs, arrays, and tasks that are still part of their array. Final ones are left alone."""
     keys = [key for key in event.keys if state.is_active(key)]
-    owned(state, keys, event.uid)
+    owned(state, keys, event)
     for key in keys:
         job = state.jobs.get(key)
         if job is not None:
@@ -86,14 +86,14 @@ def take_task(state: State, array: Job, key: JobKey) -> Job:
     return new_task(state, array, number)
 
 
-def owned(state: State, keys: Iterable[JobKey], uid: int) -> list[Job]:
+def owned(state: State, keys: Iterable[JobKey], deed: Deed) -> list[Job]:
     """These jobs (a waiting task stands for its array), or a refusal if one is somebody else's."""
     jobs = []
     for key in keys:
         job = state.jobs.get(key) or state.array_with(key)
         if job is None:
             raise NotFound(f"there is no active job {label(key)}")
-        if uid not in (job.uid, 0):
+        if deed.uid not in (job.uid, 0) and not deed.governs:
             raise Forbidden(f"job {label(key)} belongs to {job.user}")
         jobs.append(job)
     return jobs
@@ -102,16 +102,16 @@ def owned(state: State, keys: Iterable[JobKey], uid: int) -> list[Job]:
 # ---------------------------------------------------------------- hold and release
 
 
-def whole(state: State, keys: Iterable[JobKey], uid: int) -> list[Job]:
+def whole(state: State, keys: Iterable[JobKey], deed: Deed) -> list[Job]:
     """These jobs, none of which may be a task that still waits in its array."""
     for key in keys:
         if key not in state.jobs and (array := state.array_with(key)):
             raise Refused(f"task {label(key)} waits in its array", hint=f"name the array: {array.label}")
-    return owned(state, keys, uid)
+    return owned(state, keys, deed)
 
 
 def hold(state: State, event: Hold, effects: list[Effect]) -> None:
-    jobs = whole(state, event.keys, event.uid)
+    jobs = whole(state, event.keys, event)
     for job in jobs:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a waiting job can be held")
@@ -124,7 +124,7 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
 
 
 def release(state: State, event: Release, effects: list[Effect]) -> None:
-    jobs = whole(state, event.keys, event.uid)
+    jobs = whole(state, event.keys, event)
     for job in jobs:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a held job can be released")

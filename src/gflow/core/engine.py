@@ -78,7 +78,7 @@ def _back(reference: str) -> int:
 
 
 def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
-    waits = admitted(state, event.specs, event.outcomes)
+    waits = admitted(state, event.uid, event.specs, event.outcomes)
     keys = []
     groups = set()
     for spec, wait in zip(event.specs, waits, strict=True):

@@ -27,33 +27,36 @@ class Submit(Event, frozen=True, kw_only=True):
     outcomes: dict[JobKey, JobState]
 
 
-class Cancel(Event, frozen=True, kw_only=True):
-    """Somebody wants these jobs gone; `now` skips the grace time."""
+class Deed(Event, frozen=True, kw_only=True):
+    """What somebody does to jobs: their own, or everybody's if they govern the machine."""
 
     uid: int
+    governs: bool = False
+
+
+class Cancel(Deed, frozen=True, kw_only=True):
+    """Somebody wants these jobs gone; `now` skips the grace time."""
+
     keys: tuple[JobKey, ...]
     now: bool = False
 
 
-class Hold(Event, frozen=True, kw_only=True):
+class Hold(Deed, frozen=True, kw_only=True):
     """Somebody wants these waiting jobs not to start."""
 
-    uid: int
     keys: tuple[JobKey, ...]
 
 
-class Release(Event, frozen=True, kw_only=True):
+class Release(Deed, frozen=True, kw_only=True):
     """Somebody takes a hold back; with `begin_at`, not before that time."""
 
-    uid: int
     keys: tuple[JobKey, ...]
     begin_at: float | None = None
 
 
-class Update(Event, frozen=True, kw_only=True):
+class Update(Deed, frozen=True, kw_only=True):
     """Somebody changes what was asked for. `fields` are fields of Spec, checked by the table's readers."""
 
-    uid: int
     keys: tuple[JobKey, ...]
     fields: dict[str, Any]
     outcomes: dict[JobKey, JobState]

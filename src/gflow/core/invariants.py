@@ -17,6 +17,8 @@ def check(state: State) -> None:
     _check_no_ghosts(state)
     _check_gpus(state)
     _check_counts(state)
+    people = Counter(job.uid for job in state.jobs.values())
+    assert state.of_person == people, f"people have {people}, not {state.of_person}"
     _check_dependencies(state)
     _check_arrays(state)
     _check_nothing_startable(state)

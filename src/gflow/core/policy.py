@@ -14,6 +14,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     gpus: frozenset[int] | None = None
     # Whether that holds against what somebody restricted them to in an earlier daemon's time.
     gpus_win: bool = False
+    # Active jobs that one person may have; 0: any number. Root may have any.
+    most_jobs: int = 0
 
 
 USUAL = Policy()

@@ -63,6 +63,8 @@ class State:
         self.tasks: dict[JobKey, set[JobKey]] = {}
         # Group -> how many of it run.
         self.group_running: Counter[int] = Counter()
+        # uid -> how many active jobs that person has; an array is one, and so is each of its running tasks.
+        self.of_person: Counter[int] = Counter()
         # uid -> that person's latest jobs, oldest first.
         self.recent: dict[int, deque[JobKey]] = {}
         # Jobs that ended since the last commit: out of `jobs`, not yet in the store.
@@ -151,12 +153,16 @@ class State:
 
     def add(self, job: Job) -> None:
         self.jobs[job.key] = job
+        self.of_person[job.uid] += 1
         if job.task is not None:
             self.tasks.setdefault(job_key(job.number), set()).add(job.key)
 
     def drop(self, job: Job) -> None:
         """Forget a job that has become final."""
         del self.jobs[job.key]
+        self.of_person[job.uid] -= 1
+        if not self.of_person[job.uid]:
+            del self.of_person[job.uid]
         self.ended[job.key] = job
         if job.task is not None:
             array = job_key(job.number)

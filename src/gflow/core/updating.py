@@ -21,13 +21,20 @@ from gflow.core.model import Job, JobState, Spec
 from gflow.core.parameters import fill_command
 from gflow.core.rounds import run_round
 from gflow.core.state import State
-from gflow.errors import Refused
+from gflow.errors import Forbidden, Refused
 
 # What may change while a job runs.
 RUNNING_FIELDS = frozenset(
     {
         "time_limit_s", "warning", "priority", "max_retries", "retry_on", "retry_delay_s", "requeue",
         "max_concurrent", "comment", "notify_emails", "notify_on",
+    }
+)  # fmt: skip
+# What operators may change of jobs that are not theirs.
+GOVERNED = frozenset(
+    {
+        "time_limit_s", "priority", "max_concurrent", "gpus", "gpu_memory_mib", "gpu_type", "shared", "cpus",
+        "memory_mib", "begin_at", "requeue", "max_retries", "allow_unsatisfiable",
     }
 )  # fmt: skip
 DEPENDENCIES = frozenset({"depends_on", "depends_any", "no_auto_cancel"})
@@ -44,7 +51,8 @@ class Plan(NamedTuple):
 
 def update(state: State, event: Update, effects: list[Effect]) -> None:
     """Change what was asked for; all of the jobs or none."""
-    jobs = whole(state, event.keys, event.uid)
+    jobs = whole(state, event.keys, event)
+    _check_governed(jobs, event)
     # Jobs that get a cap and have no group yet become one, as if submitted together.
     group = min((job.number for job in jobs if not job.spec.group), default=0)
     plans = [_plan(state, job, event, event.fields, group) for job in jobs]
@@ -57,6 +65,16 @@ def update(state: State, event: Update, effects: list[Effect]) -> None:
         _carry_out(state, plan, event)
         effects += (Save(plan.job), Note(plan.job.key, "updated", _shown(event)))
     run_round(state, event.at, effects)
+
+
+def _check_governed(jobs: list[Job], event: Update) -> None:
+    """Whoever governs the machine says how much and when, and not what others' jobs do: that runs as them."""
+    for job in jobs:
+        if event.uid not in (job.uid, 0):
+            for name in sorted(event.fields.keys() - GOVERNED):
+                raise Forbidden(
+                    f"job {job.label} belongs to {job.user}, who alone may change its {_option(name)}"
+                )
 
 
 def _plan(state: State, job: Job, event: Update, fields: dict[str, Any], group: int) -> Plan:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from gflow.core.explain import explain
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job
+from gflow.daemon.api.fairness import Fairness
 from gflow.daemon.gpus import GpuWatch
 from gflow.daemon.loop import Loop
 from gflow.daemon.mps import Mps
@@ -18,6 +19,12 @@ from gflow.daemon.settings import Settings
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.target import LocalTarget
 from gflow.text.queue import Entry
+
+
+class Viewer(Protocol):
+    """Somebody who looks at jobs."""
+
+    def shown(self, job: Job) -> Job: ...
 
 
 class Context(NamedTuple):
@@ -31,6 +38,7 @@ class Context(NamedTuple):
     stopped: asyncio.Event
     watch: GpuWatch | None = None
     mps: Mps | None = None
+    fairness: Fairness = Fairness()
 
     def job(self, key: JobKey) -> Job | None:
         """A job, active or final. Memory is never ahead of the disk when a route runs."""
@@ -40,10 +48,10 @@ class Context(NamedTuple):
         """Whether there is a job of this key; a task that waits in its array has none."""
         return key in self.loop.state.jobs or self.store.job(key) is not None
 
-    def entries(self, jobs: Iterable[Job | None]) -> list[Entry]:
-        """Jobs, each with the reason why it waits."""
+    def entries(self, jobs: Iterable[Job | None], viewer: Viewer) -> list[Entry]:
+        """Jobs as somebody may see them, each with the reason why it waits."""
         state = self.loop.state
-        return [(job, explain(state, job)) for job in jobs if job is not None]
+        return [(viewer.shown(job), explain(state, job)) for job in jobs if job is not None]
 
     def _waiting_task(self, key: JobKey) -> Job | None:
         """A task that has not started is part of its array's record; shown as if it were a job."""

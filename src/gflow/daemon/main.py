@@ -17,9 +17,10 @@ from gflow.core.effects import Effect, Start
 from gflow.core.events import Exited, LeasesSeen
 from gflow.core.model import Gpu, JobState
 from gflow.core.state import State
-from gflow.daemon import clock, lock
+from gflow.daemon import clock, folders, lock
 from gflow.daemon.api import limits
 from gflow.daemon.api.app import make_app
+from gflow.daemon.api.fairness import Fairness
 from gflow.daemon.api.server import bind, serve
 from gflow.daemon.context import Context
 from gflow.daemon.gpus import GpuWatch, names_of, overran_of, seen_of, watch_of, watched_of
@@ -52,6 +53,8 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
         log.warning("%s", note)
     gc.disable()  # until the queue is loaded: it is all there to stay
     try:
+        if settings.is_system:
+            folders.prepare(settings)
         held = lock.take(settings.data)
         asyncio.run(_serve(settings, loop_class))
     except GflowError as error:
@@ -78,8 +81,11 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         stopped,
         daemon.watch,
         daemon.mps,
+        Fairness(settings.most_connections),
     )
-    server, connections = await serve(bind(settings.socket), make_app(context))
+    server, connections = await serve(
+        bind(settings.socket, public=settings.is_system), make_app(context), context.fairness
+    )
     _write_address(settings)
     _spare_the_collector()
     _say_ready()
@@ -93,7 +99,6 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     server.close()
     for connection in list(connections):  # without an answer: clients ask the next daemon again
         connection.transport.abort()
-    settings.socket.unlink(missing_ok=True)
     daemon.target.close()
     daemon.store.close()
 
@@ -103,7 +108,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, loop_class: LoopFactory) -> None:
         # The zygote first: nothing that is opened later can reach a job.
-        self.target = LocalTarget(settings.run_dir, self._ended)
+        self.target = LocalTarget(settings.run_dir, self._ended, settings.shown_dir)
         self.target.open()
         _raise_open_files()
         ask_for_short_slices()
@@ -118,7 +123,7 @@ class Daemon:
         # None: the GPUs are simulated.
         self.watch: GpuWatch | None = None
         self._settings = settings
-        wanted = settings.gpu.mps and not settings.gpus
+        wanted = settings.gpu.mps and not settings.gpus and not settings.is_system  # one server, one user
         self.mps = Mps(settings.data, self.target.tag) if wanted else None
         self.performer = Performer(
             settings,
@@ -127,7 +132,7 @@ class Daemon:
             self.leases,
             lambda: self.loop.state,
             self._ended,
-            Sharing(self.mps),
+            Sharing(self.mps, looks=not settings.is_system),
         )
         # As the last daemon knew them: what it promised to start is started before the first look.
         self.leases.see(
@@ -200,9 +205,10 @@ class Daemon:
 
 
 def _stop(settings: Settings, stopped: asyncio.Event, number: int) -> None:
-    """USR2: another daemon comes at once, so the address stays and clients wait for it."""
+    """USR2: another daemon comes at once, so address and socket stay and clients wait for it."""
     if number != signal.SIGUSR2:
         (settings.data / "address").unlink(missing_ok=True)
+        settings.socket.unlink(missing_ok=True)
     stopped.set()
 
 

@@ -18,6 +18,7 @@ from gflow.core.parameters import variable
 from gflow.core.state import State
 from gflow.daemon.gpus import names_of, visible_devices
 from gflow.daemon.leases import LeaseWatch
+from gflow.daemon.people import home_of
 from gflow.daemon.settings import Settings
 from gflow.daemon.sharing import Sharing
 from gflow.errors import StoreError
@@ -137,7 +138,9 @@ class Performer:
     def order(self, job: Job) -> Order:
         """Everything a shim needs to run this attempt."""
         spec = job.spec
-        record = self._target.record_path(Run(job.key, job.attempt))
+        run = Run(job.key, job.attempt)
+        record = self._target.record_path(run)
+        stop_file = self._target.shown_path(run, "stop")
         environ = self._blob(spec.environ) if spec.environ else b""
         return Order(
             key=job.key,
@@ -147,19 +150,22 @@ class Performer:
             script=self._blob(spec.script) if spec.script else None,
             script_path=spec.script_path,
             environ=environ,
-            extra=self._environment(job, record) + activated(spec, environ) + self._shared(job),
+            extra=self._environment(job, record, stop_file) + activated(spec, environ) + self._shared(job),
             cwd=spec.cwd,
             umask=spec.umask,
             log=log_path(self._settings, job),
             error_log=error_path(self._settings, job),
-            log_cap=self._settings.log_cap_mib << 20,
+            # A log of somebody else's is not ours to cut.
+            log_cap=0 if self._settings.is_system else self._settings.log_cap_mib << 20,
             grace_s=spec.grace_s,
-            stop_file=record + ".stop",
+            stop_file=stop_file,
             memory_mib=spec.memory_mib,
             cpus=spec.cpus or 0,
             limits=spec.limits,
             leases=tuple(self._leases.paths(job.gpu_ids)),
             sharing=self._target.tag if spec.shared else "",
+            uid=job.uid if self._settings.is_system else None,
+            snapshot=self._target.shown_path(run, "script"),
         )
 
     def _devices(self, indices: tuple[int, ...]) -> str:
@@ -179,7 +185,7 @@ class Performer:
         told = self._sharing.environment(job, gpus, self._environ(job))
         return ended([os.fsencode(f"{name}={value}") for name, value in told.items()])
 
-    def _environment(self, job: Job, record: str) -> bytes:
+    def _environment(self, job: Job, record: str, stop_file: str) -> bytes:
         """What gflow adds to the submitter's environment."""
         variables = {
             "GFLOW_JOB_ID": job.label,
@@ -191,7 +197,7 @@ class Performer:
             "CUDA_VISIBLE_DEVICES": self._devices(job.gpu_ids),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             TAG: record,
-            "GFLOW_STOP_FILE": record + ".stop",
+            "GFLOW_STOP_FILE": stop_file,
         }
         if job.task is not None:
             variables["GFLOW_ARRAY_JOB_ID"] = str(job.number)
@@ -228,7 +234,10 @@ def log_path(settings: Settings, job: Job) -> str:
     """Where the job's output goes."""
     if job.spec.output:
         return expand(job.spec.output, job)
-    return f"{settings.logs}/{job.label}.log"
+    # Not among the logs of a daemon of their own: that one counts its jobs from 1, too.
+    theirs = f"{home_of(job.uid)}/.local/share/gflow/logs/system"
+    logs = theirs if settings.is_system else settings.logs
+    return f"{logs}/{job.label}.log"
 
 
 def error_path(settings: Settings, job: Job) -> str:

@@ -60,7 +60,8 @@ class Redoing(Submitting):
         line = [root] if self._cascade else []
         while line:
             for job in store.cut_off_by(line.pop().key):
-                if job.key not in found:
+                # Somebody else's job that waited for it is theirs to redo: it would run as whoever asks.
+                if job.key not in found and job.uid == root.uid:
                     found[job.key] = job
                     line.append(job)
         return [root] + [found[key] for key in _in_order(found) if key != root.key]

@@ -22,6 +22,13 @@ from gflow.store.places import database_path
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Everything the daemon needs to know before it starts."""
 
+    # Whether this is the daemon of the whole machine: root's, for everybody.
+    is_system: bool = False
+    # The group whose members govern it, and whether people see nothing of each other's jobs.
+    operators: str = ""
+    is_private: bool = False
+    # Requests that one person may have open at once; 0: any number.
+    most_connections: int = 0
     data: Path
     database: Path
     socket: Path
@@ -53,42 +60,58 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         return self.data / "samples.db"
 
     @property
+    def shown_dir(self) -> Path:
+        """Where jobs find what is meant for them."""
+        return self.socket.parent / "jobs" if self.is_system else self.run_dir
+
+    @property
     def logs(self) -> Path:
         return self.data / "logs"
 
 
 def settings_for(
-    flags: Mapping[str, str], config_file: str = "", *, paranoid: bool = False, words: tuple[str, ...] = ()
+    flags: Mapping[str, str],
+    config_file: str = "",
+    *,
+    paranoid: bool = False,
+    words: tuple[str, ...] = (),
+    system: bool = False,
 ) -> Settings:
-    """Settings of this user's daemon, started with these flags (by name) here and now."""
+    """Settings of this user's daemon, or the machine's, started with these flags (by name) here and now."""
     get = os.environ.get
-    config = load(flags, os.environ, config_file)
-    data = Path(paths.data_dir(get))
+    config = load(flags, os.environ, config_file, paths.system_config(get) if system else "")
+    data = Path(paths.system_data(get) if system else paths.data_dir(get))
     simulate = config["daemon.simulate_gpus"]
     gpus = simulated_gpus(simulate) if simulate else ()
     return Settings(
+        is_system=system,
+        operators=config["people.operators"],
+        is_private=config["people.privacy"] == "private",
+        most_connections=config["people.max_connections"] if system else 0,
         data=data,
         database=database_path(data),
-        socket=Path(paths.own_socket(get)),
+        socket=Path(paths.system_socket(get) if system else paths.own_socket(get)),
         config=config,
         gpus=gpus,
         cpus=config["daemon.cpus"] or len(os.sched_getaffinity(0)),
         memory_mib=_host_memory_mib(),
-        policy=_policy(config, gpus),
+        policy=_policy(config, gpus, config["people.max_jobs"] if system else 0),
         gpu=GpuSettings(**{name: config[f"gpu.{name}"] for name in GpuSettings.__struct_fields__}),
         retention=Retention(**{name: config[f"retention.{name}"] for name in Retention.__struct_fields__}),
         log_cap_mib=config["logs.cap_mib"],
         paranoid=paranoid,
         flags=words,
-        notes=(*config.notes, *_missing(config, gpus)),
+        notes=(*config.notes, *_missing(config, gpus), *_unused(config, system)),
     )
 
 
-def _policy(config: Config, gpus: tuple[Gpu, ...]) -> Policy:
+def _policy(config: Config, gpus: tuple[Gpu, ...], most_jobs: int) -> Policy:
     wanted, origin = config.found["daemon.gpus"]
     allowed = None if wanted is None else frozenset(wanted)
     typed = origin.startswith("--")
-    policy = Policy(strategy=config["daemon.gpu_allocation_strategy"], gpus=allowed, gpus_win=typed)
+    policy = Policy(
+        strategy=config["daemon.gpu_allocation_strategy"], gpus=allowed, gpus_win=typed, most_jobs=most_jobs
+    )
     if gpus:  # real ones are not known yet
         check_typed(policy, gpus)
     return policy
@@ -105,6 +128,13 @@ def _missing(config: Config, gpus: tuple[Gpu, ...]) -> list[str]:
     wanted, origin = config.found["daemon.gpus"]
     unknown = sorted(set(wanted or ()) - {gpu.index for gpu in gpus}) if gpus else []
     return [f"{origin}: daemon.gpus names GPU {index}, which is not here" for index in unknown]
+
+
+def _unused(config: Config, system: bool) -> list[str]:
+    """Settings that mean nothing for everybody's daemon."""
+    if system and config["gpu.mps"]:
+        return ["gpu.mps is ignored: an MPS server serves one user, and this daemon serves everybody"]
+    return []
 
 
 def _host_memory_mib() -> int:

@@ -71,8 +71,11 @@ class Submitting:
 class Updating:
     """A change of what was asked for, with references that may name jobs as people do."""
 
-    def __init__(self, uid: int, keys: tuple[JobKey, ...], change: Change, origin: str) -> None:
+    def __init__(
+        self, uid: int, keys: tuple[JobKey, ...], change: Change, origin: str, *, governs: bool = False
+    ) -> None:
         self.uid = uid
+        self.governs = governs
         self.keys = keys
         self.change = change
         self.origin = origin
@@ -89,6 +92,7 @@ class Updating:
         return Update(
             at=at,
             uid=self.uid,
+            governs=self.governs,
             keys=self.keys,
             fields=fields,
             outcomes=outcomes,

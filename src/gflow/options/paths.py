@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     Getenv = Callable[[str], str | None]
 
-SYSTEM_SOCKET = "/run/gflow/gflowd.sock"
 # sun_path holds 108 bytes; longer paths go through an open folder instead.
 SOCKET_PATH_MAX = 100
 
@@ -23,6 +22,19 @@ def data_dir(get: Getenv) -> str:
 
 def config_file(get: Getenv) -> str:
     return _xdg(get, "XDG_CONFIG_HOME", "/.config") + "/gflow/gflow.toml"
+
+
+def system_socket(get: Getenv) -> str:
+    """Where the daemon of the whole machine listens. A folder to put before it is for tests."""
+    return (get("GFLOW_SYSTEM_ROOT") or "") + "/run/gflow/gflowd.sock"
+
+
+def system_data(get: Getenv) -> str:
+    return (get("GFLOW_SYSTEM_ROOT") or "") + "/var/lib/gflow"
+
+
+def system_config(get: Getenv) -> str:
+    return (get("GFLOW_SYSTEM_ROOT") or "") + "/etc/gflow/gflow.toml"
 
 
 def own_socket(get: Getenv) -> str:

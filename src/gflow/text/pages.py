@@ -9,7 +9,7 @@ from typing import Any
 
 from gflow.core.explain import Why
 from gflow.core.ids import label
-from gflow.core.model import Job, Line
+from gflow.core.model import Job, Line, Spec
 from gflow.core.place import gib
 from gflow.text.durations import clock, fine
 from gflow.text.queue import short_state
@@ -27,13 +27,8 @@ def job_page(job: Job, why: Why | None, now: float, log: str, gpu_use: str = "")
         ("User", job.user),
         ("Priority", str(spec.priority)),
     ]
-    if spec.script:
-        lines.append(("Script", spec.script_path or "(from standard input)"))
-    if spec.command:
-        lines.append(("Arguments" if spec.script else "Command", shlex.join(spec.command)))
-    if spec.template:
-        lines.append(("Template", shlex.join(spec.template)))
-    lines += [("Folder", spec.cwd), ("GPUs", str(spec.gpus) + (" (shared)" if spec.shared else ""))]
+    lines += [(name, value) for name, value in _what(spec) if value]
+    lines.append(("GPUs", str(spec.gpus) + (" (shared)" if spec.shared else "")))
     if job.gpu_ids:
         lines.append(("GPU ids", ",".join(map(str, job.gpu_ids))))
     if gpu_use:
@@ -46,9 +41,19 @@ def job_page(job: Job, why: Why | None, now: float, log: str, gpu_use: str = "")
         lines.append(("Signal", str(job.signal)))
     if job.attempt > 1:
         lines.append(("Attempt", str(job.attempt)))
-    if job.attempt:
+    if job.attempt and log:
         lines.append(("Log", log if not job.is_array else f"one for each task: gjob log {job.label}_N"))
     return facts(lines)
+
+
+def _what(spec: Spec) -> list[tuple[str, str]]:
+    """What is run, and where; nothing where that is not to be seen."""
+    return [
+        ("Script", (spec.script_path or "(from standard input)") if spec.script else ""),
+        ("Arguments" if spec.script else "Command", shlex.join(spec.command)),
+        ("Template", shlex.join(spec.template)),
+        ("Folder", spec.cwd),
+    ]
 
 
 def _asked(job: Job) -> list[tuple[str, str]]:

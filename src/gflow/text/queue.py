@@ -15,6 +15,8 @@ from gflow.text.durations import clock
 from gflow.text.table import Sheet
 
 Entry = tuple[Job, Why | None]
+# Where jobs are of many people, it matters whose.
+SHARED = ("JOBID", "NAME", "USER", "ST", "TIME", "NODES", "NODELIST(REASON)")
 DEFAULT = ("JOBID", "NAME", "ST", "TIME", "NODES", "NODELIST(REASON)")
 # How states follow one another: what happens now, then what will, then what did.
 ORDER = (
@@ -133,10 +135,10 @@ STYLES = {
 STYLES |= {state.value: STYLES[short] for state, short in SHORT.items()}
 
 
-def columns_of(text: str) -> tuple[str, ...]:
+def columns_of(text: str, usual: tuple[str, ...] = DEFAULT) -> tuple[str, ...]:
     """The columns that `-f TEXT` names."""
     if not text:
-        return DEFAULT
+        return usual
     names = [name.strip().upper() for name in text.split(",")]
     for name in names:
         if name not in COLUMNS and name not in ALIASES:

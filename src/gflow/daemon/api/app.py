@@ -13,8 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gflow.daemon.api import changing, control, gpus, jobs, listing, machine, statistics, submitting, usage
 from gflow.daemon.api.answers import on_error
-from gflow.daemon.api.people import user_name
+from gflow.daemon.api.permissions import guarded
 from gflow.daemon.context import Context
+from gflow.daemon.people import user_name
 from gflow.errors import Forbidden, GflowError, NoSuchRoute, WrongMethod
 
 ROUTES = [
@@ -54,9 +55,10 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def make_app(context: Context) -> ASGIApp:
-    app = Starlette(routes=ROUTES, exception_handlers={GflowError: on_error, HTTPException: _on_http_error})
+    routes = [guarded(route) for route in ROUTES]
+    app = Starlette(routes=routes, exception_handlers={GflowError: on_error, HTTPException: _on_http_error})
     app.state.context = context
-    return _OwnUserOnly(app)
+    return app if context.settings.is_system else _OwnUserOnly(app)
 
 
 class _OwnUserOnly:

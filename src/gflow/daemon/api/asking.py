@@ -48,16 +48,20 @@ async def read(request: Request, into: type[T]) -> T:
     if kind != "application/json":
         raise WrongType(f"the request must be application/json, not {kind[:60]!a}")
     body = bytearray()
+    fairness, (uid, _) = context_of(request).fairness, caller(request)
     try:
         async with asyncio.timeout(PATIENCE_S):
             async for chunk in request.stream():
                 body += chunk
+                fairness.read(uid, len(chunk))
                 if len(body) > MOST_BYTES:
                     raise TooLarge(f"a request may have at most {MOST_BYTES >> 20} MiB")
     except TimeoutError:
         raise UsageError("the request did not come to its end in time") from None
     except ClientDisconnect:  # nobody is left to hear it
         raise UsageError("the request broke off") from None
+    finally:
+        fairness.done(uid, len(body))
     wanted: T = decode(bytes(body), into)
     return wanted
 

@@ -14,6 +14,8 @@ from gflow.core.ids import JobKey, job_key, label
 from gflow.core.model import Job, JobState
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, keys_of, known, read, states_of
+from gflow.daemon.api.permissions import check, governs_others
+from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
 from gflow.daemon.wishes import Updating
 from gflow.errors import UsageError
@@ -31,14 +33,18 @@ async def cancel(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, CancelRequest)
     keys = _wanted(context, request, wanted)
+    check(request, [known(context, key) for key in keys])
     over = await _ended(context, keys)
     if wanted.dry_run:
         return _foretold(request, keys, over)
     if len(over) < len(keys):
-        await context.loop.ask(lambda at: Cancel(at=at, uid=uid, keys=tuple(keys), now=wanted.now), origin)
+        governs = governs_others(request)
+        await context.loop.ask(
+            lambda at: Cancel(at=at, uid=uid, governs=governs, keys=tuple(keys), now=wanted.now), origin
+        )
     return answer(
         request,
-        lambda: jobs_view(context.entries([known(context, key) for key in keys])),
+        lambda: jobs_view(context.entries([known(context, key) for key in keys], viewer(request))),
         lambda: "".join(_cancelled(context, key, over) for key in keys) or "No jobs match.\n",
     )
 
@@ -129,32 +135,43 @@ def _joined(parents: list[JobKey]) -> list[str]:
 async def hold(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
-    keys = keys_of(context, request, wanted.jobs)
-    await context.loop.ask(lambda at: Hold(at=at, uid=uid, keys=tuple(keys)), origin)
+    keys = _named(context, request, wanted.jobs)
+    governs = governs_others(request)
+    await context.loop.ask(lambda at: Hold(at=at, uid=uid, governs=governs, keys=keys), origin)
     return _changed(request, keys, "held")
 
 
 async def release(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ReleaseRequest)
-    keys = keys_of(context, request, wanted.jobs)
-    begin_at = wanted.begin_time()
-    await context.loop.ask(lambda at: Release(at=at, uid=uid, keys=tuple(keys), begin_at=begin_at), origin)
+    keys = _named(context, request, wanted.jobs)
+    begin_at, governs = wanted.begin_time(), governs_others(request)
+    await context.loop.ask(
+        lambda at: Release(at=at, uid=uid, governs=governs, keys=keys, begin_at=begin_at), origin
+    )
     return _changed(request, keys, "released")
 
 
 async def update(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, UpdateRequest)
-    keys = tuple(keys_of(context, request, wanted.jobs))
-    await context.loop.wish(Updating(uid, keys, describe_update(wanted, address_of), origin))
+    keys = _named(context, request, wanted.jobs)
+    change, governs = describe_update(wanted, address_of), governs_others(request)
+    await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))
     return _changed(request, keys, "updated")
 
 
-def _changed(request: Request, keys: list[JobKey] | tuple[JobKey, ...], how: str) -> Response:
+def _named(context: Context, request: Request, texts: list[str]) -> tuple[JobKey, ...]:
+    """The jobs that these texts mean, all of which the caller may change."""
+    keys = tuple(keys_of(context, request, texts))
+    check(request, [job for key in keys if (job := context.job(key)) is not None])
+    return keys
+
+
+def _changed(request: Request, keys: tuple[JobKey, ...], how: str) -> Response:
     context = context_of(request)
     return answer(
         request,
-        lambda: jobs_view(context.entries([known(context, key) for key in keys])),
+        lambda: jobs_view(context.entries([known(context, key) for key in keys], viewer(request))),
         lambda: "".join(f"Job {label(key)} {how}.\n" for key in keys),
     )

@@ -14,6 +14,8 @@ from gflow.core.state import State
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, known, one_key, read
 from gflow.daemon.api.gpus import drained_view
+from gflow.daemon.api.permissions import check, governs_others
+from gflow.daemon.api.seeing import Viewer, viewer
 from gflow.daemon.wishes import Updating
 from gflow.errors import Refused
 from gflow.options.table import Option
@@ -39,7 +41,7 @@ async def set_gpus(request: Request) -> Response:
 async def gpus(request: Request) -> Response:
     """Each GPU in one line: what it does and what is special about it."""
     state = context_of(request).loop.state
-    lines = gpu_lines(state)
+    lines = gpu_lines(state, viewer(request))
     data = {"gpus": lines, **drained_view(state)}
     return answer(request, lambda: data, lambda: show_gpus(lines, state.drained.everything))
 
@@ -68,10 +70,11 @@ async def set_limit(request: Request) -> Response:
     wanted = await read(request, LimitRequest)
     key = one_key(context, request, wanted.job)
     jobs = capped_together(context.loop.state, known(context, key))
+    check(request, jobs)
     keys = tuple(job.key for job in jobs)
     limit = wanted.max_concurrent
     change = Change(fields={"max_concurrent": limit}, references=References())
-    await context.loop.wish(Updating(uid, keys, change, origin))
+    await context.loop.wish(Updating(uid, keys, change, origin, governs=governs_others(request)))
     data = {"jobs": [key_label(key) for key in keys], "max_concurrent": limit or None}
     return answer(request, lambda: data, lambda: limit_line(jobs, limit))
 
@@ -92,11 +95,11 @@ def capped_together(state: State, job: Job) -> list[Job]:
     return found
 
 
-def gpu_lines(state: State) -> list[dict[str, Any]]:
+def gpu_lines(state: State, looks: Viewer) -> list[dict[str, Any]]:
     """Each GPU: whether it is idle, allocated or closed to new jobs, and the notes that explain it."""
     lines = []
     for index, gpu in state.gpus.items():
-        holders = [state.jobs[key] for key in sorted(state.holders.get(index, ()))]
+        holders = [looks.shown(state.jobs[key]) for key in sorted(state.holders.get(index, ()))]
         notes = [f"job {job.label} ({job.name})" for job in holders]
         if index in state.foreign:
             notes.append(f"unmanaged: {state.foreign[index]}")

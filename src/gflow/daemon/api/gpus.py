@@ -13,7 +13,7 @@ from gflow.core.state import State
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of
-from gflow.daemon.context import Context
+from gflow.daemon.context import Context, Viewer
 from gflow.errors import NotFound
 from gflow.gpu.census import Report
 from gflow.targets.local.target import Run
@@ -30,8 +30,10 @@ SLOWED = {
 }
 
 
-def holders_of(state: State) -> dict[int, list[Job]]:
-    return {index: [state.jobs[key] for key in sorted(jobs)] for index, jobs in state.holders.items()}
+def holders_of(state: State, looks: Viewer) -> dict[int, list[Job]]:
+    return {
+        index: [looks.shown(state.jobs[key]) for key in sorted(jobs)] for index, jobs in state.holders.items()
+    }
 
 
 def blocked_of(state: State) -> dict[int, Block]:
@@ -43,11 +45,11 @@ def blocked_of(state: State) -> dict[int, Block]:
     return restricted | drained | foreign | state.blocked
 
 
-def gpus_data(context: Context) -> dict[str, Any]:
+def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
     """Everything about the GPUs, as JSON."""
     state = context.loop.state
     report = context.watch.latest if context.watch else Report()
-    holders, blocked = holders_of(state), blocked_of(state)
+    holders, blocked = holders_of(state, looks), blocked_of(state)
     gpus = []
     for gpu in state.gpus.values():
         jobs = holders.get(gpu.index, [])

@@ -15,9 +15,11 @@ from gflow.core.model import Job
 from gflow.core.tasks import parse_tasks
 from gflow.daemon.api.answers import answer, wants_text
 from gflow.daemon.api.asking import context_of, keys_of, known, one, one_key
-from gflow.daemon.api.people import user_name
+from gflow.daemon.api.permissions import check
+from gflow.daemon.api.seeing import check_visible, viewer
 from gflow.daemon.api.usage import usage_of
 from gflow.daemon.context import Context
+from gflow.daemon.people import user_name
 from gflow.daemon.perform import log_path
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.text.pages import job_page, story_page
@@ -33,22 +35,24 @@ BETWEEN = "=" * 80 + "\n"
 
 async def show(request: Request) -> Response:
     """One job or several; as JSON, an array with its tasks."""
-    context = context_of(request)
+    context, looks = context_of(request), viewer(request)
     keys = keys_of(context, request, [request.path_params["job"]])
     if len(keys) > MOST_SHOWN:
         raise UsageError(f"{len(keys):,} jobs are too many to show", hint="gqueue lists any number")
     entries: list[Entry] = []
     pages: list[str] = []
     for key in keys:
-        entries += context.entries([known(context, key)])
+        check_visible(request, known(context, key))
+        entries += context.entries([known(context, key)], looks)
         if wants_text(request):
             job, why = entries[-1]
-            used = await _used(context, job) if len(keys) == 1 else ""
-            pages.append(job_page(job, why, time.time(), log_path(context.settings, job), used))
+            used = await _used(context, job) if len(keys) == 1 and looks.knows(job) else ""
+            log = log_path(context.settings, job) if looks.knows(job) else ""
+            pages.append(job_page(job, why, time.time(), log, used))
         if len(entries) % TOGETHER == 0:
             await asyncio.sleep(0)  # others may want something too
     if len(keys) == 1 and entries[0][0].is_array:
-        entries += context.entries(context.store.tasks(keys[0]))
+        entries += context.entries(context.store.tasks(keys[0]), looks)
     return answer(request, lambda: jobs_view(entries), lambda: BETWEEN.join(pages))
 
 
@@ -64,10 +68,12 @@ async def wait(request: Request) -> Response:
     """Answers when the job is final."""
     context = context_of(request)
     key = one_key(context, request)
+    check_visible(request, known(context, key))
     job = await _while_connected(request, context.loop.ended(key))
     if job is None:
         raise NotFound(f"there is no job {label(key)}")
-    return answer(request, lambda: jobs_view([(job, None)]), lambda: f"{job.label} {job.state.value}\n")
+    shown = viewer(request).shown(job)
+    return answer(request, lambda: jobs_view([(shown, None)]), lambda: f"{job.label} {job.state.value}\n")
 
 
 async def _while_connected(request: Request, coming: Coroutine[Any, Any, Job | None]) -> Job | None:
@@ -91,13 +97,14 @@ async def log_place(request: Request) -> Response:
     """Where the job's output is, and whether more may come."""
     context = context_of(request)
     job = one(context, request)
+    check(request, [job])
     if job.is_array:
         raise Refused(
             f"job {job.label} is an array, and each of its tasks has a log",
             hint=f"name one: gjob log {job.label}_{parse_tasks(job.spec.array).first}",
         )
     path = log_path(context.settings, job)
-    data = {"job_id": key_label(job.key), "path": path, "final": job.is_final}
+    data = {"job_id": key_label(job.key), "path": path, "final": job.is_final, "uid": job.uid}
     return answer(request, lambda: data, lambda: f"{path}\n")
 
 
@@ -105,6 +112,7 @@ async def history(request: Request) -> Response:
     """The story of a job: everything that happened to it, and who did it."""
     context = context_of(request)
     job = one(context, request)
+    check(request, [job])
     lines = context.store.story(job.key)
     data = {"job": key_label(job.key), "events": [line_view(line, user_name) for line in lines]}
     return answer(request, lambda: data, lambda: story_page(lines, user_name))

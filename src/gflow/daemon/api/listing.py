@@ -13,10 +13,11 @@ from gflow.core.model import FINAL
 from gflow.daemon.api.answers import wants_text
 from gflow.daemon.api.asking import context_of, number, parts, spans_of, states_of
 from gflow.daemon.api.rendering import FORMS, Look
+from gflow.daemon.api.seeing import viewer
 from gflow.daemon.finding import Asked, find
 from gflow.errors import unknown
 from gflow.options.since import parse_since
-from gflow.text.queue import SORTS, columns_of
+from gflow.text.queue import DEFAULT, SHARED, SORTS, columns_of
 
 # An answer longer than this is sent while it is made.
 LARGE = 1 << 18
@@ -28,16 +29,20 @@ async def listing(request: Request) -> Response:
     form = query.get("form") or ("table" if wants_text(request) else "json")
     if form not in FORMS:
         raise unknown("form of output", form, FORMS)
+    is_shared = context_of(request).settings.is_system
     look = Look(
-        columns=columns_of(query.get("format", "")),
+        columns=columns_of(query.get("format", ""), SHARED if is_shared else DEFAULT),
         has_columns=bool(query.get("format")),
         now=time.time(),
         is_coloured="color" in query,
         width=number("width", query.get("width") or "0", 0),
     )
-    found = await find(context_of(request), _asked(request), look.now)
+    context, uid = context_of(request), request.scope["state"]["uid"]
+    async with context.fairness.listing(uid):
+        found = await find(context, _asked(request), look.now)
     media = "application/json" if form == "json" else "text/plain; charset=utf-8"
-    return await _sent(FORMS[form](found, look), media)
+    shown = found._replace(entries=iter(viewer(request).entries(found.entries)))
+    return await _sent(FORMS[form](shown, look), media)
 
 
 def _asked(request: Request) -> Asked:
@@ -50,7 +55,7 @@ def _asked(request: Request) -> Asked:
     sort, is_reversed = _sort(query.get("sort") or "id")
     wanted = Filter(
         states=FINAL if query.get("completed") and not states else states,
-        users=frozenset(users),
+        users=_seen(frozenset(users), viewer(request).only_users),
         names=frozenset(parts(query.get("names", ""))),
         projects=frozenset(parts(query.get("projects", ""))),
         spans=spans_of(context_of(request), request, query.get("jobs", "")),
@@ -65,6 +70,13 @@ def _asked(request: Request) -> Asked:
         limit=number("limit", limit, -(10**9)) if limit else 0 if query.get("offset") else None,
         offset=number("offset", query.get("offset") or "0", 0),
     )
+
+
+def _seen(asked: frozenset[str], only: frozenset[str]) -> frozenset[str]:
+    """Whose jobs are listed: of those asked for, those that the caller may see."""
+    if not only:
+        return asked
+    return only if not asked or asked & only else frozenset({""})
 
 
 def _sort(text: str) -> tuple[str, bool]:

@@ -15,6 +15,7 @@ from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import context_of
 from gflow.daemon.api.gpus import blocked_of, gpus_data, holders_of
+from gflow.daemon.api.seeing import viewer
 from gflow.store.keeping import back_up
 from gflow.text.gpus import gpu_details, gpu_table
 from gflow.text.pages import status_page
@@ -24,16 +25,16 @@ _one_backup = asyncio.Lock()
 
 async def info(request: Request) -> Response:
     """The GPUs and who has them; `long` for all about them."""
-    context = context_of(request)
+    context, looks = context_of(request), viewer(request)
     state = context.loop.state
     gpus = list(state.gpus.values())
     if "long" in request.query_params:
-        data = gpus_data(context)
+        data = gpus_data(context, looks)
         return answer(request, lambda: data, lambda: gpu_details(data, gpus))
     return answer(
         request,
-        lambda: gpus_data(context),
-        lambda: gpu_table(gpus, holders_of(state), blocked_of(state), state.drained.everything),
+        lambda: gpus_data(context, looks),
+        lambda: gpu_table(gpus, holders_of(state, looks), blocked_of(state), state.drained.everything),
     )
 
 

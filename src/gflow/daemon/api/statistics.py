@@ -12,9 +12,10 @@ from starlette.responses import Response
 from gflow.core.usage import Question, Statistics
 from gflow.daemon.api.answers import answer, wants_text
 from gflow.daemon.api.asking import caller, context_of, number
-from gflow.daemon.api.people import user_name
+from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
-from gflow.errors import unknown
+from gflow.daemon.people import user_name
+from gflow.errors import Forbidden, unknown
 from gflow.options.since import parse_since
 from gflow.store.statistics import statistics
 from gflow.text.statistics import statistics_csv, statistics_page
@@ -30,6 +31,8 @@ async def show(request: Request) -> Response:
     if form not in FORMS:
         raise unknown("form of output", form, FORMS)
     user = None if query.get("all") else query.get("user") or user_name(caller(request)[0])
+    if not viewer(request).sees_names and user != user_name(caller(request)[0]):
+        raise Forbidden("what others used is private here")
     question = Question(
         now=time.time(),
         user=user,

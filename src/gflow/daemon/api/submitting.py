@@ -12,8 +12,10 @@ from gflow.daemon import clock, rules
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, known, one_key, read
 from gflow.daemon.api.limits import limits_of
-from gflow.daemon.api.people import user_name
+from gflow.daemon.api.permissions import check
+from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
+from gflow.daemon.people import user_name
 from gflow.daemon.redoing import Redoing
 from gflow.daemon.wishes import Submitting
 from gflow.errors import UsageError
@@ -55,7 +57,7 @@ async def redo(request: Request) -> Response:
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)
     key = one_key(context, request, wanted.job)
-    known(context, key)
+    check(request, [known(context, key)])
     change = describe_options(wanted.options, frozenset({"project", "array"}))
     wish = Redoing(
         uid,
@@ -80,7 +82,7 @@ def _dry_run(request: Request, context: Context, wish: Submitting) -> Response:
     state = context.loop.state
     event = wish.event(state, context.store, clock.now())
     assert isinstance(event, Submit)
-    admitted(state, event.specs, event.outcomes)
+    admitted(state, event.uid, event.specs, event.outcomes)
     return answer(request, lambda: dry_run_view(event.specs), lambda: dry_run_page(event.specs))
 
 
@@ -95,4 +97,6 @@ def _taken(request: Request, context: Context, keys: tuple[JobKey, ...]) -> Resp
         first = context.job(keys[0]) if len(keys) > 1 else None
         return submitted_lines(list(map(label, keys)), names, first.spec.group if first else 0)
 
-    return answer(request, lambda: jobs_view(context.entries(map(context.job, keys))), text, 201)
+    return answer(
+        request, lambda: jobs_view(context.entries(map(context.job, keys), viewer(request))), text, 201
+    )

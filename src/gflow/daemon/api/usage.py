@@ -13,6 +13,7 @@ from gflow.core.model import Job
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import context_of, known, one_key
 from gflow.daemon.api.gpus import SLOWED
+from gflow.daemon.api.seeing import check_visible
 from gflow.daemon.context import Context
 from gflow.store.samples import OfJob, Samples
 from gflow.text.usage import usage_csv, usage_page
@@ -23,6 +24,7 @@ async def usage(request: Request) -> Response:
     """What a job did with its GPUs; `csv` for a spreadsheet."""
     context = context_of(request)
     job = known(context, one_key(context, request))
+    check_visible(request, job)
     data = await usage_of(context, job)
     if "csv" in request.query_params:
         return PlainTextResponse(usage_csv(data["samples"]))

@@ -11,11 +11,11 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
+from gflow.targets.local import person
 from gflow.targets.local.cgroups import Group, Layers
 from gflow.targets.local.orders import Limits, Order
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
-SNAPSHOT = ".script"
 RESET_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
@@ -35,6 +35,8 @@ def launch(order: Order, layers: Layers) -> Started:
     if order.memory_mib or order.cpus:
         group = Group(layers, os.path.basename(order.record))
         held = group.make(order.memory_mib, order.cpus)
+    if order.uid is not None and order.script is not None:
+        write_snapshot(order)
     trouble, trouble_in = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -56,6 +58,8 @@ def _become(order: Order, group: Group | None, trouble: int) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if group is not None:
             group.join()
+        if order.uid is not None:
+            person.become(order.uid)
         _exec(order)
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
@@ -142,11 +146,21 @@ def command_of(order: Order, environment: dict[bytes, bytes], log: int) -> list[
             )
             folders = (os.fsencode(os.path.dirname(path)), environment.get(b"PYTHONPATH", b""))
             environment[b"PYTHONPATH"] = b":".join(filter(None, folders))
-        path = order.record + SNAPSHOT
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o700)
-        with open(fd, "wb") as file:
-            file.write(text)
+        path = order.snapshot
+        if order.uid is None:  # of another person's script the shim made one
+            write_snapshot(order)
     return [*interpreter(text), path, *order.command]
+
+
+def write_snapshot(order: Order) -> None:
+    """The script as it was submitted, in a folder of ours, readable by its owner alone."""
+    with suppress(FileNotFoundError):
+        os.unlink(order.snapshot)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(order.snapshot, flags, 0o500), "wb") as file:
+        if order.uid is not None:
+            os.fchown(file.fileno(), order.uid, -1)
+        file.write(order.script or b"")
 
 
 def interpreter(script: bytes) -> list[str]:

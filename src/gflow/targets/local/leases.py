@@ -10,16 +10,21 @@ Standard library only: this runs beside jobs.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import pwd
 import stat
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 
 # The end of an attempt whose GPUs another user's daemon had given out first.
 LEASED = "Leased"
-OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Whoever may write to the folder may have put anything there: no link is followed, no pipe waited for.
+OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# How long the gate of a GPU that is shared may be shut.
+GATE_S = 1.0
 FOLDERS = ("/run/lock/gflow", "/tmp/gflow-leases")
 
 
@@ -71,7 +76,8 @@ def _share(path: str, sharing: str) -> list[int] | None:
     it, which tells other daemons' shared jobs that it is taken. The gate makes looking and taking one act."""
     gate = _open(path + ".gate")
     try:
-        fcntl.flock(gate, fcntl.LOCK_EX)
+        if not _passed(gate):
+            return None
         folder, name = os.path.split(path)
         for other in os.listdir(folder):
             if other.startswith(name + ".shared-") and other != f"{name}.shared-{sharing}":
@@ -87,6 +93,17 @@ def _share(path: str, sharing: str) -> list[int] | None:
         return first + second
     finally:
         os.close(gate)
+
+
+def _passed(gate: int) -> bool:
+    """Whether the gate was ours in time: others hold it for an instant, or mean no good."""
+    until = time.monotonic() + GATE_S
+    while time.monotonic() < until:
+        with suppress(BlockingIOError):
+            fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.001)
+    return False
 
 
 def release(held: list[int]) -> None:
@@ -116,6 +133,16 @@ def _open(path: str) -> int:
     Not by O_CREAT alone: in a folder that all may write to, the kernel refuses that for files of others
     (fs.protected_regular). And with the right mode from the first instant, whatever the umask is.
     """
+    if os.geteuid() == 0:
+        _clear(path)
+    fd = _open_or_make(path)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "somebody put something else there", path)
+    return fd
+
+
+def _open_or_make(path: str) -> int:
     with suppress(FileNotFoundError):
         return os.open(path, OPEN)
     umask = os.umask(0)
@@ -125,6 +152,13 @@ def _open(path: str) -> int:
         return os.open(path, OPEN)
     finally:
         os.umask(umask)
+
+
+def _clear(path: str) -> None:
+    """Root takes away what can be no lock."""
+    with suppress(OSError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            os.unlink(path)
 
 
 def _owner_of_lock(inode: int) -> int:

@@ -38,6 +38,10 @@ class Order(NamedTuple):
     # Blocks of `NAME=value`, each ended by a zero: the submitter's variables, and ours.
     environ: bytes
     extra: bytes
+    # Whom the job runs as, if the shim is root and it is somebody's; None: as the shim.
+    uid: int | None
+    # Where the script is copied to if the original changed.
+    snapshot: str
 
     @property
     def is_plain(self) -> bool:
@@ -71,13 +75,16 @@ def to_fields(order: Order) -> list[bytes]:
         text(order.script_path),
         order.environ,
         order.extra,
+        b"" if order.uid is None else b"%d" % order.uid,
+        text(order.snapshot),
     ]
 
 
 def from_fields(fields: list[bytes]) -> Order:
     text = os.fsdecode
     (_, key, attempt, record, cwd, umask, log, error_log, log_cap, grace_s, stop_file, memory_mib, cpus,
-     limits, leases, sharing, command, has_script, script, script_path, environ, extra) = fields  # fmt: skip
+     limits, leases, sharing, command, has_script, script, script_path, environ, extra, uid,
+     snapshot) = fields  # fmt: skip
     return Order(
         key=int(key),
         attempt=int(attempt),
@@ -99,6 +106,8 @@ def from_fields(fields: list[bytes]) -> Order:
         script_path=text(script_path),
         environ=environ,
         extra=extra,
+        uid=int(uid) if uid else None,
+        snapshot=text(snapshot),
     )
 
 

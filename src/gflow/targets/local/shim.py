@@ -25,8 +25,9 @@ from typing import Any
 from gflow.targets.local import leases, record
 from gflow.targets.local.cgroups import Layers
 from gflow.targets.local.frames import pack, unpack
-from gflow.targets.local.launching import SNAPSHOT, Started, describe, launch, open_log
+from gflow.targets.local.launching import Started, describe, launch, open_log
 from gflow.targets.local.orders import Order, from_fields
+from gflow.targets.local.person import as_person
 from gflow.targets.local.record import End, Identity
 from gflow.targets.local.watching import Watch
 
@@ -164,7 +165,7 @@ class Shim:
         self.tell("end", order.key, order.attempt, *record.words_of(end))
         record.write_end(fd, end)
         os.close(fd)
-        for path in (order.record + SNAPSHOT if order.script is not None else "", order.stop_file):
+        for path in (order.snapshot if order.script is not None else "", order.stop_file):
             if path:
                 with suppress(FileNotFoundError):
                     os.unlink(path)
@@ -211,10 +212,13 @@ def become_reaper() -> None:
 
 def _could_not_start(order: Order, problem: str, missing: bool) -> End:
     """The end of a job that never became one: the log and the reason say why."""
-    with suppress(OSError):  # the log itself may be what is missing; the reason says it anyway
+
+    def note() -> None:  # the log itself may be what is missing; the reason says it anyway
         log = open_log(order.log)
         os.write(log, f"gflow: the job could not start: {problem}\n".encode(errors="replace"))
         os.close(log)
+
+    as_person(order.uid, note)
     return End(127 if missing else 126, None, f"StartFailed: {problem}", 0, 0)
 
 

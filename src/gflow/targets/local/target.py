@@ -60,8 +60,10 @@ class _Channel:
 class LocalTarget:
     """Runs jobs on this machine. All methods are called from the daemon's loop."""
 
-    def __init__(self, run_dir: Path, on_end: Callable[[Ended], None]) -> None:
+    def __init__(self, run_dir: Path, on_end: Callable[[Ended], None], shown_dir: Path | None = None) -> None:
         self._run_dir = run_dir
+        # Where jobs find what is meant for them: beside their records, unless those are root's alone.
+        self._shown_dir = shown_dir or run_dir
         self._folder = str(run_dir)
         # Names our control groups and shared leases: those of another daemon are none of our business.
         self.tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
@@ -189,7 +191,7 @@ class LocalTarget:
 
     def forget_others(self, keep: set[str]) -> None:
         """Drop records that no running job has: their ends were committed, and then we died."""
-        for path in self._run_dir.iterdir():
+        for path in [path for folder in {self._run_dir, self._shown_dir} for path in folder.iterdir()]:
             if path.name.removesuffix(".script").removesuffix(".stop") not in keep:
                 path.unlink(missing_ok=True)
 
@@ -198,6 +200,10 @@ class LocalTarget:
     def record_path(self, run: Run) -> str:
         """Where the run's record is; also the tag by which its processes are known."""
         return f"{self._folder}/{run.name}"
+
+    def shown_path(self, run: Run, what: str) -> str:
+        """Where the job finds something that is meant for it: its stop file, a copy of its script."""
+        return f"{self._shown_dir}/{run.name}.{what}"
 
     def _new_channel(self, *, plain: bool) -> _Channel:
         if self._zygote is None or self._zygote.poll() is not None:

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #define DEFAULT_PATH "/usr/local/bin:/usr/bin:/bin"
-#define SNAPSHOT ".script"
 
 /* ------------------------------------------------------------ the child */
 
@@ -69,6 +68,11 @@ static void reset_signals(void) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static _Noreturn void refuse(int trouble, const char *why) {
+    send_all(trouble, why, strlen(why));
+    _exit(126);
 }
 
 /* `what: which`, to the shim, which tells it to everybody. */
@@ -186,7 +190,8 @@ static char **look_beside(char **list, const char *script) {
 
 /* Where the script runs from: its own place while it is what was submitted, else a copy. */
 static const char *script_place(const Message *order, char ***variables, int log, int trouble) {
-    static char path[4096], line[8192];
+    static char line[8192];
+    const char *path = order->field[SNAPSHOT].at;
     const char *original = order->field[SCRIPT_PATH].at;
     if (*original && has_content(original, order->field[SCRIPT])) return original;
     if (*original) {
@@ -195,12 +200,8 @@ static const char *script_place(const Message *order, char ***variables, int log
         send_all(log, line, (size_t)size);
         *variables = look_beside(*variables, original);
     }
-    snprintf(path, sizeof path, "%s%s", order->field[RECORD].at, SNAPSHOT);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
-    if (fd < 0 || !send_all(fd, order->field[SCRIPT].at, order->field[SCRIPT].size))
-        give_up(trouble, strerror(errno), path);
-    close(fd);
-    return path;
+    if (!has_person(order) && !write_snapshot(order)) give_up(trouble, strerror(errno), path);
+    return path;                                          /* of another person's script the shim made one */
 }
 
 /* What runs a script: its `#!` line as the kernel reads it, or bash. */
@@ -296,6 +297,8 @@ void become_job(int orders, int trouble) {
     reset_signals();
     if (!await_order(orders, &buffer, &order)) _exit(0);
 
+    const char *problem = has_person(&order) ? become_person(&order) : NULL;
+    if (problem) refuse(trouble, problem);
     const char *path = order.field[LOG].at, *error_path = order.field[ERROR_LOG].at;
     int log = open_log(path);
     if (log < 0) no_log(trouble, path);
@@ -325,11 +328,9 @@ void become_job(int orders, int trouble) {
 
 /* The end of a job that never became one: the log and the reason say why. */
 void could_not_start(const Message *order, const char *trouble, bool missing, End *end) {
-    int log = open_log(order->field[LOG].at);
-    if (log >= 0) {                                       /* else it is what is missing, and the reason says it */
-        dprintf(log, "gflow: the job could not start: %s\n", trouble);
-        close(log);
-    }
+    char line[4200];
+    snprintf(line, sizeof line, "gflow: the job could not start: %s", trouble);
+    note_in_log(order, line);
     snprintf(end->problem, sizeof end->problem, "StartFailed: %s", trouble);
     end->code = missing ? 127 : 126;
     end->signal = -1;

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,13 +92,21 @@ static int claim(const char *path) {
 
 /* A lock file that anybody may open, whoever made it (leases.py says why in these steps). */
 static int open_lease(const char *path) {
-    int flags = O_RDONLY | O_NOFOLLOW | O_CLOEXEC;
+    int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    struct stat found;
+    if (!geteuid() && !lstat(path, &found) && !S_ISREG(found.st_mode)) unlink(path);
     int fd = open(path, flags);
-    if (fd >= 0 || errno != ENOENT) return fd;
-    mode_t mask = umask(0);
-    fd = open(path, flags | O_CREAT | O_EXCL, 0444);
-    if (fd < 0 && errno == EEXIST) fd = open(path, flags);
-    umask(mask);
+    if (fd < 0 && errno == ENOENT) {
+        mode_t mask = umask(0);
+        fd = open(path, flags | O_CREAT | O_EXCL, 0444);
+        if (fd < 0 && errno == EEXIST) fd = open(path, flags);
+        umask(mask);
+    }
+    if (fd >= 0 && (fstat(fd, &found) || !S_ISREG(found.st_mode))) {
+        close(fd);
+        errno = EINVAL;
+        return -1;
+    }
     return fd;
 }
 
@@ -166,7 +175,8 @@ static bool wake_child(Shim *shim, int record, const Leases *leases) {
 }
 
 static void see_through(Shim *shim, const Message *order, int record, const Leases *leases, End *end) {
-    if (!wake_child(shim, record, leases)) {
+    bool is_ready = !has_person(order) || !number(order, HAS_SCRIPT) || write_snapshot(order);
+    if (!is_ready || !wake_child(shim, record, leases)) {
         could_not_start(order, strerror(errno), false, end);
         return;
     }
@@ -178,7 +188,7 @@ static void see_through(Shim *shim, const Message *order, int record, const Leas
 /* One attempt, from the claim to the written end. */
 static void run(Shim *shim, const Message *order) {
     Leases held;
-    char path[4200], trouble[4200];
+    char trouble[4200];
     End end = {-1, -1, "Leased", 0, 0};
     int record = claim(order->field[RECORD].at);
     if (record < 0) {
@@ -195,10 +205,7 @@ static void run(Shim *shim, const Message *order) {
     release_leases(&held);
     tell_end(shim, order, record, &end);
     if (shim->killed) renew_group(shim);
-    if (number(order, HAS_SCRIPT)) {
-        snprintf(path, sizeof path, "%s.script", order->field[RECORD].at);
-        unlink(path);
-    }
+    if (number(order, HAS_SCRIPT)) unlink(order->field[SNAPSHOT].at);
 }
 
 /* ------------------------------------------------------------ orders */
@@ -253,6 +260,7 @@ int main(int argc, char **argv) {
     umask(077);
     ask_for_slices(SHORT_SLICE);
     know_ourselves(&shim);
+    if (!geteuid()) getpwuid(0);                          /* children find the list of people half open */
     make_group(&shim, argv[2]);
     serve(&shim);
     if (shim.child.pid) {

@@ -21,7 +21,7 @@ typedef struct {
 
 enum Field {
     KIND, KEY, ATTEMPT, RECORD, CWD, UMASK, LOG, ERROR_LOG, LOG_CAP, GRACE, STOP_FILE, MEMORY_MIB, CPUS,
-    LIMITS, LEASES, SHARING, COMMAND, HAS_SCRIPT, SCRIPT, SCRIPT_PATH, ENVIRON, EXTRA, FIELDS
+    LIMITS, LEASES, SHARING, COMMAND, HAS_SCRIPT, SCRIPT, SCRIPT_PATH, ENVIRON, EXTRA, UID, SNAPSHOT, FIELDS
 };
 
 /* One message: its fields are zero-terminated in place, so each is a C string too. */
@@ -74,6 +74,12 @@ bool send_order(int fd, const Buffer *order, const Leases *leases);
 void could_not_start(const Message *order, const char *trouble, bool missing, End *end);
 int open_log(const char *path);
 void ask_for_slices(uint64_t nanoseconds);
+
+/* In system mode an order names whose it is; else the job is ours. */
+bool has_person(const Message *order);
+const char *become_person(const Message *order);
+void note_in_log(const Message *order, const char *line);
+bool write_snapshot(const Message *order);
 
 #define SHORT_SLICE 100000                                 /* the shortest that the kernel gives */
 

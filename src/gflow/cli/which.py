@@ -1,0 +1,36 @@
+"""Which daemon a gflowd command is about: one's own, or the machine's."""
+
+from __future__ import annotations
+
+import os
+
+from gflow.client import fast
+from gflow.errors import Refused, UsageError
+from gflow.options import paths
+
+TYPE_CHECKING = False  # typing costs 15 ms to import
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def choose(values: dict[str, Any]) -> None:
+    """Talk to the machine's daemon, or to one's own, as these flags say."""
+    get = os.environ.get
+    if {"system", "private"} <= values.keys():
+        raise UsageError("--system and --private do not go together")
+    if "private" in values:
+        fast.talk_to(paths.own_socket(get))
+    elif os.geteuid():
+        raise Refused("--system is for root", hint="gflowd up starts a daemon for yourself")
+    else:
+        fast.talk_to(paths.system_socket(get))
+
+
+def check_alone(values: dict[str, Any]) -> None:
+    """Where the machine has a daemon, nobody starts another by mistake."""
+    system = paths.system_socket(os.environ.get)
+    if not values.keys() & {"system", "private"} and os.path.exists(system):
+        raise Refused(
+            "this machine has a gflow daemon for everybody, and gbatch uses it",
+            hint="gflowd up --private starts one of your own beside it",
+        )

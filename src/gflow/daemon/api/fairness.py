@@ -1,0 +1,63 @@
+"""So that nobody starves the others: what one person may have open, send and ask at once.
+
+Only where there are others; root and a daemon's only user are not held back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+
+from gflow.errors import TooMany
+
+# Bytes of requests that are being read, and listings that are being made, of one person at once.
+MOST_BYTES = 256 << 20
+MOST_LISTINGS = 4
+
+
+class Fairness:
+    """What everybody has under way."""
+
+    def __init__(self, most_connections: int = 0) -> None:
+        self._most_connections = most_connections
+        self._connections: Counter[int] = Counter()
+        self._bytes: Counter[int] = Counter()
+        self._listings: dict[int, asyncio.Semaphore] = {}
+
+    def _is_free(self, uid: int) -> bool:
+        return uid == 0 or not self._most_connections
+
+    def connect(self, uid: int) -> bool:
+        """Count one more connection; whether this person may have it."""
+        self._connections[uid] += 1
+        return self._is_free(uid) or self._connections[uid] <= self._most_connections
+
+    def disconnect(self, uid: int) -> None:
+        _less(self._connections, uid, 1)
+
+    def read(self, uid: int, size: int) -> None:
+        """Count bytes that have come, until `done`; refuse them where they are too many."""
+        self._bytes[uid] += size
+        if not self._is_free(uid) and self._bytes[uid] > MOST_BYTES:
+            raise TooMany(f"you are sending more than {MOST_BYTES >> 20} MiB at once")
+
+    def done(self, uid: int, size: int) -> None:
+        _less(self._bytes, uid, size)
+
+    def listing(self, uid: int) -> AbstractAsyncContextManager[None]:
+        """A turn for a listing, which costs memory while it is made."""
+        return nullcontext() if self._is_free(uid) else self._turn(uid)
+
+    @asynccontextmanager
+    async def _turn(self, uid: int) -> AsyncIterator[None]:
+        semaphore = self._listings.setdefault(uid, asyncio.Semaphore(MOST_LISTINGS))
+        async with semaphore:
+            yield
+
+
+def _less(counts: Counter[int], uid: int, by: int) -> None:
+    counts[uid] -= by
+    if counts[uid] <= 0:
+        del counts[uid]

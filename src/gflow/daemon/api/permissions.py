@@ -1,0 +1,108 @@
+"""Who may do what: ONE table, by route. A route without a row does not start; the docs print it.
+
+People are told apart by the uid of the socket's other end. In user mode only the daemon's owner (and
+root) gets this far, and may do everything here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from enum import Enum
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gflow.core.model import Job
+from gflow.daemon.api.asking import context_of
+from gflow.daemon.people import is_member, user_name
+from gflow.errors import Forbidden
+
+
+class Who(Enum):
+    """Who may use a route."""
+
+    ANYONE = "everybody; of others' jobs they see name, user, state and resources"
+    OWNER = "the job's owner, and root"
+    OWNER_ALONE = "the job's owner: the new job would run as whoever asks"
+    KEEPER = "the job's owner, operators, root"
+    OPERATOR = "operators and root"
+
+
+PERMISSIONS: dict[tuple[str, str], Who] = {
+    ("POST", "/jobs"): Who.ANYONE,
+    ("GET", "/jobs"): Who.ANYONE,
+    ("POST", "/jobs/redo"): Who.OWNER_ALONE,
+    ("POST", "/jobs/cancel"): Who.KEEPER,
+    ("POST", "/jobs/hold"): Who.KEEPER,
+    ("POST", "/jobs/release"): Who.KEEPER,
+    ("POST", "/jobs/update"): Who.KEEPER,
+    ("GET", "/jobs/{job}"): Who.ANYONE,
+    ("GET", "/jobs/{job}/wait"): Who.ANYONE,
+    ("GET", "/jobs/{job}/log"): Who.OWNER,
+    ("GET", "/jobs/{job}/history"): Who.OWNER,
+    ("GET", "/jobs/{job}/usage"): Who.ANYONE,
+    ("POST", "/drain"): Who.OPERATOR,
+    ("GET", "/gpus"): Who.ANYONE,
+    ("POST", "/gpus"): Who.OPERATOR,
+    ("POST", "/limits"): Who.KEEPER,
+    ("GET", "/gpu-processes"): Who.ANYONE,
+    ("POST", "/gpu-processes/ignore"): Who.OPERATOR,
+    ("POST", "/gpu-processes/unignore"): Who.OPERATOR,
+    ("POST", "/backup"): Who.OPERATOR,
+    ("GET", "/stats"): Who.ANYONE,
+    ("GET", "/info"): Who.ANYONE,
+    ("GET", "/status"): Who.ANYONE,
+    ("GET", "/health"): Who.ANYONE,
+}
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def guarded(route: Route) -> Route:
+    """The same route for those who may use it."""
+    (method,) = (route.methods or set()) - {"HEAD"}
+    who, handle = PERMISSIONS[method, route.path], route.endpoint
+
+    async def endpoint(request: Request) -> Response:
+        request.scope["who"] = who
+        if who is Who.OPERATOR and not is_operator(request):
+            group = context_of(request).settings.operators
+            raise Forbidden("this is for operators", hint=f"operators are root and the group {group}")
+        response: Response = await handle(request)
+        return response
+
+    return Route(route.path, endpoint, methods=[method], name=route.name)
+
+
+def is_operator(request: Request) -> bool:
+    """Whether the caller may govern the machine and others' jobs."""
+    state, settings = request.scope["state"], context_of(request).settings
+    if not settings.is_system:
+        return state["uid"] in (0, os.getuid())
+    return state["uid"] == 0 or is_member(settings.operators, state["groups"])
+
+
+def governs_others(request: Request) -> bool:
+    """Whether the caller's word counts for jobs of others, too."""
+    return context_of(request).settings.is_system and is_operator(request)
+
+
+def check(request: Request, jobs: list[Job]) -> None:
+    """Refuse unless the route's row lets the caller do this to all of these jobs."""
+    uid, who = request.scope["state"]["uid"], request.scope["who"]
+    foreign = [job for job in jobs if job.uid != uid]
+    if not foreign or not context_of(request).settings.is_system:
+        return  # a user's daemon has nobody's jobs but its owner's and root's: the engine tells those apart
+    if who is Who.OWNER and uid == 0:
+        return
+    if who is Who.KEEPER and is_operator(request):
+        return
+    raise Forbidden(f"job {foreign[0].label} belongs to {owner(request, foreign[0])}")
+
+
+def owner(request: Request, job: Job) -> str:
+    """Whose job this is, as far as that is to be known."""
+    settings = context_of(request).settings
+    return "somebody else" if settings.is_private and not is_operator(request) else user_name(job.uid)

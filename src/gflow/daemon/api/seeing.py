@@ -1,0 +1,77 @@
+"""What people see of jobs that are not theirs: name, user, state and resources, and never what is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from starlette.requests import Request
+
+from gflow.core.ids import label
+from gflow.core.model import Job, Spec
+from gflow.daemon.api.asking import context_of
+from gflow.daemon.api.permissions import is_operator
+from gflow.daemon.people import user_name
+from gflow.errors import NotFound
+from gflow.text.queue import Entry
+
+# All other fields are their owner's alone, those to come as well.
+PUBLIC = (
+    "name", "gpus", "shared", "gpu_memory_mib", "gpu_type", "cpus", "memory_mib", "priority", "time_limit_s",
+    "begin_at", "hold", "depends_on", "depends_any", "no_auto_cancel", "array", "max_concurrent", "group",
+    "requeue", "max_retries", "project",
+)  # fmt: skip
+NAMELESS = "private"
+START_FAILED = "StartFailed"
+
+
+class Viewer:
+    """Somebody who looks at jobs."""
+
+    def __init__(self, uid: int, *, sees_all: bool, sees_names: bool) -> None:
+        self.uid = uid
+        # Whether nothing is hidden; whether it is shown that there are jobs of others, and whose.
+        self.sees_all = sees_all
+        self.sees_names = sees_names
+
+    def knows(self, job: Job) -> bool:
+        """Whether everything about this job is shown."""
+        return self.sees_all or job.uid == self.uid
+
+    def finds(self, job: Job) -> bool:
+        """Whether this job is shown at all."""
+        return self.sees_names or self.knows(job)
+
+    def shown(self, job: Job) -> Job:
+        """The job, as much of it as is to be seen."""
+        if self.knows(job):
+            return job
+        public = {name: getattr(job.spec, name) for name in PUBLIC}
+        user, reason = job.user, job.reason
+        if not self.sees_names:
+            public["name"], user = NAMELESS, NAMELESS
+        if reason.startswith(START_FAILED):  # the rest may name a path
+            reason = START_FAILED
+        return msgspec.structs.replace(job, spec=Spec(command=(), cwd="", **public), user=user, reason=reason)
+
+    def entries(self, entries: Iterable[Entry]) -> Iterable[Entry]:
+        if self.sees_all:
+            return entries
+        return ((self.shown(job), why) for job, why in entries)
+
+    @property
+    def only_users(self) -> frozenset[str]:
+        """Whose jobs a listing is about; empty: everybody's."""
+        return frozenset() if self.sees_names else frozenset({user_name(self.uid)})
+
+
+def viewer(request: Request) -> Viewer:
+    settings, uid = context_of(request).settings, request.scope["state"]["uid"]
+    sees_all = not settings.is_system or uid == 0
+    sees_names = sees_all or not settings.is_private or is_operator(request)
+    return Viewer(uid, sees_all=sees_all, sees_names=sees_names)
+
+
+def check_visible(request: Request, job: Job) -> None:
+    if not viewer(request).finds(job):
+        raise NotFound(f"there is no job {label(job.key)}")

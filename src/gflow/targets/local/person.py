@@ -1,0 +1,98 @@
+"""In system mode the shim is root and the job is its submitter's. The child gives up root for good before
+it touches anything of theirs: a path, a log, a program. `plain/person.c` says the same in C.
+
+Standard library only: this runs beside jobs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+_libc = ctypes.CDLL(None, use_errno=True)
+PR_SET_DUMPABLE = 4
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+CAPABILITIES_VERSION_3 = 0x20080522
+# keyctl(KEYCTL_JOIN_SESSION_KEYRING): root's keys are not for the job.
+KEYCTL = {"x86_64": 250, "aarch64": 219}
+JOIN_SESSION_KEYRING = 1
+HELPER_S = 5.0
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Sets(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable"))
+
+
+def become(uid: int) -> None:
+    """Be this person: groups, then gid, then uid; no capabilities, and no way back."""
+    try:
+        person = pwd.getpwuid(uid)
+    except KeyError:
+        raise OSError(0, f"there is no user {uid} here") from None
+    gid = person.pw_gid
+    try:
+        os.initgroups(person.pw_name, gid)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot become user {uid}: {error.strerror}") from error
+    _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # what we remember is not for them; exec ends it
+    number = KEYCTL.get(os.uname().machine)
+    if number is not None:
+        _libc.syscall(number, JOIN_SESSION_KEYRING, None)
+    if uid and not (_drop_capabilities() and _is_person(uid, gid)):
+        raise OSError(0, "root's rights could not be given up")
+
+
+def _drop_capabilities() -> bool:
+    header, sets = _Header(CAPABILITIES_VERSION_3, 0), (_Sets * 2)()
+    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    if _libc.capset(ctypes.byref(header), sets) or _libc.capget(ctypes.byref(header), sets):
+        return False
+    return not any(part.effective or part.permitted or part.inheritable for part in sets)
+
+
+def _is_person(uid: int, gid: int) -> bool:
+    """Whether we are this person and nothing else, and cannot become root again."""
+    if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
+        return False
+    return _is_refused(lambda: os.setresuid(-1, 0, -1)) and _is_refused(lambda: os.setresgid(-1, 0, -1))
+
+
+def _is_refused(act: Callable[[], None]) -> bool:
+    try:
+        act()
+    except PermissionError:
+        return True
+    return False
+
+
+def as_person(uid: int | None, act: Callable[[], None]) -> None:
+    """Do something to files of theirs, as them: in a child that gives up root first. Errors stay there."""
+    if uid is None:
+        with suppress(OSError):
+            act()
+        return
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            become(uid)
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    until = time.monotonic() + HELPER_S
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):  # their file system, or they, may hold it up
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.001)

@@ -1,0 +1,223 @@
+"""One daemon for everybody: each job runs as its submitter, and people keep out of each other's way."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Box, wait_until
+from tests.system import System, system
+
+# What the plain shim cannot do is left to the other one.
+SHIMS = {"plain": (), "python": ("--memory", "200M")}
+STATUS = "Uid Gid Groups CapInh CapPrm CapEff CapAmb NoNewPrivs".split()
+SLEEP = ("sleep", "60")
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[System]:
+    with system() as made:
+        yield made.up()
+
+
+def status_of(pid: int) -> dict[str, str]:
+    lines = (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {name: " ".join(value.split()) for name, _, value in lines}
+
+
+def process_of(machine: System, job: int) -> tuple[int, int]:
+    """The pids of a running job's shim and of the job."""
+    record = machine.box.data / f"run/{job}.1"
+    wait_until(lambda: record.exists() and b"\njob " in record.read_bytes(), what=f"job {job} to run")
+    words = record.read_text().split()
+    return int(words[3]), int(words[8])
+
+
+def open_files(pid: int) -> set[str]:
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # it is loading its libraries
+            found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
+
+
+def became(pid: int, name: str) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text().strip() == name
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_a_job_is_its_submitter_and_nobody_else(machine: System, shim: str) -> None:
+    for box in machine.persons:
+        person: pwd.struct_passwd = box.person
+        job = box.submit(*SHIMS[shim], *SLEEP)
+        keeper, pid = process_of(machine, job)
+        wait_until(lambda pid=pid: became(pid, "sleep"))
+        status = status_of(pid)
+        uid, gid = person.pw_uid, person.pw_gid
+        groups = sorted(os.getgrouplist(person.pw_name, gid))
+        assert status["Uid"] == f"{uid} {uid} {uid} {uid}"
+        assert status["Gid"] == f"{gid} {gid} {gid} {gid}"
+        assert sorted(map(int, status["Groups"].split())) == groups
+        assert {status[name] for name in STATUS if name.startswith("Cap")} == {"0" * 16}
+        assert status["CapBnd"] == status_of(os.getpid())["CapBnd"]
+        assert status["NoNewPrivs"] == "0"
+        shim_status = status_of(keeper)
+        assert shim_status["Uid"] == "0 0 0 0"
+        assert b"USER=" not in Path(f"/proc/{keeper}/environ").read_bytes()
+        assert "gflow-shim" in shim_status["Name"] if shim == "plain" else True
+        log = str(box.home / f".local/share/gflow/logs/system/{job}.log")
+        wait_until(lambda pid=pid, log=log: open_files(pid) == {"/dev/null", log}, what="only its own files")
+        box.ok("gcancel", "--now", str(job))
+        assert machine.box.finished(job)["state"] == "Cancelled"
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_a_log_belongs_to_its_person(machine: System, shim: str) -> None:
+    job = machine.ann.submit(*SHIMS[shim], "id -un; umask; pwd")
+    assert machine.box.finished(job)["state"] == "Finished"
+    log = machine.ann.home / f".local/share/gflow/logs/system/{job}.log"
+    name = machine.ann.person.pw_name
+    assert log.read_text() == f"{name}\n0022\n{machine.ann.work}\n"
+    for path in (log, log.parent, machine.ann.home / ".local"):
+        assert path.owner() == name
+        assert not path.stat().st_mode & 0o077
+    assert machine.ann.ok("gjob", "log", str(job)) == log.read_text()
+    # Root reads it as its owner.
+    assert machine.box.ok("gjob", "log", str(job)) == log.read_text()
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_a_script_that_changed_is_run_as_it_was(machine: System, shim: str) -> None:
+    script = machine.ann.work / "train.sh"
+    script.write_text("echo first; cat $0 | wc -l; ls -l $0\n")
+    job = machine.ann.submit(*SHIMS[shim], "--hold", str(script))
+    script.write_text("echo second\n")
+    machine.ann.ok("gjob", "release", str(job))
+    assert machine.box.finished(job)["state"] == "Finished", machine.log_of(machine.ann, job)
+    text = machine.log_of(machine.ann, job)
+    assert "changed since it was submitted" in text
+    assert "\nfirst\n1\n-r-x------ 1 " + machine.ann.person.pw_name in text
+    wait_until(lambda: not os.listdir(machine.root / "run/gflow/jobs"))
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_a_job_sees_its_stop_file(machine: System, shim: str) -> None:
+    line = "trap '' TERM; until [ -e $GFLOW_STOP_FILE ]; do sleep 0.02; done; echo seen; exit 3"
+    job = machine.ann.submit(*SHIMS[shim], "--grace", "30", line)
+    process_of(machine, job)
+    machine.ann.ok("gcancel", str(job))
+    assert machine.box.finished(job)["state"] == "Cancelled"
+    assert machine.log_of(machine.ann, job) == "seen\n"
+    wait_until(lambda: not os.listdir(machine.root / "run/gflow/jobs"))
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_what_cannot_start_says_so_in_its_owners_log(machine: System, shim: str) -> None:
+    job = machine.ann.submit(*SHIMS[shim], "--chdir", str(machine.bob.work), "--", "/no/such/program", "x")
+    final = machine.box.finished(job)
+    assert final["reason"].startswith("StartFailed: No such file or directory")
+    path = machine.ann.home / f".local/share/gflow/logs/system/{job}.log"
+    assert path.owner() == machine.ann.person.pw_name
+    assert "could not start" in path.read_text()
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_a_log_that_its_owner_may_not_write_is_not_written(machine: System, shim: str) -> None:
+    """Root could; so nobody with root's rights may try."""
+    place = machine.root / "closed"
+    place.mkdir(mode=0o755, exist_ok=True)
+    job = machine.ann.submit(*SHIMS[shim], "--output", f"{place}/out.log", "true")
+    assert machine.box.finished(job)["reason"].startswith(f"StartFailed: no log at {place}/out.log")
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_all_of_a_job_ends_also_when_its_shim_was_killed(machine: System, shim: str) -> None:
+    mark = machine.root / f"ann-{shim}"
+    line = f"setsid sh -c 'echo $$ > {machine.ann.work}/{mark.name}; exec sleep 77' & sleep 77"
+    job = machine.ann.submit(*SHIMS[shim], line)
+    keeper, pid = process_of(machine, job)
+    told = machine.ann.work / mark.name
+    child = int(wait_until(lambda: told.exists() and told.read_text()))
+    os.kill(keeper, 9)
+    assert machine.box.finished(job)["reason"] == "Lost"
+    for gone in (pid, child):
+        wait_until(lambda gone=gone: not alive(gone), what=f"the end of {gone}")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_daemon_that_is_replaced_keeps_everybodys_jobs(machine: System) -> None:
+    jobs = [box.submit("sleep 1; exit 4") for box in (machine.ann, machine.bob)]
+    for job in jobs:
+        process_of(machine, job)
+    machine.box.kill9()
+    machine.up()
+    for job in jobs:
+        assert machine.box.finished(job)["exit_code"] == 4
+
+
+def test_everybody_sees_the_queue_and_nobody_the_commands_of_others(machine: System) -> None:
+    job = machine.ann.submit("--name", "secretive", "--comment", "hush", "sleep", "60.125")
+    listing = machine.bob.ok("gqueue", "-f", "JOBID,NAME,USER,ST,COMMAND,WORKDIR")
+    row = next(line.split() for line in listing.splitlines() if line.startswith(f"{job} "))
+    assert row[:4] == [str(job), "secretive", machine.ann.person.pw_name, "R"]
+    assert "60.125" in machine.ann.ok("gqueue", "-f", "COMMAND")
+    for words in (["gqueue", "--json"], ["gjob", "show", str(job)], ["gjob", "show", "--json", str(job)]):
+        for box in (machine.bob, machine.opal):
+            text = box.ok(*words)
+            assert "secretive" in text
+            assert "60.125" not in text
+            assert "hush" not in text
+            assert str(machine.ann.work) not in text
+    machine.ann.ok("gcancel", "--now", str(job))
+
+
+def test_a_daemon_of_ones_own_beside_it_needs_a_word(machine: System) -> None:
+    done = machine.ann.run("gflowd", "up")
+    assert done.returncode == 1
+    assert "for everybody" in done.stderr and "--private" in done.stderr
+    said = machine.ann.ok("gflowd", "up", "--private", "--simulate-gpus", "1x24G")
+    socket = said.split("GFLOW_SOCKET=")[1].split()[0]
+    try:
+        job = machine.ann.ok("gbatch", "--parsable", "true", env={"GFLOW_SOCKET": socket})
+        assert int(job) == 1
+        assert machine.bob.run("gqueue", env={"GFLOW_SOCKET": socket}).returncode == 1
+        assert "1 (1 free)" in machine.ann.ok("gflowd", "status", "--private")
+        assert "2 (2 free)" in machine.ann.ok("gflowd", "status")
+    finally:
+        assert machine.ann.run("gflowd", "down", "--private").returncode == 0
+
+
+@pytest.mark.parametrize("words", [["down"], ["restart"], ["up", "--system"]])
+def test_the_machines_daemon_is_roots(machine: System, words: list[str]) -> None:
+    done = machine.ann.run("gflowd", *words)
+    assert done.returncode == 1, done.stdout
+    assert "root" in done.stderr
+    assert machine.box.serves()
+
+
+def test_up_down_and_restart_of_the_machines_daemon() -> None:
+    with system() as made:
+        box: Box = made.box
+        box.ok("gflowd", "up", "--system", "--simulate-gpus", "1x80G")
+        try:
+            assert os.stat(box.socket).st_mode & 0o777 == 0o666
+            job = made.ann.submit("sleep 0.5; echo on")
+            box.ok("gflowd", "restart")
+            assert "--system" in str(box.api("GET", "/status")[1]["flags"])
+            assert box.finished(job)["state"] == "Finished"
+        finally:
+            box.ok("gflowd", "down")
+        assert not os.path.exists(box.socket)
+        assert made.ann.run("gqueue").returncode == 3

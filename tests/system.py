@@ -1,0 +1,108 @@
+"""The daemon of a whole machine, in folders of its own, and people who use it."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import os
+import pwd
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.harness import Box, UnixConnection
+from tests.people import box_of, people, shared_folder
+
+_count = itertools.count()
+FLAGS = ("--system", "--simulate-gpus", "2x80G", "--cpus", "8")
+
+
+class SystemBox(Box):
+    """Root's daemon for everybody."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / "root")
+        self.machine = root
+        self.data = root / "var/lib/gflow"
+        self.env["GFLOW_SYSTEM_ROOT"] = str(root)
+
+    @property
+    def socket(self) -> str:
+        return str(self.machine / "run/gflow/gflowd.sock")
+
+    def up(self, *flags: str, env: dict[str, str] | None = None, wait: bool = True) -> Box:
+        return super().up(*FLAGS, *flags, env=env, wait=wait)
+
+
+class System:
+    """The machine: its daemon, Ann, Bob, and Opal the operator."""
+
+    def __init__(self, root: Path, persons: list[pwd.struct_passwd], operators: str) -> None:
+        self.root = root
+        self.box = SystemBox(root)
+        self.box.env["GFLOW_PEOPLE__OPERATORS"] = operators
+        self.ann, self.bob, self.opal = self.persons = [box_of(person, root) for person in persons]
+        for box in self.persons:
+            box.env |= {"GFLOW_SYSTEM_ROOT": str(root), "USER": "root"}
+
+    def up(self, *flags: str, **more: Any) -> System:
+        self.box.up(*flags, **more)
+        return self
+
+    def ask(self, box: Box, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """One request as this person (or root): the kernel notes who connects."""
+        connection = UnixConnection(self.box.socket)
+        with acting_as(box.person):
+            connection.connect()
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            response = connection.getresponse()
+            text = response.read()
+            return response.status, json.loads(text) if text[:1] in (b"{", b"[") else text
+        except http.client.HTTPException as error:
+            raise ConnectionResetError(str(error)) from error
+        finally:
+            connection.close()
+
+    def log_of(self, box: Box, job: int | str) -> str:
+        path = box.home / f".local/share/gflow/logs/system/{job}.log"
+        return path.read_text() if path.exists() else ""
+
+
+@contextmanager
+def acting_as(person: pwd.struct_passwd | None) -> Iterator[None]:
+    """Effective rights of this person; None: as we are."""
+    if person is None:
+        yield
+        return
+    groups, gid = os.getgroups(), os.getegid()
+    os.setgroups(os.getgrouplist(person.pw_name, person.pw_gid))
+    os.setegid(person.pw_gid)
+    os.seteuid(person.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(gid)
+        os.setgroups(groups)
+
+
+@contextmanager
+def system(*, env: dict[str, str] | None = None) -> Iterator[System]:
+    """A machine whose daemon does not run yet; nothing of it is left afterwards."""
+    operators = f"gflowops{os.getpid()}x{next(_count)}"
+    with shared_folder() as root, people("ann", "bob", "opal", homes=root) as persons:
+        subprocess.run(["groupadd", operators], check=True, capture_output=True)
+        try:
+            subprocess.run(["usermod", "-aG", operators, persons[2].pw_name], check=True, capture_output=True)
+            made = System(root, persons, operators)
+            made.box.env |= env or {}
+            try:
+                yield made
+            finally:
+                made.box.clean_up()
+        finally:
+            subprocess.run(["groupdel", operators], capture_output=True)

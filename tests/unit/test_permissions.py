@@ -1,0 +1,71 @@
+"""The table of who may do what, and what is shown of others' jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gflow.core.model import Job, Spec
+from gflow.daemon.api.app import ROUTES
+from gflow.daemon.api.permissions import PERMISSIONS, guarded
+from gflow.daemon.api.seeing import PUBLIC, Viewer
+from gflow.text.pages import job_page
+from gflow.wire.views import encode, job_view
+from tests.unit.builders import job_key
+
+SECRET = "hush-hush"
+ANN, BOB = 1001, 1002
+
+
+def test_every_route_has_a_row_and_every_row_a_route():
+    routes = {(method, route.path) for route in ROUTES for method in route.methods - {"HEAD"}}
+    assert routes == set(PERMISSIONS)
+    assert len(ROUTES) == len(routes)
+
+
+def test_a_route_without_a_row_does_not_start():
+    from starlette.routing import Route
+
+    async def nothing(request): ...
+
+    with pytest.raises(KeyError):
+        guarded(Route("/jobs/{job}/environment", nothing, methods=["GET"]))
+
+
+def secretive_job() -> Job:
+    """A job with a secret in every field of its spec that can hold a text."""
+    texts = {}
+    for name, kind in Spec.__annotations__.items():
+        if name in PUBLIC:
+            continue
+        if kind == "str":
+            texts[name] = SECRET
+        elif kind == "tuple[str, ...]":
+            texts[name] = (SECRET,)
+    texts["parameters"] = ((SECRET, SECRET),)
+    return Job(
+        key=job_key(7),
+        spec=Spec(**texts, name="shown", gpus=3),
+        uid=ANN,
+        user="ann",
+        submitted_at=1.0,
+        reason=f"StartFailed: no log at /{SECRET}",
+        attempt=1,
+    )
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_nothing_but_the_public_is_shown_of_others_jobs(names):
+    job = secretive_job()
+    shown = Viewer(BOB, sees_all=False, sees_names=names).shown(job)
+    text = encode(job_view(shown)).decode() + job_page(shown, None, 2.0, "") + repr(shown)
+    assert SECRET not in text
+    assert ("ann" in text) is names
+    assert ("shown" in text) is names
+    assert shown.spec.gpus == 3
+    assert shown.state is job.state
+
+
+@pytest.mark.parametrize(("uid", "sees_all"), [(ANN, False), (0, True)])
+def test_owner_and_root_see_everything(uid, sees_all):
+    job = secretive_job()
+    assert Viewer(uid, sees_all=sees_all, sees_names=False).shown(job) is job
