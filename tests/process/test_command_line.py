@@ -18,7 +18,7 @@ HOT = {
     "gflow", "gflow.client", "gflow.client.fast", "gflow.options", "gflow.options.parse",
     "gflow.options.paths", "gflow.options.table", "gflow.options.values",
 }  # fmt: skip
-CALL = HOT | {"gflow.cli", "gflow.cli.call", "gflow.cli.main", "gflow.errors"}
+CALL = HOT | {"gflow.cli", "gflow.client.call", "gflow.cli.main", "gflow.errors"}
 LOOK = CALL | {"gflow.cli.looking", "gflow.options.listing"}
 # What these would load costs more than all the rest of a command.
 DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing", "urllib.parse"}

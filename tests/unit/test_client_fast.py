@@ -1,6 +1,6 @@
 import pytest
 
-from gflow.cli import call
+from gflow.client import call
 from gflow.client.fast import joined, whole
 
 

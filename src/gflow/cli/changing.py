@@ -6,10 +6,9 @@ import json
 import os
 from typing import Any
 
-from gflow.cli import call
-from gflow.cli.capture import with_environments
-from gflow.cli.describing import command_of, read_file
-from gflow.client import fast
+from gflow.client import call, fast
+from gflow.client.capture import with_environments
+from gflow.client.describing import command_of, read_file
 from gflow.errors import UsageError
 from gflow.options.changing import CHANGEABLE
 

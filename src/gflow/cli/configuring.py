@@ -129,7 +129,7 @@ def _as_json(config: Config, changed: set[str]) -> dict[str, Any]:
 
 def _running() -> dict[str, Any]:
     """The values with which a daemon runs, but for those it got by a flag; empty if none runs."""
-    from gflow.cli import call
+    from gflow.client import call
 
     try:
         settings = call.get("/status").get("settings", {})

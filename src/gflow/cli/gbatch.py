@@ -7,9 +7,8 @@ import os
 import sys
 from typing import Any
 
-from gflow.cli import call
-from gflow.cli.describing import describe
-from gflow.client import fast
+from gflow.client import call, fast
+from gflow.client.describing import describe
 from gflow.errors import Unreachable
 from gflow.options.parse import parse
 from gflow.options.table import GBATCH, SLURM, Option
@@ -103,7 +102,7 @@ def _write(data: Any) -> None:
 
 
 def _wait(jobs: list[dict[str, Any]], *, as_json: bool) -> int:
-    from gflow.cli.waiting import wait_for_all
+    from gflow.client.waiting import wait_for_all
 
     final, code = wait_for_all([str(job["id"]) for job in jobs])
     if as_json:

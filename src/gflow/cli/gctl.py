@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli import call
-from gflow.client import fast
+from gflow.client import call, fast
 from gflow.errors import UsageError, did_you_mean
 from gflow.options.indices import parse_indices
 from gflow.options.parse import parse

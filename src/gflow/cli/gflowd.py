@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli import call
+from gflow.client import call
 from gflow.config.table import FLAGS
 from gflow.errors import Unreachable, UsageError, did_you_mean
 from gflow.options.parse import parse

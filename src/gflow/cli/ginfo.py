@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli import call
+from gflow.client import call
 from gflow.errors import UsageError
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option

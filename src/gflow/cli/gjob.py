@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gflow.cli import call, changing
-from gflow.client import fast
+from gflow.cli import changing
+from gflow.client import call, fast
 from gflow.errors import UsageError, did_you_mean
 from gflow.options import help
 from gflow.options.changing import CLEARING, REDO, UPDATE
@@ -142,7 +142,7 @@ def _usage(values: Values, jobs: list[str]) -> int:
 
 
 def _wait(values: Values, jobs: list[str]) -> int:
-    from gflow.cli.waiting import wait_for_all
+    from gflow.client.waiting import wait_for_all
 
     names = (
         [str(job["id"]) for job in call.get(call.job_path(",".join(jobs)))["jobs"]]

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from gflow.cli import call
+from gflow.client import call
 from gflow.errors import UsageError
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, Option

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli import call
 from gflow.cli.looking import output_of, since_of
-from gflow.client import fast
+from gflow.client import call, fast
 from gflow.errors import UsageError
 from gflow.options.listing import GQUEUE
 from gflow.options.parse import parse

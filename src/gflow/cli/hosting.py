@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gflow.cli import call, logout
+from gflow.cli import logout
 from gflow.cli.gflowd import OPTIONS, START
 from gflow.cli.which import check_alone
+from gflow.client import call
 from gflow.config.table import SETTINGS
 from gflow.errors import Forbidden, GflowError, Unreachable, UsageError
 from gflow.options.parse import parse

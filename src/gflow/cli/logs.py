@@ -10,8 +10,8 @@ import threading
 import time
 from typing import BinaryIO
 
-from gflow.cli.waiting import wait_for
 from gflow.client import fast
+from gflow.client.waiting import wait_for
 
 CHUNK = 1 << 16
 LOOK_AGAIN_S = 0.05

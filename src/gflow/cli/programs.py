@@ -22,7 +22,10 @@ PROGRAMS = {
     "gctl": "govern the machine: which GPUs, draining, limits",
 }
 # Only as `gflow NAME`.
-TOOLS = {"gpus": "read what the GPUs do, again and again: gflow gpus watch --csv"}
+TOOLS = {
+    "gpus": "read what the GPUs do, again and again: gflow gpus watch --csv",
+    "events": "print what happens, as it happens",
+}
 
 
 class Described:

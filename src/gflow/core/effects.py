@@ -21,9 +21,9 @@ class Save(Effect, frozen=True):
 
 
 class Note(Effect, frozen=True):
-    """A line of a job's story: what happened to it, and why."""
+    """A line of a job's story: what happened to it, and why. Without a job: of the machine's."""
 
-    key: JobKey
+    key: JobKey | None
     what: str
     detail: str = ""
 

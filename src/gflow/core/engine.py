@@ -9,7 +9,7 @@ may do to them meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -131,6 +131,7 @@ def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
 
 
 def _gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
+    effects += _availability(state, event)
     state.blocked, state.taken = dict(event.blocked), dict(event.taken)
     state.gpu_trouble = event.trouble
     state.see_gpus(event.gpus)
@@ -140,6 +141,14 @@ def _gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
         state.gpu_names = names
         effects.append(Keep("gpu_names", names))
     run_round(state, event.at, effects)
+
+
+def _availability(state: State, event: GpusSeen) -> Iterator[Effect]:
+    """A line for every GPU that is blocked now and was not, or the other way round."""
+    for index in sorted({*state.blocked, *event.blocked}):
+        was, now = state.blocked.get(index), event.blocked.get(index)
+        if (was and was.kind) != (now and now.kind):
+            yield Note(None, "gpu", f"GPU {index}: {now or 'available'}")
 
 
 def _leases_seen(state: State, event: LeasesSeen, effects: list[Effect]) -> None:

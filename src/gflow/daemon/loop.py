@@ -29,6 +29,7 @@ from gflow.core.model import Job, Line, Moment
 from gflow.core.policy import Drained
 from gflow.core.state import State, restore
 from gflow.daemon import clock
+from gflow.daemon.news import News
 from gflow.daemon.timers import Alarm
 from gflow.daemon.wishes import Plain, Submitting, Wish
 from gflow.errors import GflowError, ReadOnly, StoreError, TransitionError
@@ -60,6 +61,7 @@ class Loop:
         self.store = store
         # Why nothing can be written at the moment; empty while all is well.
         self.read_only = ""
+        self.news = News()
         self._perform = perform
         self._paranoid = paranoid
         self._inbox: list[Waiting] = []
@@ -208,6 +210,8 @@ class Loop:
             changed.update(turn.changes.jobs)
 
     def answer(self, turn: Turn) -> None:
+        if turn.changes.audit:
+            self.news.tell()
         for future, answer in turn.answers:
             if future.done():
                 continue

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from gflow import __version__
 from gflow.config import zone
 from gflow.core.effects import Effect, Start
 from gflow.core.events import Exited, LeasesSeen
@@ -32,6 +33,7 @@ from gflow.daemon.perform import Performer
 from gflow.daemon.scheduling import ask_for_short_slices
 from gflow.daemon.settings import Settings, check_typed
 from gflow.daemon.sharing import Sharing
+from gflow.daemon.wishes import Noting
 from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
 from gflow.gpu.census import Report
@@ -160,6 +162,7 @@ class Daemon:
         self.leases.see(report.gpus)
         with suppress(ReadOnly):  # the disk may be full already: the loop heals by itself
             await self.loop.ask(lambda at: seen_of(report, at))
+            await self.loop.wish(Noting("daemon started", f"version {__version__}"))
 
     def _gpus_changed(self, report: Report) -> None:
         self.leases.see(report.gpus)

@@ -9,9 +9,9 @@ import msgspec
 
 from gflow.core.effects import Accepted, Effect
 from gflow.core.engine import resolve
-from gflow.core.events import Event, Submit, Update
+from gflow.core.events import Event, Submit, Tick, Update
 from gflow.core.ids import JobKey
-from gflow.core.model import JobState, Moment, Spec
+from gflow.core.model import JobState, Line, Moment, Spec
 from gflow.core.state import State
 from gflow.store.port import Changes, Store, Submission
 from gflow.wire.changes import Change
@@ -41,6 +41,22 @@ class Plain:
 
     def took(self, effects: list[Effect], changes: Changes, at: Moment) -> Any:
         return None
+
+
+class Noting:
+    """A line of the audit about the daemon itself."""
+
+    origin = "daemon"
+
+    def __init__(self, what: str, detail: str) -> None:
+        self._what = what
+        self._detail = detail
+
+    def event(self, state: State, store: Store, at: Moment) -> Event:
+        return Tick(at=at)
+
+    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+        changes.audit.append(Line(at.wall, None, None, self.origin, self._what, self._detail))
 
 
 class Submitting:

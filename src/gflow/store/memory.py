@@ -93,6 +93,12 @@ class MemoryStore:
     def story(self, key: JobKey) -> list[Line]:
         return [line for line in self._audit if line.key == key]
 
+    def newest_line(self) -> int:
+        return len(self._audit)
+
+    def lines(self, after: int, limit: int) -> list[tuple[int, Line]]:
+        return list(enumerate(self._audit, 1))[after : after + limit]
+
     def close(self) -> None:
         pass
 

@@ -191,6 +191,18 @@ class SqliteStore:
         )
         return [Line(*row) for row in rows]
 
+    def newest_line(self) -> int:
+        """The number of the last line of the audit."""
+        return int(self._row("SELECT coalesce(max(id), 0) FROM audit")[0])
+
+    def lines(self, after: int, limit: int) -> list[tuple[int, Line]]:
+        """What happened since the line of this number, in order, each with its own."""
+        rows = self._rows(
+            "SELECT id, at, key, uid, origin, what, detail FROM audit WHERE id > ? ORDER BY id LIMIT ?",
+            (after, limit),
+        )
+        return [(row[0], Line(*row[1:])) for row in rows]
+
     def _row(self, sql: str, values: Sequence[Any] = ()) -> Any:
         try:
             return self._db.execute(sql, values).fetchone()

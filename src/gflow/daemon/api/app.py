@@ -11,7 +11,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gflow.daemon.api import changing, control, gpus, jobs, listing, machine, statistics, submitting, usage
+from gflow.daemon.api import (
+    changing,
+    control,
+    events,
+    gpus,
+    jobs,
+    listing,
+    machine,
+    statistics,
+    submitting,
+    usage,
+)
 from gflow.daemon.api.answers import on_error
 from gflow.daemon.api.permissions import guarded
 from gflow.daemon.context import Context
@@ -31,6 +42,7 @@ ROUTES = [
     Route("/jobs/{job}/log", jobs.log_place, methods=["GET"]),
     Route("/jobs/{job}/history", jobs.history, methods=["GET"]),
     Route("/jobs/{job}/usage", usage.usage, methods=["GET"]),
+    Route("/events", events.stream, methods=["GET"]),
     Route("/drain", control.drain, methods=["POST"]),
     Route("/gpus", control.gpus, methods=["GET"]),
     Route("/gpus", control.set_gpus, methods=["POST"]),

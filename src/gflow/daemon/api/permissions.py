@@ -43,6 +43,7 @@ PERMISSIONS: dict[tuple[str, str], Who] = {
     ("GET", "/jobs/{job}/log"): Who.OWNER,
     ("GET", "/jobs/{job}/history"): Who.OWNER,
     ("GET", "/jobs/{job}/usage"): Who.ANYONE,
+    ("GET", "/events"): Who.ANYONE,
     ("POST", "/drain"): Who.OPERATOR,
     ("GET", "/gpus"): Who.ANYONE,
     ("POST", "/gpus"): Who.OPERATOR,

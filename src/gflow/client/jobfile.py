@@ -15,7 +15,7 @@ import tomllib
 from itertools import pairwise
 from typing import Any
 
-from gflow.cli.describing import read_file
+from gflow.client.describing import read_file
 from gflow.errors import UsageError
 from gflow.options.parse import parse
 from gflow.options.table import JOB, SLURM

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gflow.cli import call
+from gflow.client import call
 from gflow.errors import Unreachable
 
 # How long a daemon may be away before waiting for it is given up.

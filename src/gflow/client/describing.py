@@ -7,8 +7,8 @@ import os
 import sys
 from typing import Any
 
-from gflow.cli.capture import captured, with_environments
 from gflow.client import fast
+from gflow.client.capture import captured, with_environments
 from gflow.errors import UsageError
 from gflow.options import directives, slurm
 
@@ -18,7 +18,7 @@ NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
 def describe(values: dict[str, Any], command: list[str]) -> str:
     """The job's JSON. Options on the command line win over --config, that over lines in the script."""
     if "config" in values:
-        from gflow.cli.jobfile import options_of
+        from gflow.client.jobfile import options_of
 
         values = merged(options_of(values["config"]), values)
     if not command or command == ["-"]:

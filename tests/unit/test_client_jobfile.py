@@ -2,7 +2,7 @@
 
 import pytest
 
-from gflow.cli.jobfile import options_of
+from gflow.client.jobfile import options_of
 from gflow.errors import UsageError
 
 

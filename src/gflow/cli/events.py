@@ -1,0 +1,63 @@
+"""gflow events: what happens, as it happens."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from typing import Any
+
+from gflow.client.stream import events
+from gflow.options.parse import parse
+from gflow.options.table import COMMON, JSON, Option
+
+OPTIONS = (
+    Option("on", "text", "only these events: job_failed,job_started", metavar="EVENTS"),
+    Option("after", "count", "begin after the event of this id, not now", metavar="ID", low=0),
+    Option("past", "flag", "only what there is already (with --after; default: all of it)"),
+    Option("count", "count", "stop after this many", short="c", metavar="N", low=1),
+    JSON,
+    *COMMON,
+)
+ABOUT = """Print what happens to jobs and GPUs as it happens: submitted, started, ended, held, and so on.
+
+With --json one object a line. Each event has an id; who was away asks for the rest with --after.
+What only repeats another event under a second name is shown when you ask for it with --on."""
+EXAMPLES = """gflow events
+gflow events 17 18                       # of these jobs
+gflow events --on job_failed,job_timeout --json
+gflow events --past 17                   # all that happened to it"""
+# Names under which the same thing is told again.
+REPEATED = frozenset(
+    {"job_state_changed", "job_execution_finished", "job_timed_out", "memory_availability_changed"}
+)
+
+
+def run(words: list[str]) -> int:
+    values, jobs = parse(words, OPTIONS)
+    if "help" in values:
+        from gflow.options import help
+
+        sys.stdout.write(help.render("gflow events [options] [JOB…]", ABOUT, OPTIONS, EXAMPLES))
+        return 0
+    names = tuple(part.strip() for part in values.get("on", "").split(",") if part.strip())
+    left = values.get("count")
+    after = values.get("after", 0 if "past" in values else None)
+    for event in events(names, tuple(jobs), after, follow="past" not in values):
+        if event["event"] == "connected" or (event["event"] in REPEATED and not names):
+            continue
+        sys.stdout.write((json.dumps(event) if "json" in values else _line(event)) + "\n")
+        sys.stdout.flush()
+        if left is not None and (left := left - 1) == 0:
+            return 0
+    return 0
+
+
+def _line(event: dict[str, Any]) -> str:
+    if event["event"] == "missed":
+        return f"(events {event['from']} to {event['to']} are too long ago)"
+    at = datetime.fromisoformat(event["at"]).astimezone().strftime("%H:%M:%S")
+    job = event["job"] or {}
+    who = f" {job['name']} ({job['user']})" if job else ""
+    which = f" {event['job_id']}" if event["job_id"] is not None else ""
+    return f"{at} {event['event']}{which}{who} {event['detail']}".rstrip()

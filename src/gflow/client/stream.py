@@ -1,0 +1,67 @@
+"""Events from the daemon, as they happen; a daemon that restarts meanwhile is asked for what was missed."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from http.client import HTTPException, HTTPResponse
+from typing import Any
+
+from gflow.client import fast
+from gflow.client.call import refusal, with_query
+from gflow.client.waiting import PATIENCE_S
+from gflow.errors import Unreachable
+
+JSON = "application/json"
+# A daemon that says nothing for so long, not even that there is nothing, is gone.
+SILENCE_S = 60.0
+
+
+def events(
+    names: tuple[str, ...] = (),
+    jobs: tuple[str, ...] = (),
+    after: int | None = None,
+    *,
+    follow: bool = True,
+) -> Iterator[dict[str, Any]]:
+    """Every event from now on, or from the one after `after`; `connected` comes first, each time.
+
+    Without `follow` it ends with what there is.
+    """
+    away_since: float | None = None
+    while True:
+        try:
+            for event in _listen(names, jobs, after, follow):
+                away_since = None
+                after = event.get("id", after)
+                yield event
+            if not follow:
+                return
+            raise ConnectionResetError("the daemon hung up")
+        except (OSError, HTTPException, Unreachable) as error:
+            if away_since is None:
+                away_since = time.monotonic()
+            if time.monotonic() - away_since > PATIENCE_S:
+                raise Unreachable(hint="start it with: gflowd up") from error
+            time.sleep(0.1)
+
+
+def _listen(
+    names: tuple[str, ...], jobs: tuple[str, ...], after: int | None, follow: bool
+) -> Iterator[dict[str, Any]]:
+    """What one connection brings."""
+    query = {"events": ",".join(names), "job": ",".join(jobs), "after": "" if after is None else str(after)}
+    query["follow"] = "" if follow else "0"
+    with socket.socket(fileno=fast.connect().detach()) as sock:
+        sock.settimeout(SILENCE_S)
+        path = with_query("/events", query)
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: gflow\r\nAccept: {JSON}\r\n\r\n".encode())
+        response = HTTPResponse(sock, method="GET")
+        response.begin()
+        if response.status >= 400:
+            raise refusal(b"", response.read(), JSON)
+        while line := response.readline():
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])

@@ -1,0 +1,122 @@
+"""Events as they happen: server-sent, with ids, and those of the past for whoever was away.
+
+They are the lines of the audit, so they survive the daemon, and a caller who comes back with
+the last id it saw gets what it missed. Nothing is kept per caller: each reads on from its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from gflow import __version__
+from gflow.core.ids import JobKey, number_of
+from gflow.core.model import Line
+from gflow.daemon.api.asking import context_of, keys_of, known
+from gflow.daemon.api.seeing import Viewer, check_visible, viewer
+from gflow.daemon.context import Context
+from gflow.errors import UsageError, nearest
+from gflow.wire.happenings import EVENTS, happening_view, names_of
+from gflow.wire.views import encode, job_view
+
+KEEP_ALIVE_S = 15.0
+# Under load, what happens within this time is sent together.
+TOGETHER_S = 0.05
+# How many lines are read in one go, and how far back a caller may begin.
+LINES = 200
+REPLAY = 10_000
+
+
+class Wanted(NamedTuple):
+    """What a caller wants to hear of: nothing named means everything."""
+
+    names: frozenset[str]
+    numbers: frozenset[int]
+    # Whether to go on with what is yet to come.
+    follow: bool
+
+    def has(self, line: Line) -> bool:
+        return not self.numbers or (line.key is not None and number_of(JobKey(line.key)) in self.numbers)
+
+
+async def stream(request: Request) -> Response:
+    """`GET /events?events=job_failed,job_started&job=17`, from `Last-Event-ID` on or from now.
+
+    With `follow=0` the answer ends with what there is.
+    """
+    context = context_of(request)
+    names = frozenset(filter(None, request.query_params.get("events", "").split(",")))
+    for name in sorted(names.difference(EVENTS)):
+        close = nearest(name, EVENTS)
+        raise UsageError(f"there is no event {name!a:.60}", hint=f"did you mean {close}?" if close else "")
+    jobs = request.query_params.get("job", "")
+    keys = keys_of(context, request, jobs.split(",")) if jobs else []
+    chosen = [known(context, key) for key in keys]
+    for job in chosen:
+        check_visible(request, job)
+    follow = request.query_params.get("follow", "1") != "0"
+    wanted = Wanted(names, frozenset(job.number for job in chosen), follow)
+    frames = _frames(context, viewer(request), wanted, _asked_id(request))
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(frames, headers=headers, media_type="text/event-stream")
+
+
+def _asked_id(request: Request) -> int | None:
+    """The last event that the caller has seen, if it says so."""
+    text = request.headers.get("last-event-id", "") or request.query_params.get("after", "")
+    if text and not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise UsageError(f"Last-Event-ID is a number, not {text!a:.40}")
+    return int(text) if text else None
+
+
+async def _frames(context: Context, eyes: Viewer, wanted: Wanted, after: int | None) -> AsyncIterator[bytes]:
+    newest = context.store.newest_line()
+    at = newest if after is None or after > newest else after
+    yield _frame("connected", at, {"event": "connected", "version": __version__, "id": at})
+    if newest - at > REPLAY:
+        lost = newest - REPLAY
+        yield _frame("missed", lost, {"event": "missed", "from": at + 1, "to": lost})
+        at = lost
+    sent = 0.0
+    while True:
+        lines = context.store.lines(at, LINES)
+        if lines:
+            at = lines[-1][0]
+            if text := b"".join(_told(context, eyes, wanted, number, line) for number, line in lines):
+                yield text
+                sent = time.monotonic()
+            await asyncio.sleep(0)
+        elif not wanted.follow:
+            return
+        elif await context.loop.news.wait(KEEP_ALIVE_S):
+            if time.monotonic() - sent < TOGETHER_S:
+                await asyncio.sleep(TOGETHER_S)
+        else:
+            yield b": nothing new\n\n"
+
+
+def _told(context: Context, eyes: Viewer, wanted: Wanted, number: int, line: Line) -> bytes:
+    """The frames of one line; the last has the id, so that a caller who lost the end gets all again."""
+    if not wanted.has(line):
+        return b""
+    job = context.job(JobKey(line.key)) if line.key is not None else None
+    if job is not None and not eyes.finds(job):
+        return b""
+    names = [name for name in names_of(line, job) if not wanted.names or name in wanted.names]
+    shown = job_view(eyes.shown(job)) if job is not None and names else None
+    if job is not None and not eyes.knows(job):
+        line = line._replace(detail="")  # it may name paths and commands
+    return b"".join(
+        _frame(name, number if name is names[-1] else None, happening_view(number, name, line, shown))
+        for name in names
+    )
+
+
+def _frame(name: str, number: int | None, data: dict[str, Any]) -> bytes:
+    head = f"event: {name}\n" if number is None else f"event: {name}\nid: {number}\n"
+    return head.encode() + b"data: " + encode(data) + b"\n\n"

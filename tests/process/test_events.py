@@ -1,0 +1,116 @@
+"""Events as they happen, and those that somebody missed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gflow.wire.happenings import EVENTS
+from tests.harness import BIN, Box, wait_until
+
+
+@contextmanager
+def listening(box: Box, *words: str) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """What `gflow events --json` has printed so far."""
+    out = box.work / "events.jsonl"
+    with out.open("wb") as file:
+        process = subprocess.Popen(
+            [str(BIN / "gflow"), "events", "--json", *words], env=box.env, stdout=file, cwd=box.work
+        )
+    try:
+        yield lambda: [json.loads(line) for line in out.read_text().splitlines()]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def names(events: list[dict[str, Any]], job: Any) -> list[str]:
+    return [event["event"] for event in events if event["job_id"] == job]
+
+
+def test_a_job_tells_its_story(box: Box) -> None:
+    box.up("--simulate-gpus", "1x80G")
+    with listening(box, "--after", "0") as heard:
+        job = box.submit("--gpus", "1", "true")
+        box.finished(job)
+        want = ["job_submitted", "job_started", "gpu_availability_changed", "job_completed"]
+        wait_until(lambda: names(heard(), job) == [*want, "gpu_availability_changed"], what="its five events")
+    started = next(event for event in heard() if event["event"] == "job_started")
+    assert started["job"]["id"] == job
+    assert started["job"]["gpu_ids"] == [0]
+    numbers = [event["id"] for event in heard()]
+    assert numbers == sorted(numbers)
+
+
+def test_who_was_away_gets_what_was_missed_also_across_a_restart(box: Box) -> None:
+    box.up("--simulate-gpus", "1x80G")
+    first = box.submit("true")
+    box.finished(first)
+    seen = json.loads(box.ok("gflow", "events", "--json", "--past", "--on", "job_completed", "-c", "1"))
+    box.kill9()
+    box.up()
+    second = box.submit("true")
+    box.finished(second)
+    text = box.ok("gflow", "events", "--json", "--after", str(seen["id"]), "--on", "job_submitted", "-c", "1")
+    assert json.loads(text)["job_id"] == second
+
+
+def test_a_listener_outlives_the_daemon(box: Box) -> None:
+    box.up("--simulate-gpus", "1x80G")
+    with listening(box, "--after", "0", "--on", "job_completed,daemon_started") as heard:
+        first = box.submit("true")
+        wait_until(lambda: names(heard(), first) == ["job_completed"], what="the first job")
+        box.kill9()
+        box.up()
+        second = box.submit("true")
+        wait_until(lambda: names(heard(), second) == ["job_completed"], what="the job of the next daemon")
+    assert [event["event"] for event in heard()].count("daemon_started") == 2
+
+
+def test_every_event_of_the_surface_fires(box: Box) -> None:
+    box.up("--simulate-gpus", "2x80G")
+    done = box.submit("--gpus", "1", "--memory", "100M", "true")
+    box.finished(done)
+    failed = box.submit("false")
+    held = box.submit("--hold", "true")
+    box.ok("gjob", "update", str(held), "--priority", "20")
+    box.ok("gjob", "release", str(held))
+    again = box.submit("--begin", "now+1h", "true")
+    box.ok("gjob", "hold", str(again))
+    box.ok("gcancel", str(again))
+    late = box.submit("--time", "0:01", "sleep", "60")
+    tried = box.submit("--max-retries", "1", "--retry-delay", "0", "false")
+    back = box.submit(
+        "--requeue", "--max-retries", "0", "bash", "-c", "[ -e once ] || { touch once; exit 75; }"
+    )
+    box.ok("gctl", "set-gpus", "0")
+    box.ok("gctl", "drain", "--reason", "repair")
+    for job in (failed, held, late, tried, back):
+        box.finished(job)
+    wanted = set(EVENTS) - NEEDS_MORE
+    with listening(box, "--after", "0", "--on", ",".join(EVENTS)) as heard:
+        wait_until(lambda: wanted <= {event["event"] for event in heard()}, what=f"all of {wanted}")
+
+
+# Told when a shim is killed (test_a_lost_job), a GPU overran (tests of GPUs), a limit came near.
+NEEDS_MORE = {"zombie_job_detected", "job_gpu_memory", "job_warned"}
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("events=job_startd", "there is no event 'job_startd'"),
+        ("after=x", "Last-Event-ID is a number, not 'x'"),
+        ("job=999", "there is no job 999"),
+    ],
+)
+def test_a_wrong_question_gets_one_sentence(box: Box, query: str, sentence: str) -> None:
+    box.up("--simulate-gpus", "1x80G")
+    status, answer = box.api("GET", f"/events?{query}")
+    assert status in (400, 404)
+    assert answer["title"] == sentence
