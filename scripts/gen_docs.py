@@ -17,7 +17,7 @@ TARGET = Path(__file__).parents[1] / "docs/reference.md"
 
 def spelled(option: Option) -> str:
     names = ([f"-{option.short}"] if option.short else []) + [f"--{option.name}"]
-    names += [f"--{alias}" for alias in option.aliases]
+    names += ["-" * min(2, len(alias)) + alias for alias in option.aliases]
     value = f" {option.metavar}" if option.metavar else ""
     return ", ".join(f"`{name}{value if name == f'--{option.name}' else ''}`" for name in names)
 

@@ -54,10 +54,13 @@ def test_what_a_command_that_only_prints_loads(daemon: Box, words: str, modules:
     assert not DEAR & set(loaded)
 
 
-def test_a_reader_that_leaves_early_gets_no_complaint(daemon: Box) -> None:
+@pytest.mark.parametrize("command", ["gqueue", "gflowd config", "gflowd --help", "gjob history 1"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_early_gets_no_complaint(daemon: Box, command: str, unbuffered: str) -> None:
+    daemon.submit("true")
     done = subprocess.run(
-        ["bash", "-c", "(sleep 0.1; gqueue; echo $? >&2) | true"],
-        env=daemon.env,
+        ["bash", "-c", f"(sleep 0.1; {command}; echo $? >&2) | true"],
+        env=daemon.env | {"PYTHONUNBUFFERED": unbuffered},
         capture_output=True,
         text=True,
     )

@@ -87,3 +87,51 @@ def test_a_script_that_changed_meanwhile_runs_as_submitted_and_finds_its_sibling
     notice, output = lines_of(daemon, job)
     assert notice == f"gflow: {script} changed since it was submitted; running it as it was then"
     assert output == "old world"
+
+
+def test_a_script_with_arguments_is_still_a_script(daemon: Box) -> None:
+    """Its options count, and each argument arrives as it was typed."""
+    (daemon.work / "run.sh").write_text(
+        '#!/bin/bash\n# GFLOW --gpus 1 --name "with words"\nprintf "<%s>" "$0" "$@"\n'
+    )
+    script = daemon.work / "run.sh"
+    for word in ("run.sh", "./run.sh", str(script)):
+        job = daemon.submit(word, "--lr", "a  b")
+        assert lines_of(daemon, job) == [f"<{script}><--lr><a  b>"]
+        assert (daemon.job(job)["name"], daemon.job(job)["gpus"]) == ("with words", 1)
+    job = daemon.submit("-", "x", "y", input='echo "$2 $1"\n')
+    assert lines_of(daemon, job) == ["y x"]
+
+
+def test_a_script_with_arguments_in_a_sweep(daemon: Box) -> None:
+    (daemon.work / "run.sh").write_text('echo "$@"\n')
+    assert (
+        "[2] " + str(daemon.work / "run.sh") + " --lr 0.01 (GPUs: 0)"
+        in daemon.ok("gbatch", "--dry-run", "--param", "lr=0.1,0.01", "run.sh", "--lr", "{lr}").splitlines()[
+            2
+        ]
+    )
+    jobs = daemon.ok("gbatch", "--parsable", "--param", "lr=0.1,0.01", "run.sh", "--lr", "{lr}").split()
+    assert [lines_of(daemon, int(job)) for job in jobs] == [["--lr 0.1"], ["--lr 0.01"]]
+
+
+def test_a_program_with_arguments_is_no_script(daemon: Box) -> None:
+    """Neither one that a file here is called like, nor one that is no text."""
+    (daemon.work / "echo").write_text("exit 3\n")
+    assert lines_of(daemon, daemon.submit("echo", "a")) == ["a"]
+    (daemon.work / "mine").symlink_to("/bin/echo")
+    for words in (["./mine", "b"], ["mine", "b"], ["--export", "NONE", "./mine", "b"]):
+        assert lines_of(daemon, daemon.submit(*words)) == ["b"]
+
+
+def test_what_may_be_there_by_then_is_taken(daemon: Box) -> None:
+    """A job before it may build the program; another PATH may have it."""
+    build = daemon.submit("printf '#!/bin/bash\\necho built \"$@\"' > prog; chmod +x prog")
+    job = daemon.submit("--depends-on", str(build), "./prog", "here")
+    assert lines_of(daemon, job) == ["built here"]
+    tools = daemon.work / "venv/bin"
+    tools.mkdir(parents=True)
+    (tools / "tool").write_text("#!/bin/bash\necho tool $1\n")
+    (tools / "tool").chmod(0o755)
+    assert lines_of(daemon, daemon.submit("--venv", "venv", "tool", "x")) == ["tool x"]
+    assert lines_of(daemon, daemon.submit("--venv", "venv", "tool")) == ["tool"]

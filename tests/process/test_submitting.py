@@ -9,6 +9,8 @@ import select
 import signal
 import time
 
+import pytest
+
 from tests.harness import BIN, Box, wait_until
 
 # ---------------------------------------------------------------- scripts and options
@@ -55,6 +57,31 @@ def test_a_script_for_slurm_runs_and_one_warning_names_what_means_nothing(daemon
     assert (final["name"], final["gpus"], final["cpus"]) == ("cluster", 2, 2)
     assert (final["time_limit_s"], final["memory_mib"]) == (10, None)
     assert (daemon.work / "out_1.txt").read_text() == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence", "hint"),
+    [
+        ("nosuch --lr 1", "nosuch is neither a file nor a program on your PATH", ""),
+        ("./nosuch.sh --lr 1", "there is no file ./nosuch.sh", ""),
+        ("./folder --lr 1", "./folder is a folder, not a script", ""),
+        ("cd folder '&&' ls", "cd is a word of the shell", "quote the whole line: gbatch 'cd folder && ls'"),
+        ("A=1 nosuch", "A=1 is a word of the shell", "quote the whole line: gbatch 'A=1 nosuch'"),
+        (
+            "train.py",
+            "train.py does not say what runs it",
+            "gbatch python3 train.py, or #!/usr/bin/env python3",
+        ),
+        ("./train.py --lr 1", "./train.py does not say what runs it", "gbatch python3 ./train.py --lr 1, or"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_at_once(daemon: Box, line: str, sentence: str, hint: str) -> None:
+    (daemon.work / "train.py").write_text("print('trained')\n")
+    (daemon.work / "folder").mkdir()
+    done = daemon.run_shell(f"gbatch {line}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"gbatch: {sentence}") and hint in done.stderr
+    assert daemon.jobs() == {}
 
 
 def test_slurms_words_on_the_command_line(daemon: Box) -> None:

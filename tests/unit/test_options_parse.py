@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.errors import UsageError
+from gflow.options.listing import GQUEUE
 from gflow.options.parse import parse, spellings
 from gflow.options.table import GBATCH, Option
 
@@ -89,7 +90,9 @@ def test_until_word_leaves_somebody_elses_command_line_alone(words, values, rest
         ),
         (["-x"], "unknown option '-x'", "see --help"),
         (["-x5"], "unknown option '-x'", "see --help"),
-        (["-gpus"], "--gpus takes a whole number, not 'pus'", ""),
+        (["-gpus", "1"], "unknown option '-gpus'", "did you mean --gpus?"),
+        (["-name=x"], "unknown option '-name'", "did you mean --name?"),
+        (["-gpu"], "--gpus takes a whole number, not 'pu'", ""),
         (["--=x"], "unknown option '--'", None),
         (["--\x1b[2J"], r"unknown option '--\x1b[2J'", None),
         (["--gpus"], "--gpus needs a value", ""),
@@ -109,6 +112,14 @@ def test_refusals(words, message, hint):
 
 def test_an_unknown_option_before_the_command_is_refused_also_until_word():
     assert refusal("--gpu", "1", "python", until_word=True).hint == "did you mean --gpus?"
+
+
+def test_lists_that_are_given_twice_add_up():
+    """A dependency that is silently forgotten starts a job too early."""
+    values, _ = parse(["-d", "1,2", "--depends-on", "2,@", "--dependency", "afterok:7", "x"], GBATCH)
+    assert values["depends-on"] == ("1", "2", "@", "7")
+    values, _ = parse(["-j", "1,2", "-s", "R", "--jobs=5-9"], GQUEUE)
+    assert values == {"jobs": "1,2,5-9", "states": "R"}
 
 
 def test_words_are_not_changed():

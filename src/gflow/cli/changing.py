@@ -8,7 +8,7 @@ from typing import Any
 
 from gflow.client import call, fast
 from gflow.client.capture import with_environments
-from gflow.client.describing import command_of, read_file
+from gflow.client.describing import program_of, read_file
 from gflow.errors import UsageError
 from gflow.options.changing import CHANGEABLE
 
@@ -30,7 +30,7 @@ def update(values: dict[str, Any], jobs: list[str]) -> int:
     if "command" in values and "script" in values:
         raise UsageError("a job is a command or a script, not both")
     if "command" in values:
-        body["command"] = command_of(values["command"])
+        body["command"] = program_of([values["command"]], in_sight=False)
     if "script" in values:
         body["script"] = fast.base64(_script(values["script"]))
         body["script_path"] = os.path.abspath(values["script"])

@@ -15,12 +15,12 @@ from gflow.options.table import GBATCH, SLURM, Option
 
 ABOUT = """Submit a job: a command, a script, or a script on standard input.
 
-One argument that is a file is a script; one with spaces or shell characters is a line for
-bash; several arguments are a command and are passed on untouched. Options end at the first
-word that is not one. Scripts may carry options in lines that start with `# GFLOW` (or
-`#SBATCH`); `gbatch new NAME` writes one to start from."""
+The first word that is no option is a program or a script, and what follows is passed on to
+it untouched. A single word with spaces or shell characters is a line for bash. Scripts may
+carry options in lines that start with `# GFLOW` (or `#SBATCH`); `gbatch new NAME` writes one
+to start from."""
 EXAMPLES = """gbatch --gpus 1 python train.py --lr 3e-4
-gbatch --gpus 2 --time 4:00:00 --name big train.sh
+gbatch --gpus 2 --time 4:00:00 --name big train.sh --epochs 90
 gbatch 'cd runs && ./all.sh > out.txt'
 ID=$(gbatch --parsable prepare.sh); gbatch --depends-on $ID python train.py
 gbatch --depends-on @ evaluate.sh        # after the job submitted last
@@ -40,7 +40,9 @@ def run(words: list[str]) -> int:
     if "help" in values:
         from gflow.options import help
 
-        sys.stdout.write(help.render("gbatch [options] COMMAND… | SCRIPT", ABOUT, groups(), EXAMPLES))
+        sys.stdout.write(
+            help.render("gbatch [options] PROGRAM|SCRIPT [arguments]", ABOUT, groups(), EXAMPLES)
+        )
         return 0
     if "version" in values:
         from gflow.cli.main import version

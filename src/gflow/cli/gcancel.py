@@ -15,7 +15,13 @@ OPTIONS = (
     Option("dry-run", "flag", "list the jobs and all that depend on them, and cancel nothing"),
     Option("all", "flag", "all your jobs that wait or run", short="a"),
     Option(
-        "name", "text", "jobs of this name; exp-* for several", short="n", aliases=("names",), metavar="NAME"
+        "name",
+        "text",
+        "jobs of this name; exp-* for several",
+        short="n",
+        aliases=("names",),
+        metavar="NAME",
+        many=True,
     ),
     Option(
         "state",
@@ -24,9 +30,10 @@ OPTIONS = (
         short="s",
         aliases=("states",),
         metavar="STATES",
+        many=True,
     ),
-    Option("project", "text", "jobs of this project", short="P", metavar="CODE"),
-    Option("user", "text", "jobs of this person", short="u", aliases=("users",), metavar="USER"),
+    Option("project", "text", "jobs of this project", short="P", metavar="CODE", many=True),
+    Option("user", "text", "jobs of this person", short="u", aliases=("users",), metavar="USER", many=True),
     Option("cancel", "flag", "does nothing: what gcancel does anyway", aliases=("kill",)),
     JSON,
     *COMMON,

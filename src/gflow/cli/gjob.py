@@ -36,7 +36,7 @@ gjob usage @ --csv"""
 LOG = (
     Option("follow", "flag", "print what comes, through all attempts, until the job ends", short="f"),
     Option("first", "count", "only the first N lines", metavar="N", low=0),
-    Option("last", "count", "only the last N lines", short="l", metavar="N", low=0),
+    Option("last", "count", "only the last N lines", short="l", aliases=("tail", "n"), metavar="N", low=0),
 )
 RELEASE = (Option("at", "text", "not before this time", metavar="TIME"),)
 USAGE = (Option("csv", "flag", "every reading, as comma-separated values"),)

@@ -13,6 +13,8 @@ JSON = {"json", "-ojson", "--output=json"}
 
 def report(program: str, error: Exception, words: list[str]) -> int:
     """Print the error; its exit code. `--json` gets an object on stdout."""
+    if isinstance(error, BrokenPipeError):
+        return 1  # `gflowd config | head`: whoever read has seen enough
     if isinstance(error, ConnectionError):
         error = Unreachable(hint="start it with: gflowd up")
     if program == "gbatch" and isinstance(error, Unreachable):

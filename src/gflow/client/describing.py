@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -13,6 +14,23 @@ from gflow.errors import UsageError
 from gflow.options import directives, slurm
 
 NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
+# With these, what is there when the job starts cannot be seen from here and now.
+OUT_OF_SIGHT = {"venv", "conda-env", "export", "chdir", "depends-on", "depends-on-any", "begin", "hold"}
+OF_THE_SHELL = {
+    ".",
+    "alias",
+    "cd",
+    "eval",
+    "exec",
+    "export",
+    "for",
+    "if",
+    "module",
+    "set",
+    "source",
+    "ulimit",
+    "while",
+}
 
 
 def describe(values: dict[str, Any], command: list[str]) -> str:
@@ -21,31 +39,43 @@ def describe(values: dict[str, Any], command: list[str]) -> str:
         from gflow.client.jobfile import options_of
 
         values = merged(options_of(values["config"]), values)
-    if not command or command == ["-"]:
+    if not command or command[0] == "-":
         if os.isatty(0):
             raise UsageError("there is no command to run", hint=NO_COMMAND)
-        return _script(values, "", sys.stdin.buffer.read())
+        return _script(values, "", sys.stdin.buffer.read(), command[1:])
+    if _is_script(command):
+        return _file(values, command)
+    return _body(values, program_of(command, in_sight=not values.keys() & OUT_OF_SIGHT))
+
+
+def _is_script(command: list[str]) -> bool:
+    """Whether the first word is a file rather than a program's name."""
     word = command[0]
-    if len(command) > 1:
-        return _body(values, command)
-    if os.path.isdir(word):
-        raise UsageError(f"{word} is a folder, not a script")
-    if fast.is_file(word):
-        return _script(values, os.path.abspath(word), read_file(word))
-    return _body(values, command_of(word))
+    return fast.is_file(word) and (len(command) == 1 or "/" in word or not fast.is_on_path(word))
 
 
-def command_of(word: str) -> list[str]:
-    """The command that a single argument stands for: a line for the shell, or a program on PATH."""
+def program_of(command: list[str], *, in_sight: bool) -> list[str]:
+    """The command that the words stand for: a line for the shell, or a program and what it is given.
+
+    `in_sight`: what is not here now will not be there for the job.
+    """
+    word = command[0]
     if not word.strip():
         raise UsageError("the command is empty", hint=NO_COMMAND)
-    if fast.SHELL.intersection(word):
+    if len(command) == 1 and fast.SHELL.intersection(word):
         return ["bash", "-c", word]
+    if not in_sight or ("/" not in word and fast.is_on_path(word)):
+        return command
+    shown = word if len(word) <= 60 else word[:57] + "…"
+    if os.path.isdir(word):
+        raise UsageError(f"{shown} is a folder, not a script")
     if "/" in word:
-        raise UsageError(f"there is no file {word}")
-    if not fast.is_program(word):
-        raise UsageError(f"{word} is neither a file nor a program on your PATH")
-    return [word]
+        raise UsageError(f"there is no file {shown}")
+    if word in OF_THE_SHELL or fast.SHELL.intersection(word):
+        line = " ".join(command)
+        hint = f"quote the whole line: gbatch '{line}'" if len(line) <= 200 and "'" not in line else ""
+        raise UsageError(f"{shown} is a word of the shell", hint=hint or "quote the whole line")
+    raise UsageError(f"{shown} is neither a file nor a program on your PATH")
 
 
 def read_file(path: str) -> bytes:
@@ -65,18 +95,32 @@ def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _script(values: dict[str, Any], path: str, content: bytes) -> str:
+def _file(values: dict[str, Any], command: list[str]) -> str:
+    """A file and what it is given: a program, or a script."""
+    path = os.path.abspath(command[0])
+    if fast.is_binary(path):
+        return _body(values, [path, *command[1:]])
+    content = read_file(command[0])
+    if path.endswith(".py") and not content.startswith(b"#!"):
+        raise UsageError(
+            f"{command[0]} does not say what runs it, so bash would",
+            hint=f"gbatch python3 {shlex.join(command)}, or #!/usr/bin/env python3 as its first line",
+        )
+    return _script(values, path, content, command[1:])
+
+
+def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[str]) -> str:
     if not content.strip():
         raise UsageError(f"the script {path or 'on standard input'} is empty")
-    if b"\0" in content[:1024] or content.startswith(b"\x7fELF"):
-        return _body(values, [path])  # a program, not a text
+    if b"\0" in content[:1024]:
+        return _body(values, [path, *arguments])  # a program, not a text
     text, where = content.decode(errors="replace"), path or "standard input"
     asked, ignored = slurm.sbatch(text, where)
     if ignored:
         sys.stderr.write(f"gbatch: {where}: #SBATCH options that mean nothing here: {', '.join(ignored)}\n")
     asked = merged(asked, directives.read(text, where))
     script = f',"script":"{fast.base64(content)}","script_path":{fast.dumps(path)}'
-    return _body(merged(asked, values), [], script)
+    return _body(merged(asked, values), arguments, script)
 
 
 def _body(values: dict[str, Any], command: list[str], script: str = "") -> str:

@@ -64,7 +64,7 @@ def submit(words: list[str]) -> int | None:
     values, command = parse(words, GBATCH, until_word=True)
     if values.keys() & SLOW:
         return None
-    if not command or (len(command) == 1 and not is_program(command[0])):
+    if not is_plain(command):
         return None
     token = posix.urandom(16).hex()
     body = submission(token, job_body(values, command))
@@ -79,11 +79,34 @@ def target(values: dict[str, Any]) -> str:
     return "/jobs?named" if posix.isatty(1) else "/jobs"
 
 
-def is_program(word: str) -> bool:
-    """Whether a single argument can only be the name of a program on PATH."""
-    if "/" in word or SHELL.intersection(word) or is_file(word):
+def is_plain(command: list[str]) -> bool:
+    """Whether the words can only be a program and what it is given: no script, no line for the shell."""
+    if not command:
         return False
+    word = command[0]
+    if "/" in word:
+        return len(command) > 1 and is_binary(word)
+    if len(command) == 1 and (SHELL.intersection(word) or is_file(word)):
+        return False
+    return is_on_path(word)
+
+
+def is_on_path(word: str) -> bool:
     return any(can_execute(folder + "/" + word) for folder in (getenv("PATH") or "").split(":"))
+
+
+def is_binary(path: str) -> bool:
+    """Whether `path` is a program of machine code."""
+    try:
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+    except (OSError, ValueError):
+        return False
+    try:
+        return posix.read(fd, 4) == b"\x7fELF"
+    except OSError:  # a folder
+        return False
+    finally:
+        posix.close(fd)
 
 
 def job_body(
@@ -174,7 +197,10 @@ def request(
         f"{method} {path} HTTP/1.1\r\nHost: gflow\r\nAccept: {accept}\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    sock.sendall(head.encode() + body)
+    try:
+        sock.sendall(head.encode() + body)
+    except BrokenPipeError:  # that is what a reader of ours does who leaves early
+        raise ConnectionResetError("the daemon hung up") from None
     received = []
     while chunk := sock.recv(RECEIVE):
         received.append(chunk)

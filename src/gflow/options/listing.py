@@ -7,7 +7,7 @@ from gflow.options.table import COMMON, JSON, Option
 GQUEUE = (
     Option("all", "flag", "jobs that are over too", short="a"),
     Option("completed", "flag", "only jobs that are over", short="c"),
-    Option("states", "text", "only these states: PD, Running, …", short="s", metavar="LIST"),
+    Option("states", "text", "only these states: PD, Running, …", short="s", metavar="LIST", many=True),
     Option(
         "jobs",
         "text",
@@ -15,8 +15,11 @@ GQUEUE = (
         short="j",
         aliases=("job",),
         metavar="LIST",
+        many=True,
     ),
-    Option("names", "text", "only jobs of these names", short="N", aliases=("name",), metavar="LIST"),
+    Option(
+        "names", "text", "only jobs of these names", short="N", aliases=("name",), metavar="LIST", many=True
+    ),
     Option(
         "user",
         "text",
@@ -24,6 +27,7 @@ GQUEUE = (
         short="u",
         aliases=("users",),
         metavar="LIST",
+        many=True,
     ),
     Option(
         "project",
@@ -32,6 +36,7 @@ GQUEUE = (
         short="P",
         aliases=("projects",),
         metavar="LIST",
+        many=True,
     ),
     Option(
         "since",

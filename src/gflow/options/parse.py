@@ -41,10 +41,15 @@ def parse(
             value = queue.pop()
         for taken, raw in _meant(option, True if value is None else value, spelled):
             result = read(taken, raw)
-            if taken.many:  # each once, in the order given
-                result = tuple(dict.fromkeys(values.get(taken.name, ()) + result))
-            values[taken.name] = result
+            values[taken.name] = _added(values.get(taken.name), result) if taken.many else result
     return values, rest
+
+
+def _added(before: Any, result: Any) -> Any:
+    """Members of a list, each once, in the order given; a list may also be a text with commas."""
+    if isinstance(result, str):
+        return f"{before},{result}" if before else result
+    return tuple(dict.fromkeys((before or ()) + result))
 
 
 def _meant(option: Option, value: Any, spelled: dict[str, Option]) -> list[tuple[Option, Any]]:
@@ -75,6 +80,9 @@ def _split(word: str, spelled: dict[str, Option], table: tuple[Option, ...]) -> 
         glued = value if equals else None
     else:
         name, glued = word[:2], word[2:] or None
+        long = "-" + word.partition("=")[0]
+        if glued and long in spelled:
+            refuse(f"unknown option {long[1:]!a}", f"did you mean {long}?")
     option = spelled.get(name)
     if option is None:
         _unknown(name, spelled)

@@ -40,7 +40,7 @@ class Option:
         self.high = high
         # The words among which its value is chosen, for completion; () where there is no such list.
         self.choices = choices
-        # May be given several times; its values, which are tuples, add up.
+        # May be given several times; its values, which are tuples or lists with commas, add up.
         self.many = many
 
     @property
@@ -145,6 +145,7 @@ JOB = (
         aliases=("depends-on-all",),
         metavar="JOB",
         field="depends_on",
+        many=True,
     ),
     Option(
         "depends-on-any",
@@ -152,6 +153,7 @@ JOB = (
         "start after one of these jobs succeeded",
         metavar="JOBS",
         field="depends_any",
+        many=True,
     ),
     Option(
         "no-auto-cancel",
