@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_mock import GRAPHICS, LOST, NOT_LOADED, MockGpus
+from tests.gpu_mock import GRAPHICS, LOST, NOT_LOADED, Device, MockGpus
 from tests.harness import Box, wait_until
 
 SLEEP = ("sleep", "600")
@@ -61,6 +61,11 @@ def running(box: Box, number: int) -> dict:
 
 def shared(box: Box, limit: str, *command: str) -> int:
     return box.submit("--gpus", "1", "--shared", "--gpu-memory", limit, *(command or SLEEP))
+
+
+def change(device: Device, values: dict) -> None:
+    for name, value in values.items():
+        setattr(device, name, value)
 
 
 class TestDetection:
@@ -258,18 +263,87 @@ class TestTrouble:
             wait_until(lambda: reason(box, 1) == "")
         assert box.finished(box.submit("--gpus", "2", "true"))["gpu_ids"] == [0, 1]
 
-    def test_a_sick_card_is_drained_with_its_reason(self, box: Box, gpus: MockGpus):
+
+class TestHealth:
+    SICK = (
+        ({"ecc": 2}, "2 uncorrectable memory errors (ECC)", None),
+        ({"xid": 79}, "Xid 79: fell off the bus", None),
+        ({"limping": 1}, "its memory has more bad rows than it can replace", None),
+        ({"celsius": 95}, "too hot: 89 °C reached", {"celsius": 50}),
+        ({"slowed": 0x40}, "slowed down by heat", {"slowed": 0}),
+        ({"slowed": 0x80}, "slowed down by its power supply", {"slowed": 0}),
+        ({"width": 2}, "PCIe has only 2 of 16 lanes", {"width": 16}),
+    )
+
+    @pytest.mark.parametrize(("sick", "why", "well"), SICK, ids=lambda value: str(value))
+    def test_a_sick_card_is_drained_with_its_reason_and_the_other_goes_on(
+        self, box: Box, gpus: MockGpus, sick: dict, why: str, well: dict | None
+    ):
+        up(box, gpus, GFLOW_GPU__DRAIN_AFTER_SECS="1")
+        there = box.submit("--gpus", "1", *SLEEP)
+        assert running(box, there)["gpu_ids"] == [0]
+        change(gpus[0], sick)
+        wait_until(lambda: reason(box, 0) == f"Unhealthy: {why}")
+        assert box.finished(box.submit("--gpus", "1", "true"))["gpu_ids"] == [1]
+        assert box.job(there)["state"] == "Running", "what runs goes on"
+        box.ok("gcancel", str(there))
+        box.finished(there)
+        both = box.submit("--gpus", "2", "true")
+        said = f"Need 2 GPUs, only 1 available; GPU 0 is Unhealthy: {why}"
+        assert box.job(both)["reason"] == f"Resources: {said}"
+        assert f"({box.job(both)['reason']})" in box.ok("gqueue")
+        assert f"State: Unhealthy: {why}, idle for" in box.ok("ginfo", "-l")
+        assert box.ok("gctl", "show-gpus").startswith(f"0\tunavailable\tUnhealthy: {why}\n1\tidle")
+        assert [line.split()[3:4] for line in box.ok("ginfo").splitlines()[1:]] == [["idle"], ["drained"]]
+        if well is None:
+            box.ok("gctl", "resume", "--gpu", "0")
+        else:
+            change(gpus[0], well)
+        assert box.finished(both)["state"] == "Finished"
+
+    def test_a_programs_own_fault_drains_nothing(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        gpus[0].xid = 31
+        wait_until(lambda: gpus[0].xid == 0, what="the daemon to hear of it")
+        assert box.finished(box.submit("--gpus", "2", "true"))["state"] == "Finished"
+
+    def test_a_fault_is_remembered_until_somebody_resumes(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         gpus[0].xid = 79
         wait_until(lambda: reason(box, 0) == "Unhealthy: Xid 79: fell off the bus")
-        assert box.finished(box.submit("--gpus", "1", "true"))["gpu_ids"] == [1]
+        box.kill9()
+        up(box, gpus)
+        assert reason(box, 0) == "Unhealthy: Xid 79: fell off the bus"
         box.ok("gctl", "resume", "--gpu", "0")
         wait_until(lambda: reason(box, 0) == "")
+        box.kill9()
+        up(box, gpus)
+        assert reason(box, 0) == ""
+
+    def test_a_fault_stays_with_its_card_when_the_driver_counts_anew(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
         gpus[0].xid = 79
-        wait_until(lambda: reason(box, 0) != "")
-        gpus[1].xid = 31  # a program's own fault
-        gpus[1].ecc = 0
-        assert box.finished(box.submit("--gpus", "1", "true"))["gpu_ids"] == [1]
+        wait_until(lambda: reason(box, 0) == "Unhealthy: Xid 79: fell off the bus")
+        box.down()
+        gpus[0].present = 0
+        up(box, gpus)
+        assert gpu(box, 0)["uuid"].startswith("GPU-00000001") and reason(box, 0) == ""
+
+    def test_where_the_lines_are_is_configured(self, box: Box, gpus: MockGpus):
+        gpus[1].celsius = 71
+        up(
+            box,
+            gpus,
+            GFLOW_GPU__DRAIN_TEMPERATURE="70",
+            GFLOW_GPU__DRAIN_XIDS="13",
+            GFLOW_GPU__IGNORE_XIDS="79",
+        )
+        assert reason(box, 1) == "Unhealthy: too hot: 70 °C reached"
+        gpus[0].xid = 79
+        wait_until(lambda: gpus[0].xid == 0, what="the daemon to hear of it")
+        assert reason(box, 0) == ""
+        gpus[0].xid = 13
+        wait_until(lambda: reason(box, 0) == "Unhealthy: Xid 13")
 
 
 class TestSharing:

@@ -403,6 +403,7 @@ def see_gpus(world: World, dice: Dice) -> None:
         gpus=gpus,
         blocked={gpu.index: dice.pick(BLOCKS) for gpu in gpus if dice.chance(25)},
         taken={gpu.index: dice.pick((256, 10 << 10)) for gpu in gpus if dice.chance(15)},
+        faults={gpu.uuid: "Xid 79" for gpu in gpus if dice.chance(10)} if dice.chance(50) else None,
     )
     world.apply(event)
 

@@ -33,6 +33,7 @@ def snapshot(state: State) -> dict[str, Any]:
         "drained": state.drained,
         "foreign": state.foreign,
         "gpus": state.gpus,
+        "faults": state.faults,
         "next limit": state.next_limit(),
         "next warning": state.next_warning(),
         "next begin": state.next_begin(),

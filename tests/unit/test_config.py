@@ -144,11 +144,13 @@ def test_variables_have_the_same_kinds_as_files(home):
         GFLOW_PROJECTS__REQUIRE_PROJECT="true",
         GFLOW_TIMEZONE="local",
         GFLOW_SIMULATE_GPUS="4x80G",
+        GFLOW_GPU__DRAIN_XIDS="79, 48",
     )
     assert config["daemon.gpus"] == (0, 2, 3)
     assert config["projects.known_projects"] == ("a", "b")
     assert config["projects.require_project"] is True
     assert config["timezone"] == ""
+    assert config["gpu.drain_xids"] == (79, 48)
     assert config.found["daemon.simulate_gpus"] == ("4x80G", "GFLOW_SIMULATE_GPUS")
 
 
@@ -180,6 +182,7 @@ BY_KIND = {
     "text": TEXT.filter(str.isprintable),
     "names": st.lists(TEXT.map(str.strip).filter(lambda t: t and t.isprintable()), max_size=3).map(tuple),
     "gpus": st.none() | st.sets(st.integers(0, 1023), min_size=1).map(lambda found: tuple(sorted(found))),
+    "numbers": st.lists(st.integers(0, 99_999), max_size=3).map(tuple),
     "zone": st.sampled_from(["Europe/Berlin", "UTC"]),
 }
 

@@ -32,9 +32,11 @@ def test_a_drained_gpu_gets_no_new_jobs_and_keeps_those_it_has():
     machine.submit(gpus=2)
     machine.ends(1)
     assert machine[2].gpu_ids == (0,)
-    assert machine.stands(3) == "Queued (Resources)"
+    assert machine.stands(3) == "Queued (Resources: GPU 1 is Drained: loud fan)"
     machine.ends(2)
-    assert machine.stands(3) == "Queued (Resources: Need 2 GPUs, only 1 available)"
+    assert (
+        machine.stands(3) == "Queued (Resources: Need 2 GPUs, only 1 available; GPU 1 is Drained: loud fan)"
+    )
     machine.drain(1, on=False)
     assert machine.running() == ["3"]
 

@@ -164,6 +164,45 @@ SETTINGS = (
         "run jobs that share GPUs under an MPS server, which holds their memory limit in the driver",
     ),
     Setting(
+        "gpu.drain_xids",
+        "numbers",
+        (),
+        "error numbers (Xid) of the driver after which a GPU gets no new jobs until gctl resume, besides "
+        "those that mean a broken card",
+        example=(13, 31),
+    ),
+    Setting("gpu.ignore_xids", "numbers", (), "error numbers (Xid) after which it does", example=(74,)),
+    Setting(
+        "gpu.drain_ecc_errors",
+        "count",
+        1,
+        "so many new uncorrectable memory errors (ECC) keep a GPU out until gctl resume; 0: they do not",
+    ),
+    Setting(
+        "gpu.drain_temperature",
+        "count",
+        0,
+        "a GPU of so many °C gets no new jobs until it is 5 °C cooler; 0: its own limit for slowing down",
+    ),
+    Setting(
+        "gpu.drain_slowed",
+        "flag",
+        True,
+        "a GPU that heat or its power supply slows down for gpu.drain_after_secs gets no new jobs meanwhile",
+    ),
+    Setting(
+        "gpu.drain_pcie_percent",
+        "count",
+        25,
+        "a GPU with so many percent of its PCIe lanes or fewer gets no new jobs meanwhile; 0: it does",
+    ),
+    Setting(
+        "gpu.drain_after_secs",
+        "count",
+        60,
+        "seconds that a GPU must be slowed down, or short of lanes, until it counts",
+    ),
+    Setting(
         "jobs.grace_secs", "count", 30, "seconds between TERM and KILL for jobs that do not say (--grace)"
     ),
     Setting(

@@ -69,6 +69,16 @@ def read_names(value: Any, setting: Setting) -> tuple[str, ...] | None:
     return names if all(name and name.isprintable() for name in names) else None
 
 
+def read_numbers(value: Any, setting: Setting) -> tuple[int, ...] | None:
+    """A list of whole numbers, perhaps of none; as text, with commas."""
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part.strip()]
+        value = [int(part) if part.strip().isascii() and part.strip().isdecimal() else None for part in value]
+    if not isinstance(value, (list, tuple)):
+        return None
+    return tuple(value) if all(type(part) is int and 0 <= part < 100_000 for part in value) else None
+
+
 def read_gpus(value: Any, setting: Setting) -> tuple[int, ...] | _All | None:
     """Indices: `[0, 2]`, or `0,2-3` as text, or `all`."""
     if value == "all":
@@ -103,6 +113,7 @@ READERS: dict[str, tuple[Callable[[Any, Setting], Any], str]] = {
     "text": (read_text, "text"),
     "choice": (read_choice, ""),
     "names": (read_names, "a list of names"),
+    "numbers": (read_numbers, "a list of whole numbers"),
     "gpus": (read_gpus, "GPU indices such as 0,2 or 0-3, or all"),
     "zone": (read_zone, "the name of a time zone, such as Europe/Berlin"),
 }

@@ -140,6 +140,9 @@ def _gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
     if names and names != state.gpu_names:
         state.gpu_names = names
         effects.append(Keep("gpu_names", names))
+    if event.faults is not None and event.faults != state.faults:
+        state.faults = dict(event.faults)
+        effects.append(Keep("gpu_faults", msgspec.json.encode(state.faults).decode()))
     run_round(state, event.at, effects)
 
 

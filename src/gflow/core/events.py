@@ -85,13 +85,15 @@ class GpusSeen(Event, frozen=True, kw_only=True):
     """The GPUs of this machine, as they are now.
 
     `blocked`: those that get no new jobs, and why. `taken`: MiB on them that processes use which are
-    not ours and tolerated. `trouble`: why nobody can tell what GPUs there are.
+    not ours and tolerated. `trouble`: why nobody can tell what GPUs there are. `faults`: cards (by UUID)
+    that are broken until somebody says otherwise; None: nobody has looked, so it is as it was.
     """
 
     gpus: tuple[Gpu, ...]
     blocked: dict[int, Block] = {}
     taken: dict[int, int] = {}
     trouble: str = ""
+    faults: dict[str, str] | None = None
 
 
 class Overran(Event, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gflow.core.ids import label
-from gflow.core.model import Job, JobState, Shape
+from gflow.core.model import Block, Job, JobState, Shape
 from gflow.core.place import available, gib, impossible, suits
 from gflow.core.state import State
 
@@ -54,8 +54,8 @@ def explain_shape(state: State, shape: Shape) -> Why:
     if shape.gpus:
         free = len(available(state, shape))
         if shape.gpus > free:
-            only = f"Need {shape.gpus} GPUs, only {free} available"
-            return Why("Resources", only if free else _blockade(state, shape))
+            only = f"Need {shape.gpus} GPUs, only {free} available" if free else ""
+            return Why("Resources", "; ".join(filter(None, (only, _blockade(state, shape)))))
     if shape.cpus > state.free_cpus:
         return Why(
             "Resources", f"Need {shape.cpus} CPUs, only {state.free_cpus} free" if shape.cpus > 1 else ""
@@ -68,10 +68,23 @@ def explain_shape(state: State, shape: Shape) -> Why:
 
 
 def _blockade(state: State, shape: Shape) -> str:
-    """What keeps every GPU from a job, if it is not simply that jobs have them."""
+    """What keeps a GPU from a job that nobody has; empty: jobs have them all."""
     if state.gpu_trouble:
         return state.gpu_trouble
-    fitting = [index for index, gpu in state.gpus.items() if suits(gpu, shape)]
-    if not fitting or any(index not in state.blocked or index in state.holders for index in fitting):
-        return ""
-    return f"GPU {fitting[0]} is {state.blocked[fitting[0]]}"
+    for index, gpu in state.gpus.items():
+        why = obstacle(state, index) if index not in state.holders and suits(gpu, shape) else None
+        if why is not None and why.kind != "Restricted":  # that is how somebody wants it to be
+            return f"GPU {index} is {why}"
+    return ""
+
+
+def obstacle(state: State, index: int) -> Block | None:
+    """Why this GPU gets no new jobs, whoever found that out; None: it may get some."""
+    if index in state.blocked:
+        return state.blocked[index]
+    if index in state.foreign:
+        return Block("Unmanaged", state.foreign[index])
+    if index in state.drained.gpus:
+        return Block("Drained", state.drained.gpus[index])
+    closed = state.allowed is not None and index not in state.allowed
+    return Block("Restricted", "") if closed else None

@@ -40,6 +40,8 @@ class State:
         self.gpu_trouble = ""
         # Which card each number means, as it was last kept for the next daemon.
         self.gpu_names = ""
+        # UUID -> what is wrong with that card, kept until somebody has looked at it.
+        self.faults: dict[str, str] = {}
         # GPU index -> when the last job left it (wall clock). Not kept: it is only told.
         self.freed_at: dict[int, float] = {}
         # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.

@@ -148,10 +148,13 @@ class GpuWatch:
 
     def _report(self, report: Report) -> None:
         before, self.latest = self.latest, report
-        news = (report.gpus, report.blocked, report.taken, report.trouble)
+        for uuid, fault in (report.faults or {}).items():
+            if uuid not in (before.faults or {}):
+                log.warning("%s: %s; it gets no new jobs until gctl resume", uuid, fault)
+        news = _news(report)
         if not self._first.done():
             self._first.set_result(None)
-        elif news != (before.gpus, before.blocked, before.taken, before.trouble):
+        elif news != _news(before):
             self._seen(report)
         self.refresh()
 
@@ -219,6 +222,11 @@ class GpuWatch:
             self._closing = True
 
 
+def _news(report: Report) -> tuple[object, ...]:
+    """What the engine goes by."""
+    return report.gpus, report.blocked, report.taken, report.trouble, report.faults
+
+
 def watch_of(
     settings: Settings,
     state: State,
@@ -229,7 +237,8 @@ def watch_of(
     """The watch over this machine's NVIDIA GPUs."""
     held = {uuid: index for index, uuid in names_of(state.gpu_names).items() if index in state.holders}
     folder = str(settings.run_dir)
-    census = Census(settings.gpu, Owners(folder, trust_pids=settings.gpu.trust_pids), Numbering(held), folder)
+    owners = Owners(folder, trust_pids=settings.gpu.trust_pids)
+    census = Census(settings.gpu, owners, Numbering(held), folder, state.faults)
     look_s = settings.config["daemon.gpu_poll_interval_secs"]
     patience_s = max(settings.gpu.patience_s, 2 * look_s)
     keeping = Keeping(settings.config["retention.samples_days"], settings.retention.jobs_days)
@@ -262,7 +271,12 @@ def kind_of(uid: int, spec: Spec) -> str:
 def seen_of(report: Report, at: Moment) -> GpusSeen:
     """A report as an event."""
     return GpusSeen(
-        at=at, gpus=report.gpus, blocked=report.blocked, taken=report.taken, trouble=report.trouble
+        at=at,
+        gpus=report.gpus,
+        blocked=report.blocked,
+        taken=report.taken,
+        trouble=report.trouble,
+        faults=report.faults,
     )
 
 

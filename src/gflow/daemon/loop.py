@@ -328,6 +328,7 @@ def reload(old: State, store: Store) -> State:
     state.foreign = old.foreign
     state.blocked, state.taken, state.gpu_trouble = old.blocked, old.taken, old.gpu_trouble
     state.gpu_names = str(loaded.meta.get("gpu_names", ""))
+    state.faults = msgspec.json.decode(str(loaded.meta.get("gpu_faults", "{}")), type=dict[str, str])
     state.leaving = old.leaving
     state.see_gpus(old.gpus.values())
     return state

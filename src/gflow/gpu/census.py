@@ -47,17 +47,27 @@ class Report(NamedTuple):
     unclear: frozenset[int] = frozenset()
     xids: tuple[tuple[int, int], ...] = ()
     driver: str = ""
+    # UUID -> what is wrong with that card until somebody says otherwise; None: nobody has looked.
+    faults: dict[str, str] | None = None
 
 
 class Census:
     """Keeps between looks what it needs to judge the next one. Lives in the watching thread."""
 
-    def __init__(self, settings: GpuSettings, owners: Owners, numbering: Numbering, run_dir: str) -> None:
+    def __init__(
+        self,
+        settings: GpuSettings,
+        owners: Owners,
+        numbering: Numbering,
+        run_dir: str,
+        faults: Mapping[str, str] | None = None,
+    ) -> None:
+        """`faults`: what an earlier daemon found and nobody has forgiven."""
         self._settings = settings
         self._owners = owners
         self._numbering = numbering
         self._run_dir = run_dir
-        self._health: dict[str, Health] = {}
+        self._health = {uuid: Health(settings, fault) for uuid, fault in (faults or {}).items()}
         self._sightings: dict[tuple[str, int], int] = {}
         # GPUs whose old faults are to be forgotten at the next look.
         self.forgiven: frozenset[int] = frozenset()
@@ -67,19 +77,24 @@ class Census:
     def take(self, look: Look, holders: Mapping[int, tuple[str, ...]], now: float) -> Report:
         """Judge a look. `holders`: GPU -> the runs we have given it to."""
         self._numbering.see(look.cards)
+        self._forgive()
+        report = self._judged(look, holders, now)
+        return report._replace(faults={uuid: one.fault for uuid, one in self._health.items() if one.fault})
+
+    def _forgive(self) -> None:
+        """Take people's word for these GPUs."""
+        forgiven, self.forgiven = self.forgiven, frozenset()
+        for uuid, health in self._health.items():
+            if self._numbering.number_of(uuid) in forgiven:
+                health.forgive()
+
+    def _judged(self, look: Look, holders: Mapping[int, tuple[str, ...]], now: float) -> Report:
         gpus = self._numbering.gpus
         if look.trouble:
             if look.absent and not gpus:
                 return Report()
             why = Block("CannotTell", look.trouble)
             return Report(gpus, {gpu.index: why for gpu in gpus}, trouble=look.trouble)
-        for index in self.forgiven:
-            self._health = {
-                uuid: health
-                for uuid, health in self._health.items()
-                if self._numbering.number_of(uuid) != index
-            }
-        self.forgiven = frozenset()
         self._note_xids(look)
         scene = _Scene({card.uuid: card for card in look.cards})
         for gpu in gpus:
@@ -103,11 +118,14 @@ class Census:
         """When this process started, which tells it from a later one with its pid."""
         return self._owners.started(pid)
 
+    def _health_of(self, uuid: str) -> Health:
+        return self._health.setdefault(uuid, Health(self._settings))
+
     def _note_xids(self, look: Look) -> None:
         for uuid, number in look.xids:
             slices = [card.uuid for card in look.cards if card.parent == uuid]
             for each in slices or [uuid]:
-                self._health.setdefault(each, Health()).xid(number)
+                self._health_of(each).xid(number)
 
     def _judge(self, gpu: Gpu, scene: _Scene, runs: tuple[str, ...], now: float) -> None:
         card = scene.by_uuid.get(gpu.uuid)
@@ -116,7 +134,7 @@ class Census:
             return
         scene.cards[gpu.index] = card
         self._count(gpu, card, scene, runs)
-        unhealthy = self._health.setdefault(gpu.uuid, Health()).judge(card, now)
+        unhealthy = self._health_of(gpu.uuid).judge(card, now)
         if unhealthy:
             scene.blocked[gpu.index] = Block("Unhealthy", unhealthy)
 

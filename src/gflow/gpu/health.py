@@ -1,15 +1,17 @@
 """Whether a GPU may get new jobs, judged by what it reports. Pure: time is handed in.
 
-What will not mend by itself (memory errors, a card off the bus) keeps the GPU out until the daemon
-is restarted. Heat passes: the GPU is back when it has cooled down.
+A fault (memory errors, an error number that means the card) does not mend by itself: it keeps the
+GPU out until somebody has looked and said so. Heat, slowness and missing lanes pass, and so does what
+they keep out.
 """
 
 from __future__ import annotations
 
 from gflow.gpu.port import Card
+from gflow.gpu.settings import GpuSettings
 
-# The driver's error numbers that mean the card, and not the program on it, is at fault.
-BAD_XIDS = {
+# What the driver's error numbers mean that are the card's fault, and not that of a program on it.
+XIDS = {
     48: "double-bit memory error",
     62: "internal controller halted",
     64: "memory rows could not be remapped",
@@ -24,42 +26,65 @@ BAD_XIDS = {
 # Slowed by heat or a power brake, as the driver's bits.
 HEAT = 0x20 | 0x40
 BRAKE = 0x80
-SLOW_FOR_S = 60.0
 COOL_BY = 5
-NARROW_FOR_S = 30.0
 
 
 class Health:
     """What is remembered about one GPU between looks."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: GpuSettings, fault: str = "") -> None:
+        self._rules = rules
+        # What will not mend by itself; empty: nothing.
+        self.fault = fault
         self._ecc: int | None = None
-        self._stuck = ""
         self._hot = False
         self._slow_since: float | None = None
         self._narrow_since: float | None = None
+        # What somebody saw and wants to live with: rows that cannot be replaced, and so many lanes.
+        self._is_forgiven = False
+        self._known_rows = False
+        self._known_width: int | None = None
 
     def xid(self, number: int) -> None:
         """The driver reported an error."""
-        if number in BAD_XIDS and not self._stuck:
-            self._stuck = f"Xid {number}: {BAD_XIDS[number]}"
+        meaning = XIDS.get(number)
+        if (meaning or number in self._rules.drain_xids) and number not in self._rules.ignore_xids:
+            self._find(f"Xid {number}" + (f": {meaning}" if meaning else ""))
+
+    def forgive(self) -> None:
+        """Somebody looked at it: only what is worse than now counts from here on."""
+        self.fault = ""
+        self._ecc = None
+        self._is_forgiven = True
 
     def judge(self, card: Card, now: float) -> str:
         """Why the GPU must not get new jobs; empty: it may."""
+        if self._is_forgiven:
+            self._is_forgiven = False
+            self._known_rows, self._known_width = card.vitals.remapping_failed, card.vitals.width
         self._note_memory(card)
-        return self._stuck or self._too_hot(card) or self._too_slow(card, now) or self._too_narrow(card, now)
+        return self.fault or self._too_hot(card) or self._too_slow(card, now) or self._too_narrow(card, now)
+
+    def _find(self, fault: str) -> None:
+        self.fault = self.fault or fault
 
     def _note_memory(self, card: Card) -> None:
         errors, before = card.vitals.ecc_errors, self._ecc
-        if card.vitals.remapping_failed and not self._stuck:
-            self._stuck = "its memory has more bad rows than it can replace"
-        if errors is not None:
-            self._ecc = errors
-            if before is not None and errors > before and not self._stuck:
-                self._stuck = f"{errors - before} uncorrectable memory errors (ECC)"
+        if card.vitals.remapping_failed and not self._known_rows:
+            self._find("its memory has more bad rows than it can replace")
+        if errors is None:
+            return
+        if before is None:  # what is there at the first look is an old story
+            before = errors
+        elif errors < before:  # the driver was loaded anew and counts from zero
+            before = 0
+        self._ecc = before
+        enough = self._rules.drain_ecc_errors
+        if enough and errors - before >= enough:
+            self._find(f"{errors - before} uncorrectable memory errors (ECC)")
 
     def _too_hot(self, card: Card) -> str:
-        heat, limit = card.sample.temperature, card.vitals.slowdown_at
+        heat, limit = card.sample.temperature, self._rules.drain_temperature or card.vitals.slowdown_at
         if heat is None or not limit:
             return ""
         self._hot = heat >= limit - (COOL_BY if self._hot else 0)
@@ -67,21 +92,25 @@ class Health:
 
     def _too_slow(self, card: Card, now: float) -> str:
         bits = card.sample.slowed & (HEAT | BRAKE)
-        if not bits:
+        if not bits or not self._rules.drain_slowed:
             self._slow_since = None
             return ""
         if self._slow_since is None:
             self._slow_since = now
-        if now - self._slow_since < SLOW_FOR_S:
+        if now - self._slow_since < self._rules.drain_after_secs:
             return ""
         return "slowed down by heat" if bits & HEAT else "slowed down by its power supply"
 
     def _too_narrow(self, card: Card, now: float) -> str:
-        """A quarter of the lanes or less, for longer than saving power explains."""
+        """Few lanes, for longer than saving power explains."""
         width, most = card.vitals.width, card.vitals.most_width
-        if not width or not most or width * 4 > most:
-            self._narrow_since = None
+        known = self._known_width
+        if not width or not most or width * 100 > most * self._rules.drain_pcie_percent:
+            self._known_width = self._narrow_since = None
+            return ""
+        if known is not None and width >= known:
             return ""
         if self._narrow_since is None:
             self._narrow_since = now
-        return f"PCIe has only {width} of {most} lanes" if now - self._narrow_since >= NARROW_FOR_S else ""
+        late = now - self._narrow_since >= self._rules.drain_after_secs
+        return f"PCIe has only {width} of {most} lanes" if late else ""

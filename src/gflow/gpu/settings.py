@@ -14,3 +14,10 @@ class GpuSettings(msgspec.Struct, kw_only=True, frozen=True):
     patience_s: int = 10
     trust_pids: bool = False
     mps: bool = False
+    drain_xids: tuple[int, ...] = ()
+    ignore_xids: tuple[int, ...] = ()
+    drain_ecc_errors: int = 1
+    drain_temperature: int = 0
+    drain_slowed: bool = True
+    drain_pcie_percent: int = 25
+    drain_after_secs: int = 60

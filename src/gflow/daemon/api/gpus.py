@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gflow.core.explain import obstacle
 from gflow.core.model import Block, Gpu, Job
 from gflow.core.state import State
 from gflow.daemon import clock
@@ -38,11 +39,11 @@ def holders_of(state: State, looks: Viewer) -> dict[int, list[Job]]:
 
 def blocked_of(state: State) -> dict[int, Block]:
     """All GPUs that get no new jobs, whoever found that out."""
-    closed = set() if state.allowed is None else state.gpus.keys() - state.allowed - state.holders.keys()
-    restricted = {index: Block("Restricted", "") for index in closed}
-    drained = {index: Block("Drained", why) for index, why in state.drained.gpus.items()}
-    foreign = {index: Block("Unmanaged", who) for index, who in state.foreign.items()}
-    return restricted | drained | foreign | state.blocked
+    found = ((index, obstacle(state, index)) for index in state.gpus)
+    # That a GPU is restricted is no news while a job has it.
+    return {
+        index: why for index, why in found if why and (why.kind != "Restricted" or index not in state.holders)
+    }
 
 
 def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
