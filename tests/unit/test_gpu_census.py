@@ -210,6 +210,15 @@ class TestOwners:
         assert owners.of(shim.pid).run == "7_3.2"
         assert shims_of(str(tmp_path)) == {shim.pid: "7_3.2"}
 
+    def test_a_job_that_has_not_begun_is_still_its_shims_child(self, owners, spawn, tmp_path):
+        """Between fork and exec it has the shim's environment."""
+        code = "import os; pid = os.fork(); pid and print(pid, flush=True); import time; time.sleep(99)"
+        shim = spawn({"GFLOW_RUN_DIR": str(tmp_path)}, code)
+        child = int(shim.stdout.readline() or shim.stdout.readline())
+        (tmp_path / "7.1").write_text(f"shim boot 1 {shim.pid} 1\njob boot 1 {child} 1\n")
+        assert owners.of(child).run == "7.1"
+        os.kill(child, 9)
+
     def test_nobody(self, owners):
         assert not owners.of(2**22 + 5).is_known
 

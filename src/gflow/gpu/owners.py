@@ -86,8 +86,9 @@ class Owners:
             at = environ.find(self._tag)
             if at == 0 or (at > 0 and environ[at - 1] == 0):
                 return os.fsdecode(environ[at + len(self._tag) :].split(b"\0", 1)[0])
-            if b"GFLOW_RUN_DIR=" + os.fsencode(self._run_dir) + b"\0" in environ + b"\0":
-                return self._run_of_shim(pid)
+            of_shim = b"GFLOW_RUN_DIR=" + os.fsencode(self._run_dir) + b"\0" in environ + b"\0"
+            if of_shim and (run := self._run_of_shim(pid)):
+                return run
             stat = self._stat(pid)
             if stat is None or stat[0] <= 1:
                 return ""
