@@ -46,7 +46,7 @@ def test_a_gpu_of_another_daemon_is_shown_and_waited_for(tmp_path: Path) -> None
         wait_until(lambda: len(list((tmp_path / "leases").iterdir())) == 2)
         waiting = bob.submit("--gpus", "1", "true")
         wait_until(lambda: "Unmanaged: gflow of" in bob.ok("ginfo"))
-        wait_until(lambda: bob.job(waiting)["reason"] == "Resources")
+        assert bob.job(waiting)["reason"].startswith("Resources: GPU 0 is Unmanaged: gflow of ")
         ann.kill9()
         ann.up()
         assert bob.job(waiting)["state"] == "Queued"

@@ -138,7 +138,8 @@ def test_a_script_on_standard_input_has_no_name_in_a_dry_run(daemon: Box) -> Non
 def test_scripts_of_a_sweep_get_variables(daemon: Box) -> None:
     (daemon.work / "s.sh").write_text("echo {lr} $GFLOW_PARAM_LR\n")
     daemon.ok("gbatch", "--param", "lr=0:1:0.5", "s.sh")
-    daemon.finished(3)
+    for number in (1, 2, 3):
+        daemon.finished(number)
     assert [daemon.text_of(n) for n in (1, 2, 3)] == ["{lr} 0\n", "{lr} 0.5\n", "{lr} 1\n"]
 
 
