@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from gflow.config.table import STRATEGIES
+from gflow.core.policy import Policy
 from gflow.store.port import Store
 from gflow.store.sqlite import SqliteStore
 from tests.property.dice import Rolled
@@ -35,10 +36,21 @@ class Found(AssertionError):
         )
 
 
+def some_policy(number: int) -> Policy:
+    """Another one for every world, so that promises are made early, at once and never."""
+    return Policy(
+        strategy=STRATEGIES[number % len(STRATEGIES)],
+        overtake=(10.0, 1.0, -1.0, 0.0, 0.5)[number % 5],
+        order=("shortest", "shortest", "arrival")[number // 5 % 3],
+        lengths=("history", "limits")[number // 3 % 2],
+        backfill=number % 7 != 6,
+    )
+
+
 def run_world(seed: int, number: int, steps: int = STEPS_PER_WORLD, disk: Store | None = None) -> World:
     """One world of at least `steps` events."""
     dice = Rolled(f"{seed}:{number}")
-    world = World(disk=disk, strategy=STRATEGIES[number % len(STRATEGIES)])
+    world = World(disk=disk, policy=some_policy(number))
     try:
         while world.steps < steps:
             act(world, dice)

@@ -34,6 +34,14 @@ def snapshot(state: State) -> dict[str, Any]:
         "foreign": state.foreign,
         "gpus": state.gpus,
         "faults": state.faults,
+        "shares": (state.shares.passed, state.shares.uses),
+        "lengths": {
+            (kind, day): batch.longest
+            for kind, days in state.history.kinds.items()
+            for day, batch in days.items()
+            if batch.longest
+        },
+        "running": state.running,
         "next limit": state.next_limit(),
         "next warning": state.next_warning(),
         "next begin": state.next_begin(),

@@ -112,9 +112,9 @@ def test_restricted_gpus_are_not_given_out():
 def test_the_last_shared_job_gives_the_gpu_back_whole():
     first, second = sharing(1, 0, gib=10), sharing(2, 0, gib=10)
     state = state_with(first, second, gpus=[gpu(0)])
-    state.unbook(first)
+    state.unbook(first, 0.0)
     assert choose(state, shape(1)) is None
-    state.unbook(second)
+    state.unbook(second, 0.0)
     assert choose(state, shape(1)) == (0,)
 
 

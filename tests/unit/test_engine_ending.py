@@ -268,6 +268,7 @@ def test_a_child_starts_in_the_step_in_which_its_last_parent_succeeds():
     assert machine.did == [
         "save 2 Finished",
         "note 2 finished",
+        "save 3 Running",  # that it became ready
         "forget 2 #1",
         "save 3 Running",
         "note 3 started: attempt 1",

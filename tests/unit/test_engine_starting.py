@@ -166,7 +166,7 @@ def test_a_job_starts_at_its_begin_time():
     machine.passes(59)
     assert machine.did == []
     machine.passes(1)
-    assert machine.did == ["save 1 Running", "note 1 started: attempt 1", "start 1 #1"]
+    assert machine.did == ["save 1 Running"] * 2 + ["note 1 started: attempt 1", "start 1 #1"]
     assert machine.state.next_begin() is None
 
 

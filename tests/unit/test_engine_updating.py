@@ -127,7 +127,7 @@ def test_what_is_foreseen_is_what_happens():
 
 
 def entries(machine):
-    return [entry for bucket in machine.state.ready.buckets.values() for entry in bucket.entries]
+    return [entry for lane in machine.state.ready.lanes.values() for entry in lane.entries]
 
 
 def test_hold_and_release_leave_no_second_entry():

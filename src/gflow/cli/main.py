@@ -44,7 +44,7 @@ def _umbrella(words: list[str]) -> int:
     for candidate in (name, "g" + name):
         if candidate in PROGRAMS:
             return _run(candidate, words[1:])
-    close = nearest(name, [*PROGRAMS, *(program[1:] for program in PROGRAMS)])
+    close = nearest(name, [*TOOLS, *PROGRAMS, *(program[1:] for program in PROGRAMS)])
     raise UsageError(
         f"gflow has no command {name!a}", hint=f"did you mean {close}?" if close else "see gflow --help"
     )

@@ -25,6 +25,7 @@ PROGRAMS = {
 TOOLS = {
     "gpus": "read what the GPUs do, again and again: gflow gpus watch --csv",
     "events": "print what happens, as it happens",
+    "simulate": "replay a trace under another policy, before you change it",
 }
 
 

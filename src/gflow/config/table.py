@@ -246,6 +246,28 @@ SETTINGS = (
         "requests that one person may have open there at once",
         low=8,
     ),
+    Setting(
+        "policy.order",
+        "choice",
+        "shortest",
+        "who starts first within a priority: shortest (expected to end soonest) or arrival",
+        choices=("shortest", "arrival"),
+    ),
+    Setting("policy.fair_share", "flag", True, "people who had many GPU hours come after people who had few"),
+    Setting("policy.half_life_days", "count", 7, "days after which GPU hours count half", low=1),
+    Setting(
+        "policy.protect",
+        "flag",
+        True,
+        "promise a start to a job that too many have passed (see policy.overtake)",
+    ),
+    Setting(
+        "policy.overtake",
+        "count",
+        10,
+        "how many times all GPUs may be given to later jobs before the job they pass is promised its start;"
+        " 0: the first in line always is",
+    ),
     Setting("retention.jobs_days", "count", 365, "days that finished jobs are kept", low=1),
     Setting("retention.audit_days", "count", 365, "days that the story of jobs is kept", low=1),
     Setting(
@@ -269,7 +291,7 @@ IGNORED = {"executor.type": "jobs are always run as processes of their own, and 
 NOT_YET = {
     "daemon.host": "this version is reached through a Unix socket only",
     "daemon.port": "this version is reached through a Unix socket only",
-    "daemon.fair_share": "fair share is not there yet",
+    "daemon.fair_share": "fair share is on, and policy.fair_share switches it off",
     "quota": "quotas are not there yet",
     "notifications": "notifications are not there yet",
 }

@@ -118,9 +118,11 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
     for job in jobs:
         if job.state is JobState.QUEUED:
             state.later.discard(job.key)
-            state.ready.remove(job)
+            state.withdraw(job)
             move(job, JobState.HOLD, "JobHeldUser")
             effects += (Save(job), Note(job.key, "held"))
+    if state.promise is not None and state.promise.key in {job.key for job in jobs}:
+        run_round(state, event.at, effects)  # nobody has to wait for that one any more
 
 
 def release(state: State, event: Release, effects: list[Effect]) -> None:
@@ -131,7 +133,7 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
     for job in jobs:
         if event.begin_at is not None:
             state.later.discard(job.key)
-            state.ready.remove(job)
+            state.withdraw(job)
             job.spec = msgspec.structs.replace(job.spec, begin_at=event.begin_at)
             job.retry_at = 0.0
         elif job.state is not JobState.HOLD:
@@ -143,11 +145,12 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
     run_round(state, event.at, effects)
 
 
-def admit_due(state: State, at: Moment) -> set[GroupKey | None]:
+def admit_due(state: State, at: Moment, effects: list[Effect]) -> set[GroupKey | None]:
     """Put jobs whose begin time has come into the queue; the groups they joined."""
     due: set[GroupKey | None] = set()
     while (begin := state.next_begin()) is not None and begin <= at.wall:
         _, key = heapq.heappop(state.begins)
         state.later.discard(key)
         due.add(state.admit(state.jobs[key], at.wall))
+        effects.append(Save(state.jobs[key]))
     return due

@@ -40,6 +40,13 @@ class Keep(Effect, frozen=True):
     value: str
 
 
+class Remember(Effect, frozen=True):
+    """What the engine counts, for the next daemon. Nobody's doing, so no line of the audit."""
+
+    name: str
+    value: str
+
+
 class Accepted(Effect, frozen=True):
     """The answer to a submission: the new jobs, in the order asked."""
 

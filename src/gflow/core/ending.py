@@ -107,6 +107,8 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
                 child = state.jobs[child_key]
                 if _parent_ended(state, child, parent, to, at):
                     line.append((child, JobState.CANCELLED, f"{CUT_OFF}{label(parent)}"))
+                elif child in state.ready:
+                    effects.append(Save(child))
         if job.task is not None and (whole := _task_ended(state, job, at, effects)):
             line.append(whole)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from gflow.core import changing, draining, ending, updating
 from gflow.core.admission import admitted
-from gflow.core.effects import Accepted, Effect, Keep, Note, Save
+from gflow.core.effects import Accepted, Effect, Keep, Note, Remember, Save
 from gflow.core.events import (
     Cancel,
     Drain,
@@ -38,6 +38,9 @@ from gflow.core.rounds import run_round, start_among
 from gflow.core.state import State
 from gflow.errors import NotFound, Refused
 
+# The name under which what people had is kept.
+SHARES = "shares"
+
 Handler = Callable[[State, Any, list[Effect]], None]
 
 
@@ -45,6 +48,9 @@ def step(state: State, event: Event) -> list[Effect]:
     """Take one event; return what must be made durable and done, in order."""
     effects: list[Effect] = []
     HANDLERS[type(event)](state, event, effects)
+    if state.shares.changed:
+        state.shares.changed = False
+        effects.append(Remember(SHARES, state.shares.record()))
     return effects
 
 
@@ -125,8 +131,10 @@ def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
     ending.warn_due(state, event.at, effects)
     ending.stop_overdue(state, event.at, effects)
     state.postpone(event.at.wall)
-    due = changing.admit_due(state, event.at)
-    if due:
+    due = changing.admit_due(state, event.at, effects)
+    if state.promise is not None and event.at.wall >= state.promise.until:
+        run_round(state, event.at, effects)  # what was expected to end has not
+    elif due:
         start_among(state, due, event.at, effects)
 
 

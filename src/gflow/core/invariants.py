@@ -7,11 +7,16 @@ from collections import Counter
 from gflow.core.ids import job_key
 from gflow.core.model import Job, JobState
 from gflow.core.place import SLACK, placement
+from gflow.core.queue import weight
+from gflow.core.rounds import may_pass
 from gflow.core.state import State
 
 
-def check(state: State) -> None:
-    """Raise AssertionError with the broken rule. O(jobs)."""
+def check(state: State, *, settled: bool = True) -> None:
+    """Raise AssertionError with the broken rule. O(jobs).
+
+    `settled`: whether a round has been run since the state was made.
+    """
     for job in state.jobs.values():
         _check_job(state, job)
     _check_no_ghosts(state)
@@ -21,7 +26,8 @@ def check(state: State) -> None:
     assert state.of_person == people, f"people have {people}, not {state.of_person}"
     _check_dependencies(state)
     _check_arrays(state)
-    _check_nothing_startable(state)
+    if settled:
+        _check_nothing_startable(state)
 
 
 def _check_job(state: State, job: Job) -> None:
@@ -71,6 +77,13 @@ def _check_counts(state: State) -> None:
     assert state.free_cpus == state.cpus - sum(job.spec.shape.cpus for job in running), "CPU slots are off"
     memory = sum(job.spec.memory_mib for job in running)
     assert state.free_memory_mib == state.memory_mib - memory, "host memory is off"
+    assert state.running == {job.key: job for job in running}, "the table of running jobs is off"
+    had = Counter(job.uid for job in running for _ in job.gpu_ids)
+    assert had == {uid: use.gpus for uid, use in state.shares.uses.items() if use.gpus}, "shares are off"
+    waits = Counter[tuple[int, bool]]()
+    for key, group in state.ready.groups.items():
+        waits[key.priority, key.shape.gpus > 0] += weight(key.shape) * len(group.members)
+    assert +waits == +state.ready.weights, "what waits is off"
     assert state.group_running == Counter(job.spec.group for job in running), "group counts are off"
 
 
@@ -103,4 +116,7 @@ def _check_nothing_startable(state: State) -> None:
         head = group.head()
         assert head is not None, "an empty group is kept"
         job = state.jobs[head]
-        assert placement(state, job) is None, f"job {job.label} could start and does not"
+        gpu_ids = placement(state, job)
+        assert gpu_ids is None or not may_pass(state, job, gpu_ids), (
+            f"job {job.label} could start and does not"
+        )

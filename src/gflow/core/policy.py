@@ -16,6 +16,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     gpus_win: bool = False
     # Active jobs that one person may have; 0: any number. Root may have any.
     most_jobs: int = 0
+    # Within a priority: `shortest` predicted first, or by `arrival`.
+    order: str = "shortest"
+    # Whether people who had much come after people who had little; how fast what they had fades.
+    fair_share: bool = True
+    half_life_s: float = 7 * 86400.0
+    # A job that later ones totalling so many times the pool have passed gets a start that is promised;
+    # 0: whoever is first in line always has one; below 0: nobody ever.
+    overtake: float = 10.0
+    # Whether others may start before a promised start, if they cannot delay it.
+    backfill: bool = True
+    # How long jobs are expected to take: by `history`, or only by their `limits`.
+    lengths: str = "history"
 
 
 USUAL = Policy()

@@ -1,21 +1,25 @@
 """Jobs that only wait for resources, grouped so that a round never walks the whole queue.
 
-Jobs of one owner, priority, shape and cap are interchangeable to the scheduler except for
-their order of arrival: if the first does not fit, none does. So the queue is a set of
-groups, and a round looks at each group's head. Groups are kept in one bucket per number
-of GPUs (and per kind of sharing); a bucket whose smallest wish exceeds what is free is not
-looked at.
+Jobs of one owner, priority, shape, cap and expected length are interchangeable to the scheduler
+except for their order of arrival: if the first may not start, none may. So the queue is a set of
+groups, and a round looks at each group's head. Groups are kept in lanes: one per priority, band of
+fair share, and kind and number of GPUs. A lane whose smallest wish exceeds what is free is not
+looked at, and within a lane the shortest come first.
 
-Cost: add and remove O(log n); a round O(groups looked at + jobs started).
+Cost: add and remove O(log n); a round O(lanes + groups looked at + jobs started).
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+from gflow.core.history import DAY_S, Batch, History, Kind, what_of
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, Shape
+from gflow.core.shares import ABOUT_BAND
 
 
 class GroupKey(NamedTuple):
@@ -26,6 +30,11 @@ class GroupKey(NamedTuple):
     shape: Shape
     group: int
     max_concurrent: int
+    project: str
+    # What predictions go by: the work, the day it was submitted, the time limit.
+    what: str
+    day: int
+    limit_s: int
 
 
 class Room(NamedTuple):
@@ -40,24 +49,29 @@ class Room(NamedTuple):
 class Group:
     """Waiting jobs of one key, oldest first. Removal is lazy: a heap cannot lose its middle."""
 
-    __slots__ = ("key", "members", "order", "removed")
+    __slots__ = ("batch", "key", "lane", "length", "members", "order", "rank", "removed")
 
-    def __init__(self, key: GroupKey) -> None:
+    def __init__(self, key: GroupKey, batch: Batch) -> None:
         self.key = key
+        self.batch = batch
+        # How long each of it is expected to run, and that as far as the order goes by it.
+        self.length = self.rank = 0.0
+        self.lane: Lane
         self.order: list[JobKey] = []
-        self.members: set[JobKey] = set()
+        # Each with what had been started when it came; see `Job.passed`.
+        self.members: dict[JobKey, int] = {}
         # Those that are still in `order` and no members any more.
         self.removed: set[JobKey] = set()
 
-    def add(self, key: JobKey) -> None:
-        self.members.add(key)
+    def add(self, key: JobKey, passed: int) -> None:
+        self.members[key] = passed
         if key in self.removed:  # it comes back, and its place in the order is still there
             self.removed.discard(key)
         else:
             heapq.heappush(self.order, key)
 
     def remove(self, key: JobKey) -> None:
-        self.members.discard(key)
+        del self.members[key]
         self.removed.add(key)
 
     def head(self) -> JobKey | None:
@@ -93,21 +107,24 @@ class _Least:
 
 
 class Entry(NamedTuple):
-    """A group's place in its bucket: higher priority first, then earlier arrival."""
+    """A group's place in its lane: the shortest first, then earlier arrival."""
 
-    rank: int
+    length: float
     head: JobKey
     group: GroupKey
 
 
-class _Bucket:
-    """Groups that ask for the same number of GPUs in the same way."""
+class Lane:
+    """Groups of one priority and band that ask for GPUs of the same kind and number in the same way."""
 
-    __slots__ = ("cpus", "entries", "gpus", "listed", "memory", "shared")
+    __slots__ = ("cpus", "entries", "gpus", "groups", "key", "listed", "memory", "place", "shared")
 
-    def __init__(self, shape: Shape) -> None:
-        self.gpus = shape.gpus
-        self.shared = shape.shared
+    def __init__(self, key: LaneKey) -> None:
+        self.key = key
+        # Higher priority first, then the lower band.
+        self.place = key[:2]
+        self.gpus, self.shared = key[2], key[3]
+        self.groups = 0
         self.entries: list[Entry] = []
         # What is in `entries`, or set aside by a walk: nothing is listed twice.
         self.listed: set[Entry] = set()
@@ -120,12 +137,29 @@ class _Bucket:
         return self.gpus <= gpus and self.cpus.value() <= room.cpus and self.memory.value() <= room.memory_mib
 
 
-class ReadyQueue:
-    """All groups, and their order within each bucket."""
+# Less its priority, its band, GPUs, whether shared, their type and memory.
+LaneKey = tuple[int, int, int, bool, str, int]
+# The job that others passed most first: what had been started when it came, job, group.
+Age = tuple[int, JobKey, GroupKey]
 
-    def __init__(self) -> None:
+
+class ReadyQueue:
+    """All groups, and their order within each lane."""
+
+    def __init__(self, history: History, *, by_length: bool, use_history: bool) -> None:
         self.groups: dict[GroupKey, Group] = {}
-        self.buckets: dict[tuple[int, bool], _Bucket] = {}
+        self.lanes: dict[LaneKey, Lane] = {}
+        # Who waits, with their groups; and the band of each (see `core.shares`).
+        self.people: dict[int, set[GroupKey]] = {}
+        self.bands: dict[int, int] = {}
+        # (priority, whether it asks for GPUs) -> who was passed most, and how much waits.
+        self.ages: dict[tuple[int, bool], list[Age]] = {}
+        self._aged: set[Age] = set()
+        self.weights: Counter[tuple[int, bool]] = Counter()
+        self._history = history
+        self._by_length = by_length
+        self._use_history = use_history
+        self._of_batch: dict[tuple[Kind, int], set[GroupKey]] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -135,101 +169,236 @@ class ReadyQueue:
         group = self.groups.get(group_key(job))
         return group is not None and job.key in group.members
 
+    # ------------------------------------------------------------ in and out
+
     def add(self, job: Job) -> GroupKey:
         key = group_key(job)
         group = self.groups.get(key)
         if group is None:
             group = self._new_group(key)
         before = group.head()
-        group.add(job.key)
+        group.add(job.key, job.passed)
         self._size += 1
+        self.weights[key.priority, key.shape.gpus > 0] += weight(key.shape)
         if before is None or job.key < before:
             self._push(group)
         return key
 
-    def entry(self, key: GroupKey) -> Entry:
-        """Where this group stands in the order of start."""
-        head = self.groups[key].head()
-        assert head is not None
-        return Entry(-key.priority, head, key)
-
     def remove(self, job: Job) -> None:
-        group = self.groups.get(group_key(job))
+        key = group_key(job)
+        group = self.groups.get(key)
         if group is None or job.key not in group.members:
             return
         was_head = group.head() == job.key
         group.remove(job.key)
         self._size -= 1
+        self.weights[key.priority, key.shape.gpus > 0] -= weight(key.shape)
         if not group.members:
             self._drop_group(group)
         elif was_head:
             self._push(group)
 
+    def waiting_before(self, job: Job) -> int:
+        """How much waits that a job that comes now must let pass: of its priority, or a higher one."""
+        priority, with_gpus = job.spec.priority, job.spec.gpus > 0
+        return sum(
+            waits for (other, same), waits in self.weights.items() if same == with_gpus and other >= priority
+        )
+
     def _new_group(self, key: GroupKey) -> Group:
-        group = self.groups[key] = Group(key)
-        bucket = self.bucket_of(key.shape)
-        bucket.cpus.add(key.shape.cpus)
-        bucket.memory.add(key.shape.memory_mib)
+        batch = self._history.batch(Kind(key.uid, key.what, key.shape.gpus), key.day)
+        if not batch.waiting:
+            self._history.look_at(batch)
+        batch.waiting += 1
+        group = self.groups[key] = Group(key, batch)
+        self._of_batch.setdefault((batch.kind, batch.day), set()).add(key)
+        self.people.setdefault(key.uid, set()).add(key)
+        self._set_length(group)
+        self._enter(group)
         return group
 
     def _drop_group(self, group: Group) -> None:
-        del self.groups[group.key]
-        bucket = self.bucket_of(group.key.shape)
-        bucket.cpus.remove(group.key.shape.cpus)
-        bucket.memory.remove(group.key.shape.memory_mib)
+        key, batch = group.key, group.batch
+        del self.groups[key]
+        batch.waiting -= 1
+        _discard(self._of_batch, (batch.kind, batch.day), key)
+        _discard(self.people, key.uid, key)
+        self._leave(group)
 
-    def bucket_of(self, shape: Shape) -> _Bucket:
-        key = (shape.gpus, shape.shared)
-        bucket = self.buckets.get(key)
-        if bucket is None:
-            bucket = self.buckets[key] = _Bucket(shape)
-        return bucket
+    def _enter(self, group: Group) -> None:
+        """Into the lane that its owner's band makes it one of."""
+        shape, band = group.key.shape, self.bands.get(group.key.uid, ABOUT_BAND)
+        key = (-group.key.priority, band, shape.gpus, shape.shared, shape.gpu_type, shape.gpu_memory_mib)
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = Lane(key)
+        group.lane = lane
+        lane.groups += 1
+        lane.cpus.add(shape.cpus)
+        lane.memory.add(shape.memory_mib)
+
+    def _leave(self, group: Group) -> None:
+        lane, shape = group.lane, group.key.shape
+        lane.groups -= 1
+        lane.cpus.remove(shape.cpus)
+        lane.memory.remove(shape.memory_mib)
+        if not lane.groups:
+            del self.lanes[lane.key]
+
+    # ------------------------------------------------------------ order
+
+    def expected_s(self, job: Job) -> float:
+        """How long a job that waits or runs is expected to take: its limit bounds what history says."""
+        limit = job.spec.time_limit_s or float("inf")
+        if not self._use_history:
+            return limit
+        return min(limit, self._history.batch_of(job).length)
+
+    def _set_length(self, group: Group) -> None:
+        limit = group.key.limit_s or float("inf")
+        group.length = min(limit, group.batch.length) if self._use_history else limit
+        group.rank = group.length if self._by_length else 0.0
+
+    def refresh(self) -> None:
+        """Take in what history has learnt since."""
+        changed, self._history.changed = self._history.changed, set()
+        for batch in changed:
+            for key in self._of_batch.get(batch, ()):
+                group = self.groups[key]
+                self._set_length(group)
+                self._push(group)
+
+    def set_bands(self, bands: dict[int, int]) -> None:
+        """Other bands for these people: their groups change lanes."""
+        for uid, band in bands.items():
+            if self.bands.get(uid, ABOUT_BAND) != band:
+                self.bands[uid] = band
+                for key in self.people.get(uid, ()):
+                    group = self.groups[key]
+                    self._leave(group)
+                    self._enter(group)
+                    self._push(group)
+
+    def standing(self, key: GroupKey) -> tuple[tuple[int, ...], Entry]:
+        """Where this group stands in the order of start."""
+        group = self.groups[key]
+        return group.lane.place, self._entry(group)
+
+    def _entry(self, group: Group) -> Entry:
+        head = group.head()
+        assert head is not None
+        return Entry(group.rank, head, group.key)
 
     def _push(self, group: Group) -> None:
-        bucket, entry = self.bucket_of(group.key.shape), self.entry(group.key)
-        if entry not in bucket.listed:
-            bucket.listed.add(entry)
-            heapq.heappush(bucket.entries, entry)
+        lane, entry = group.lane, self._entry(group)
+        if entry not in lane.listed:
+            lane.listed.add(entry)
+            heapq.heappush(lane.entries, entry)
+        age = (group.members[entry.head], entry.head, group.key)
+        if age not in self._aged:
+            self._aged.add(age)
+            heapq.heappush(self.ages.setdefault((group.key.priority, group.key.shape.gpus > 0), []), age)
 
-    def first(self, bucket: _Bucket) -> Entry | None:
-        """The bucket's first entry that still speaks the truth; stale ones are dropped."""
-        entries = bucket.entries
+    def first(self, lane: Lane) -> Entry | None:
+        """The lane's first entry that still speaks the truth; stale ones are dropped."""
+        entries = lane.entries
         while entries:
             entry = entries[0]
             group = self.groups.get(entry.group)
-            if group is not None and group.head() == entry.head:
+            if (
+                group is not None
+                and group.lane is lane
+                and group.rank == entry.length
+                and group.head() == entry.head
+            ):
                 return entry
-            bucket.listed.discard(heapq.heappop(entries))
+            lane.listed.discard(heapq.heappop(entries))
         return None
+
+    def most_passed(self, priority: int, with_gpus: bool) -> Iterator[JobKey]:
+        """Heads of groups, who was passed most first. Take few: each costs a step."""
+        ages = self.ages.get((priority, with_gpus), [])
+        aside: list[Age] = []
+        try:
+            while ages:
+                age = heapq.heappop(ages)
+                group = self.groups.get(age[2])
+                if group is None or group.head() != age[1] or group.members[age[1]] != age[0]:
+                    self._aged.discard(age)
+                else:
+                    aside.append(age)
+                    yield age[1]
+        finally:
+            for age in aside:
+                heapq.heappush(ages, age)
+            if not ages:
+                self.ages.pop((priority, with_gpus), None)
 
 
 class Walk:
-    """A pass over the queue in order. A group that does not fit is set aside until the pass ends."""
+    """A pass over the queue in order. A group that may not start is set aside until the pass ends."""
 
     def __init__(self, queue: ReadyQueue) -> None:
         self._queue = queue
-        self._aside: list[tuple[_Bucket, Entry]] = []
+        self._aside: list[tuple[Lane, Entry]] = []
+        self._closed: set[LaneKey] = set()
 
     def next(self, room: Room) -> JobKey | None:
-        """The first job, in order, of a bucket that may fit into `room`."""
+        """The first job, in order, of a lane that may fit into `room`."""
         best: Entry | None = None
-        for bucket in self._queue.buckets.values():
-            if bucket.may_fit(room):
-                entry = self._queue.first(bucket)
-                if entry is not None and (best is None or entry < best):
-                    best = entry
+        place: tuple[int, ...] = ()
+        for lane in self._queue.lanes.values():
+            if lane.may_fit(room) and lane.key not in self._closed:
+                entry = self._queue.first(lane)
+                if entry is not None and (best is None or (lane.place, entry) < (place, best)):
+                    best, place = entry, lane.place
         return best.head if best else None
 
     def skip(self, job: Job) -> None:
-        """This job does not fit, so nothing of its group does."""
-        bucket = self._queue.bucket_of(job.spec.shape)
-        self._aside.append((bucket, heapq.heappop(bucket.entries)))
+        """This job may not start, so nothing of its group may."""
+        lane = self._queue.groups[group_key(job)].lane
+        self._aside.append((lane, heapq.heappop(lane.entries)))
+
+    def skip_lane(self, job: Job, but: Job) -> None:
+        """Nor may any that comes after it in its lane, unless `but` is among them."""
+        lane = self._queue.groups[group_key(job)].lane
+        if self._queue.groups[group_key(but)].lane is lane:
+            self.skip(job)
+        else:
+            self._closed.add(lane.key)
+
+    def again(self) -> Walk:
+        """The same from the start."""
+        self.close()
+        return Walk(self._queue)
 
     def close(self) -> None:
-        for bucket, entry in self._aside:
-            heapq.heappush(bucket.entries, entry)
+        for lane, entry in self._aside:
+            heapq.heappush(lane.entries, entry)
 
 
 def group_key(job: Job) -> GroupKey:
     spec = job.spec
-    return GroupKey(spec.priority, job.uid, spec.shape, spec.group, spec.max_concurrent)
+    return GroupKey(
+        spec.priority,
+        job.uid,
+        spec.shape,
+        spec.group,
+        spec.max_concurrent,
+        spec.project,
+        what_of(spec),
+        int(job.submitted_at // DAY_S),
+        spec.time_limit_s,
+    )
+
+
+def weight(shape: Shape) -> int:
+    """How much a job counts among those that pass others: its GPUs, or its CPU slots if it has none."""
+    return shape.gpus or shape.cpus
+
+
+def _discard(table: dict[Any, set[GroupKey]], name: Any, key: GroupKey) -> None:
+    """Out of a set that is not kept when it is empty."""
+    table[name].discard(key)
+    if not table[name]:
+        del table[name]

@@ -5,12 +5,18 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from gflow.core.deps import Wait
+from gflow.core.history import History
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Block, Gpu, Job, JobState
 from gflow.core.policy import USUAL, Drained, Policy
-from gflow.core.queue import GroupKey, ReadyQueue
+from gflow.core.queue import GroupKey, ReadyQueue, weight
+from gflow.core.shares import Shares
+
+if TYPE_CHECKING:
+    from gflow.core.promise import Promise
 
 # How far back `@~N` reaches, per user.
 RECENT = 100
@@ -46,7 +52,8 @@ class State:
         self.freed_at: dict[int, float] = {}
         # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.
         self.holders: dict[int, dict[JobKey, int]] = {}
-        # Derived from the above: GPUs nobody has, and GPUs no job has alone.
+        # Derived from the above: GPUs we may give out, those nobody has, those no job has alone.
+        self.usable: set[int] = set()
         self.idle: set[int] = set()
         self.open: set[int] = set()
 
@@ -58,7 +65,17 @@ class State:
         # A waiting job is in exactly one of: waits (for parents), later (for its time), ready.
         self.waits: dict[JobKey, Wait] = {}
         self.later: set[JobKey] = set()
-        self.ready = ReadyQueue()
+        self.history = History()
+        self.ready = ReadyQueue(
+            self.history,
+            by_length=policy.order == "shortest",
+            use_history=policy.lengths == "history",
+        )
+        self.shares = Shares(policy.half_life_s)
+        # The start that is promised to a job that too much has passed, as of the latest round.
+        self.promise: Promise | None = None
+        # Jobs that run, without the records of arrays.
+        self.running: dict[JobKey, Job] = {}
         # Parent -> jobs that wait for it.
         self.children: dict[JobKey, set[JobKey]] = {}
         # Array -> its tasks that are jobs of their own and not final.
@@ -95,7 +112,7 @@ class State:
 
     def recount(self) -> None:
         """Derive `idle` and `open` anew. O(GPUs)."""
-        usable = {
+        self.usable = usable = {
             index
             for index in self.gpus
             if index not in self.foreign
@@ -118,6 +135,8 @@ class State:
             self.idle.discard(index)
             if not declared:
                 self.open.discard(index)
+        self.running[job.key] = job
+        self.history.started(job)
         self.set_limit(job)
 
     def set_limit(self, job: Job) -> None:
@@ -131,16 +150,28 @@ class State:
     def unbook(self, job: Job, wall: float = 0.0) -> None:
         """Give them back."""
         shape = job.spec.shape
+        del self.running[job.key]
+        self.history.stopped(job)
+        self.shares.run(job.uid, -shape.gpus, wall)
         self.free_cpus += shape.cpus
         self.free_memory_mib += shape.memory_mib
         self.regroup(job.spec.group, None)
         for index in job.gpu_ids:
-            del self.holders[index][job.key]
-            if not self.holders[index]:
+            holders = self.holders[index]
+            del holders[job.key]
+            if not holders:
                 del self.holders[index]
                 self.freed_at[index] = wall
-        if job.gpu_ids:
-            self.recount()
+            if index in self.usable:
+                if not holders:
+                    self.idle.add(index)
+                if 0 not in holders.values():
+                    self.open.add(index)
+
+    def expected_end(self, job: Job, wall: float) -> float:
+        """When a running job is expected to be over: not before now."""
+        assert job.started_at is not None
+        return max(wall, job.started_at + self.ready.expected_s(job))
 
     def regroup(self, old: int | None, new: int | None) -> None:
         """A running job leaves one group and joins another."""
@@ -166,6 +197,7 @@ class State:
         if not self.of_person[job.uid]:
             del self.of_person[job.uid]
         self.ended[job.key] = job
+        self.history.learn(job)
         if job.task is not None:
             array = job_key(job.number)
             self.tasks[array].discard(job.key)
@@ -196,8 +228,11 @@ class State:
             return None
         return array.stopping or (array.state if array.is_final else None)
 
-    def admit(self, job: Job, wall: float) -> GroupKey | None:
-        """Put a queued job where it waits: for parents, for its time, or for resources (its group then)."""
+    def admit(self, job: Job, wall: float, *, again: bool = False) -> GroupKey | None:
+        """Put a queued job where it waits: for parents, for its time, or for resources (its group then).
+
+        `again`: it was there before, and those who passed it have.
+        """
         if job.key in self.waits:
             return None
         begin_at = job.begin_at
@@ -206,7 +241,22 @@ class State:
             heapq.heappush(self.begins, (begin_at, job.key))
             return None
         self.latest_begin = max(self.latest_begin, begin_at)
+        if not again:
+            job.passed = self.shares.passed[not job.spec.gpus] + self.ready.waiting_before(job)
         return self.ready.add(job)
+
+    def pass_again(self, job: Job) -> None:
+        """What has passed this waiting job so far is forgotten."""
+        self.ready.remove(job)
+        job.passed = self.shares.passed[not job.spec.gpus] + self.ready.waiting_before(job)
+        self.ready.add(job)
+
+    def withdraw(self, job: Job) -> None:
+        """Take a job out of the queue that does not start. Those behind it have not been passed by it."""
+        if job in self.ready:
+            self.ready.remove(job)
+            self.shares.passed[not job.spec.gpus] += weight(job.spec.shape)
+            self.shares.changed = True
 
     def postpone(self, wall: float) -> None:
         """After the clock was set back: jobs whose begin time is to come again wait for it again."""
@@ -214,8 +264,11 @@ class State:
             return
         self.latest_begin = 0.0
         for job in [job for job in self.jobs.values() if job.begin_at and job in self.ready]:
-            self.ready.remove(job)
-            self.admit(job, wall)
+            if job.begin_at > wall:
+                self.withdraw(job)
+            else:
+                self.ready.remove(job)
+            self.admit(job, wall, again=True)
 
     def wait_for(self, job: Job, wait: Wait) -> None:
         """`job` becomes ready only when `wait` is over."""
@@ -229,7 +282,7 @@ class State:
         for parent in wait.parents if wait else ():
             self.unlink(parent, job.key)
         self.later.discard(job.key)
-        self.ready.remove(job)
+        self.withdraw(job)
 
     def unlink(self, parent: JobKey, child: JobKey) -> None:
         """`child` does not wait for `parent` any more."""
@@ -282,6 +335,14 @@ class State:
         return None
 
 
+def next_look(state: State) -> float | None:
+    """The wall time at which somebody may begin, or is not to start as promised."""
+    times = [state.next_begin()]
+    if state.promise is not None and state.promise.now < state.promise.until < float("inf"):
+        times.append(state.promise.until)
+    return min((at for at in times if at is not None), default=None)
+
+
 def _runs_until(job: Job, due: float, attempt: int) -> bool:
     """Whether an entry of `limits` still speaks of this job."""
     return (
@@ -300,9 +361,12 @@ def restore(
     recent: Iterable[tuple[int, JobKey]],
     next_number: int,
     wall: float,
+    finished: Iterable[Job] = (),
 ) -> None:
     """Fill an empty state from what the store has. `outcomes`: how final parents ended."""
     state.next_number = next_number
+    state.history.pass_time(wall)
+    state.history.learn_all(finished)
     for uid, key in recent:
         state.remember_recent(uid, key)
     for job in sorted(jobs, key=lambda job: job.key):
@@ -311,10 +375,11 @@ def restore(
         if job.state is JobState.RUNNING:
             if not job.is_array:
                 state.book(job)
+                state.shares.resume(job.uid, job.spec.gpus)
             continue
         if job.spec.parents:
             wait = Wait.of(job.spec, outcomes.get)
             if not wait.is_over:
                 state.wait_for(job, wait)
         if job.state is JobState.QUEUED:
-            state.admit(job, wall)
+            state.admit(job, wall, again=True)

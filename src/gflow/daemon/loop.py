@@ -20,14 +20,14 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.effects import Accepted, Effect, Keep, Note, Save
-from gflow.core.engine import step
+from gflow.core.effects import Accepted, Effect, Keep, Note, Remember, Save
+from gflow.core.engine import SHARES, step
 from gflow.core.events import Event, GpusSeen, Tick
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.invariants import check
 from gflow.core.model import Job, Line, Moment
 from gflow.core.policy import Drained
-from gflow.core.state import State, restore
+from gflow.core.state import State, next_look, restore
 from gflow.daemon import clock
 from gflow.daemon.news import News
 from gflow.daemon.timers import Alarm
@@ -287,7 +287,7 @@ class Loop:
     def arm(self) -> None:
         """Wake up when the next limit or begin time is due."""
         self._limits.set(self.state.next_alarm())
-        self._begins.set(self.state.next_begin())
+        self._begins.set(next_look(self.state))
 
     def _tick(self) -> None:
         self.post(lambda at: Tick(at=at))
@@ -303,6 +303,8 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
         elif isinstance(effect, Note):
             who, where = (uid, origin) if effect.is_personal else (None, "daemon")
             changes.audit.append(Line(at.wall, effect.key, who, where, effect.what, effect.detail))
+        elif isinstance(effect, Remember):
+            changes.meta[effect.name] = effect.value
         elif isinstance(effect, Keep):
             changes.meta[effect.name] = effect.value
             changes.audit.append(Line(at.wall, None, uid, origin, effect.name, effect.value))
@@ -324,7 +326,17 @@ def reload(old: State, store: Store) -> State:
         state.allowed = None if allowed == "all" else chosen
     if "drained" in loaded.meta:
         state.drained = msgspec.json.decode(str(loaded.meta["drained"]), type=Drained)
-    restore(state, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, clock.now().wall)
+    if SHARES in loaded.meta:
+        state.shares.recall(str(loaded.meta[SHARES]))
+    restore(
+        state,
+        loaded.jobs,
+        loaded.outcomes,
+        loaded.recent,
+        loaded.next_number,
+        clock.now().wall,
+        loaded.finished,
+    )
     state.foreign = old.foreign
     state.blocked, state.taken, state.gpu_trouble = old.blocked, old.taken, old.gpu_trouble
     state.gpu_names = str(loaded.meta.get("gpu_names", ""))

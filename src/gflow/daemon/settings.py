@@ -110,7 +110,14 @@ def _policy(config: Config, gpus: tuple[Gpu, ...], most_jobs: int) -> Policy:
     allowed = None if wanted is None else frozenset(wanted)
     typed = origin.startswith("--")
     policy = Policy(
-        strategy=config["daemon.gpu_allocation_strategy"], gpus=allowed, gpus_win=typed, most_jobs=most_jobs
+        strategy=config["daemon.gpu_allocation_strategy"],
+        gpus=allowed,
+        gpus_win=typed,
+        most_jobs=most_jobs,
+        order=config["policy.order"],
+        fair_share=config["policy.fair_share"],
+        half_life_s=config["policy.half_life_days"] * 86400.0,
+        overtake=float(config["policy.overtake"]) if config["policy.protect"] else -1.0,
     )
     if gpus:  # real ones are not known yet
         check_typed(policy, gpus)

@@ -11,7 +11,7 @@ from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
-from gflow.store.port import Changes, Loaded
+from gflow.store.port import LEARNT_FROM, Changes, Loaded
 
 
 class MemoryStore:
@@ -40,7 +40,9 @@ class MemoryStore:
         jobs = list(self.jobs(active=True))
         parents = {key for job in jobs for key in job.spec.parents}
         number = int(self._meta.get("next_number", 1))
-        return Loaded(jobs, self.outcomes(parents), self._recent(), number, dict(self._meta))
+        return Loaded(
+            jobs, self.outcomes(parents), self._recent(), number, dict(self._meta), self._finished()
+        )
 
     def job(self, key: JobKey) -> Job | None:
         found = self._jobs.get(key)
@@ -101,6 +103,11 @@ class MemoryStore:
 
     def close(self) -> None:
         pass
+
+    def _finished(self) -> tuple[Job, ...]:
+        found = [job for job in self._jobs.values() if job.state is JobState.FINISHED and not job.is_array]
+        latest = sorted(found, key=lambda job: job.finished_at or 0.0)[-LEARNT_FROM:]
+        return tuple(sorted(map(_copy, latest), key=lambda job: job.key))
 
     def _recent(self) -> list[tuple[int, JobKey]]:
         """The last RECENT jobs of each person, oldest first."""

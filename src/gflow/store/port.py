@@ -11,6 +11,9 @@ import msgspec
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, JobState, Line
 
+# How many finished jobs a daemon learns from when it starts.
+LEARNT_FROM = 5000
+
 
 class Submission(NamedTuple):
     """One accepted submission: the token its client made, and the jobs it became."""
@@ -44,6 +47,8 @@ class Loaded(NamedTuple):
     recent: list[tuple[int, JobKey]]
     next_number: int
     meta: dict[str, str | int]
+    # The latest jobs that finished, for what they say about those to come.
+    finished: tuple[Job, ...] = ()
 
 
 class Store(Protocol):

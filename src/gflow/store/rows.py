@@ -14,7 +14,7 @@ from gflow.store.opening import WAY_OUT
 COLUMNS = (
     "key", "uid", "user", "state", "reason", "attempt", "gpu_ids", "submitted_at", "started_at",
     "started_boot", "finished_at", "exit_code", "signal", "stopping", "target", "spec", "progress",
-    "retries", "quick_ends", "cpu_ms", "peak_kib", "retry_at", "stop_now", "simulated",
+    "retries", "quick_ends", "cpu_ms", "peak_kib", "retry_at", "stop_now", "simulated", "passed",
 )  # fmt: skip
 
 UPSERT = (
@@ -23,8 +23,8 @@ UPSERT = (
 )
 # A job that is new and waits: the other columns have their defaults.
 INSERT = (
-    "INSERT INTO jobs (key, uid, user, state, reason, submitted_at, target, spec, progress) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO jobs (key, uid, user, state, reason, submitted_at, target, spec, progress, passed) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
@@ -60,6 +60,7 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.retry_at,
         job.stop_now,
         job.simulated,
+        job.passed,
     )
 
 
@@ -75,6 +76,7 @@ def to_new_row(job: Job) -> tuple[Any, ...]:
         job.target,
         _encode(job.spec).decode(),
         _encode(job.progress).decode() if job.progress else None,
+        job.passed,
     )
 
 
@@ -87,7 +89,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
     """The job of a row. `specs` shares equal specs between the jobs of one read."""
     (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at, started_boot,
      finished_at, exit_code, signal, stopping, target, text, progress, retries, quick_ends,
-     cpu_ms, peak_kib, retry_at, stop_now, simulated) = row  # fmt: skip
+     cpu_ms, peak_kib, retry_at, stop_now, simulated, passed) = row  # fmt: skip
     spec = specs.get(text)
     if spec is None:
         spec = specs[text] = _decode_spec(text)
@@ -116,6 +118,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         retry_at=retry_at,
         stop_now=bool(stop_now),
         simulated=bool(simulated),
+        passed=passed,
     )
 
 

@@ -164,7 +164,12 @@ _V5 = """
 ALTER TABLE jobs ADD COLUMN simulated INTEGER NOT NULL DEFAULT 0;
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4, _V5)
+# What others passed a waiting job by.
+_V6 = """
+ALTER TABLE jobs ADD COLUMN passed INTEGER NOT NULL DEFAULT 0;
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6)
 VERSION = len(MIGRATIONS)
 
 

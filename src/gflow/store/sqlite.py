@@ -17,7 +17,7 @@ from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.opening import open_database
-from gflow.store.port import Changes, Loaded, address_of
+from gflow.store.port import LEARNT_FROM, Changes, Loaded, address_of
 from gflow.store.reading import Reader
 from gflow.store.rows import INSERT, SELECT, UPSERT, is_untouched, job_of, to_new_row, to_row
 
@@ -98,7 +98,14 @@ class SqliteStore:
             recent=self._recent(),
             next_number=int(meta.get("next_number", 1)),
             meta=meta,
+            finished=self._finished(),
         )
+
+    def _finished(self) -> tuple[Job, ...]:
+        """The latest jobs that finished, by key."""
+        which = "finished_at IS NOT NULL AND state = 'Finished' AND progress IS NULL"
+        latest = f"{SELECT} WHERE {which} ORDER BY finished_at DESC LIMIT ?"
+        return tuple(self._jobs(f"SELECT * FROM ({latest}) ORDER BY key", [LEARNT_FROM]))
 
     def _recent(self) -> list[tuple[int, JobKey]]:
         """The last RECENT jobs of each person, oldest first. One index seek per person."""

@@ -1,0 +1,181 @@
+"""How long jobs of a kind take, learnt from those that ended.
+
+A kind is what one person calls by one name, or starts by the same words, with as many GPUs. Jobs
+of a kind that were submitted on one day are a batch: people try one thing at a time, so the
+longest of a batch says more about the rest of it than last month does. A batch without an end
+yet goes by its neighbours.
+
+All of it follows from finished jobs and the clock, in whatever order they came: a restart
+learns the same again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gflow.core.model import Job, JobState, Spec
+
+DAY_S = 86400.0
+# What nobody knows anything about.
+UNKNOWN_S = 7200.0
+SHORTEST_S = 1.0
+# Kinds that nobody used for this many days are forgotten.
+KEPT_DAYS = 60
+
+
+class Kind(NamedTuple):
+    """Jobs that probably take about as long as each other."""
+
+    uid: int
+    what: str
+    gpus: int
+
+
+def what_of(spec: Spec) -> str:
+    """What a person would call this work: its name, or the program and what it is given first."""
+    if spec.name:
+        return spec.name
+    words = spec.template or spec.command
+    if not words:
+        return spec.script_path
+    if len(words) > 1 and not words[1].startswith("-"):
+        return f"{words[0]} {words[1]}"
+    return words[0]
+
+
+def length_of(job: Job) -> float:
+    """How long a job that ended ran."""
+    if job.started_at is None or job.finished_at is None:
+        return 0.0
+    return max(SHORTEST_S, job.finished_at - job.started_at)
+
+
+class Batch:
+    """Jobs of one kind and day: the longest that ended, and since when others run."""
+
+    __slots__ = ("day", "kind", "length", "longest", "starts", "waiting")
+
+    def __init__(self, kind: Kind, day: int) -> None:
+        self.kind = kind
+        self.day = day
+        self.longest = 0.0
+        # Start of each running job of it.
+        self.starts: dict[int, float] = {}
+        # How many groups of the queue wait for a prediction of it.
+        self.waiting = 0
+        self.length = UNKNOWN_S
+
+
+class History:
+    """All batches, and the prediction of each as of the latest round."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[Kind, dict[int, Batch]] = {}
+        # (when its prediction is exceeded, kind, day)
+        self._due: list[tuple[float, Kind, int]] = []
+        self._now = 0.0
+        # Batches whose prediction changed since the queue was last told.
+        self.changed: set[tuple[Kind, int]] = set()
+
+    def batch(self, kind: Kind, day: int) -> Batch:
+        days = self.kinds.setdefault(kind, {})
+        batch = days.get(day)
+        if batch is None:
+            batch = days[day] = Batch(kind, day)
+            batch.length = self._judge(days, batch)
+        return batch
+
+    def batch_of(self, job: Job) -> Batch:
+        spec = job.spec
+        return self.batch(Kind(job.uid, what_of(spec), spec.gpus), int(job.submitted_at // DAY_S))
+
+    # ------------------------------------------------------------ what happens
+
+    def started(self, job: Job) -> None:
+        assert job.started_at is not None
+        batch = self.batch_of(job)
+        batch.starts[job.key] = job.started_at
+        self._refresh(self.kinds[batch.kind], batch)
+
+    def stopped(self, job: Job) -> None:
+        """It runs no longer, however it ended."""
+        batch = self.batch_of(job)
+        batch.starts.pop(job.key, None)
+        self._refresh(self.kinds[batch.kind], batch)
+
+    def learn(self, job: Job) -> None:
+        """A job is final. Only success says how long the work takes."""
+        if job.state is not JobState.FINISHED or job.is_array:
+            return
+        length = length_of(job)
+        batch = self.batch_of(job)
+        if length <= batch.longest:
+            return
+        batch.longest = length
+        days = self.kinds[batch.kind]
+        for other in days.values():
+            if other.waiting or other.starts:
+                self._refresh(days, other)
+        if len(days) > KEPT_DAYS:
+            self._forget(days)
+
+    def learn_all(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            self.learn(job)
+
+    def pass_time(self, wall: float) -> None:
+        """Predictions that are exceeded by now double."""
+        if wall < self._now:  # the clock was set back
+            self._now = wall
+            for days in self.kinds.values():
+                for batch in days.values():
+                    self._refresh(days, batch)
+        self._now = wall
+        while self._due and self._due[0][0] <= wall:
+            _, kind, day = heapq.heappop(self._due)
+            days = self.kinds.get(kind, {})
+            if day in days:
+                self._refresh(days, days[day])
+
+    # ------------------------------------------------------------ what follows
+
+    def look_at(self, batch: Batch) -> None:
+        """Somebody wants to know again: predictions that nobody waits for are not kept up."""
+        batch.length = self._judge(self.kinds[batch.kind], batch)
+
+    def _refresh(self, days: dict[int, Batch], batch: Batch) -> None:
+        length = self._judge(days, batch)
+        if length != batch.length:
+            batch.length = length
+            if batch.waiting:
+                self.changed.add((batch.kind, batch.day))
+
+    def _judge(self, days: dict[int, Batch], batch: Batch) -> float:
+        """The longest that ended; doubled as long as one that runs has exceeded it."""
+        length = batch.longest or _beside(days, batch) or UNKNOWN_S
+        if batch.starts:
+            oldest = min(batch.starts.values())
+            ran = self._now - oldest
+            while length <= ran:
+                length *= 2
+            heapq.heappush(self._due, (oldest + length, batch.kind, batch.day))
+        return length
+
+    def _forget(self, days: dict[int, Batch]) -> None:
+        for day in sorted(days)[:-KEPT_DAYS]:
+            if not days[day].starts and not days[day].waiting:
+                del days[day]
+
+
+def _beside(days: dict[int, Batch], batch: Batch) -> float:
+    """What the batches before and after say; for work that has a name, also what it once took."""
+    if len(days) < 2:
+        return 0.0
+    near = [days[day].longest for day in (batch.day - 1, batch.day + 1) if day in days]
+    longest = max(near, default=0.0)
+    if longest or not batch.kind.what:
+        return longest
+    known = [day for day, other in days.items() if other.longest]
+    return days[max(known)].longest if known else 0.0

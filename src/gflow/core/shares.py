@@ -1,0 +1,114 @@
+"""Who had how much: GPU-seconds that fade, and how much of the queue has passed a job.
+
+Everything here is a few numbers; they are kept with every change, so that a restart goes on with
+exactly the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import exp, log
+
+import msgspec
+
+HOUR_S = 3600.0
+# A person's use against the mean of the others who want something: from when on it is far over, over, about.
+FAR_OVER, OVER, ABOUT = 8.0, 2.0, 0.5
+UNDER_BAND, ABOUT_BAND, OVER_BAND, FAR_BAND = range(4)
+
+
+class Use(msgspec.Struct, omit_defaults=True):
+    """GPU-seconds that one person had, faded up to `at`."""
+
+    seconds: float = 0.0
+    at: float = 0.0
+    # GPUs of theirs that run now; known from the running jobs.
+    gpus: int = 0
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """What is kept of it."""
+
+    passed: tuple[int, int] = (0, 0)
+    uses: dict[int, tuple[float, float]] = {}
+
+
+class Shares:
+    """Use per person, and counters of what was started."""
+
+    def __init__(self, half_life_s: float) -> None:
+        self.uses: dict[int, Use] = {}
+        # GPUs, and CPU slots of jobs without GPUs, that were ever started.
+        self.passed = [0, 0]
+        self.changed = False
+        self._rate = log(2) / half_life_s if half_life_s else 0.0
+
+    # ------------------------------------------------------------ counting
+
+    def started(self, uid: int, gpus: int, cpus: int, wall: float) -> None:
+        self.passed[0] += gpus
+        if not gpus:
+            self.passed[1] += cpus
+        self.run(uid, gpus, wall)
+
+    def run(self, uid: int, gpus: int, wall: float) -> None:
+        """`gpus` more (or fewer) of this person's GPUs run from now on."""
+        self.changed = True
+        if not gpus:
+            return
+        use = self.uses.get(uid)
+        if use is None:
+            use = self.uses[uid] = Use(0.0, wall)
+        use.seconds = self.use(uid, wall)
+        use.at = wall
+        use.gpus += gpus
+
+    def resume(self, uid: int, gpus: int) -> None:
+        """After a restart: these GPUs have been running since the record was made."""
+        if gpus:
+            self.uses.setdefault(uid, Use()).gpus += gpus
+
+    def use(self, uid: int, wall: float) -> float:
+        """What this person had by now: what runs counts as it goes."""
+        use = self.uses.get(uid)
+        if use is None:
+            return 0.0
+        passed = max(0.0, wall - use.at)
+        if not self._rate:
+            return use.seconds + use.gpus * passed
+        left = exp(-self._rate * passed)
+        return use.seconds * left + use.gpus * (1.0 - left) / self._rate
+
+    # ------------------------------------------------------------ judging
+
+    def bands(self, people: Iterable[int], pool: int, wall: float) -> dict[int, int]:
+        """The band of each of these, who want or have something now.
+
+        An hour of the whole pool is added on both sides: less is not worth a difference.
+        """
+        used = {uid: self.use(uid, wall) for uid in people}
+        if len(used) < 2:
+            return dict.fromkeys(used, ABOUT_BAND)
+        total, others, little = sum(used.values()), len(used) - 1, HOUR_S * max(1, pool)
+        return {uid: _band((had + little) / ((total - had) / others + little)) for uid, had in used.items()}
+
+    # ------------------------------------------------------------ keeping
+
+    def record(self) -> str:
+        uses = {uid: (use.seconds, use.at) for uid, use in self.uses.items()}
+        made = Record((self.passed[0], self.passed[1]), uses)
+        return msgspec.json.encode(made).decode()
+
+    def recall(self, text: str) -> None:
+        """Go on from a record. Which GPUs run comes with the jobs."""
+        kept = msgspec.json.decode(text, type=Record)
+        self.passed = list(kept.passed)
+        self.uses = {uid: Use(seconds, at) for uid, (seconds, at) in kept.uses.items()}
+
+
+def _band(ratio: float) -> int:
+    if ratio >= FAR_OVER:
+        return FAR_BAND
+    if ratio >= OVER:
+        return OVER_BAND
+    return ABOUT_BAND if ratio >= ABOUT else UNDER_BAND

@@ -1,0 +1,86 @@
+"""One replay: a heap of ends and a list of submissions, and the real engine decides."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gflow.core.effects import Effect, Start
+from gflow.core.engine import step
+from gflow.core.events import Exited, GpusSeen, Submit, Tick
+from gflow.core.ids import JobKey, number_of
+from gflow.core.model import Gpu, Moment, Spec
+from gflow.core.policy import Policy
+from gflow.core.state import State
+from gflow.simulate.trace import Entry
+
+# More CPUs and memory than any trace asks for: only GPUs are looked at.
+PLENTY = 1 << 40
+FIRST_UID = 1000
+# How often whoever watches is told.
+TOLD_EVERY = 2000
+
+
+class Ran(NamedTuple):
+    """What became of one job."""
+
+    entry: Entry
+    start: float
+
+
+class Replay:
+    """The engine, a virtual clock, and the jobs of a trace."""
+
+    def __init__(self, entries: list[Entry], pool: int, policy: Policy, *, exact: bool = False) -> None:
+        self._entries = entries
+        self._exact = exact
+        self._uids = {user: FIRST_UID + place for place, user in enumerate(sorted({e.user for e in entries}))}
+        self.state = State(cpus=PLENTY, memory_mib=PLENTY, policy=policy)
+        self.starts: list[float] = [-1.0] * len(entries)
+        self._ends: list[tuple[float, JobKey, int]] = []
+        gpus = tuple(
+            Gpu(index=index, uuid=str(index), model="simulated", memory_mib=81920, simulated=True)
+            for index in range(pool)
+        )
+        first = entries[0].submit if entries else 0.0
+        step(self.state, GpusSeen(at=Moment(first, first), gpus=gpus))
+
+    def run(self, told: Callable[[int], None] | None = None) -> list[Ran]:
+        """To the end of the last job."""
+        entries, ends, state = self._entries, self._ends, self.state
+        count, place, now = len(entries), 0, 0.0
+        never = float("inf")
+        while place < count or ends:
+            submit = entries[place].submit if place < count else never
+            end = ends[0][0] if ends else never
+            promise = state.promise
+            if promise is not None and now < promise.until < min(submit, end):
+                now = promise.until
+                self._take(step(state, Tick(at=Moment(now, now))), now)
+            elif end <= submit:
+                now, key, attempt = heapq.heappop(ends)
+                exited = Exited(at=Moment(now, now), key=key, attempt=attempt, code=0)
+                self._take(step(state, exited), now)
+                state.ended.clear()
+            else:
+                now = submit
+                self._take(step(state, self._submission(entries[place], now)), now)
+                place += 1
+                if told is not None and not place % TOLD_EVERY:
+                    told(place)
+        return [Ran(entry, start) for entry, start in zip(entries, self.starts, strict=True)]
+
+    def _submission(self, entry: Entry, now: float) -> Submit:
+        limit = int(-(-entry.duration // 1)) if self._exact else entry.limit
+        spec = Spec(command=(), cwd="", gpus=entry.gpus, name=entry.name, time_limit_s=limit)
+        return Submit(
+            at=Moment(now, now), uid=self._uids[entry.user], user=entry.user, specs=(spec,), outcomes={}
+        )
+
+    def _take(self, effects: list[Effect], now: float) -> None:
+        for effect in effects:
+            if type(effect) is Start:
+                place = number_of(effect.key) - 1
+                self.starts[place] = now
+                heapq.heappush(self._ends, (now + self._entries[place].duration, effect.key, effect.attempt))

@@ -1,0 +1,174 @@
+"""Reading traces: CSV files of any make by a mapping of columns, and our own database."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from gflow.errors import Refused, UsageError, did_you_mean
+
+# What a column can mean. `duration` may be left out where `start` and `end` are there.
+MEANINGS = ("submit", "duration", "start", "end", "gpus", "user", "name", "limit")
+# Columns of known makes of traces, for whoever gives no mapping: the first that are all there.
+KNOWN: tuple[dict[str, str], ...] = (
+    {"submit": "timestamp", "duration": "duration", "gpus": "num_gpus"},  # Philly, as AdaptDL has it
+    {
+        "submit": "creation_time",
+        "start": "scheduled_time",
+        "end": "deletion_time",
+        "gpus": "num_gpu",
+    },  # openb
+    {"submit": "submit_time", "duration": "duration", "gpus": "gpu_num", "user": "user"},  # Helios, Acme
+    {"submit": "Submit", "duration": "Elapsed", "gpus": "AllocTRES", "user": "User", "limit": "Timelimit"},
+    {"submit": "Submit", "duration": "Elapsed", "gpus": "ReqTRES", "user": "User", "limit": "Timelimit"},
+)
+_GPUS = re.compile(r"gpu(?::[^=,:]+)?[=:](\d+)")
+_CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
+
+
+class Entry(NamedTuple):
+    """One job of a trace. Times are seconds; a limit of 0 means none."""
+
+    submit: float
+    duration: float
+    gpus: int
+    user: str = ""
+    name: str = ""
+    limit: int = 0
+
+
+def read_trace(path: Path, mapping: Mapping[str, str], where: Mapping[str, str]) -> list[Entry]:
+    """The jobs of a trace by submission, without those that never ran or asked for no GPU."""
+    try:
+        with path.open("rb") as file:
+            is_database = file.read(16) == b"SQLite format 3\0"
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    if is_database:
+        return sorted(_of_database(path))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return sorted(_of_rows(file, mapping, where))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise Refused(f"{path} is not a CSV file: {error}") from error
+
+
+def _of_rows(lines: Iterable[str], mapping: Mapping[str, str], where: Mapping[str, str]) -> Iterator[Entry]:
+    first, *_ = head = list(_take(lines := iter(lines), 1)) or [""]
+    delimiter = max(",|\t;", key=first.count)
+    columns = next(csv.reader([first], delimiter=delimiter), [])
+    chosen = dict(mapping) or _guess(columns)
+    _check(chosen, where, columns)
+    del head
+    for number, row in enumerate(csv.DictReader(lines, columns, delimiter=delimiter), 2):
+        if all(row[column] == value for column, value in where.items()):
+            try:
+                entry = _entry(row, chosen)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise Refused(f"line {number} of the trace cannot be read: {error}") from error
+            if entry is not None:
+                yield entry
+
+
+def _take(lines: Iterator[str], count: int) -> Iterator[str]:
+    for _, line in zip(range(count), lines, strict=False):
+        yield line
+
+
+def _guess(columns: list[str]) -> dict[str, str]:
+    for known in KNOWN:
+        if set(known.values()) <= set(columns):
+            optional = {"user": "user", "name": "JobName"}
+            return {**{m: c for m, c in optional.items() if c in columns}, **known}
+    raise UsageError(
+        f"the columns of this trace are {', '.join(columns)}: which mean what?",
+        hint="--map submit=COLUMN,duration=COLUMN,gpus=COLUMN",
+    )
+
+
+def _check(chosen: Mapping[str, str], where: Mapping[str, str], columns: list[str]) -> None:
+    for meaning in chosen:
+        if meaning not in MEANINGS:
+            hint = did_you_mean(meaning, MEANINGS, otherwise="a column can mean " + ", ".join(MEANINGS))
+            raise UsageError(f"--map: there is no {meaning!a}", hint=hint)
+    for column in (*chosen.values(), *where):
+        if column not in columns:
+            hint = did_you_mean(column, columns, otherwise="columns: " + ", ".join(columns))
+            raise UsageError(f"the trace has no column {column!a}", hint=hint)
+    if "submit" not in chosen or not ("duration" in chosen or {"start", "end"} <= chosen.keys()):
+        raise UsageError("--map needs submit, and duration or start and end")
+
+
+def _entry(row: Mapping[str, str], chosen: Mapping[str, str]) -> Entry | None:
+    value = {meaning: row[column].strip() for meaning, column in chosen.items()}
+    gpus = gpus_of(value["gpus"]) if "gpus" in value else 1
+    if "duration" in value:
+        duration = seconds_of(value["duration"])
+    else:
+        duration = (
+            moment_of(value["end"]) - moment_of(value["start"]) if value["start"] and value["end"] else -1.0
+        )
+    if duration <= 0 or gpus <= 0:
+        return None
+    limit = value.get("limit", "")
+    limit_s = int(seconds_of(limit)) if limit and limit[0].isdigit() else 0
+    return Entry(
+        moment_of(value["submit"]), duration, gpus, value.get("user", ""), value.get("name", ""), limit_s
+    )
+
+
+def moment_of(text: str) -> float:
+    """Seconds: a number, or a date as ISO 8601 writes it. Without a zone, UTC: only differences matter."""
+    try:
+        return float(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def seconds_of(text: str) -> float:
+    """A duration: seconds, or [days-][hours:]minutes:seconds as Slurm writes it."""
+    found = _CLOCK.fullmatch(text)
+    if not found:
+        return float(text or "nan")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def gpus_of(text: str) -> int:
+    """A number of GPUs: `2`, `2.0`, or among other things as `gres/gpu=2` or `gpu:a100:2`."""
+    if not text:
+        return 0
+    try:
+        return round(float(text))
+    except ValueError:
+        found = _GPUS.findall(text)
+        return int(found[0]) if found else 0
+
+
+def _of_database(path: Path) -> Iterator[Entry]:
+    """Our own history: what ran to an end on GPUs."""
+    from gflow.core.filter import Filter
+    from gflow.core.history import what_of
+    from gflow.store.reading import Reader
+
+    reader = Reader(path)
+    try:
+        for row in reader.page(Filter(), -1, 0, newest=False):
+            job = reader.job(row)
+            if (
+                job.started_at is not None
+                and job.finished_at is not None
+                and not job.is_array
+                and job.spec.gpus
+            ):
+                ran = job.finished_at - job.started_at
+                if ran > 0:
+                    what, limit = what_of(job.spec), job.spec.time_limit_s
+                    yield Entry(job.submitted_at, ran, job.spec.gpus, job.user, what, limit)
+    finally:
+        reader.close()

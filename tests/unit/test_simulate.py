@@ -1,0 +1,122 @@
+"""Traces of every make, and what is measured of a replay."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gflow.cli import simulate
+from gflow.errors import Refused, UsageError
+from gflow.simulate.measure import fairness, measure, quantile
+from gflow.simulate.policies import POLICIES
+from gflow.simulate.replay import Ran, Replay
+from gflow.simulate.trace import Entry, read_trace
+
+PHILLY = (
+    "timestamp,duration,num_gpus,gpu_time,cluster\n"
+    "2017-10-09 07:01:55,66.0,1,66.0,a\n"
+    "2017-10-09 07:00:00,30,8,0,b\n"
+)
+OPENB = "name,num_gpu,creation_time,deletion_time,scheduled_time\np,1,0,100,40\nq,1,5,,\n"
+SACCT = (
+    "JobID|User|JobName|Submit|Elapsed|AllocTRES|Timelimit\n"
+    "1|ann|train|2024-01-01T00:00:00|1-00:00:10|billing=1,gres/gpu=4,node=1|2-00:00:00\n"
+    "2|bob|cpu|2024-01-01T00:00:05|00:10:00|cpu=4|UNLIMITED\n"
+)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    def write(text):
+        path = tmp_path / "trace.csv"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_traces_of_known_makes_need_no_mapping(trace):
+    first, second = read_trace(trace(PHILLY), {}, {})
+    assert (first.gpus, second.duration, second.submit - first.submit) == (8, 66.0, 115.0)
+    assert read_trace(trace(OPENB), {}, {}) == [Entry(0.0, 60.0, 1)]
+    (only,) = read_trace(trace(SACCT), {}, {})
+    assert only[1:] == (86410.0, 4, "ann", "train", 172800)
+
+
+def test_rows_are_chosen_and_columns_mapped(trace):
+    path = trace("when;how long;n\n10;20;2\n")
+    mapping = {"submit": "when", "duration": "how long", "gpus": "n"}
+    assert read_trace(path, mapping, {}) == [Entry(10.0, 20.0, 2)]
+    assert len(read_trace(trace(PHILLY), {}, {"cluster": "b"})) == 1
+
+
+@pytest.mark.parametrize(
+    "text, mapping, where",
+    [
+        ("a,b\n1,2\n", {}, {}),
+        (PHILLY, {"submit": "timestamp"}, {}),
+        (PHILLY, {"submit": "when", "duration": "duration"}, {}),
+        (PHILLY, {"sbmit": "timestamp", "duration": "duration"}, {}),
+        (PHILLY, {}, {"clutser": "a"}),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(trace, text, mapping, where):
+    with pytest.raises(UsageError):
+        read_trace(trace(text), mapping, where)
+
+
+def test_what_cannot_be_read_is_refused_with_its_place(trace, tmp_path):
+    with pytest.raises(Refused, match="line 3"):
+        read_trace(trace(PHILLY.replace("07:00:00,30", "07:00:00,half an hour")), {}, {})
+    with pytest.raises(Refused, match="cannot be read"):
+        read_trace(tmp_path / "none.csv", {}, {})
+
+
+def test_figures():
+    ran = [Ran(Entry(0.0, 100.0, 1, "ann"), 0.0), Ran(Entry(0.0, 100.0, 8, "bob"), 100.0)]
+    found = measure(ran, 8, 8)
+    assert (found["mean_wait_s"], found["max_wait_s"], found["makespan_s"]) == (50.0, 100.0, 200.0)
+    assert found["mean_slowdown"] == 1.5
+    assert found["utilisation"] == 900 / 1600
+    assert found["wide"]["max_wait_s"] == 100.0
+    assert fairness(ran) == pytest.approx(0.9)
+    assert (quantile([], 0.5), quantile([3.0, 1.0, 2.0], 0.5), quantile([1.0, 2.0], 0.99)) == (0.0, 2.0, 2.0)
+
+
+def test_policies_differ_where_they_should():
+    """A wide job behind a narrow one, and a long and a short narrow one behind it."""
+    entries = [Entry(0.0, 100.0, 1), Entry(1.0, 50.0, 2), Entry(2.0, 500.0, 1), Entry(3.0, 90.0, 1)]
+
+    def starts(name, exact=False):
+        replay = Replay(entries, 2, POLICIES[name][1], exact=exact)
+        replay.run()
+        return replay.starts
+
+    assert starts("fifo") == [0.0, 100.0, 150.0, 150.0]
+    assert starts("greedy") == [0.0, 502.0, 2.0, 100.0]
+    assert starts("easy-perfect", exact=True) == [0.0, 100.0, 150.0, 3.0]
+
+
+def test_the_answer_in_json_has_the_promised_shape(trace, capsys):
+    assert simulate.run([str(trace(PHILLY)), "--pool", "8", "--policy", "greedy,ours", "--json"]) == 0
+    policies = json.loads(capsys.readouterr().out)["policies"]
+    assert list(policies) == ["greedy", "ours"]
+    wanted = {"mean_wait_s", "p95_wait_s", "p99_wait_s", "mean_slowdown", "utilisation", "wide"}
+    assert wanted <= policies["ours"].keys()
+    assert simulate.run([str(trace(PHILLY))]) == 0
+    assert capsys.readouterr().out.startswith("2 jobs on 8 GPUs\nPOLICY")
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["x", "--policy", "best"], ["x", "--load", "much"], ["x", "--map", "submit"]]
+)
+def test_bad_words(words):
+    with pytest.raises((UsageError, Refused)):
+        simulate.run(words)
+
+
+def test_a_replay_is_the_same_every_time():
+    entries = [Entry(i * 7.0, 50.0 + i * 37 % 200, 1 + i % 3) for i in range(200)]
+    first, second = (Replay(entries, 4, POLICIES["ours"][1]) for _ in range(2))
+    assert first.run() == second.run()
