@@ -82,6 +82,13 @@ class NotFound(GflowError):
     http_status = 404
 
 
+class Unauthorized(GflowError):
+    """This gflow daemon does not know you: send a token that is still good."""
+
+    code = "unauthorized"
+    http_status = 401
+
+
 class Forbidden(GflowError):
     """This belongs to somebody else."""
 

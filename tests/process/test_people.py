@@ -29,6 +29,8 @@ ALLOWED = {
     Who.OWNER_ALONE: {OWNER},
     Who.KEEPER: {OWNER, OPERATOR, ROOT},
     Who.OPERATOR: {OPERATOR, ROOT},
+    Who.PERSON: {OWNER, OTHER, OPERATOR},
+    Who.SELF: {OWNER, OTHER, OPERATOR, ROOT},
 }
 # What is sent to each route, for a job of Ann's. Those that wait for a job get one that is over.
 BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
@@ -44,6 +46,8 @@ BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("POST", "/gpu-processes/ignore"): lambda job: {"gpu_index": 0, "pid": 1},
     ("POST", "/gpu-processes/unignore"): lambda job: {"gpu_index": 0, "pid": 1},
     ("POST", "/backup"): lambda job: {},
+    ("POST", "/tokens"): lambda job: {},
+    ("POST", "/tokens/revoke"): lambda job: {},  # see below
 }
 QUERIES = {"/events": "?after=0&follow=0"}
 SECRET = "opensesame"
@@ -82,6 +86,9 @@ def test_every_route_serves_those_that_its_row_names_and_nobody_else(
             machine.box.finished(job)
         body = BODIES[route](job) if method == "POST" else None
         asked = path.replace("{job}", str(job)) + QUERIES.get(path, "")
+        if path == "/tokens/revoke":  # Ann's is out of Bob's reach, but everybody may revoke one of theirs
+            box = who_is(machine, OWNER if role == ROOT else role)
+            body = {"id": machine.ask(box, "POST", "/tokens", {})[1]["id"]}
         status, answer = machine.ask(who_is(machine, role), method, asked, body)
         allowed = role in ALLOWED[PERMISSIONS[route]]
         # Simulated GPUs have no processes: then the answer comes from behind the door.

@@ -26,6 +26,8 @@ OPTIONS = (
     ),
     Option("reason", "text", "drain: why, for whoever wonders", short="r", metavar="TEXT"),
     Option("pid", "count", "gpu-process: the process", metavar="PID", low=1),
+    Option("name", "text", "token create: what it is for", short="n", metavar="TEXT"),
+    Option("days", "count", "token create: how long it is good (default 90)", metavar="N", low=1, high=3650),
     JSON,
     *COMMON,
 )
@@ -40,13 +42,17 @@ commands:
                          submitted together with this one; 0: any number
   gpu-process ignore     a process (--gpu 0 --pid 47) keeps no jobs off its GPU
   gpu-process unignore   it does again
-  gpu-process list       those that are ignored, for the daemon's life"""
+  gpu-process list       those that are ignored, for the daemon's life
+  token create           a token of yours, for the daemon's port (daemon.port)
+  token list             your tokens
+  token revoke ID        take one away"""
 EXAMPLES = """gctl set-gpus 0,2
 gctl set-gpus all
 gctl drain --gpu 1 --reason 'its fan is loud'
 gctl resume
 gctl set-limit 42 4
-gctl gpu-process ignore --gpu 0 --pid 4711"""
+gctl gpu-process ignore --gpu 0 --pid 4711
+gctl token create --name dashboard --days 30"""
 NOT_YET = {
     "reserve": "reservations come with a later version",
     "quota": "quotas come with a later version",
@@ -67,7 +73,7 @@ def run(words: list[str]) -> int:
         hint = did_you_mean(name, COMMANDS, otherwise="commands: " + ", ".join(COMMANDS))
         raise UsageError(f"gctl has no command {name!a}", hint=hint)
     handler, wanted = COMMANDS[name]
-    if len(given) != len(wanted):
+    if len(given) > len(wanted) or len(given) < sum(not word.startswith("[") for word in wanted):
         raise UsageError(f"gctl {name} takes {' '.join(wanted) or 'no words'}", hint="see gctl --help")
     if "gpu" in values and name not in ("drain", "resume", "gpu-process"):
         raise UsageError(f"gctl {name} takes no --gpu")
@@ -114,6 +120,21 @@ def _gpu_process(values: dict[str, Any], verb: str) -> int:
     return _post(f"/gpu-processes/{verb}", {"gpu_index": gpus[0], "pid": values["pid"]}, values)
 
 
+def _token(values: dict[str, Any], verb: str, number: str = "") -> int:
+    if verb not in ("create", "list", "revoke"):
+        raise UsageError(f"gctl token has no command {verb!a}", hint="commands: create, list, revoke")
+    if (verb == "revoke") != bool(number):
+        raise UsageError(
+            f"gctl token {verb} takes {'an ID' if verb == 'revoke' else 'no words'}", hint="see gctl --help"
+        )
+    if verb == "list":
+        return call.show("/tokens", as_json="json" in values)
+    if verb == "revoke":
+        return _post("/tokens/revoke", {"id": number}, values)
+    asked: dict[str, Any] = {name: values[name] for name in ("name", "days") if name in values}
+    return _post("/tokens", asked, values)
+
+
 def _indices(text: str) -> list[int]:
     found = parse_indices(text)
     if found is None:
@@ -132,4 +153,5 @@ COMMANDS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
     "resume": (_resume, ()),
     "set-limit": (_set_limit, ("JOB", "N")),
     "gpu-process": (_gpu_process, ("ignore|unignore|list",)),
+    "token": (_token, ("create|list|revoke", "[ID]")),
 }

@@ -126,6 +126,28 @@ SETTINGS = (
         example="4x80G",
     ),
     Setting(
+        "daemon.port",
+        "count",
+        0,
+        "a TCP port to listen on as well, for those who have a token (gctl token create); 0: none",
+        example=59000,
+    ),
+    Setting(
+        "daemon.host",
+        "text",
+        "127.0.0.1",
+        "the address of that port; one that is reached from other machines needs TLS",
+    ),
+    Setting("daemon.tls_cert", "text", "", "file of the port's TLS certificate, with those it rests on"),
+    Setting("daemon.tls_key", "text", "", "file of the certificate's key"),
+    Setting(
+        "daemon.allowed_hosts",
+        "names",
+        (),
+        "further names under which clients reach the port (default: the machine's own)",
+        example=("gpu1.lab.example",),
+    ),
+    Setting(
         "gpu.unmanaged_memory_mb",
         "count",
         0,
@@ -289,8 +311,6 @@ BY_KEY = {setting.key: setting for setting in SETTINGS}
 IGNORED = {"executor.type": "jobs are always run as processes of their own, and need no tmux"}
 # Keys that would promise what this version does not do. A table's name stands for all below it.
 NOT_YET = {
-    "daemon.host": "this version is reached through a Unix socket only",
-    "daemon.port": "this version is reached through a Unix socket only",
     "daemon.fair_share": "fair share is on, and policy.fair_share switches it off",
     "quota": "quotas are not there yet",
     "notifications": "notifications are not there yet",

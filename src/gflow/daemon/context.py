@@ -16,6 +16,7 @@ from gflow.daemon.gpus import GpuWatch
 from gflow.daemon.loop import Loop
 from gflow.daemon.mps import Mps
 from gflow.daemon.settings import Settings
+from gflow.daemon.tokens import Tokens
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.target import LocalTarget
 from gflow.text.queue import Entry
@@ -36,6 +37,7 @@ class Context(NamedTuple):
     target: LocalTarget
     started_boot: float
     stopped: asyncio.Event
+    tokens: Tokens
     watch: GpuWatch | None = None
     mps: Mps | None = None
     fairness: Fairness = Fairness()

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from gflow import __version__
 from gflow.config import zone
@@ -22,7 +23,8 @@ from gflow.daemon import clock, folders, lock
 from gflow.daemon.api import limits
 from gflow.daemon.api.app import make_app
 from gflow.daemon.api.fairness import Fairness
-from gflow.daemon.api.server import bind, serve
+from gflow.daemon.api.gate import Gate
+from gflow.daemon.api.server import bind, serve, serve_port
 from gflow.daemon.context import Context
 from gflow.daemon.gpus import GpuWatch, names_of, overran_of, seen_of, watch_of, watched_of
 from gflow.daemon.keeper import keep
@@ -33,6 +35,7 @@ from gflow.daemon.perform import Performer
 from gflow.daemon.scheduling import ask_for_short_slices
 from gflow.daemon.settings import Settings, check_typed
 from gflow.daemon.sharing import Sharing
+from gflow.daemon.tokens import Tokens
 from gflow.daemon.wishes import Noting
 from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
@@ -81,13 +84,12 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         daemon.target,
         clock.now().boot,
         stopped,
+        Tokens(settings.tokens),
         daemon.watch,
         daemon.mps,
         Fairness(settings.most_connections),
     )
-    server, connections = await serve(
-        bind(settings.socket, public=settings.is_system), make_app(context), context.fairness
-    )
+    servers = await _listen(context)
     _write_address(settings)
     _spare_the_collector()
     _say_ready()
@@ -98,11 +100,22 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         daemon.watch.close()
     if daemon.mps is not None and not daemon.loop.state.holders:
         await daemon.mps.end()
-    server.close()
-    for connection in list(connections):  # without an answer: clients ask the next daemon again
-        connection.transport.abort()
+    for server, connections in servers:
+        server.close()
+        for connection in list(connections):  # without an answer: clients ask the next daemon again
+            connection.transport.abort()
     daemon.target.close()
     daemon.store.close()
+
+
+async def _listen(context: Context) -> list[tuple[asyncio.Server, set[Any]]]:
+    """Serve on the socket, and on a port if one is configured."""
+    settings, fairness = context.settings, context.fairness
+    app, servers = make_app(context), []
+    if settings.listening.port:
+        gate = Gate(app, context.tokens, settings.listening.hosts)
+        servers.append(await serve_port(settings.listening, gate, fairness))
+    return [*servers, await serve(bind(settings.socket, public=settings.is_system), app, fairness)]
 
 
 class Daemon:

@@ -11,6 +11,7 @@ import msgspec
 from gflow.config.reading import Config, load
 from gflow.core.model import Gpu
 from gflow.core.policy import Policy
+from gflow.daemon.listening import Listening, listening_of
 from gflow.errors import UsageError
 from gflow.gpu.settings import GpuSettings
 from gflow.gpu.simulated import simulated_gpus
@@ -33,6 +34,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     database: Path
     socket: Path
     config: Config
+    listening: Listening = Listening()
     gpus: tuple[Gpu, ...] = ()
     cpus: int = 1
     memory_mib: int = 0
@@ -54,6 +56,10 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def run_dir(self) -> Path:
         return self.data / "run"
+
+    @property
+    def tokens(self) -> Path:
+        return self.data / "tokens.json"
 
     @property
     def samples(self) -> Path:
@@ -92,6 +98,7 @@ def settings_for(
         database=database_path(data),
         socket=Path(paths.system_socket(get) if system else paths.own_socket(get)),
         config=config,
+        listening=listening_of(config),
         gpus=gpus,
         cpus=config["daemon.cpus"] or len(os.sched_getaffinity(0)),
         memory_mib=_host_memory_mib(),

@@ -63,6 +63,19 @@ class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return self.all or bool(self.names or self.states or self.projects or self.users)
 
 
+class TokenRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A token to be made for the caller."""
+
+    name: str = ""
+    days: Annotated[int, msgspec.Meta(ge=1, le=3650)] = 90
+
+
+class RevokeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A token to be taken away."""
+
+    id: str
+
+
 class References(NamedTuple):
     """Parents as written: `17`, `@`, `@~2`. What they mean is known when the job is taken."""
 

@@ -21,6 +21,7 @@ from gflow.daemon.api import (
     machine,
     statistics,
     submitting,
+    tokens,
     usage,
 )
 from gflow.daemon.api.answers import on_error
@@ -51,6 +52,9 @@ ROUTES = [
     Route("/gpu-processes/ignore", gpus.ignore, methods=["POST"]),
     Route("/gpu-processes/unignore", gpus.unignore, methods=["POST"]),
     Route("/backup", machine.backup, methods=["POST"]),
+    Route("/tokens", tokens.make, methods=["POST"]),
+    Route("/tokens", tokens.listing, methods=["GET"]),
+    Route("/tokens/revoke", tokens.revoke, methods=["POST"]),
     Route("/stats", statistics.show, methods=["GET"]),
     Route("/info", machine.info, methods=["GET"]),
     Route("/status", machine.status, methods=["GET"]),

@@ -18,6 +18,7 @@ from gflow.wire.selections import MOST, Numbers, Tasks, selected
 T = TypeVar("T")
 # A hundred thousand jobs fit in; and how long the body of a request may take to come.
 MOST_BYTES = 256 << 20
+MOST_REMOTE_BYTES = 16 << 20  # through a port
 PATIENCE_S = 60.0
 
 _STATE_NAMES = {state.value.lower(): state for state in JobState} | {
@@ -37,9 +38,9 @@ def context_of(request: Request) -> Context:
 
 
 def caller(request: Request) -> tuple[int, str]:
-    """The caller's uid, and where it calls from, by the kernel's word."""
+    """The caller's uid, and where it calls from."""
     state = request.scope["state"]
-    return state["uid"], f"pid {state['pid']}"
+    return state["uid"], state["origin"]
 
 
 async def read(request: Request, into: type[T]) -> T:
@@ -49,13 +50,14 @@ async def read(request: Request, into: type[T]) -> T:
         raise WrongType(f"the request must be application/json, not {kind[:60]!a}")
     body = bytearray()
     fairness, (uid, _) = context_of(request).fairness, caller(request)
+    most = MOST_BYTES if request.scope["state"]["pid"] else MOST_REMOTE_BYTES
     try:
         async with asyncio.timeout(PATIENCE_S):
             async for chunk in request.stream():
                 body += chunk
                 fairness.read(uid, len(chunk))
-                if len(body) > MOST_BYTES:
-                    raise TooLarge(f"a request may have at most {MOST_BYTES >> 20} MiB")
+                if len(body) > most:
+                    raise TooLarge(f"a request may have at most {most >> 20} MiB")
     except TimeoutError:
         raise UsageError("the request did not come to its end in time") from None
     except ClientDisconnect:  # nobody is left to hear it

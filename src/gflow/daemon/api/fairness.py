@@ -9,12 +9,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Any
 
 from gflow.errors import TooMany
 
 # Bytes of requests that are being read, and listings that are being made, of one person at once.
 MOST_BYTES = 256 << 20
 MOST_LISTINGS = 4
+# Connections to the port from one address; a proxy is one.
+MOST_OF_ADDRESS = 256
 
 
 class Fairness:
@@ -22,20 +25,22 @@ class Fairness:
 
     def __init__(self, most_connections: int = 0) -> None:
         self._most_connections = most_connections
-        self._connections: Counter[int] = Counter()
+        self._connections: Counter[int | str] = Counter()
         self._bytes: Counter[int] = Counter()
         self._listings: dict[int, asyncio.Semaphore] = {}
 
     def _is_free(self, uid: int) -> bool:
         return uid == 0 or not self._most_connections
 
-    def connect(self, uid: int) -> bool:
-        """Count one more connection; whether this person may have it."""
-        self._connections[uid] += 1
-        return self._is_free(uid) or self._connections[uid] <= self._most_connections
+    def connect(self, who: int | str) -> bool:
+        """Count one more connection; whether this person, or this address elsewhere, may have it."""
+        self._connections[who] += 1
+        if isinstance(who, str):
+            return self._connections[who] <= MOST_OF_ADDRESS
+        return self._is_free(who) or self._connections[who] <= self._most_connections
 
-    def disconnect(self, uid: int) -> None:
-        _less(self._connections, uid, 1)
+    def disconnect(self, who: int | str) -> None:
+        _less(self._connections, who, 1)
 
     def read(self, uid: int, size: int) -> None:
         """Count bytes that have come, until `done`; refuse them where they are too many."""
@@ -57,7 +62,7 @@ class Fairness:
             yield
 
 
-def _less(counts: Counter[int], uid: int, by: int) -> None:
-    counts[uid] -= by
-    if counts[uid] <= 0:
-        del counts[uid]
+def _less(counts: Counter[Any], who: int | str, by: int) -> None:
+    counts[who] -= by
+    if counts[who] <= 0:
+        del counts[who]

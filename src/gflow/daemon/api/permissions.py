@@ -28,6 +28,8 @@ class Who(Enum):
     OWNER_ALONE = "the job's owner: the new job would run as whoever asks"
     KEEPER = "the job's owner, operators, root"
     OPERATOR = "operators and root"
+    PERSON = "everybody for themselves; not root"
+    SELF = "everybody about their own; root about everybody's"
 
 
 PERMISSIONS: dict[tuple[str, str], Who] = {
@@ -52,6 +54,9 @@ PERMISSIONS: dict[tuple[str, str], Who] = {
     ("POST", "/gpu-processes/ignore"): Who.OPERATOR,
     ("POST", "/gpu-processes/unignore"): Who.OPERATOR,
     ("POST", "/backup"): Who.OPERATOR,
+    ("POST", "/tokens"): Who.PERSON,
+    ("GET", "/tokens"): Who.SELF,
+    ("POST", "/tokens/revoke"): Who.SELF,
     ("GET", "/stats"): Who.ANYONE,
     ("GET", "/info"): Who.ANYONE,
     ("GET", "/status"): Who.ANYONE,

@@ -1,10 +1,11 @@
-"""HTTP on a Unix socket: uvicorn's protocol, plus the uid that the kernel vouches for."""
+"""HTTP on a Unix socket: uvicorn's protocol, plus the uid that the kernel vouches for; and on a port."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gflow.daemon.api.fairness import Fairness
+from gflow.daemon.listening import Listening
 from gflow.daemon.people import peer
 from gflow.errors import Refused
 
@@ -23,6 +25,12 @@ BACKLOG = 1024
 PATIENCE_S = 30.0
 # How long somebody who asks for too much has time to read that.
 REFUSAL_S = 1.0
+# A head has a path with some names of jobs in it, and a few lines.
+MOST_HEAD_BYTES = 256 << 10
+HEAD_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nx-gflow-exit: 2\r\nconnection: close\r\n"
+    b"content-length: 0\r\n\r\n"
+)
 _TEXT = b"you have too many requests open at once\nwait for some of them to end\n"
 TOO_MANY = (
     b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: text/plain; charset=utf-8\r\nx-gflow-exit: 1\r\n"
@@ -30,22 +38,26 @@ TOO_MANY = (
 )
 
 
-class PeerProtocol(HttpToolsProtocol):
-    """One connection, with the identity of its other end in `scope["state"]["uid"]`."""
+class Connection(HttpToolsProtocol):
+    """One connection, with what is known of its other end in `scope["state"]`."""
 
     _patience: asyncio.TimerHandle | None = None
     _is_refused = False
+    _head_bytes = 0
+    _who: int | str
 
     def __init__(self, *args: Any, fairness: Fairness, **more: Any) -> None:
         super().__init__(*args, **more)
         self.fairness = fairness
 
+    def identify(self, transport: Any) -> int | str:
+        """Who is at the other end, for counting; tells the routes what they need to know."""
+        raise NotImplementedError
+
     def connection_made(self, transport: Any) -> None:
-        sock = transport.get_extra_info("socket")
-        pid, uid, groups = peer(sock)
-        self.app_state = {"uid": uid, "pid": pid, "groups": groups}
+        self._who = self.identify(transport)
         super().connection_made(transport)
-        self._is_refused = not self.fairness.connect(uid)
+        self._is_refused = not self.fairness.connect(self._who)
         if not self._is_refused:
             self._wait_for_head()
             return
@@ -55,8 +67,15 @@ class PeerProtocol(HttpToolsProtocol):
         self._patience = self.loop.call_later(REFUSAL_S, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_refused:
-            super().data_received(data)
+        if self._is_refused:
+            return
+        super().data_received(data)
+        if self._patience is None:
+            return
+        self._head_bytes += len(data)  # all of it was head, or nearly
+        if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+            self.transport.write(HEAD_TOO_LARGE)
+            self.transport.close()
 
     def _wait_for_head(self) -> None:
         """A caller that never finishes its request must not keep a descriptor for ever."""
@@ -74,22 +93,72 @@ class PeerProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_waiting()
+        self._head_bytes = 0
         super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        self.fairness.disconnect(self.app_state["uid"])
+        self.fairness.disconnect(self._who)
         super().connection_lost(exc)
 
 
+class PeerProtocol(Connection):
+    """Through the socket: the kernel says who it is."""
+
+    def identify(self, transport: Any) -> int | str:
+        pid, uid, groups = peer(transport.get_extra_info("socket"))
+        self.app_state = {"uid": uid, "pid": pid, "groups": groups, "origin": f"pid {pid}"}
+        return uid
+
+
+class PortProtocol(Connection):
+    """Through the port: nobody yet. See `gate`."""
+
+    def identify(self, transport: Any) -> int | str:
+        return str(transport.get_extra_info("peername")[0])
+
+
 async def serve(listener: socket.socket, app: ASGIApp, fairness: Fairness) -> tuple[asyncio.Server, set[Any]]:
-    """Serve `app` on `listener`; the server and its open connections.
+    """Serve `app` on `listener`; the server and its open connections."""
+    make, connections = _protocols(PeerProtocol, app, fairness)
+    server = await asyncio.get_running_loop().create_unix_server(make, sock=listener, backlog=BACKLOG)
+    return server, connections
+
+
+async def serve_port(
+    listening: Listening, app: ASGIApp, fairness: Fairness
+) -> tuple[asyncio.Server, set[Any]]:
+    """Serve `app`, which must ask for tokens, on a port."""
+    make, connections = _protocols(PortProtocol, app, fairness)
+    tls = listening.tls()
+    try:
+        server = await asyncio.get_running_loop().create_server(
+            make,
+            listening.host,
+            listening.port,
+            ssl=tls,
+            ssl_handshake_timeout=PATIENCE_S if tls else None,
+            backlog=BACKLOG,
+        )
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise Refused(
+            f"port {listening.port} of {listening.host} cannot be had: {why}",
+            hint="see daemon.port and daemon.host",
+        ) from error
+    return server, connections
+
+
+def _protocols(
+    kind: type[Connection], app: ASGIApp, fairness: Fairness
+) -> tuple[Callable[[], Connection], set[Any]]:
+    """What makes connections of this kind, and the set that has those that are open.
 
     Not uvicorn's own server: that one wakes ten times a second.
     """
     config = uvicorn.Config(
         app,
-        http=PeerProtocol,
+        http=kind,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -98,9 +167,8 @@ async def serve(listener: socket.socket, app: ASGIApp, fairness: Fairness) -> tu
     )
     config.load()
     state = ServerState()
-    make = partial(PeerProtocol, config=config, server_state=state, app_state={}, fairness=fairness)
-    server = await asyncio.get_running_loop().create_unix_server(make, sock=listener, backlog=BACKLOG)
-    return server, state.connections
+    make = partial(kind, config=config, server_state=state, app_state={}, fairness=fairness)
+    return make, state.connections
 
 
 def bind(path: Path, *, public: bool = False) -> socket.socket:
