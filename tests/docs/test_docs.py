@@ -87,3 +87,15 @@ def test_the_reference_is_what_the_tables_say() -> None:
 
     generator = runpy.run_path(str(ROOT / "scripts/gen_docs.py"))
     assert (ROOT / "docs/reference.md").read_text() == generator["reference"](), "run make docs"
+
+
+def test_every_fault_has_a_test_that_exists() -> None:
+    rows = re.findall(
+        r"^\| .* \| `(\S+)::(\w+)` \|$", (ROOT / "docs/reliability.md").read_text(), re.MULTILINE
+    )
+    lines = [
+        line for line in (ROOT / "docs/reliability.md").read_text().splitlines() if line.startswith("| ")
+    ]
+    assert len(rows) == len(lines) - sum(line.startswith("| fault |") for line in lines)
+    for file, name in rows:
+        assert re.search(rf"^\s*def {name}\(", (ROOT / "tests" / file).read_text(), re.MULTILINE), name

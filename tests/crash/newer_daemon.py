@@ -1,0 +1,18 @@
+"""A daemon of a later version: its database has one table more."""
+
+from __future__ import annotations
+
+import sys
+
+from gflow.store import opening, schema, sqlite
+
+schema.MIGRATIONS = (*schema.MIGRATIONS, "CREATE TABLE of_tomorrow (a INTEGER);")
+schema.VERSION = len(schema.MIGRATIONS)
+for module in (opening, sqlite):
+    if hasattr(module, "VERSION"):
+        module.VERSION = schema.VERSION
+
+if __name__ == "__main__":
+    from gflow.cli.main import main
+
+    sys.exit(main("gflowd", ["run", *sys.argv[1:]]))
