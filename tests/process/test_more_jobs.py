@@ -58,6 +58,9 @@ def test_hold_release_and_begin(daemon: Box) -> None:
     later = daemon.submit("--begin", "now+1h", "true")
     assert daemon.job(later)["reason"] == "BeginTime"
     assert daemon.ok("gjob", "release", str(held)) == f"Job {held} released.\n"
+    waiting = daemon.submit("-d", str(daemon.submit("--hold", "true")), "true")
+    assert daemon.ok("gjob", "release", str(waiting)) == f"Job {waiting} was not held.\n"
+    assert daemon.ok("gjob", "release", str(waiting), "--at", "now") == f"Job {waiting} released.\n"
     assert daemon.finished(held)["state"] == "Finished"
     daemon.ok("gjob", "hold", str(later))
     assert daemon.job(later)["state"] == "Hold"

@@ -245,6 +245,8 @@ def test_redo_of_one_task_and_of_a_job_whose_parent_failed(daemon: Box) -> None:
     daemon.ok("gcancel", str(bad))
     refused = daemon.run("gjob", "redo", str(child))
     assert (refused.returncode, refused.stdout) == (1, "")
+    assert "--clear-deps does it without" in refused.stderr
+    assert "--clear-deps" not in daemon.run("gbatch", "-d", str(bad), "true").stderr
     assert (
         daemon.finished(int(daemon.ok("gjob", "redo", str(child), "--clear-deps", "--parsable")))["exit_code"]
         == 0
@@ -311,7 +313,7 @@ def test_a_kill_at_once_is_remembered(daemon: Box) -> None:
     wait_until(lambda: daemon.text_of(job) == "ready\n")
     daemon.ok("gcancel", str(job))
     daemon.kill9()
-    daemon.up(env={"GFLOW_FAULT": "turn.after-commit:2"})  # the first turn is the GPUs'
+    daemon.up(env={"GFLOW_FAULT": "turn.after-commit:3"})  # the GPUs, then the note that it started
     daemon.run("gcancel", "--now", str(job))
     assert daemon.daemon is not None
     assert daemon.daemon.wait(20) == -signal.SIGKILL

@@ -61,6 +61,28 @@ def test_a_running_job_of_a_later_attempt():
         assert line in lines
 
 
+def test_an_array_says_how_far_it_is():
+    array = job(9, array="1-40", progress=Progress(pending="8-40", active=2, ok=3, bad=1, cancelled=1))
+    assert "Tasks: 2 running, 33 waiting (8-40), 3 finished, 1 failed, 1 cancelled\n" in page(array)
+    array.progress = Progress(pending="", active=2)
+    assert "Tasks: 2 running\n" in page(array)
+
+
+def test_a_job_says_all_that_was_asked_for():
+    asked = job(1, warning=(10, 60), grace_s=90, requeue=True, error="err-%j.txt")
+    lines = page(asked).splitlines()
+    for line in (
+        "Warning: USR1 00:01:00 before its time is up",
+        "Grace: 00:01:30 between TERM and KILL",
+        "Requeue: yes",
+        "Error output: err-%j.txt",
+    ):
+        assert line in lines
+    assert not [
+        line for line in page(job(1)).splitlines() if line.startswith(("Warning", "Grace", "Requeue"))
+    ]
+
+
 def test_a_final_job_says_how_it_ended():
     failed = ended(1, JobState.FAILED, reason="Signal:9", signal=9, started_at=NOON + 40, attempt=1)
     lines = page(failed).splitlines()
@@ -163,6 +185,8 @@ STATUS = {
     "gpu_simulated": False,
     "cpu_total": 8,
     "cpu_available": 7,
+    "memory_total_mib": 65536,
+    "memory_available_mib": 1536,
     "running": 1,
     "waiting": 2,
     "read_only": "",
@@ -182,6 +206,7 @@ def test_the_status_of_a_daemon():
         "Uptime: 00:01:30\n"
         "GPUs: 4 (3 free)\n"
         "CPU slots: 8 (7 free)\n"
+        "Memory: 64 GiB (1.5 GiB free)\n"
         "Jobs: 1 running, 2 waiting\n"
         "Socket: /s\n"
         "Config: (none: gflowd init writes one)\n"

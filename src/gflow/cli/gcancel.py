@@ -68,6 +68,8 @@ def run(words: list[str]) -> int:
     }
     if not jobs and not filters and "all" not in values:
         raise UsageError("which jobs?", hint="gcancel 42, gcancel @ for your latest, or gcancel --all")
+    if "all" in jobs:
+        raise UsageError("'all' is not a job id", hint="gcancel --all cancels all of yours")
     body = {
         "jobs": jobs,
         "now": "now" in values,

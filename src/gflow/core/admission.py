@@ -27,7 +27,10 @@ def check_number(state: State, uid: int, more: int) -> None:
 def check_possible(state: State, spec: Spec) -> None:
     """Refuse what this machine could never run. What is merely busy or restricted is waited for."""
     if not spec.allow_unsatisfiable and (why := impossible(state, spec.shape)):
-        raise Refused(why, hint="see what there is with ginfo; --allow-unsatisfiable queues it all the same")
+        where = "ginfo" if spec.gpus else "gflowd status"
+        raise Refused(
+            why, hint=f"see what there is with {where}; --allow-unsatisfiable queues it all the same"
+        )
 
 
 def admitted(
@@ -65,7 +68,8 @@ def judged(
         raise Refused(
             f"job {label(wait.broken)} ended {ended.value if ended else ''}: "
             "a job that depends on it would never start",
-            hint="--no-auto-cancel queues it all the same",
+            hint=("--clear-deps does it without; " if spec.redone_from else "")
+            + "--no-auto-cancel queues it all the same",
         )
     return None if wait.is_over else wait
 

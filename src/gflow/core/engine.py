@@ -64,7 +64,7 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
         return recent[-1 - back]
     key = parse_label(reference)
     if key is None:
-        raise NotFound(f"{reference!r} is not a job id")
+        raise NotFound(f"{reference!r} is not a job id", hint="jobs are named 42, 42_3, 5-9 or @")
     return key
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,6 +15,9 @@ from gflow.core.place import gib
 from gflow.text.durations import clock, fine
 from gflow.text.queue import short_state
 from gflow.text.table import table
+
+# What jobs have unless somebody says otherwise.
+USUAL = Spec(command=(), cwd="")
 
 
 def job_page(job: Job, why: Why | None, now: float, log: str, gpu_use: str = "") -> str:
@@ -33,6 +37,8 @@ def job_page(job: Job, why: Why | None, now: float, log: str, gpu_use: str = "")
         lines.append(("GPU ids", ",".join(map(str, job.gpu_ids))))
     if gpu_use:
         lines.append(("GPU use", gpu_use))
+    if tasks := _tasks(job):
+        lines.append(("Tasks", tasks))
     lines += [(name, value) for name, value in _asked(job) if value]
     lines += _timing(job, now) + _usage(job)
     if job.exit_code is not None:
@@ -73,8 +79,12 @@ def _asked(job: Job) -> list[tuple[str, str]]:
         ("Group", str(spec.group) if spec.group > 0 else ""),
         ("At most at once", str(spec.max_concurrent) if spec.max_concurrent else ""),
         ("Time limit", clock(spec.time_limit_s) if spec.time_limit_s else ""),
+        ("Warning", _warning(*spec.warning)),
+        ("Grace", f"{clock(spec.grace_s)} between TERM and KILL" if spec.grace_s != USUAL.grace_s else ""),
+        ("Requeue", "yes" if spec.requeue else ""),
         ("Retries", retries + on if retries else ""),
         ("Not before", _when(job.begin_at) if job.begin_at and not job.is_final else ""),
+        ("Error output", spec.error),
         ("Conda environment", spec.conda_env),
         ("Virtual environment", spec.venv),
         ("Project", spec.project),
@@ -83,6 +93,26 @@ def _asked(job: Job) -> list[tuple[str, str]]:
         ("Notify on", ", ".join(spec.notify_on)),
         ("Redone from", label(spec.redone_from) if spec.redone_from else ""),
     ]
+
+
+def _warning(number: int, seconds: int) -> str:
+    name = signal.Signals(number).name.removeprefix("SIG") if number else ""
+    return f"{name} {clock(seconds)} before its time is up" if name else ""
+
+
+def _tasks(job: Job) -> str:
+    """How far an array is: `2 running, 28 waiting (3-30)`."""
+    progress = job.progress
+    if progress is None:
+        return ""
+    counts = [
+        (progress.active, "running"),
+        (len(progress.tasks), f"waiting ({progress.pending})"),
+        (progress.ok, "finished"),
+        (progress.bad, "failed"),
+        (progress.cancelled, "cancelled"),
+    ]
+    return ", ".join(f"{count} {what}" for count, what in counts if count)
 
 
 def _timing(job: Job, now: float) -> list[tuple[str, str]]:
@@ -129,6 +159,7 @@ def status_page(status: Mapping[str, Any]) -> str:
             ("Uptime", clock(status["uptime_secs"])),
             ("GPUs", gpus),
             ("CPU slots", f"{status['cpu_total']} ({status['cpu_available']} free)"),
+            ("Memory", f"{gib(status['memory_total_mib'])} ({gib(status['memory_available_mib'])} free)"),
             ("Jobs", f"{status['running']} running, {status['waiting']} waiting"),
             ("Socket", status["socket"]),
             ("Config", ", ".join(status["config_files"]) or "(none: gflowd init writes one)"),

@@ -18,7 +18,7 @@ from gflow.daemon.api.permissions import check, governs_others
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
 from gflow.daemon.wishes import Updating
-from gflow.errors import UsageError
+from gflow.errors import Refused, UsageError
 from gflow.store.port import address_of
 from gflow.wire.changes import describe_update
 from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest
@@ -146,10 +146,14 @@ async def release(request: Request) -> Response:
     wanted = await read(request, ReleaseRequest)
     keys = _named(context, request, wanted.jobs)
     begin_at, governs = wanted.begin_time(), governs_others(request)
+    jobs = context.loop.state.jobs
+    free = frozenset(
+        key for key in keys if begin_at is None and key in jobs and jobs[key].state is not JobState.HOLD
+    )
     await context.loop.ask(
         lambda at: Release(at=at, uid=uid, governs=governs, keys=keys, begin_at=begin_at), origin
     )
-    return _changed(request, keys, "released")
+    return _changed(request, keys, "released", free)
 
 
 async def update(request: Request) -> Response:
@@ -162,16 +166,25 @@ async def update(request: Request) -> Response:
 
 
 def _named(context: Context, request: Request, texts: list[str]) -> tuple[JobKey, ...]:
-    """The jobs that these texts mean, all of which the caller may change."""
+    """The jobs that these texts mean, all of which are active and the caller may change."""
     keys = tuple(keys_of(context, request, texts))
-    check(request, [job for key in keys if (job := context.job(key)) is not None])
+    jobs = [known(context, key) for key in keys]
+    check(request, jobs)
+    for job in jobs:
+        if job.is_final:
+            raise Refused(
+                f"job {job.label} is over: {job.state.value}", hint=f"gjob redo {job.label} does it again"
+            )
     return keys
 
 
-def _changed(request: Request, keys: tuple[JobKey, ...], how: str) -> Response:
+def _changed(
+    request: Request, keys: tuple[JobKey, ...], how: str, unless: frozenset[JobKey] = frozenset()
+) -> Response:
+    """The jobs, and what happened to each; `unless`: those that were not held."""
     context = context_of(request)
     return answer(
         request,
         lambda: jobs_view(context.entries([known(context, key) for key in keys], viewer(request))),
-        lambda: "".join(f"Job {label(key)} {how}.\n" for key in keys),
+        lambda: "".join(f"Job {label(key)} {'was not held' if key in unless else how}.\n" for key in keys),
     )

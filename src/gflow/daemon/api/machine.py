@@ -53,6 +53,8 @@ async def status(request: Request) -> Response:
         "gpu_simulated": any(gpu.simulated for gpu in state.gpus.values()),
         "cpu_total": state.cpus,
         "cpu_available": state.free_cpus,
+        "memory_total_mib": state.memory_mib,
+        "memory_available_mib": state.free_memory_mib,
         "read_only": context.loop.read_only,
         "running": running,
         "waiting": len(state.jobs) - running - started_arrays,
