@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from gflow.core.ids import TASK_MAX, JobKey, job_key
 from gflow.core.model import FINAL, Job, JobState, Progress, Spec
+from gflow.core.tasks import parse_tasks
 
 UIDS = {"root": 0, "ann": 1001, "bob": 1002}
 NOON = 1_750_000_000.0
+PENDING = ["", "3", "4-60", "0-90:10", "1,3,5-7"]
 
 
 def spec(**fields: Any) -> Spec:
@@ -62,7 +64,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return st.sampled_from(list(kind))
     if kind is Progress:
-        return any_struct(Progress, pending=st.sampled_from(["", "3", "4-60", "0-90:10", "1,3,5-7"]))
+        return any_struct(Progress, pending=st.sampled_from(PENDING).map(parse_tasks))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return any_struct(kind)
     arguments = typing.get_args(kind)

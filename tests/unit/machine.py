@@ -185,7 +185,9 @@ class Machine:
 def remembered(state: State) -> dict[str, Any]:
     """What makes two states the same."""
     return {
-        "jobs": {label(key): msgspec.to_builtins(job) for key, job in sorted(state.jobs.items())},
+        "jobs": {
+            label(key): msgspec.to_builtins(job, enc_hook=str) for key, job in sorted(state.jobs.items())
+        },
         "waits": {label(key): sorted(map(label, wait.parents)) for key, wait in sorted(state.waits.items())},
         "later": sorted(map(label, state.later)),
         "ready": sorted(job.label for job in state.jobs.values() if job in state.ready),

@@ -2,10 +2,11 @@ from collections import Counter
 
 import pytest
 
-from gflow.core.model import Progress, Shape
+from gflow.core.model import Shape
 from gflow.core.place import available, choose, gib, impossible, placement
 from gflow.core.policy import Policy
 from gflow.core.state import State
+from gflow.testing import progress
 
 from .builders import job, running
 from .machine import GIB, gpu
@@ -207,5 +208,5 @@ def test_random_is_spread_and_decided_the_same_way_twice():
 
 def test_tasks_of_an_array_draw_anew():
     state = by("random", gpus=FOUR)
-    array = [job(1, gpus=1, progress=Progress("5-100", ok=done)) for done in range(40)]
+    array = [job(1, gpus=1, progress=progress("5-100", ok=done)) for done in range(40)]
     assert len({placement(state, one) for one in array}) == 4

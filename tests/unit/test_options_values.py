@@ -338,6 +338,14 @@ def test_a_task_named_twice_is_refused(value):
     assert refusal(ARRAY, value).message == "--array names a task twice"
 
 
+def test_a_hundred_ranges_may_interleave():
+    combed = [f"{first}-{first + 2000}:1000" for first in range(101)]
+    assert read(ARRAY, ",".join(combed[:100])) == ",".join(combed[:100])
+    assert refusal(ARRAY, ",".join(combed)).message == "--array has more than 100 ranges that interleave"
+    behind = [f"{first}-{first + 2}:2,{first + 1}-{first + 3}:2" for first in range(0, 4000, 10)]
+    assert read(ARRAY, ",".join(behind)) == ",".join(behind), "two at any place"
+
+
 parts = st.tuples(st.integers(0, 40), st.integers(0, 10), st.integers(1, 4))
 
 

@@ -3,12 +3,13 @@
 import pytest
 
 from gflow.core.ids import job_key
-from gflow.core.model import JobState, Line, Progress
+from gflow.core.model import JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.store.memory import MemoryStore
 from gflow.store.port import Changes, Loaded, Submission, address_of
 from gflow.store.sqlite import SqliteStore
+from gflow.testing import progress
 
 from .builders import NOON, UIDS, ended, job, running
 
@@ -52,11 +53,11 @@ def numbers(jobs):
         job(
             8,
             array="0-9",
-            progress=Progress("4-9", active=2, ok=1, bad=1, worst=3),
+            progress=progress("4-9", active=2, ok=1, bad=1, worst=3),
             attempt=1,
             started_at=NOON,
         ),
-        job(9, array="0-9", progress=Progress("0-9")),
+        job(9, array="0-9", progress=progress("0-9")),
         job(10, reason="Retry", attempt=3, retries=2, quick_ends=1, exit_code=1, cpu_ms=70, peak_kib=9),
         running(11, 2, shared=True, gpu_memory_mib=512),
     ],
@@ -176,7 +177,7 @@ def test_no_questions_no_outcomes(store):
 
 
 def test_a_task_that_never_started_ended_with_its_array(store):
-    tasks = {"array": "0-9", "progress": Progress("4-9", ok=1)}
+    tasks = {"array": "0-9", "progress": progress("4-9", ok=1)}
     save(store, job(1, **tasks), ended(2, JobState.CANCELLED, **tasks), ended(2, task=0))
     asked = [job_key(1, 4), job_key(2, 4), job_key(2, 0), job_key(2, 1), job_key(2, 10), job_key(3, 4)]
     assert store.outcomes(asked) == {job_key(2, 4): JobState.CANCELLED, job_key(2, 0): JobState.FINISHED}

@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from gflow.core.filter import Filter
 from gflow.core.ids import job_key
-from gflow.core.model import FINAL, JobState, Progress
+from gflow.core.model import FINAL, JobState
 from gflow.errors import StoreError
 from gflow.store.port import Changes
 from gflow.store.reading import Reader
 from gflow.store.sqlite import SqliteStore
+from gflow.testing import progress
 
 from .builders import NOON, job
 
@@ -23,7 +24,7 @@ JOBS = [
         name=NAMES[number % 4],
         project=PROJECTS[number % 3],
         state=list(JobState)[number % 7],
-        progress=[None, None, Progress(""), Progress("1-3")][number % 4] if number % 2 == 0 else None,
+        progress=[None, None, progress(""), progress("1-3")][number % 4] if number % 2 == 0 else None,
         **{"finished_at": NOON + number * 10} if list(JobState)[number % 7] in FINAL else {},
     )
     for number in range(1, 60)

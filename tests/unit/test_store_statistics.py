@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gflow.core.ids import job_key
-from gflow.core.model import JobState, Line, Progress
+from gflow.core.model import JobState, Line
 from gflow.core.usage import Question, Usage
 from gflow.store.port import Changes
 from gflow.store.reading import Reader
 from gflow.store.sqlite import SqliteStore
 from gflow.store.statistics import statistics
+from gflow.testing import progress
 
 from .builders import NOON, ended, job, running
 
@@ -94,10 +95,10 @@ def test_since_counts_what_ended_or_lives_and_of_gpus_only_the_time_since(ask):
 
 def test_tasks_that_wait_or_never_started_count_one_by_one(ask):
     arrays = (
-        job(1, array="1-60", gpus=2, progress=Progress("4-60")),
+        job(1, array="1-60", gpus=2, progress=progress("4-60")),
         job(1, task=3, array="1-60", state=JobState.RUNNING, gpus=2, gpu_ids=(0, 1)),
-        ended(2, JobState.CANCELLED, array="1-10", progress=Progress("1-10")),
-        ended(3, array="1-2", progress=Progress("", ok=2)),
+        ended(2, JobState.CANCELLED, array="1-10", progress=progress("1-10")),
+        ended(3, array="1-2", progress=progress("", ok=2)),
     )
     total = ask(*arrays).total
     assert (total.total, total.queued, total.running, total.cancelled) == (57 + 1 + 10, 57, 1, 10)

@@ -4,8 +4,9 @@ import pytest
 
 from gflow.core.explain import Why
 from gflow.core.ids import job_key
-from gflow.core.model import JobState, Line, Progress
+from gflow.core.model import JobState, Line
 from gflow.gpu.simulated import simulated_gpus
+from gflow.testing import progress
 from gflow.text.gpus import gpu_table
 from gflow.text.pages import job_page, status_page, story_page
 
@@ -62,9 +63,9 @@ def test_a_running_job_of_a_later_attempt():
 
 
 def test_an_array_says_how_far_it_is():
-    array = job(9, array="1-40", progress=Progress(pending="8-40", active=2, ok=3, bad=1, cancelled=1))
+    array = job(9, array="1-40", progress=progress(pending="8-40", active=2, ok=3, bad=1, cancelled=1))
     assert "Tasks: 2 running, 33 waiting (8-40), 3 finished, 1 failed, 1 cancelled\n" in page(array)
-    array.progress = Progress(pending="", active=2)
+    array.progress = progress(pending="", active=2)
     assert "Tasks: 2 running\n" in page(array)
 
 
@@ -113,7 +114,7 @@ def test_a_script_is_named_and_its_text_is_not_shown():
 @pytest.mark.parametrize("state", JobState, ids=lambda state: state.value)
 def test_every_state_and_an_array_have_a_page(state):
     assert page(job(1, state=state)).startswith("Job: 1\n")
-    assert page(job(1, state=state, array="0-9", progress=Progress("3-9"))).startswith("Job: 1")
+    assert page(job(1, state=state, array="0-9", progress=progress("3-9"))).startswith("Job: 1")
 
 
 # ---------------------------------------------------------------- stories

@@ -1,8 +1,9 @@
 import pytest
 
 from gflow.core.explain import Why
-from gflow.core.model import JobState, Progress
+from gflow.core.model import JobState
 from gflow.errors import UsageError
+from gflow.testing import progress
 from gflow.text.queue import (
     ALIASES,
     COLUMNS,
@@ -48,7 +49,7 @@ def test_the_whole_table():
 
 
 def array(pending, cap=0, **fields):
-    return job(42, array="0-60", max_concurrent=cap, progress=Progress(pending), **fields)
+    return job(42, array="0-60", max_concurrent=cap, progress=progress(pending), **fields)
 
 
 @pytest.mark.parametrize(

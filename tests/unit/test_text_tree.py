@@ -1,5 +1,5 @@
 from gflow.core.ids import job_key, label
-from gflow.core.model import Progress
+from gflow.testing import progress
 from gflow.text.tree import DEEPEST, Forest
 
 from .builders import job
@@ -40,7 +40,7 @@ def test_any_of_several_parents_is_a_parent():
 
 
 def test_a_job_that_waits_for_a_task_stands_below_the_line_of_the_array():
-    array = job(1, array="0-9", progress=Progress("4-9"))
+    array = job(1, array="0-9", progress=progress("4-9"))
     begun = job(1, task=3)
     children = job(2, depends_on=(job_key(1, 3),)), job(3, depends_on=(job_key(1, 7),))
     assert drawn(array, begun, *children) == ["1", "╰─ 3", "1_3", "╰─ 2"]

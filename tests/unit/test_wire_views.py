@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from gflow import errors
 from gflow.core.explain import Why
 from gflow.core.ids import job_key
-from gflow.core.model import Gpu, Job, JobState, Line, Progress
+from gflow.core.model import Gpu, Job, JobState, Line
 from gflow.errors import GflowError, NotFound
+from gflow.testing import progress
 from gflow.wire.views import encode, error_view, gpu_view, job_view, key_label, line_view, problem, rfc3339
 
 from .builders import any_struct, ended, job, running
@@ -67,8 +68,8 @@ def test_an_array_task_names_its_array():
 
 
 def test_an_array_says_how_far_it_is():
-    progress = Progress("4-60", active=2, ok=1, bad=3, cancelled=4, worst=9)
-    view = job_view(job(42, array="0-60", progress=progress), Why("JobArrayTaskLimit"))
+    so_far = progress("4-60", active=2, ok=1, bad=3, cancelled=4, worst=9)
+    view = job_view(job(42, array="0-60", progress=so_far), Why("JobArrayTaskLimit"))
     assert (view["id"], view["array_id"], view["task_id"], view["name"]) == (42, 42, None, "job-42")
     assert (view["state"], view["reason"]) == ("Queued", "JobArrayTaskLimit")
     assert view["tasks"] == {

@@ -79,10 +79,8 @@ def take_task(state: State, array: Job, key: JobKey) -> Job:
     number = task_of(key)
     assert number is not None
     assert array.progress is not None
-    rest = array.progress.tasks.without(number)
-    array.progress = msgspec.structs.replace(
-        array.progress, pending=str(rest), active=array.progress.active + 1
-    )
+    rest = array.progress.pending.without(number)
+    array.progress = msgspec.structs.replace(array.progress, pending=rest, active=array.progress.active + 1)
     return new_task(state, array, number)
 
 

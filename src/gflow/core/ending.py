@@ -8,7 +8,7 @@ import msgspec
 
 from gflow.core.effects import Effect, Forget, Note, Save, Stop, Warn
 from gflow.core.events import Exited, Overran
-from gflow.core.ids import JobKey, job_key, label, number_of, task_of
+from gflow.core.ids import JobKey, job_key, label, task_of
 from gflow.core.model import CUT_OFF, Job, JobState, Moment, Progress
 from gflow.core.place import gib
 from gflow.core.retrying import again, pause_s
@@ -103,7 +103,7 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             state.drop(job)
             effects += (Save(job), Note(job.key, to.value.lower(), reason))
         for parent in _ended_with(state, job):
-            for child_key in sorted(state.children.pop(parent, ())):  # the job's own key comes first
+            for child_key in state.take_children(parent):  # the job's own key comes first
                 child = state.jobs[child_key]
                 if _parent_ended(state, child, parent, to, at):
                     line.append((child, JobState.CANCELLED, f"{CUT_OFF}{label(parent)}"))
@@ -128,9 +128,9 @@ def _ended_with(state: State, job: Job) -> list[JobKey]:
     ended = [job.key] if job.is_final else []
     if job.progress is None or not job.progress.pending:
         return ended
-    waiting = job.progress.tasks
-    of_array = (key for key in state.children if number_of(key) == job.number)
-    return ended + sorted(key for key in of_array if (task := task_of(key)) is not None and task in waiting)
+    waiting = job.progress.pending
+    awaited = state.awaited.get(job.key, ())
+    return ended + sorted(key for key in awaited if (task := task_of(key)) is not None and task in waiting)
 
 
 def _parent_ended(state: State, child: Job, parent: JobKey, ended: JobState, at: Moment) -> bool:

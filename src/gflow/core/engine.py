@@ -36,6 +36,7 @@ from gflow.core.ids import JobKey, job_key, label, number_of, parse_label
 from gflow.core.model import Job, JobState, Progress, Spec
 from gflow.core.rounds import run_round, start_among
 from gflow.core.state import State
+from gflow.core.tasks import parse_tasks
 from gflow.errors import NotFound, Refused
 
 # The name under which what people had is kept.
@@ -105,7 +106,7 @@ def _new_job(state: State, event: Submit, spec: Spec) -> Job:
     state.next_number += 1
     progress = None
     if spec.array:
-        progress = Progress(spec.array)
+        progress = Progress(parse_tasks(spec.array))
         # An array's tasks are a group of their own, so its cap counts them and nothing else: also
         # not the jobs submitted with it, whose group has the number of the first of them.
         spec = msgspec.structs.replace(spec, group=-number_of(key))

@@ -21,7 +21,7 @@ def blocked_by(state: State, keys: Iterable[JobKey]) -> dict[JobKey, list[JobKey
         for parent in _ended_with(state, line.pop()):
             lost.add(parent)
             for child in sorted(state.children.get(parent, ())):
-                if child not in doomed | blocked and _is_blocked(state, child, lost):
+                if child not in doomed and child not in blocked and _is_blocked(state, child, lost):
                     blocked.add(child)
                     if not state.jobs[child].spec.no_auto_cancel:  # that one would wait on, in vain
                         line.append(child)
@@ -30,13 +30,9 @@ def blocked_by(state: State, keys: Iterable[JobKey]) -> dict[JobKey, list[JobKey
 
 def _ended_with(state: State, key: JobKey) -> list[JobKey]:
     """What does not succeed if this does not: a task's array, an array's tasks."""
-    number = number_of(key)
     if task_of(key) is not None:
-        return [key, job_key(number)]
-    return [
-        key,
-        *sorted(parent for parent in state.children if number_of(parent) == number and parent != key),
-    ]
+        return [key, job_key(number_of(key))]
+    return [key, *sorted(state.awaited.get(key, ()))]
 
 
 def _is_blocked(state: State, child: JobKey, lost: set[JobKey]) -> bool:

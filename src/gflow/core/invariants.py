@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gflow.core.ids import job_key
+from gflow.core.ids import job_key, number_of, task_of
 from gflow.core.model import Job, JobState
 from gflow.core.place import SLACK, placement
 from gflow.core.queue import weight
@@ -91,6 +91,9 @@ def _check_dependencies(state: State) -> None:
     forwards = {(child, parent) for child, wait in state.waits.items() for parent in wait.parents}
     backwards = {(child, parent) for parent, children in state.children.items() for child in children}
     assert forwards == backwards, "the two tables of dependencies disagree"
+    tasks = {key for key in state.children if task_of(key) is not None}
+    awaited = {(array, key) for array, keys in state.awaited.items() for key in keys}
+    assert awaited == {(job_key(number_of(key)), key) for key in tasks}, "awaited tasks are off"
     for child, wait in state.waits.items():
         assert not wait.is_over, f"{state.jobs[child].label} waits for nothing"
         if wait.broken is not None:

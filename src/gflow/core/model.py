@@ -134,19 +134,13 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 class Progress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How far an array is: tasks that have not started, and how the others stand."""
 
-    pending: str
+    pending: TaskSet
     active: int = 0
     ok: int = 0
     bad: int = 0
     cancelled: int = 0
     # The worst exit code of a task so far, as a shell would show it.
     worst: int = 0
-
-    @property
-    def tasks(self) -> TaskSet:
-        from gflow.core.tasks import parse_tasks
-
-        return parse_tasks(self.pending)
 
 
 class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):

@@ -118,12 +118,10 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
 def _next_task(state: State, array: Job, at: Moment, effects: list[Effect]) -> Job:
     """Split the first waiting task off an array, as a job of its own."""
     assert array.progress is not None
-    tasks = array.progress.tasks
+    tasks = array.progress.pending
     task = new_task(state, array, tasks.first)
     rest = tasks.without(tasks.first)
-    array.progress = msgspec.structs.replace(
-        array.progress, pending=str(rest), active=array.progress.active + 1
-    )
+    array.progress = msgspec.structs.replace(array.progress, pending=rest, active=array.progress.active + 1)
     if array.started_at is None:
         array.attempt = 1
         array.started_at = at.wall

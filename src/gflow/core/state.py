@@ -78,6 +78,8 @@ class State:
         self.running: dict[JobKey, Job] = {}
         # Parent -> jobs that wait for it.
         self.children: dict[JobKey, set[JobKey]] = {}
+        # Array -> its tasks that somebody waits for.
+        self.awaited: dict[JobKey, set[JobKey]] = {}
         # Array -> its tasks that are jobs of their own and not final.
         self.tasks: dict[JobKey, set[JobKey]] = {}
         # Group -> how many of it run.
@@ -212,7 +214,7 @@ class State:
         array = self.jobs.get(job_key(number_of(key)))
         if array is None or array.progress is None or array.stopping is not None:
             return None
-        return array if task in array.progress.tasks else None
+        return array if task in array.progress.pending else None
 
     def is_active(self, key: JobKey) -> bool:
         """Whether this is a job, or a task that still waits in its array, and not final."""
@@ -224,7 +226,7 @@ class State:
             return self.ended[key].state
         task, whole = task_of(key), job_key(number_of(key))
         array = self.jobs.get(whole) or self.ended.get(whole)
-        if task is None or array is None or array.progress is None or task not in array.progress.tasks:
+        if task is None or array is None or array.progress is None or task not in array.progress.pending:
             return None
         return array.stopping or (array.state if array.is_final else None)
 
@@ -275,6 +277,8 @@ class State:
         self.waits[job.key] = wait
         for parent in wait.parents:
             self.children.setdefault(parent, set()).add(job.key)
+            if task_of(parent) is not None:
+                self.awaited.setdefault(job_key(number_of(parent)), set()).add(parent)
 
     def stop_waiting(self, job: Job) -> None:
         """Take a waiting job out of everything it waits in."""
@@ -288,7 +292,16 @@ class State:
         """`child` does not wait for `parent` any more."""
         self.children[parent].discard(child)
         if not self.children[parent]:
-            del self.children[parent]
+            self.take_children(parent)
+
+    def take_children(self, parent: JobKey) -> list[JobKey]:
+        """The jobs that wait for `parent`, in order: from now on they do not."""
+        if task_of(parent) is not None and parent in self.children:
+            array = job_key(number_of(parent))
+            self.awaited[array].discard(parent)
+            if not self.awaited[array]:
+                del self.awaited[array]
+        return sorted(self.children.pop(parent, ()))
 
     def is_capped(self, job: Job) -> bool:
         """Whether as many jobs of its group run as may."""

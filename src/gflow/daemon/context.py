@@ -59,6 +59,6 @@ class Context(NamedTuple):
         """A task that has not started is part of its array's record; shown as if it were a job."""
         task = task_of(key)
         array = self.job(job_key(number_of(key))) if task is not None else None
-        if array is None or array.progress is None or task is None or task not in array.progress.tasks:
+        if array is None or array.progress is None or task is None or task not in array.progress.pending:
             return None
         return msgspec.structs.replace(array, key=key, progress=None, exit_code=None, started_at=None)

@@ -237,7 +237,7 @@ class Loop:
         array = None if task is None else self.store.job(job_key(number_of(key)))
         if task is None or array is None or array.progress is None:
             return False
-        return task in array.progress.tasks
+        return task in array.progress.pending
 
     def perform(self, turn: Turn) -> None:
         point("turn.before-effects")

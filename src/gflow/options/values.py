@@ -22,6 +22,7 @@ UNITS = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18}
 ARRAY_TASKS = 100_000
 ARRAY_LAST = 1_000_000
+ARRAY_LANES = 100
 
 
 def refuse(message: str, hint: str = "") -> NoReturn:
@@ -284,9 +285,22 @@ def _disjoint(spans: list[tuple[int, int, int]], option: Option) -> list[tuple[i
             tasks = {task for low, high, by in ordered for task in range(low, high + 1, by)}
             if len(tasks) < sum((high - low) // by + 1 for low, high, by in ordered):
                 refuse(f"--{option.name} names a task twice")
+            _check_lanes(ordered, option)
             return ordered  # interleaved, like 0-98:2,1-99:2
         seen_to = max(seen_to, last)
     return ordered
+
+
+def _check_lanes(spans: list[tuple[int, int, int]], option: Option) -> None:
+    """Whoever looks a task up looks into each range that lies around it: they must be few."""
+    depth = 0
+    for _, change in sorted([(first, 1) for first, _, _ in spans] + [(last + 1, -1) for _, last, _ in spans]):
+        depth += change
+        if depth > ARRAY_LANES:
+            refuse(
+                f"--{option.name} has more than {ARRAY_LANES} ranges that interleave",
+                "write fewer of them, or submit several arrays",
+            )
 
 
 def _span_text(first: int, last: int, step: int) -> str:

@@ -80,7 +80,7 @@ class MemoryStore:
     def _never_started(self, key: JobKey) -> JobState | None:
         task = task_of(key)
         array = self._jobs.get(job_key(number_of(key)))
-        if task is None or array is None or array.progress is None or task not in array.progress.tasks:
+        if task is None or array is None or array.progress is None or task not in array.progress.pending:
             return None
         return array.stopping or array.state
 

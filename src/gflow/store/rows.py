@@ -8,6 +8,7 @@ import msgspec
 
 from gflow.core.ids import JobKey, label
 from gflow.core.model import Job, JobState, Progress, Spec
+from gflow.core.tasks import parse_tasks
 from gflow.errors import StoreError
 from gflow.store.opening import WAY_OUT
 
@@ -28,9 +29,9 @@ INSERT = (
 )
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=str).encode
 _decode_spec = msgspec.json.Decoder(Spec).decode
-_decode_progress = msgspec.json.Decoder(Progress).decode
+_decode_progress = msgspec.json.Decoder(Progress, dec_hook=lambda _, text: parse_tasks(text)).decode
 _STATES = {state.value: state for state in JobState}
 
 

@@ -167,7 +167,7 @@ class SqliteStore:
         """The state that a task shares with the array in whose record it waits or waited."""
         task = task_of(key)
         array = self.job(job_key(number_of(key))) if task is not None else None
-        if task is None or array is None or array.progress is None or task not in array.progress.tasks:
+        if task is None or array is None or array.progress is None or task not in array.progress.pending:
             return None
         # What waits in an array that is being cancelled is over; the array is when its other tasks are.
         return array.stopping or array.state

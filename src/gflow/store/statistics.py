@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from gflow.core.model import Progress
+from gflow.core.tasks import parse_tasks
 from gflow.core.usage import Question, Statistics, TopJob, Usage
 from gflow.store.reading import NAME, PROJECT, Reader
 
@@ -94,7 +92,8 @@ SELECT coalesce(max(count), 0) FROM busy
 """
 _LEFT_OUT = f"SELECT count(*) FROM jobs WHERE {_COUNTED} AND NOT {_KIND}"
 _WAITING_TASKS = f"""
-SELECT user, {PROJECT}, finished_at IS NULL, progress, coalesce(json_extract(spec, '$.gpus'), 0) FROM jobs
+SELECT user, {PROJECT}, finished_at IS NULL, json_extract(progress, '$.pending'),
+    coalesce(json_extract(spec, '$.gpus'), 0) FROM jobs
 WHERE progress IS NOT NULL AND json_extract(progress, '$.pending') != ''
     AND {_COUNTED.replace("progress IS NULL", "1")}
 """
@@ -121,8 +120,8 @@ def statistics(reader: Reader, question: Question) -> Statistics:
 def _groups(reader: Reader, values: dict[str, Any]) -> list[tuple[str, str, Usage]]:
     groups = [(user, project, Usage(*sums)) for user, project, *sums in reader.rows(_GROUPS, values)]
     # Tasks that have not started are a range in their array's record.
-    for user, project, is_active, progress, gpus in reader.rows(_WAITING_TASKS, values):
-        count = len(msgspec.json.decode(progress, type=Progress).tasks)
+    for user, project, is_active, pending, gpus in reader.rows(_WAITING_TASKS, values):
+        count = len(parse_tasks(pending))
         usage = Usage(total=count, gpu_jobs=count * (gpus > 0), gpus=count * gpus)
         usage.queued, usage.cancelled = (count, 0) if is_active else (0, count)
         groups.append((user, project, usage))

@@ -6,7 +6,8 @@ from typing import Any
 
 from gflow.core.events import Exited, Submit
 from gflow.core.ids import JobKey, job_key
-from gflow.core.model import FINAL, Gpu, Job, JobState, Spec
+from gflow.core.model import FINAL, Gpu, Job, JobState, Progress, Spec
+from gflow.core.tasks import parse_tasks
 from gflow.testing.clock import FakeClock
 
 USERS = {0: "root", 1001: "ann", 1002: "bob"}
@@ -34,6 +35,11 @@ def job(number: int = 1, *, task: int | None = None, uid: int = 1001, **fields: 
 def running(number: int = 1, *gpu_ids: int, **fields: Any) -> Job:
     """A job that has these GPUs."""
     return job(number, gpus=len(gpu_ids), gpu_ids=gpu_ids, state=JobState.RUNNING, **fields)
+
+
+def progress(pending: str = "", **counts: int) -> Progress:
+    """How far an array is; its waiting tasks as people write them."""
+    return Progress(parse_tasks(pending), **counts)
 
 
 def gpus(count: int, *, model: str = "NVIDIA A100-SXM4-80GB", memory_mib: int = 81559) -> tuple[Gpu, ...]:

@@ -107,7 +107,7 @@ def _tasks(job: Job) -> str:
         return ""
     counts = [
         (progress.active, "running"),
-        (len(progress.tasks), f"waiting ({progress.pending})"),
+        (len(progress.pending), f"waiting ({progress.pending})"),
         (progress.ok, "finished"),
         (progress.bad, "failed"),
         (progress.cancelled, "cancelled"),

@@ -95,8 +95,8 @@ def dry_run_view(specs: Sequence[Spec]) -> dict[str, Any]:
 def _tasks(progress: Progress) -> dict[str, Any]:
     """How far an array is."""
     return {
-        "pending": progress.pending,
-        "waiting": len(progress.tasks),
+        "pending": str(progress.pending),
+        "waiting": len(progress.pending),
         "active": progress.active,
         "finished": progress.ok,
         "failed": progress.bad,
