@@ -131,6 +131,28 @@ def test_an_old_database_ends_up_exactly_like_a_new_one(tmp_path: Path, version:
     assert version_of(old) == version_of(new) == VERSION
 
 
+def test_earlier_attempts_are_read_out_of_the_audit(tmp_path: Path) -> None:
+    path = tmp_path / "gflow.db"
+    build_old(path, 6)
+    story = [
+        (0, 2, "started", "attempt 1 on GPU 0,1"),
+        (1, 7, "started", "attempt 1"),
+        (2, 2, "retry", "after attempt 1: ExitCode:1"),
+        (3, 2, "started", "attempt 2 on GPU 1"),
+        (4, 7, "leased", "after attempt 1: Leased"),
+        (5, 2, "failed", "ExitCode:3"),
+    ]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE jobs SET attempt = 1 WHERE key = ?", (job_key(7),))
+        db.executemany(
+            "INSERT INTO audit (at, key, origin, what, detail) VALUES (?, ?, 'daemon', ?, ?)",
+            [(NOON + at, job_key(number), what, detail) for at, number, what, detail in story],
+        )
+    SqliteStore(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT * FROM attempts").fetchall() == [(job_key(2), 1, NOON, NOON + 2, "0,1")]
+
+
 def test_the_newest_schema_is_the_one_of_the_tables_we_know(tmp_path: Path) -> None:
     path = tmp_path / "gflow.db"
     SqliteStore(path).close()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gflow.core.effects import Accepted, Effect, Forget, Keep, Note, Remember, Save, Start, Stop
+from gflow.core.effects import Accepted, Effect, Forget, Keep, Note, Ran, Remember, Save, Start, Stop
 from gflow.core.engine import step
 from gflow.core.events import (
     Cancel,
@@ -64,6 +64,8 @@ def written(effect: Effect) -> str:
             return f"stop {label(key)} #{attempt}" + (" now" if now else "")
         case Forget(key, attempt):
             return f"forget {label(key)} #{attempt}"
+        case Ran(key, attempt):
+            return f"ran {label(key)} #{attempt}"
         case Keep(name, value):
             return f"keep {name} = {value}"
         case Accepted(keys):

@@ -114,6 +114,7 @@ def test_a_failed_job_is_tried_again_as_its_next_attempt():
     assert machine.did == [
         "save 1 Running",
         "note 1 retry: after attempt 1: ExitCode:2",
+        "ran 1 #1",
         "forget 1 #1",
         "save 1 Running",
         "note 1 started: attempt 2",
@@ -223,7 +224,12 @@ def test_five_quick_requeues_hold_the_job():
     spin(machine, 1)
     assert QUICK_ENDS == 5
     assert machine.stands(1) == "Hold (RequeueLoop)"
-    assert machine.did == ["save 1 Hold", "note 1 requeued: after attempt 5: ExitCode:75", "forget 1 #5"]
+    assert machine.did == [
+        "save 1 Hold",
+        "note 1 requeued: after attempt 5: ExitCode:75",
+        "ran 1 #5",
+        "forget 1 #5",
+    ]
     machine.release(1)
     spin(machine, QUICK_ENDS - 1)
     assert machine.running() == ["1"], "released, it has five again"

@@ -5,30 +5,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gflow.core.effects import Ran
+from gflow.core.engine import step
+from gflow.core.events import Drain, Exited, Submit
 from gflow.core.ids import job_key
-from gflow.core.model import JobState, Line
+from gflow.core.model import JobState, Moment
+from gflow.core.state import State
 from gflow.core.usage import Question, Usage
+from gflow.daemon.loop import _gather as gather
 from gflow.store.port import Changes
 from gflow.store.reading import Reader
 from gflow.store.sqlite import SqliteStore
 from gflow.store.statistics import statistics
-from gflow.testing import progress
+from gflow.testing import gpus, progress
 
-from .builders import NOON, ended, job, running
+from .builders import NOON, ended, job, running, spec
 
 NOW = NOON + 1000
 
 
 @pytest.fixture
 def ask(tmp_path):
-    """Statistics of some jobs and of lines of their stories."""
+    """Statistics of some jobs and of their earlier attempts."""
     opened = []
 
-    def ask(*jobs, story=(), **question):
+    def ask(*jobs, attempts=(), **question):
         path = tmp_path / f"{len(opened)}.db"
         store = SqliteStore(path)
         # Holds of shared GPUs are not what is asked here.
-        store.commit(Changes(jobs={one.key: one for one in jobs}, audit=list(story)))
+        store.commit(Changes(jobs={one.key: one for one in jobs}, attempts=list(attempts)))
         opened.append((store, Reader(path)))
         return statistics(opened[-1][1], Question(now=NOW, **question))
 
@@ -105,23 +110,13 @@ def test_tasks_that_wait_or_never_started_count_one_by_one(ask):
     assert (total.gpu_jobs, total.gpus) == (58, 116)
 
 
-def story(key, *lines):
-    return [Line(NOON + at, key, None, "daemon", what, detail) for at, what, detail in lines]
+def earlier(number, attempt, start, end, *gpu_ids):
+    return Ran(job_key(number), attempt, NOON + start, NOON + end, gpu_ids)
 
 
-def test_earlier_attempts_come_from_the_story(ask):
+def test_earlier_attempts_count(ask):
     again = msgspec.structs.replace(ran(1, 300, 400, 0), attempt=3)
-    lines = story(
-        again.key,
-        (0, "submitted", ""),
-        (100, "started", "attempt 1 on GPU 0,1"),
-        (150, "retry", "after attempt 1: ExitCode:1"),
-        (200, "started", "attempt 2"),
-        (210, "requeued", "after attempt 2: Reboot"),
-        (300, "started", "attempt 3 on GPU 0"),
-        (400, "finished", ""),
-    )
-    found = ask(again, ran(2, 120, 130, 2), story=lines)
+    found = ask(again, ran(2, 120, 130, 2), attempts=[earlier(1, 1, 100, 150, 0, 1), earlier(1, 2, 200, 210)])
     assert found.total.gpu_s == 50 * 2 + 100 + 10
     assert found.total.run_s == 50 + 10 + 100 + 10
     assert found.total.waited_s == 100 + 120
@@ -131,11 +126,41 @@ def test_earlier_attempts_come_from_the_story(ask):
 
 def test_a_job_that_waits_for_its_next_attempt_has_run_already(ask):
     waiting = job(1, gpus=1, attempt=1, retries=1, reason="Retry")
-    lines = story(
-        waiting.key, (10, "started", "attempt 1 on GPU 0"), (30, "retry", "after attempt 1: ExitCode:1")
-    )
-    found = ask(waiting, story=lines)
+    found = ask(waiting, attempts=[earlier(1, 1, 10, 30, 0)])
     assert (found.total.queued, found.total.gpu_s, found.total.started, found.peak_gpus) == (1, 20, 1, 1)
+
+
+def test_a_job_that_waits_for_its_next_attempt_ran_on_gpus_of_one_kind(ask):
+    waiting = job(1, gpus=1, attempt=1, retries=1, reason="Retry", simulated=True)
+    attempts = [earlier(1, 1, 10, 30, 0)]
+    assert ask(waiting, attempts=attempts).total.gpu_s == 0
+    assert ask(waiting, attempts=attempts, is_simulated=True).total.gpu_s == 20
+
+
+def test_what_the_engine_tells_is_what_is_counted(tmp_path):
+    """A retry, an attempt that another daemon's lease undid at once, an hour of waiting, and the last one."""
+    state, store = State(cpus=1, memory_mib=1024), SqliteStore(tmp_path / "gflow.db")
+    state.see_gpus(gpus(2))
+
+    def happens(kind, at, **fields):
+        moment = Moment(NOON + at, at)
+        changes = Changes()
+        gather(changes, step(state, kind(at=moment, **fields)), None, "test", moment)
+        store.commit(changes)
+
+    happens(Submit, 0, uid=1, user="ann", specs=(spec(gpus=2, max_retries=1),), outcomes={})
+    happens(Exited, 100, key=job_key(1), attempt=1, code=1)
+    happens(Exited, 100.5, key=job_key(1), attempt=2, code=None, problem="Leased")
+    happens(Exited, 101, key=job_key(1), attempt=3, code=None, problem="Leased")
+    happens(Drain, 101, uid=0, on=True, gpus=None, reason="", passing=False)
+    happens(Exited, 102, key=job_key(1), attempt=4, code=None, problem="Leased")
+    happens(Drain, 3700, uid=0, on=False, gpus=None, reason="", passing=False)
+    happens(Exited, 3711, key=job_key(1), attempt=5, code=0)
+    reader = Reader(store.path)
+    found = statistics(reader, Question(now=NOON + 4000, is_simulated=True))
+    reader.close()
+    store.close()
+    assert (found.total.gpu_s, found.total.run_s, found.total.waited_s) == ((100 + 11) * 2, 100 + 11, 0)
 
 
 def test_simulated_gpus_are_counted_apart(ask):

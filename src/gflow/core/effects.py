@@ -33,6 +33,16 @@ class Note(Effect, frozen=True):
         return self.what in PERSONAL
 
 
+class Ran(Effect, frozen=True):
+    """An attempt that was not the job's last: its record goes on to the next one."""
+
+    key: JobKey
+    attempt: int
+    started_at: float
+    finished_at: float
+    gpu_ids: tuple[int, ...]
+
+
 class Keep(Effect, frozen=True):
     """A setting that must survive a restart."""
 

@@ -6,12 +6,12 @@ import heapq
 
 import msgspec
 
-from gflow.core.effects import Effect, Forget, Note, Save, Stop, Warn
+from gflow.core.effects import Effect, Forget, Note, Ran, Save, Stop, Warn
 from gflow.core.events import Exited, Overran
 from gflow.core.ids import JobKey, job_key, label, task_of
 from gflow.core.model import CUT_OFF, Job, JobState, Moment, Progress
 from gflow.core.place import gib
-from gflow.core.retrying import again, pause_s
+from gflow.core.retrying import LEASED, again, pause_s
 from gflow.core.rounds import run_round
 from gflow.core.state import WARNED, State
 from gflow.core.states import move
@@ -71,6 +71,7 @@ def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effec
         pause = pause_s(job)
         job.retry_at = at.wall + pause if pause else 0.0
         reason += f"; next in {pause} s" if pause else ""
+    ran = Ran(job.key, job.attempt, job.started_at or at.wall, at.wall, job.gpu_ids)
     job.gpu_ids = ()
     job.started_at = job.started_boot = None
     job.stopping = None
@@ -82,6 +83,8 @@ def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effec
         move(job, JobState.QUEUED, why)
         state.admit(job, at.wall)
     effects += (Save(job), Note(job.key, why.lower(), f"after attempt {job.attempt}: {reason}"))
+    if why != LEASED:  # that one never began
+        effects.append(ran)
 
 
 def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effects: list[Effect]) -> None:

@@ -20,7 +20,7 @@ def again(job: Job, event: Exited, to: JobState) -> str:
     if to is JobState.CANCELLED or to is JobState.FINISHED:
         return ""
     if event.problem == LEASED:
-        return "Leased"
+        return LEASED
     if spec.requeue and (to is JobState.TIMEOUT or event.problem in ACCIDENTS or event.code == REQUEUE_CODE):
         return "Requeued"
     return "Retry" if job.retries < spec.max_retries and _is_wanted(spec.retry_on, event, to) else ""

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.effects import Accepted, Effect, Keep, Note, Remember, Save
+from gflow.core.effects import Accepted, Effect, Keep, Note, Ran, Remember, Save
 from gflow.core.engine import SHARES, step
 from gflow.core.events import Event, GpusSeen, Tick
 from gflow.core.ids import JobKey, job_key, number_of, task_of
@@ -298,6 +298,8 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
     for effect in effects:
         if isinstance(effect, Save):
             changes.jobs[effect.job.key] = effect.job
+        elif isinstance(effect, Ran):
+            changes.attempts.append(effect)
         elif isinstance(effect, Accepted):
             changes.new.update(effect.keys)
         elif isinstance(effect, Note):

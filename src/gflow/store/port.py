@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from gflow.core.effects import Ran
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, JobState, Line
 
@@ -34,6 +35,8 @@ class Changes(msgspec.Struct):
     blobs: dict[str, bytes] = msgspec.field(default_factory=dict)
     meta: dict[str, str | int] = msgspec.field(default_factory=dict)
     audit: list[Line] = msgspec.field(default_factory=list)
+    # Attempts that their jobs' records do not tell any more.
+    attempts: list[Ran] = msgspec.field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.jobs or self.submissions or self.blobs or self.meta or self.audit)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gflow.core.effects import Ran
 from gflow.core.ids import JobKey, label
 from gflow.core.model import Job, JobState, Progress, Spec
 from gflow.core.tasks import parse_tasks
@@ -79,6 +80,11 @@ def to_new_row(job: Job) -> tuple[Any, ...]:
         _encode(job.progress).decode() if job.progress else None,
         job.passed,
     )
+
+
+def attempt_row(ran: Ran) -> tuple[Any, ...]:
+    """A row of `attempts`."""
+    return ran.key, ran.attempt, ran.started_at, ran.finished_at, ",".join(map(str, ran.gpu_ids))
 
 
 def is_untouched(job: Job) -> bool:

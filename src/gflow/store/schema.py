@@ -169,7 +169,29 @@ _V6 = """
 ALTER TABLE jobs ADD COLUMN passed INTEGER NOT NULL DEFAULT 0;
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6)
+# Attempts before the one that is in the job's record. Of older jobs the audit tells, in words.
+_V7 = """
+CREATE TABLE attempts (
+    key         INTEGER NOT NULL REFERENCES jobs (key) ON DELETE CASCADE,
+    attempt     INTEGER NOT NULL,
+    started_at  REAL NOT NULL,
+    finished_at REAL NOT NULL,
+    gpu_ids     TEXT NOT NULL,
+    PRIMARY KEY (key, attempt)
+) WITHOUT ROWID;
+INSERT OR IGNORE INTO attempts
+SELECT a.key, CAST(substr(a.detail, 9) AS INTEGER), a.at, b.at,
+    iif(instr(a.detail, ' on GPU '), substr(a.detail, instr(a.detail, ' on GPU ') + 8), '')
+FROM (SELECT key, attempt, started_at FROM jobs
+      WHERE attempt > (started_at IS NOT NULL) AND progress IS NULL) j
+CROSS JOIN audit a ON a.key = j.key AND a.what = 'started' -- few such jobs, and many lines of others
+JOIN audit b ON b.id = (SELECT min(id) FROM audit WHERE key = a.key AND id > a.id
+    AND what IN ('retry', 'requeued', 'leased', 'started'))
+WHERE (j.started_at IS NULL OR CAST(substr(a.detail, 9) AS INTEGER) < j.attempt)
+    AND b.what IN ('retry', 'requeued');
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7)
 VERSION = len(MIGRATIONS)
 
 

@@ -19,7 +19,7 @@ from gflow.faults import point
 from gflow.store.opening import open_database
 from gflow.store.port import LEARNT_FROM, Changes, Loaded, address_of
 from gflow.store.reading import Reader
-from gflow.store.rows import INSERT, SELECT, UPSERT, is_untouched, job_of, to_new_row, to_row
+from gflow.store.rows import INSERT, SELECT, UPSERT, attempt_row, is_untouched, job_of, to_new_row, to_row
 
 
 class SqliteStore:
@@ -60,6 +60,12 @@ class SqliteStore:
         if len(fresh) < len(changes.jobs):
             done = {job.key for job in fresh}
             self._write_jobs([job for key, job in changes.jobs.items() if key not in done])
+        if changes.attempts:
+            db.executemany(
+                "INSERT INTO attempts (key, attempt, started_at, finished_at, gpu_ids) "
+                "VALUES (?, ?, ?, ?, ?)",
+                map(attempt_row, changes.attempts),
+            )
         if changes.submissions:
             db.executemany(
                 "INSERT INTO submissions (uid, token, first, count, at) VALUES (?, ?, ?, ?, ?)",

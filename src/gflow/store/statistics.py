@@ -1,7 +1,6 @@
 """What people used, counted by the database: the loop waits for none of it.
 
-A job may have run more than once. Its last attempt is in its own record, the earlier ones are in
-the audit for as long as that is kept.
+A job may have run more than once: its last attempt is in its own record, the earlier ones are in `attempts`.
 """
 
 from __future__ import annotations
@@ -21,17 +20,12 @@ _COUNTED = """
 """
 _KIND = "(gpu_ids = '' OR simulated = :is_simulated)"
 _WIDE = "(length(gpu_ids) - length(replace(gpu_ids, ',', '')) + (gpu_ids != ''))"
-# Attempts before the one in the job's record, from its story: `attempt 2 on GPU 0,1`, then `after attempt 2`.
+# Attempts before the one in the job's record.
 _EARLIER = f"""
-earlier (key, attempt, started_at, finished_at, gpu_ids) AS (
-    SELECT j.key, CAST(substr(a.detail, 9) AS INTEGER), a.at,
-        (SELECT min(b.at) FROM audit b
-         WHERE b.key = a.key AND b.id > a.id AND b.what IN ('retry', 'requeued', 'started')),
-        iif(instr(a.detail, ' on GPU '), substr(a.detail, instr(a.detail, ' on GPU ') + 8), '')
-    FROM (SELECT key, attempt, started_at FROM jobs
-          WHERE attempt > (started_at IS NOT NULL) AND {_COUNTED} AND {_KIND}) j
-    CROSS JOIN audit a ON a.key = j.key AND a.what = 'started' -- few such jobs, and many lines of others
-    WHERE j.started_at IS NULL OR CAST(substr(a.detail, 9) AS INTEGER) < j.attempt
+earlier (key, started_at, finished_at, gpu_ids) AS (
+    SELECT a.key, a.started_at, a.finished_at, a.gpu_ids
+    FROM attempts a JOIN (SELECT key, simulated FROM jobs WHERE {_COUNTED} AND {_KIND}) j ON j.key = a.key
+    WHERE a.gpu_ids = '' OR j.simulated = :is_simulated
 )
 """
 _RAN = "max(0, coalesce(finished_at, :now) - started_at)"
