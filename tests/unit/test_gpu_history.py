@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from gflow.daemon.history import History, Keeping
 from gflow.gpu.census import Report
 from gflow.gpu.history import RunHistory, Stretch
 from gflow.gpu.port import Card, Sample
-from gflow.store.samples import Batch, Mean, OfJob, Samples
+from gflow.store.samples import Batch, Mean, OfJob, Samples, samples_of
 from gflow.text.usage import sparkline, summary, usage_csv, usage_page
 
 
@@ -45,18 +48,48 @@ def test_written_read_and_thrown_away(tmp_path):
     one = OfJob("42_3", 2, 0, mean, "abc")
     store.write(Batch([(0, mean)], [one], [one]))
     store.write(Batch([], [], [one._replace(mean=mean._replace(memory_mib=4096))]))
-    samples, totals = store.of_job("42_3")
+    path = tmp_path / "samples.db"
+    samples, totals = samples_of(path, "42_3")
     assert samples == [one._replace(kind="")] and totals[0].mean.memory_mib == 4096
-    assert store.of_job("42") == ([], [])
+    assert samples_of(path, "42") == ([], [])
     assert store.peak_of_kind("abc") == (4096, 1) and store.peak_of_kind("x") == (0, 0)
     store.throw_away(1000 + 3 * 86400, 2, 5)
-    assert store.of_job("42_3") == ([], totals)
+    assert samples_of(path, "42_3") == ([], totals)
 
 
 def test_a_damaged_file_is_begun_anew(tmp_path):
     path = tmp_path / "samples.db"
     path.write_bytes(b"not a database at all" * 100)
     Samples(path).write(Batch([(0, Mean(1, 1, None, None, 0, None, None, None, 0))], [], []))
+
+
+def test_a_file_that_is_locked_is_not_damaged(tmp_path, monkeypatch):
+    """Nor is one on a full disk: whoever opens it then gets an error, and the history stays."""
+    path = tmp_path / "samples.db"
+    one = OfJob("7", 1, 0, Mean(1, 1, 5.0, 5, 100, 1.0, 1, 1.0, 0))
+    with closing(Samples(path)) as written:
+        written.write(Batch([], [one], [one]))
+    real = sqlite3.connect
+    with closing(real(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(
+            sqlite3, "connect", lambda *args, **options: real(*args, **options | {"timeout": 0})
+        )
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            Samples(path)
+    monkeypatch.undo()
+    assert samples_of(path, "7") == ([one], [one])
+
+
+def test_mere_reading_makes_and_changes_nothing(tmp_path):
+    path = tmp_path / "samples.db"
+    assert samples_of(path, "7") == ([], [])
+    assert not path.exists()
+    path.write_bytes(b"not a database at all" * 100)
+    with pytest.raises(sqlite3.DatabaseError):
+        samples_of(path, "7")
+    assert path.read_bytes() == b"not a database at all" * 100
 
 
 def test_the_history_of_a_run_from_its_first_look_to_its_end(tmp_path):
@@ -67,8 +100,7 @@ def test_the_history_of_a_run_from_its_first_look_to_its_end(tmp_path):
         history.take(report, {0: ("7.1",)}, {"7.1": "kind"}, 5000.0 + at)
     history.take(report._replace(used={}), {}, {}, 5005.0)
     history.close(5006.0)
-    store = Samples(tmp_path / "samples.db")
-    samples, totals = store.of_job("7")
+    samples, totals = samples_of(tmp_path / "samples.db", "7")
     assert [one.mean.at for one in samples] == [5000, 5001, 5002, 5003, 5004]
     assert totals[0].mean[2:5] == (80.0, 80, 3000)
 

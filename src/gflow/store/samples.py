@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,7 +70,7 @@ class Batch(NamedTuple):
 
 
 class Samples:
-    """The file, for one writer or for one question. Every method may wait for the disk."""
+    """The file, for its one writer. Every method may wait for the disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -78,7 +79,9 @@ class Samples:
     def _opened(self) -> sqlite3.Connection:
         try:
             return _connect(self._path)
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:  # also when it is locked, or the disk full: that passes
+            if error.sqlite_errorcode not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+                raise
             for suffix in ("", "-wal", "-shm"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
             return _connect(self._path)
@@ -101,19 +104,6 @@ class Samples:
             for table, kept in (("gpus", days), ("jobs", days), ("totals", totals_days)):
                 self._db.execute(f"DELETE FROM {table} WHERE at < ?", (now - kept * DAY_S,))
 
-    def of_job(self, job: str, attempt: int | None = None) -> tuple[list[OfJob], list[OfJob]]:
-        """A job's samples in order, and its totals, of its latest attempt or the one asked for."""
-        found = self._db.execute("SELECT max(attempt) FROM totals WHERE job = ?", (job,)).fetchone()[0]
-        which = attempt if attempt is not None else found or 0
-        return self._read("jobs", job, which), self._read("totals", job, which)
-
-    def _read(self, table: str, job: str, attempt: int) -> list[OfJob]:
-        rows = self._db.execute(
-            f"SELECT {OF_JOB}, {MEAN} FROM {table} WHERE job = ? AND attempt = ? ORDER BY at, gpu",
-            (job, attempt),
-        )
-        return [OfJob(row[0], row[1], row[2], Mean(*row[3:])) for row in rows]
-
     def peak_of_kind(self, kind: str) -> tuple[int, int]:
         """The most memory (MiB) that runs of this kind used on a GPU, and how many runs are known."""
         row = self._db.execute(
@@ -125,6 +115,22 @@ class Samples:
 
     def close(self) -> None:
         self._db.close()
+
+
+def samples_of(path: Path, job: str) -> tuple[list[OfJob], list[OfJob]]:
+    """The samples of a job's latest attempt in order, and its totals. Reading changes nothing."""
+    if not path.exists():
+        return [], []
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+        attempt = db.execute("SELECT max(attempt) FROM totals WHERE job = ?", (job,)).fetchone()[0] or 0
+        return _of_job(db, "jobs", job, attempt), _of_job(db, "totals", job, attempt)
+
+
+def _of_job(db: sqlite3.Connection, table: str, job: str, attempt: int) -> list[OfJob]:
+    rows = db.execute(
+        f"SELECT {OF_JOB}, {MEAN} FROM {table} WHERE job = ? AND attempt = ? ORDER BY at, gpu", (job, attempt)
+    )
+    return [OfJob(row[0], row[1], row[2], Mean(*row[3:])) for row in rows]
 
 
 def _connect(path: Path) -> sqlite3.Connection:

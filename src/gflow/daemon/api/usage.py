@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from typing import Any
 
@@ -15,9 +16,11 @@ from gflow.daemon.api.asking import context_of, known, one_key
 from gflow.daemon.api.gpus import SLOWED
 from gflow.daemon.api.seeing import check_visible
 from gflow.daemon.context import Context
-from gflow.store.samples import OfJob, Samples
+from gflow.store.samples import OfJob, samples_of
 from gflow.text.usage import usage_csv, usage_page
 from gflow.wire.views import key_label, rfc3339
+
+log = logging.getLogger("gflow.api")
 
 
 async def usage(request: Request) -> Response:
@@ -41,15 +44,10 @@ async def usage_of(context: Context, job: Job) -> dict[str, Any]:
 
 
 def _read(context: Context, label: str) -> tuple[list[OfJob], list[OfJob]]:
-    if not context.settings.samples.exists():
-        return [], []
     try:
-        samples = Samples(context.settings.samples)
-        try:
-            return samples.of_job(label)
-        finally:
-            samples.close()
-    except sqlite3.Error:
+        return samples_of(context.settings.samples, label)
+    except sqlite3.Error as error:
+        log.warning("the history of GPUs cannot be read: %s", error)
         return [], []
 
 
