@@ -52,6 +52,15 @@ def test_a_bad_array_is_refused_at_once(daemon: Box, spec: str) -> None:
     assert "--array" in done.stderr
 
 
+def test_times_are_those_of_whoever_says_them(daemon: Box) -> None:
+    """The daemon lives in another zone, perhaps. `gjob release --at` was read there once."""
+    tokyo = {"TZ": "Asia/Tokyo"}
+    jobs = [daemon.submit("--hold", "true") for _ in range(2)]
+    daemon.ok("gjob", "update", str(jobs[0]), "--begin", "2030-01-01T09:00", env=tokyo)
+    daemon.ok("gjob", "release", str(jobs[1]), "--at", "2030-01-01T09:00", env=tokyo)
+    assert [daemon.job(job)["begin_at"] for job in jobs] == ["2030-01-01T00:00:00.000Z"] * 2
+
+
 def test_hold_release_and_begin(daemon: Box) -> None:
     held = daemon.submit("--hold", "true")
     assert daemon.job(held)["reason"] == "JobHeldUser"

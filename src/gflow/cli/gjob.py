@@ -38,7 +38,7 @@ LOG = (
     Option("first", "count", "only the first N lines", metavar="N", low=0),
     Option("last", "count", "only the last N lines", short="l", aliases=("tail", "n"), metavar="N", low=0),
 )
-RELEASE = (Option("at", "text", "not before this time", metavar="TIME"),)
+RELEASE = (Option("at", "time", "not before this time", metavar="TIME"),)
 USAGE = (Option("csv", "flag", "every reading, as comma-separated values"),)
 SESSIONS = (
     Option("jobs", "text", "does nothing", short="j", metavar="IDS"),
