@@ -38,8 +38,8 @@ def statistics_page(stats: Mapping[str, Any], width: int = 0) -> str:
         ("Since", _since(stats["since"])),
     ]
     lines += [(label, shown(name, stats[name])) for name, label in FIGURES.items()]
-    width = max(len(label) for label, _ in lines) + 1
-    parts = ["".join(f"{label + ':':<{width}}  {value}\n" for label, value in lines) + _note(stats)]
+    labels = max(len(label) for label, _ in lines) + 1
+    parts = ["".join(f"{label + ':':<{labels}}  {value}\n" for label, value in lines) + _note(stats)]
     if stats["top_jobs"]:
         parts.append("Longest jobs\n" + _top(stats["top_jobs"], width))
     if len(stats["by_user"]) > 1:
