@@ -1,6 +1,49 @@
 """gflow runs GPU work for people, on one shared box or on a Slurm cluster.
 
-Importing this package must stay cheap: the command line loads it on every call.
+    import gflow
+    job = gflow.submit("python train.py", gpus=1)
+    job.wait()
+
+Importing this package must stay cheap: the command line loads it on every call. So what
+programs use is loaded when it is first asked for.
 """
 
+TYPE_CHECKING = False  # typing costs 15 ms to import
+if TYPE_CHECKING:
+    from gflow.library import aio as aio
+    from gflow.library.executor import Executor as Executor
+    from gflow.library.executor import map as map
+    from gflow.library.jobs import (
+        Job as Job,
+    )
+    from gflow.library.jobs import (
+        JobFailed as JobFailed,
+    )
+    from gflow.library.jobs import (
+        jobs as jobs,
+    )
+    from gflow.library.jobs import (
+        submit as submit,
+    )
+    from gflow.library.jobs import (
+        sweep as sweep,
+    )
+    from gflow.library.jobs import (
+        wait as wait,
+    )
+
 __version__ = "0.1.0"
+_PLACES = dict.fromkeys(("Job", "JobFailed", "jobs", "submit", "sweep", "wait"), "jobs")
+_PLACES |= {"Executor": "executor", "map": "executor"}
+
+
+def __getattr__(name: str) -> object:
+    if name == "aio":
+        return __import__("gflow.library.aio", fromlist=("aio",))
+    if name not in _PLACES:
+        raise AttributeError(f"module 'gflow' has no attribute {name!r}")
+    return getattr(__import__(f"gflow.library.{_PLACES[name]}", fromlist=(name,)), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES, "aio"])

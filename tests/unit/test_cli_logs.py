@@ -7,7 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gflow.cli import logs
-from gflow.cli.logs import Tail, print_lines
+from gflow.cli.logs import print_lines
+from gflow.client import logs as tails
+from gflow.client.logs import Tail
 
 texts = st.lists(st.sampled_from([b"a", b"\n", b"bcd", b"\0\xff", b"\r"]), max_size=40).map(b"".join)
 
@@ -35,6 +37,7 @@ def test_some_lines_are_those_that_a_plain_reader_finds(chunk, text, lines):
     fd = in_memory(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "CHUNK", chunk)
+        patch.setattr(tails, "CHUNK", chunk)
         patch.setattr(logs.fast, "write", lambda fd, data: found.extend(data))
         all_lines = text.splitlines(keepends=True) if b"\r" not in text else _split(text)
         print_lines(f"/proc/self/fd/{fd}", lines, None)
@@ -91,8 +94,7 @@ def test_a_follower_misses_and_repeats_nothing(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("follow") / "log"
     found, written = bytearray(), bytearray()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "CHUNK", 3)
-        patch.setattr(logs.fast, "write", lambda fd, data: found.extend(data))
+        patch.setattr(tails, "CHUNK", 3)
         tail = Tail(str(path))
         number = 0
         for what in data.draw(st.lists(st.sampled_from(["write", "look", "cut"]), max_size=25)):
@@ -101,13 +103,13 @@ def test_a_follower_misses_and_repeats_nothing(tmp_path_factory, data):
                 append(path, line := f"line {number}\n".encode())
                 written += line
             elif what == "look":
-                tail.copy_on(1.0)
+                found.extend(b"".join(tail.new(1.0)))
             elif path.exists() and (size := path.stat().st_size):
-                tail.copy_on(1.0)
+                found.extend(b"".join(tail.new(1.0)))
                 append(path, b"more\n")
                 written += b"more\n"
                 cut(path, data.draw(st.sampled_from([size, size + 5, (size + 1) // 2])))
-        tail.copy_on(0.0)
+        found.extend(b"".join(tail.new(0.0)))
     assert bytes(found) == bytes(written)
 
 
@@ -115,11 +117,11 @@ def test_a_log_that_somebody_emptied_is_read_anew(tmp_path, printed):
     path = tmp_path / "log"
     path.write_bytes(b"one two three\n")
     tail = Tail(str(path))
-    tail.copy_on(60.0)
+    printed.extend(b"".join(tail.new(60.0)))
     path.write_bytes(b"four\n")
-    tail.copy_on(60.0)
+    printed.extend(b"".join(tail.new(60.0)))
     assert printed == b"one two three\n", "it may be on its way to .1"
-    tail.copy_on(0.0)
+    printed.extend(b"".join(tail.new(0.0)))
     assert printed == b"one two three\nfour\n"
 
 
@@ -127,7 +129,7 @@ def test_a_follower_may_begin_near_the_end(tmp_path, printed):
     path = tmp_path / "log"
     path.write_bytes(b"1\n2\n3\n")
     tail = Tail(str(path), last=1)
-    tail.copy_on(0.0)
+    printed.extend(b"".join(tail.new(0.0)))
     append(path, b"4\n")
-    tail.copy_on(0.0)
+    printed.extend(b"".join(tail.new(0.0)))
     assert printed == b"3\n4\n"

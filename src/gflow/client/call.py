@@ -32,6 +32,14 @@ def get(path: str, **query: str) -> Any:
     return _exchange("GET", path, b"", query)
 
 
+def get_within(path: str, seconds: float) -> Any:
+    """The JSON at `path`; TimeoutError if it does not come in time."""
+    status, headers, content = fast.request("GET", path, b"", "application/json", seconds)
+    if status >= 400:
+        raise refusal(headers, content, "application/json")
+    return parsed(content)
+
+
 def post(path: str, body: Any, **query: str) -> Any:
     return _exchange("POST", path, fast.dumps(body).encode(), query)
 
@@ -58,7 +66,7 @@ def ask(method: str, path: str, body: bytes, accept: str, query: dict[str, str])
 
 
 def refusal(headers: bytes, content: bytes, accept: str) -> DaemonError:
-    return _text_error(headers, content) if accept == "text/plain" else DaemonError(_parse(content))
+    return _text_error(headers, content) if accept == "text/plain" else DaemonError(parsed(content))
 
 
 def _text_error(headers: bytes, content: bytes) -> DaemonError:
@@ -68,10 +76,11 @@ def _text_error(headers: bytes, content: bytes) -> DaemonError:
 
 
 def _exchange(method: str, path: str, body: bytes, query: dict[str, str]) -> Any:
-    return _parse(ask(method, path, body, "application/json", query))
+    return parsed(ask(method, path, body, "application/json", query))
 
 
-def _parse(content: bytes) -> Any:
+def parsed(content: bytes) -> Any:
+    """An answer in JSON; what is none is a problem's title."""
     import json
 
     try:

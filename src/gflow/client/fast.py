@@ -189,10 +189,12 @@ def environment() -> bytes:
 
 
 def request(
-    method: str, path: str, body: bytes = b"", accept: str = "text/plain"
+    method: str, path: str, body: bytes = b"", accept: str = "text/plain", within: float | None = None
 ) -> tuple[int, bytes, bytes]:
-    """One exchange with the daemon: status, raw headers, body."""
+    """One exchange with the daemon: status, raw headers, body. `within`: seconds until TimeoutError."""
     sock = connect()
+    if within is not None:
+        sock.settimeout(within)
     head = (
         f"{method} {path} HTTP/1.1\r\nHost: gflow\r\nAccept: {accept}\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -11,6 +11,7 @@ Only that key is read; the rest belongs to the program, and in YAML is not even 
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from itertools import pairwise
 from typing import Any
@@ -34,8 +35,8 @@ def options_of(path: str) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict):
         raise UsageError(f"{path}: {KEY} must hold options", hint=f"{KEY}: and below it, gpus: 2")
-    words = [word for name, value in found.items() for word in _words(path, str(name), value)]
     try:
+        words = [word for name, value in found.items() for word in as_words(str(name), value)]
         values, rest = parse(words, JOB + SLURM)
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from None
@@ -54,22 +55,22 @@ def _section(path: str, text: str) -> Any:
     return _yaml_section(path, text)
 
 
-def _words(path: str, name: str, value: Any) -> list[str]:
+def as_words(name: str, value: Any) -> list[str]:
     """An option as on a command line; `_` is as good as `-`."""
     option = "--" + name.replace("_", "-")
     if isinstance(value, bool):
         return [option] if value else []
-    if isinstance(value, list) and all(isinstance(part, (str, int, float)) for part in value):
+    if isinstance(value, (list, tuple)) and all(isinstance(part, (str, int, float)) for part in value):
         return [f"{option}={','.join(map(str, value))}"]
     if isinstance(value, dict) and name == "param":
         return [word for key, values in value.items() for word in _parameter(option, key, values)]
-    if isinstance(value, (str, int, float)):
-        return [f"{option}={value}"]
-    raise UsageError(f"{path}: {KEY}.{name} has a value that is no option")
+    if isinstance(value, (str, int, float, os.PathLike)):
+        return [f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}"]
+    raise UsageError(f"{name} has a value that is no option")
 
 
 def _parameter(option: str, name: str, values: Any) -> list[str]:
-    shown = ",".join(map(str, values)) if isinstance(values, list) else str(values)
+    shown = ",".join(map(str, values)) if isinstance(values, (list, tuple)) else str(values)
     return [f"{option}={name}={shown}"]
 
 

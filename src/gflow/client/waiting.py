@@ -13,15 +13,24 @@ PATIENCE_S = 60.0
 CODES = {"Timeout": 124, "Cancelled": 130}
 
 
-def wait_for(job: str) -> dict[str, Any]:
-    """The job once it is final. A daemon that restarts meanwhile is asked again."""
+def wait_for(job: str, timeout: float | None = None) -> dict[str, Any]:
+    """The job once it is final. A daemon that restarts meanwhile is asked again.
+
+    Raises TimeoutError if that takes more than `timeout` seconds.
+    """
     away_since: float | None = None
+    end = None if timeout is None else time.monotonic() + timeout
     while True:
         asked = time.monotonic()
+        if end is not None and asked >= end:
+            raise TimeoutError(f"job {job} is not over yet")
         try:
-            answer = call.get(call.job_path(job, "/wait"))
+            path = call.job_path(job, "/wait")
+            answer = call.get(path) if end is None else call.get_within(path, end - asked)
             final: dict[str, Any] = answer["jobs"][0]
             return final
+        except TimeoutError:  # the socket's: the end has come
+            continue
         except (ConnectionError, Unreachable):
             now = time.monotonic()
             if away_since is None or now - asked > 1.0:  # it was there until now

@@ -1,0 +1,100 @@
+"""A log that grows, read as it comes; in chunks: a line may be as long as the disk is large."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import BinaryIO
+
+CHUNK = 1 << 16
+
+
+def chunks(file: BinaryIO, start: int) -> Iterator[bytes]:
+    """The file from `start` on."""
+    file.seek(start)
+    while chunk := file.read(CHUNK):
+        yield chunk
+
+
+def start_of_last(fd: int, lines: int) -> int:
+    """Where the last `lines` lines begin, looking from the end."""
+    end = os.fstat(fd).st_size
+    if not lines:
+        return end
+    if end and os.pread(fd, 1, end - 1) == b"\n":
+        end -= 1
+    while end > 0:
+        start = max(0, end - CHUNK)
+        chunk = os.pread(fd, end - start, start)
+        count = chunk.count(b"\n")
+        if count >= lines:
+            return start + len(chunk) - len(b"\n".join(chunk.split(b"\n")[-lines:]))
+        lines -= count
+        end = start
+    return 0
+
+
+class Tail:
+    """A place in a log that grows, and that is cut at its cap: then its beginning goes to `.1`."""
+
+    def __init__(self, path: str, last: int | None = None) -> None:
+        self._path = path
+        self._old = _identity(path + ".1")
+        self._offset = 0
+        self._short_since: float | None = None
+        if last is not None and os.path.exists(path):
+            with open(path, "rb") as file:
+                self._offset = start_of_last(file.fileno(), last)
+
+    def new(self, patience_s: float) -> Iterator[bytes]:
+        """What came since the last time."""
+        if not os.path.exists(self._path):
+            return
+        with open(self._path, "rb", buffering=0) as file:
+            while True:
+                chunk = os.pread(file.fileno(), CHUNK, self._offset)
+                # Asked after reading: if it is still the same, this was read before the log was cut.
+                old = _identity(self._path + ".1")
+                if old != self._old:
+                    yield from self._was_cut(old)
+                elif chunk:
+                    self._offset += len(chunk)
+                    yield chunk
+                elif not self._was_emptied(file.fileno(), patience_s):
+                    return
+
+    def _was_cut(self, old: tuple[int, int, int] | None) -> Iterator[bytes]:
+        """What is in `.1` is gone from the log's beginning: what was not yet read of it."""
+        self._old = old
+        self._short_since = None
+        if old is None:
+            return
+        with open(self._path + ".1", "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if self._offset < size:
+                yield from chunks(file, self._offset)
+        self._offset = max(0, self._offset - size)
+
+    def _was_emptied(self, fd: int, patience_s: float) -> bool:
+        """Whether somebody emptied the log, so that it is to be read from its beginning."""
+        if os.fstat(fd).st_size >= self._offset:
+            self._short_since = None
+            return False
+        now = time.monotonic()
+        if self._short_since is None:
+            self._short_since = now
+        if now - self._short_since < patience_s:
+            return False
+        self._offset = 0
+        self._short_since = None
+        return True
+
+
+def _identity(path: str) -> tuple[int, int, int] | None:
+    """Tells a file from another of the same name."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -1,0 +1,78 @@
+"""The same for programs with an event loop: nothing here blocks it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+from gflow.client import call, fast
+from gflow.client.waiting import PATIENCE_S
+from gflow.errors import Unreachable
+from gflow.library import jobs as plain
+from gflow.library.jobs import Command, Job, JobFailed
+
+PAUSE_S = 0.1
+
+
+async def submit(command: Command, **options: Any) -> Job:
+    """As `gflow.submit`."""
+    return await asyncio.to_thread(lambda: plain.submit(command, **options))
+
+
+async def sweep(command: Command, **options: Any) -> list[Job]:
+    """As `gflow.sweep`."""
+    return await asyncio.to_thread(lambda: plain.sweep(command, **options))
+
+
+async def jobs(**wanted: Any) -> list[dict[str, Any]]:
+    """As `gflow.jobs`."""
+    return await asyncio.to_thread(lambda: plain.jobs(**wanted))
+
+
+async def wait(job: Job) -> dict[str, Any]:
+    """How the job ended, once it is over. A daemon that restarts meanwhile is asked again."""
+    loop = asyncio.get_running_loop()
+    away_since: float | None = None
+    while True:
+        asked = loop.time()
+        try:
+            final: dict[str, Any] = (await _get(call.job_path(job.id, "/wait")))["jobs"][0]
+            return final
+        except (ConnectionError, Unreachable):
+            if away_since is None or loop.time() - asked > 1.0:
+                away_since = loop.time()
+            if loop.time() - away_since > PATIENCE_S:
+                raise
+            await asyncio.sleep(PAUSE_S)
+
+
+async def wait_all(jobs: Iterable[Job]) -> list[dict[str, Any]]:
+    """How these jobs ended, once all of them are over."""
+    return list(await asyncio.gather(*map(wait, jobs)))
+
+
+async def result(job: Job) -> dict[str, Any]:
+    """How the job ended, once it succeeded. Raises JobFailed if it did not."""
+    final = await wait(job)
+    if final["state"] != "Finished":
+        raise JobFailed(final)
+    return final
+
+
+async def _get(path: str) -> Any:
+    connected = await asyncio.to_thread(fast.connect)
+    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=connected.detach()))
+    try:
+        head = f"GET {path} HTTP/1.1\r\nHost: gflow\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode())
+        headers, found, content = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    if not found:
+        raise ConnectionResetError("the daemon hung up before it answered")
+    answer = fast.whole(headers, content)
+    if int(headers[9:12]) >= 400:
+        raise call.refusal(headers, answer, "application/json")
+    return call.parsed(answer)

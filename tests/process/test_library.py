@@ -1,0 +1,310 @@
+"""gflow for Python programs: real programs, run beside a real daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+from tests.harness import Box
+
+
+def program(box: Box, text: str, *, timeout: float = 120) -> Any:
+    """Run a Python program in the box; what it printed as JSON on its last line."""
+    file = box.work / "program.py"
+    file.write_text("import json, os, sys, time\nimport gflow\n" + textwrap.dedent(text))
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        env=box.env,
+        cwd=box.work,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr + box.log()
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def lab(box: Box) -> Box:
+    return box.up("--simulate-gpus", "4x80G", "--cpus", "8")
+
+
+def test_a_job_from_its_submission_to_its_end(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        os.environ["MINE"] = "set by the program"
+        job = gflow.submit(["bash", "-c", "echo $MINE on $CUDA_VISIBLE_DEVICES"], gpus=1,
+                           name="one", time="0:30")
+        final = job.result(timeout=60)
+        said = [job.id, job.state, job.log(), final["name"], final["time_limit_s"], job == gflow.Job(1)]
+        print(json.dumps(said))
+        """,
+    )
+    assert said == ["1", "Finished", "set by the program on 0\n", "one", 30, True]
+
+
+def test_a_text_is_what_gbatch_takes_as_one_word(lab: Box) -> None:
+    (lab.work / "job.sh").write_text("# GFLOW --name scripted\necho from a script\n")
+    said = program(
+        lab,
+        """
+        a, b = gflow.submit("echo one && echo two"), gflow.submit("job.sh")
+        gflow.wait([a, b], timeout=60)
+        print(json.dumps([a.log(), b.log(), b.info()["name"]]))
+        """,
+    )
+    assert said == ["one\ntwo\n", "from a script\n", "scripted"]
+
+
+def test_failures_waits_and_refusals_are_exceptions(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        said = []
+        for provoke in (
+            lambda: gflow.submit("false").result(),
+            lambda: gflow.submit("sleep 60", name="long").wait(timeout=0.1),
+            lambda: gflow.submit("true", gpus=99),
+            lambda: gflow.submit("true", gpuss=1),
+            lambda: gflow.submit("echo {lr}", param={"lr": [1, 2]}),
+            lambda: gflow.Job(999).info(),
+        ):
+            try:
+                provoke()
+            except Exception as error:
+                said.append(f"{type(error).__name__}: {error}")
+        (long,) = gflow.jobs(name="long")
+        gflow.Job(long["id"]).cancel(now=True)
+        said.append(gflow.Job(long["id"]).wait(timeout=30).state)
+        print(json.dumps(said))
+        """,
+    )
+    assert said[0].startswith("JobFailed: job 1 ended as Failed")
+    assert said[1] == "TimeoutError: job 2 is not over yet"
+    assert "99 GPUs" in said[2]
+    assert said[3].startswith("UsageError: unknown option '--gpuss'")
+    assert "makes several jobs" in said[4]
+    assert said[5] == "DaemonError: there is no job 999"
+    assert said[6] == "Cancelled"
+
+
+def test_a_sweep_and_its_logs_as_they_come(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        jobs = gflow.sweep(["bash", "-c", "echo {lr}; sleep 0.1; echo end"], param={"lr": [0.1, 0.01]})
+        print(json.dumps([b"".join(job.follow()).decode() for job in jobs]))
+        """,
+    )
+    assert said == ["0.1\nend\n", "0.01\nend\n"]
+
+
+def test_without_a_daemon_one_sentence(box: Box) -> None:
+    said = program(
+        box,
+        """
+        try:
+            gflow.submit("true")
+        except Exception as error:
+            print(json.dumps([type(error).__name__, error.hint]))
+        """,
+    )
+    assert said == ["Unreachable", "start it with: gflowd up"]
+
+
+# ---------------------------------------------------------------- functions
+
+
+def test_functions_run_as_jobs(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        from concurrent.futures import Executor, as_completed
+        factor = 7
+
+        def times(x, *, plus=0):
+            return x * factor + plus, os.environ["CUDA_VISIBLE_DEVICES"] != "", os.getpid()
+
+        with gflow.Executor(gpus=1) as executor:
+            assert isinstance(executor, Executor)
+            futures = [executor.submit(times, n, plus=1) for n in range(4)]
+            results = [future.result(timeout=60) for future in as_completed(futures)]
+        assert all(seen for _, seen, _ in results)
+        names = {job["name"] for job in gflow.jobs(all=True)}
+        print(json.dumps([sorted(value for value, _, _ in results), os.getpid() in [r[2] for r in results],
+                          sorted(names), os.listdir(os.path.expanduser("~/.local/share/gflow/calls"))]))
+        """,
+    )
+    assert said == [[1, 8, 15, 22], False, ["times"], []]
+
+
+def test_what_a_function_raises_comes_back_with_where(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        import threading
+
+        class Odd(Exception):
+            def __init__(self, a, b):
+                super().__init__("odd")
+
+        def wrong(kind):
+            if kind == "odd":
+                raise Odd(1, 2)
+            if kind == "result":
+                return threading.Lock()
+            raise KeyError(kind)
+
+        said = []
+        with gflow.Executor() as executor:
+            for future in [executor.submit(wrong, kind) for kind in ("key", "odd", "result")]:
+                error = future.exception(timeout=60)
+                said.append([type(error).__name__, str(error), "in wrong" in str(error.__cause__)])
+            job = future.job
+        said.append(gflow.Job(1).state)
+        print(json.dumps(said))
+        """,
+    )
+    assert said[0] == ["KeyError", "'key'", True]
+    assert said[1] == ["RemoteError", "Odd: odd could not be sent back", True]
+    assert said[2][:2] == ["RemoteError", "the result could not be sent back"]
+    assert said[3] == "Failed"
+
+
+def test_a_worker_that_is_killed_fails_its_future(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        def die():
+            os.kill(os.getpid(), 9)
+
+        with gflow.Executor() as executor:
+            error = executor.submit(die).exception(timeout=60)
+        print(json.dumps([type(error).__name__, error.job["signal"]]))
+        """,
+    )
+    assert said == ["JobFailed", 9]
+
+
+def test_a_map_is_one_array_with_results_in_order(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        def add(a, b):
+            return a + b
+
+        results = gflow.map(add, range(40), range(40))
+        listed = {str(job["id"]).partition("_")[0] for job in gflow.jobs(all=True)}
+        print(json.dumps([results, sorted(listed)]))
+        """,
+    )
+    assert said == [[2 * n for n in range(40)], ["1"]]
+
+
+def test_cancelling_and_the_executors_contract(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        from concurrent.futures import CancelledError, wait, FIRST_COMPLETED
+
+        executor = gflow.Executor(max_workers=1)
+        first = executor.submit(time.sleep, 0.5)
+        second = executor.submit(time.sleep, 60)
+        assert second.job is None and not second.done()
+        assert second.cancel() and second.cancelled()
+        wait([first, second])
+        called = []
+        second.add_done_callback(lambda future: called.append(future.cancelled()))
+        third = executor.submit(time.sleep, 60)
+        executor.shutdown(wait=False)
+        try:
+            executor.submit(abs, 1)
+        except RuntimeError as error:
+            said = str(error)
+        while not third.running():
+            time.sleep(0.05)
+        assert not third.cancel()
+        third.job.cancel(now=True)
+        error = third.exception(timeout=60)
+        print(json.dumps([called, said, type(error).__name__, error.job["state"]]))
+        """,
+    )
+    assert said == [[True], "cannot schedule new futures after shutdown", "JobFailed", "Cancelled"]
+
+
+def test_futures_survive_a_daemon_that_is_killed(lab: Box) -> None:
+    pid = lab.daemon.pid
+    program_text = f"""
+        import subprocess
+        def slow(n):
+            time.sleep(0.3)
+            return n
+
+        with gflow.Executor(max_workers=2) as executor:
+            futures = [executor.submit(slow, n) for n in range(6)]
+            futures[0].result(timeout=60)
+            os.kill({pid}, 9)
+            subprocess.Popen([sys.executable, "-m", "gflow", "gflowd", "run", "--cpus", "8"],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            print(json.dumps([future.result(timeout=60) for future in futures]))
+        """
+    assert program(lab, program_text) == [0, 1, 2, 3, 4, 5]
+
+
+def test_for_programs_with_an_event_loop(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        import asyncio
+
+        async def main():
+            jobs = [await gflow.aio.submit(["sleep", "0.2"]) for _ in range(3)]
+            ticks = 0
+            waiting = asyncio.ensure_future(gflow.aio.wait_all(jobs))
+            while not waiting.done():
+                ticks += 1
+                await asyncio.sleep(0.01)
+            failed = await gflow.aio.submit("false")
+            try:
+                await gflow.aio.result(failed)
+            except gflow.JobFailed as error:
+                return [[job["state"] for job in waiting.result()], ticks > 3, error.job["exit_code"]]
+
+        print(json.dumps(asyncio.run(main())))
+        """,
+    )
+    assert said == [["Finished"] * 3, True, 1]
+
+
+@pytest.mark.slow
+def test_a_thousand_functions_and_a_hundred_megabytes(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        def small(n):
+            if n % 100 == 13:
+                raise ValueError(n)
+            return n * n
+
+        def large():
+            return bytes(100_000_000)
+
+        with gflow.Executor(cpus=1) as executor:
+            big = executor.submit(large)
+            futures = executor._submit_all(small, [(n,) for n in range(1000)])
+            raised = [future.exception(timeout=300) for future in futures]
+            errors = [str(error) for error in raised if error]
+            good = sum(future.result() for future in futures if not future.exception())
+            size = len(big.result(timeout=60))
+        print(json.dumps([good, errors, size]))
+        """,
+        timeout=400,
+    )
+    bad = [n for n in range(1000) if n % 100 == 13]
+    assert said == [sum(n * n for n in range(1000) if n not in bad), [str(n) for n in bad], 100_000_000]
