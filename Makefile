@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+FIT    := $(VENV)/.fit
 # Bytecode halves the start of every command; some machines switch it off.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -21,7 +22,12 @@ check: $(STAMP)          ## format, lint, types, import rules: under a minute
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: $(STAMP) check     ## everything that runs in minutes
+# PyTorch for the CPU and transformers, for the tests of gflow fit alone: one or two minutes, once.
+$(FIT): tests/fit/constraints.txt $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit]'
+	@touch $(FIT)
+
+test: $(STAMP) $(FIT) check  ## everything that runs in minutes
 	$(BIN)/pytest -n 4 -m "not slow and not gpu" tests
 
 test-slow: $(STAMP)      ## kills, soaks, long searches

@@ -1,0 +1,152 @@
+"""PyTorch's CUDA caching allocator, as a model: how many bytes a run takes from the card, not only asks for.
+
+The rules are those of c10/cuda/CUDACachingAllocator, with its default settings:
+
+* a request is rounded up to 512 bytes;
+* up to 1 MiB comes from segments of 2 MiB that are kept apart (the small pool); below 10 MiB from
+  segments of 20 MiB; a larger request gets a segment of its own, rounded up to 2 MiB;
+* the smallest free block that is large enough is taken; what is left over is split off if it is of use
+  (512 bytes in the small pool, more than 1 MiB in the large one), otherwise it stays with the block and
+  counts as allocated;
+* a freed block joins its free neighbours of the same segment;
+* when the card refuses a segment, all segments that are wholly free go back to it, and it is asked once more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+MIB = 1 << 20
+ROUND = 512
+SMALL_REQUEST = MIB
+SMALL_SEGMENT = 2 * MIB
+LARGE_REQUEST = 10 * MIB
+LARGE_SEGMENT = 20 * MIB
+ROUND_LARGE = 2 * MIB
+
+
+class OutOfMemory(Exception):
+    """The card has no room for a request, even after everything that is free went back to it."""
+
+    def __init__(self, asked: int, allocated: int, reserved: int) -> None:
+        super().__init__(f"{asked} bytes asked, {allocated} allocated, {reserved} reserved")
+        self.asked = asked
+        self.allocated = allocated
+        self.reserved = reserved
+
+
+class _Block:
+    __slots__ = ("address", "after", "before", "is_free", "is_small", "size")
+
+    def __init__(self, address: int, size: int, is_small: bool) -> None:
+        self.address = address
+        self.size = size
+        self.is_small = is_small
+        self.is_free = False
+        self.before: _Block | None = None
+        self.after: _Block | None = None
+
+
+class Allocator:
+    """One card. `cap` is what the allocator may take from it, in bytes; without one there is no end."""
+
+    def __init__(self, cap: int | None = None) -> None:
+        self.cap = cap
+        self.allocated = self.reserved = 0
+        self.peak_allocated = self.peak_reserved = 0
+        # Times that free segments had to go back to the card: each costs a synchronisation.
+        self.retries = 0
+        self._next_address = 0
+        # Free blocks of the large and of the small pool, by size and address.
+        self._free: tuple[list[tuple[int, int, _Block]], list[tuple[int, int, _Block]]] = ([], [])
+
+    def allocate(self, asked: int) -> _Block:
+        """A block for `asked` bytes; hand it to `free` later."""
+        size = max(ROUND, -(-asked // ROUND) * ROUND)
+        is_small = size <= SMALL_REQUEST
+        block = self._take(size, is_small) or self._segment(size, is_small)
+        left = block.size - size
+        if left >= ROUND if is_small else left > SMALL_REQUEST:
+            self._split(block, size)
+        self.allocated += block.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block
+
+    def free(self, block: _Block) -> None:
+        self.allocated -= block.size
+        before, after = block.before, block.after
+        if before is not None and before.is_free:
+            self._forget(before)
+            before.size += block.size
+            before.after = after
+            if after is not None:
+                after.before = before
+            block = before
+        if after is not None and after.is_free:
+            self._forget(after)
+            block.size += after.size
+            block.after = after.after
+            if after.after is not None:
+                after.after.before = block
+        self._offer(block)
+
+    def _take(self, size: int, is_small: bool) -> _Block | None:
+        pool = self._free[is_small]
+        place = bisect_left(pool, (size, -1))
+        if place == len(pool):
+            return None
+        block = pool.pop(place)[2]
+        block.is_free = False
+        return block
+
+    def _segment(self, size: int, is_small: bool) -> _Block:
+        """Memory fresh from the card."""
+        wanted = segment_size(size)
+        if self.cap is not None and self.reserved + wanted > self.cap:
+            self._give_back()
+            self.retries += 1
+            if self.reserved + wanted > self.cap:
+                raise OutOfMemory(size, self.allocated, self.reserved)
+        block = _Block(self._next_address, wanted, is_small)
+        self._next_address += wanted
+        self.reserved += wanted
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return block
+
+    def _give_back(self) -> None:
+        """Every segment that is wholly free goes back to the card."""
+        for pool in self._free:
+            kept = []
+            for entry in pool:
+                block = entry[2]
+                if block.before is None and block.after is None:
+                    self.reserved -= block.size
+                else:
+                    kept.append(entry)
+            pool[:] = kept
+
+    def _split(self, block: _Block, size: int) -> None:
+        rest = _Block(block.address + size, block.size - size, block.is_small)
+        rest.before, rest.after = block, block.after
+        if block.after is not None:
+            block.after.before = rest
+        block.after = rest
+        block.size = size
+        self._offer(rest)
+
+    def _offer(self, block: _Block) -> None:
+        block.is_free = True
+        insort(self._free[block.is_small], (block.size, block.address, block))
+
+    def _forget(self, block: _Block) -> None:
+        pool = self._free[block.is_small]
+        del pool[bisect_left(pool, (block.size, block.address))]
+
+
+def segment_size(size: int) -> int:
+    """What is asked of the card for a block of this size."""
+    if size <= SMALL_REQUEST:
+        return SMALL_SEGMENT
+    if size < LARGE_REQUEST:
+        return LARGE_SEGMENT
+    return -(-size // ROUND_LARGE) * ROUND_LARGE

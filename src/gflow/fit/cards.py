@@ -1,0 +1,50 @@
+"""What the software decides by the card: architectures, with the reason for each figure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MIB = 1 << 20
+
+
+class Architecture(NamedTuple):
+    """A kind of GPU, as far as memory depends on it."""
+
+    name: str
+    # Compute capability, major and minor.
+    capability: tuple[int, int]
+    # Streaming multiprocessors, and threads that one holds: they shape the scratch memory of reductions.
+    processors: int
+    threads: int
+    # What the driver, the CUDA context and the loaded kernels take beside the allocator's memory.
+    context: int
+
+    @property
+    def blas(self) -> int:
+        """cuBLAS's workspace, one per thread that multiplies matrices.
+
+        ATen/cuda/CublasHandlePool: 32 MiB from Hopper on, `:4096:2:16:8` (8.125 MiB) before.
+        """
+        return 32 * MIB if self.capability[0] >= 9 else 4096 * 1024 * 2 + 16 * 1024 * 8
+
+    @property
+    def blas_lt(self) -> int:
+        """cuBLASLt's workspace, one per thread that multiplies and adds a bias (ATen/cuda/CUDABlas)."""
+        return MIB
+
+
+# The context was measured on the H200 only (620 MiB, and 146 more for the kernels that a training run loads);
+# others are taken to need as much, which is on the safe side for older ones.
+MEASURED_CONTEXT = 766 * MIB
+ARCHITECTURES = {
+    arch.name: arch
+    for arch in (
+        Architecture("turing", (7, 5), 40, 1024, MEASURED_CONTEXT),
+        Architecture("ampere", (8, 0), 108, 2048, MEASURED_CONTEXT),
+        Architecture("ampere-consumer", (8, 6), 82, 1536, MEASURED_CONTEXT),
+        Architecture("ada", (8, 9), 128, 1536, MEASURED_CONTEXT),
+        Architecture("hopper", (9, 0), 132, 2048, MEASURED_CONTEXT),
+        Architecture("blackwell", (10, 0), 148, 2048, MEASURED_CONTEXT),
+    )
+}
+HOPPER = ARCHITECTURES["hopper"]

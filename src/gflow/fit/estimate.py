@@ -1,0 +1,122 @@
+"""`estimate`: from a model and a recipe to the memory that training it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gflow.errors import Refused, UsageError
+from gflow.fit.answer import Estimate, answer
+from gflow.fit.cards import HOPPER, Architecture
+from gflow.fit.recipe import Recipe
+
+if TYPE_CHECKING:
+    from gflow.fit.tape import Tape
+    from gflow.fit.workload import Workload
+
+# What is larger than this is taken for a mistake.
+MOST_PARAMETERS = 10**12
+
+
+class NeedsTorch(Refused):
+    """Predicting a run needs PyTorch and transformers."""
+
+    code = "needs_torch"
+
+
+def estimate(
+    *,
+    hf: str | dict[str, Any] | None = None,
+    tv: str | None = None,
+    py: Any = None,
+    task: str = "",
+    recipe: Recipe | None = None,
+    card: Architecture = HOPPER,
+    **settings: Any,
+) -> Estimate:
+    """Memory of training a model, from what would really happen on the GPU; nothing is run there.
+
+    `hf`: a config.json, its folder, or the configuration as a dictionary. `tv`: a name of torchvision.
+    `py`: `module:callable` or the callable itself. Settings are those of `Recipe`.
+    """
+    tape = record(hf=hf, tv=tv, py=py, task=task, recipe=recipe or Recipe(**settings), card=card)
+    return answer(tape, card)
+
+
+def record(
+    *,
+    recipe: Recipe,
+    hf: str | dict[str, Any] | None = None,
+    tv: str | None = None,
+    py: Any = None,
+    task: str = "",
+    card: Architecture = HOPPER,
+) -> Tape:
+    """The tape of the run, for whoever wants to play it to several cards."""
+    if sum(given is not None for given in (hf, tv, py)) != 1:
+        raise UsageError("which model?", hint="one of --hf config.json, --tv resnet50, --py module:callable")
+    config = None
+    if hf is not None:
+        config = hf if isinstance(hf, dict) else _config(hf)
+    _load_torch()
+    try:
+        return _run(config, tv, py, task, recipe, card)
+    except (Refused, UsageError):
+        raise
+    except Exception as error:
+        raise _refusal(error) from error
+
+
+def _config(path: str) -> dict[str, Any]:
+    from gflow.fit.configs import read
+
+    return read(path)
+
+
+def _run(config: Any, tv: Any, py: Any, task: str, recipe: Recipe, card: Architecture) -> Tape:
+    import warnings
+
+    from gflow.fit import training
+
+    with warnings.catch_warnings():
+        # Of torch and transformers, about things that are meant to be so here.
+        warnings.simplefilter("ignore")
+        return training.record(_workload(config, tv, py, task, recipe), recipe, card)
+
+
+def _workload(config: Any, tv: Any, py: Any, task: str, recipe: Recipe) -> Workload:
+    if config is not None:
+        from gflow.fit import huggingface
+
+        return huggingface.workload(config, recipe, task)
+    if tv is not None:
+        from gflow.fit import vision
+
+        return vision.workload(tv, recipe)
+    from gflow.fit import python
+
+    return python.workload(py, recipe) if isinstance(py, str) else python.of(py, recipe)
+
+
+def _load_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise NeedsTorch(hint="pip install 'gflow[fit]'; --params 7B answers without it, roughly") from None
+
+
+def _refusal(error: Exception) -> Refused:
+    """Why a run could not be followed, in one sentence: the operator if one is to blame."""
+    kind = type(error).__name__
+    operator = getattr(error, "func", None)
+    first = (str(error).strip() or kind).splitlines()[0]
+    if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
+        return Refused(
+            f"the result of {operator} depends on values, so its memory cannot be known beforehand",
+            hint="run the model with fixed shapes, or measure one step on a GPU",
+        )
+    if kind in ("UnsupportedOperatorException", "NotImplementedError", "UnsupportedFakeTensorException"):
+        return Refused(
+            f"no rule for an operator of this model: {operator or first}",
+            hint="operators written for CUDA need a fake implementation (torch.library.register_fake)",
+        )
+    return Refused(f"the training step failed: {kind}: {first}", hint="would it run on a GPU as it is?")

@@ -1,0 +1,175 @@
+"""Models given as a Hugging Face configuration: built from it alone, without weights and without network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gflow.errors import Refused, UsageError, did_you_mean
+from gflow.fit.recipe import Recipe
+from gflow.fit.workload import Workload, adapt, pictures, pure, words
+
+# In this order a model without a named architecture is taken for one of these.
+TASKS = {
+    "speech": "AutoModelForSpeechSeq2Seq",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+    "mlm": "AutoModelForMaskedLM",
+    "causal": "AutoModelForCausalLM",
+    "image": "AutoModelForImageClassification",
+    "audio": "AutoModelForAudioClassification",
+    "sequence": "AutoModelForSequenceClassification",
+}
+# Without one of these a configuration says nothing about the size of the model.
+SIZES = ("hidden_size", "n_embd", "d_model", "dim", "hidden_sizes", "embed_dim", "text_config", "encoder",
+         "depths", "encoder_hidden_size", "embedding_size", "n_layer", "hidden_dim")  # fmt: skip
+
+
+def workload(given: dict[str, Any], recipe: Recipe, task: str = "") -> Workload:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    config = configuration(given)
+    kind = task or _task(config)
+    if kind not in TASKS:
+        raise UsageError(f"unknown task {kind!a}", hint=f"one of {', '.join(TASKS)}")
+    model = _build(config, kind, recipe)
+    if recipe.lora:
+        adapt(model, recipe)
+    model.train()
+    return Workload(model, _batches(kind, config, recipe), lambda net, batch: net(**batch).loss)
+
+
+def configuration(given: dict[str, Any]) -> Any:
+    import transformers
+
+    kind = given.get("model_type")
+    known = transformers.CONFIG_MAPPING
+    if not kind:
+        raise UsageError("the configuration names no model_type", hint="give the config.json of a model")
+    if kind not in known:
+        raise Refused(
+            f"transformers {transformers.__version__} knows no model of type {kind!a}",
+            hint=did_you_mean(kind, known, "use --py with a function that builds it"),
+        )
+    if not any(name in given for name in SIZES):
+        raise UsageError(
+            f"the configuration of {kind!a} says nothing about its size",
+            hint="its defaults would be a guess; give the model's own config.json",
+        )
+    settings = {
+        key: value
+        for key, value in given.items()
+        if key not in ("model_type", "auto_map", "quantization_config")
+    }
+    try:
+        config = known[kind](**settings)
+    except Exception as error:
+        raise Refused(f"transformers refuses this configuration: {error}") from None
+    config.use_cache = False
+    return config
+
+
+def _task(config: Any) -> str:
+    """From the named architecture, or from what transformers offers for this type of model."""
+    import transformers
+
+    named = (getattr(config, "architectures", None) or [""])[0]
+    for words_in, kind in (
+        ("ForConditionalGeneration", "speech" if hasattr(config, "num_mel_bins") else "seq2seq"),
+        ("ForSequenceClassification", "sequence"),
+        ("ForMaskedLM", "mlm"),
+        ("ForCausalLM", "causal"),
+        ("LMHeadModel", "causal"),
+        ("ForImageClassification", "image"),
+        ("ForAudioClassification", "audio"),
+    ):
+        if named.endswith(words_in):
+            return kind
+    for kind, auto in TASKS.items():
+        if type(config) in getattr(transformers, auto)._model_mapping:
+            return kind
+    raise Refused(
+        f"a model of type {config.model_type!a} is made for no task that gflow can train",
+        hint=f"tasks: {', '.join(TASKS)}; otherwise use --py",
+    )
+
+
+def _build(config: Any, kind: str, recipe: Recipe) -> Any:
+    import transformers
+
+    auto = getattr(transformers, TASKS[kind])
+    from gflow.fit.building import without_values
+
+    with without_values():
+        try:
+            model = auto.from_config(config, attn_implementation=recipe.attention, dtype=pure(recipe))
+        except ValueError as error:
+            if "attention" not in str(error) and "attn" not in str(error):
+                raise Refused(f"transformers cannot build this model: {error}") from None
+            # Not every model has both ways; then it has its own.
+            model = auto.from_config(config, dtype=pure(recipe))
+        except (TypeError, KeyError, RuntimeError, AttributeError) as error:
+            raise Refused(f"transformers cannot build this model: {error}") from None
+        model = model.to(pure(recipe))
+    if recipe.checkpointing:
+        try:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        except ValueError as error:
+            raise Refused(str(error)) from None
+    return model
+
+
+def _batches(kind: str, config: Any, recipe: Recipe) -> Callable[[], Any]:
+    batch, length = recipe.batch, recipe.sequence
+    dtype = pure(recipe)
+    text = getattr(config, "get_text_config", lambda: config)()
+    vocabulary = getattr(text, "vocab_size", None) or 2
+    _check_length(kind, text, length)
+    target = recipe.target or max(1, length // 4)
+
+    def causal() -> Any:
+        tokens = words(vocabulary, batch, length)
+        return {"input_ids": tokens, "labels": tokens}
+
+    def seq2seq() -> Any:
+        return {"input_ids": words(vocabulary, batch, length), "labels": words(vocabulary, batch, target)}
+
+    def sequence() -> Any:
+        return {"input_ids": words(vocabulary, batch, length), "labels": words(config.num_labels, batch)}
+
+    def image() -> Any:
+        side = recipe.image or getattr(config, "image_size", None) or 224
+        high, wide = side if isinstance(side, list | tuple) else (side, side)
+        shape = (batch, getattr(config, "num_channels", 3), high, wide)
+        return {"pixel_values": pictures(*shape, dtype=dtype), "labels": words(config.num_labels, batch)}
+
+    def speech() -> Any:
+        frames = 2 * getattr(config, "max_source_positions", 1500)
+        wanted = recipe.target or min(128, getattr(config, "max_target_positions", 448))
+        features = pictures(batch, getattr(config, "num_mel_bins", 80), frames, dtype=dtype)
+        return {"input_features": features, "labels": words(vocabulary, batch, wanted)}
+
+    def audio() -> Any:
+        return {
+            "input_values": pictures(batch, length, dtype=dtype),
+            "labels": words(config.num_labels, batch),
+        }
+
+    makers = {"causal": causal, "mlm": causal, "seq2seq": seq2seq, "sequence": sequence, "image": image,
+              "speech": speech, "audio": audio}  # fmt: skip
+    return makers[kind]
+
+
+def _check_length(kind: str, text: Any, length: int) -> None:
+    """Learned positions end somewhere; beyond, the model would fail on the GPU as well."""
+    most = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    if (
+        kind in ("causal", "mlm", "sequence")
+        and isinstance(most, int)
+        and length > most
+        and not hasattr(text, "rope_theta")
+        and not hasattr(text, "rope_parameters")
+    ):
+        raise UsageError(
+            f"a sequence of {length} is longer than the model's {most} positions", hint=f"--seq {most}"
+        )

@@ -1,0 +1,95 @@
+"""How a model is trained: what somebody says on the command line, checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gflow.errors import UsageError, did_you_mean
+
+PRECISIONS = ("fp32", "bf16", "fp16", "bf16-pure", "fp16-pure")
+ATTENTION = ("sdpa", "eager")
+# By the name that people write; any other is looked up in torch.optim as it stands.
+OPTIMIZERS = {
+    "adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "adafactor": "Adafactor", "adagrad": "Adagrad",
+    "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "rmsprop": "RMSprop", "rprop": "Rprop",
+    "adadelta": "Adadelta", "asgd": "ASGD", "lion": "Lion", "muon": "Muon",
+}  # fmt: skip
+MOST_BATCH = 1 << 20
+MOST_SEQUENCE = 1 << 24
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to train."""
+
+    batch: int = 1
+    sequence: int = 512
+    # Of what is to be written, where the model reads one sequence and writes another; 0: a quarter of it.
+    target: int = 0
+    # Side of a picture in pixels; 0: what the model was made for.
+    image: int = 0
+    precision: str = "fp32"
+    optimizer: str = "AdamW"
+    optimizer_options: dict[str, Any] = {}
+    accumulate: int = 1
+    checkpointing: bool = False
+    clip: float | None = None
+    attention: str = "sdpa"
+    # Rank of the low-rank adapters; 0: all weights are trained.
+    lora: int = 0
+    channels_last: bool = False
+    steps: int = 3
+
+    def __post_init__(self) -> None:
+        _among("precision", self.precision, PRECISIONS)
+        _among("attention", self.attention, ATTENTION)
+        _within("batch", self.batch, MOST_BATCH)
+        _within("sequence", self.sequence, MOST_SEQUENCE)
+        _within("accumulate", self.accumulate, 1 << 16)
+        if self.clip is not None and not self.clip > 0:
+            raise UsageError(f"gradients cannot be clipped to {self.clip}", hint="--clip 1.0")
+
+
+def optimizer(name: str) -> tuple[str, dict[str, Any]]:
+    """The class in torch.optim, and its options: `adamw`, `adamw-fused`, `sgd:momentum=0.9`."""
+    word, _, settings = name.partition(":")
+    word, _, variant = word.partition("-")
+    options: dict[str, Any] = {}
+    if variant in ("fused", "foreach"):
+        options[variant] = True
+    elif variant == "loop":
+        options["foreach"] = False
+    elif variant:
+        raise UsageError(
+            f"unknown variant {variant!a} of an optimizer", hint="adamw-fused, adamw-foreach, adamw-loop"
+        )
+    for setting in filter(None, settings.split(",")):
+        key, _, value = setting.partition("=")
+        options[key] = _value(value)
+    known = OPTIMIZERS.get(word.lower())
+    if known is None and not word[:1].isupper():
+        raise UsageError(
+            f"unknown optimizer {word!a}",
+            hint=did_you_mean(word, OPTIMIZERS, "one of " + ", ".join(OPTIMIZERS)),
+        )
+    return known or word, options
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text.lower())
+    except msgspec.DecodeError:
+        raise UsageError(f"{text!a} is neither a number nor true or false", hint="sgd:momentum=0.9") from None
+
+
+def _among(what: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(
+            f"unknown {what} {value!a}", hint=did_you_mean(value, known, f"one of {', '.join(known)}")
+        )
+
+
+def _within(what: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise UsageError(f"a {what} of {value} is not possible", hint=f"from 1 to {most}")

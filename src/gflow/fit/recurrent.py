@@ -1,0 +1,81 @@
+"""cuDNN's recurrent layers (LSTM, GRU, plain): what they keep for the backward pass, and their workspace."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+# Per layer and direction cuDNN keeps so many values for each output: gates and states (LSTM: four gates
+# and the cell; GRU: three gates and what each came from). Between layers it keeps the output as well.
+KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
+# Its workspace holds twice the gates of one layer and an output, and a state per layer.
+GATES = {0: 1, 1: 1, 2: 4, 3: 6}
+# The state of the dropout generator: 48 bytes for each of the threads that a Hopper runs it with.
+DROPOUT_STATE = 6488064
+
+
+def layer(kind: str) -> Any:
+    """The composite operator of a recurrent layer, as CUDA carries it out."""
+
+    def run(
+        x: Any,
+        hx: Any,
+        params: Any,
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        state, cell = (hx[0], hx[1]) if kind == "lstm" else (hx, None)
+        out, hy, cy, _, _ = aten._cudnn_rnn.default(
+            x, params, 4 if has_biases else 2, None, state, cell, MODES[kind], state.shape[-1], 0, num_layers,
+            batch_first, dropout, train, bidirectional, [], None,
+        )  # fmt: skip
+        return (out, hy, cy) if kind == "lstm" else (out, hy)
+
+    return run
+
+
+def forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    x, _, _, _, state, cell, kind, hidden, _, layers, first, dropout, train, both, *_ = args
+    batch, length = (x.shape[0], x.shape[1]) if first else (x.shape[1], x.shape[0])
+    ways = 2 if both else 1
+    size = batch * length * hidden * ways
+    out = x.new_empty((length, batch, hidden * ways))
+    if first:
+        out = out.transpose(0, 1)
+    last = state.new_empty(state.shape)
+    last_cell = cell.new_empty(cell.shape) if cell is not None else x.new_empty((0,))
+    kept = 0
+    if train:
+        kept = size * (KEPT[kind] * layers + layers - 1) * x.element_size()
+        if dropout:
+            kept += size * (layers - 1) // 8
+    return out, last, last_cell, x.new_empty((kept,), dtype=torch.uint8), x.new_empty((0,))
+
+
+def backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    x, weights, _, _, state, cell = args[:6]
+    flat = x.new_empty((sum(prod(w.shape) for w in weights),))
+    grads, at = [], 0
+    for weight in weights:
+        grads.append(flat[at : at + weight.numel()].view(weight.shape))
+        at += weight.numel()
+    cells = cell.new_empty(cell.shape) if cell is not None else x.new_empty((0,))
+    return x.new_empty(x.shape), state.new_empty(state.shape), cells, grads
+
+
+def workspace(
+    x: Any, state: Any, kind: int, hidden: int, layers: int, both: bool, is_first: bool
+) -> list[int]:
+    """Scratch of one pass: the input with time first, and cuDNN's own."""
+    size = x.shape[0] * x.shape[1] * hidden * (2 if both else 1) * x.element_size()
+    states = state.numel() * x.element_size() * (2 if kind == MODES["lstm"] else 1)
+    own = size * (2 * GATES[kind] + 1) + states
+    return [*([x.numel() * x.element_size()] if is_first else []), own]

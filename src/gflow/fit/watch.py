@@ -1,0 +1,58 @@
+"""Follows storages: each is written on the tape when an operator first returns it, and when it is gone."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from gflow.fit.cards import Architecture
+from gflow.fit.tape import Tape
+from gflow.fit.workspace import Workspaces
+
+
+class Watch:
+    def __init__(self, tape: Tape, card: Architecture) -> None:
+        self.tape = tape
+        # Storages that live, by their address in C++, with the watcher of their end.
+        self._workspaces = Workspaces(tape, card)
+        self._known: dict[int, tuple[int, Any]] = {}
+
+    def run(self, func: Any, args: Any, kwargs: Any, call: Callable[[], Any]) -> Any:
+        """Carry out one operator; its scratch memory comes after its results, and goes at once."""
+        out = call()
+        if isinstance(out, torch.Tensor):
+            self.saw(out, func)
+        elif out is not None:
+            for leaf in tree_leaves(out):
+                if isinstance(leaf, torch.Tensor):
+                    self.saw(leaf, func)
+        scratch = self._workspaces.of(func, args, out)
+        if scratch:
+            for number in [self.tape.request(size, str(func), "workspace") for size in scratch]:
+                self.tape.release(number)
+        return out
+
+    def saw(self, tensor: Any, func: Any = "") -> int | None:
+        """The number of the request behind a tensor of the device."""
+        if tensor.device.type != "cuda":
+            return None
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        known = self._known.get(key)
+        if known is not None:
+            return known[0]
+        size = storage.nbytes()
+        if size == 0:
+            return None
+        number = self.tape.request(size, str(func))
+
+        def gone(_: Any, key: int = key, number: int = number) -> None:
+            if self._known.pop(key, None) is not None:
+                self.tape.release(number)
+
+        self._known[key] = (number, weakref.ref(storage, gone))
+        return number

@@ -1,0 +1,141 @@
+"""Predictions of whole runs, held to what an H200 measured (torch 2.11) and to what must hold of any."""
+
+from __future__ import annotations
+
+import pytest
+
+from gflow.errors import Refused, UsageError
+from gflow.fit import estimate
+from gflow.fit.answer import fits
+from gflow.fit.estimate import record
+from gflow.fit.recipe import Recipe
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+GPT2 = {
+    "model_type": "gpt2",
+    "vocab_size": 50257,
+    "n_positions": 1024,
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+}
+SMALL = {"model_type": "llama", "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 256,
+         "num_hidden_layers": 2, "num_attention_heads": 4}  # fmt: skip
+
+
+# Peak allocated and reserved, as measured.
+@pytest.mark.parametrize(
+    ("settings", "allocated", "reserved"),
+    [
+        ({"batch": 8, "sequence": 512}, 8385154048, 9076473856),
+        (
+            {"batch": 16, "sequence": 1024, "precision": "bf16", "optimizer_options": {"fused": True}},
+            24797216768,
+            25650266112,
+        ),
+    ],
+)
+def test_gpt2_as_measured(settings, allocated, reserved):
+    found = estimate(hf=GPT2, **settings)
+    assert found.peak_allocated_bytes == pytest.approx(allocated, rel=0.003)
+    assert found.peak_reserved_bytes == pytest.approx(reserved, rel=0.01)
+    assert (found.peak_phase, found.peak_step) == ("backward", 2)
+
+
+def test_the_parts_make_the_whole():
+    found = estimate(hf=SMALL, batch=2, sequence=64)
+    assert sum(found.breakdown.values()) == found.peak_allocated_bytes
+    assert found.peak_allocated_bytes <= found.peak_reserved_bytes < found.process_bytes
+    assert found.total_params == found.trainable_params == sum(p.numel() for p in _llama().parameters())
+
+
+def _llama():
+    import transformers
+
+    config = {key: value for key, value in SMALL.items() if key != "model_type"}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
+
+
+def test_a_second_run_in_one_process_is_like_the_first():
+    first, second = (estimate(hf=GPT2, batch=1, sequence=64) for _ in range(2))
+    assert first == second
+
+
+def test_what_saves_memory_does():
+    plain = estimate(hf=SMALL, batch=8, sequence=512).peak_allocated_bytes
+    for saving in ({"checkpointing": True}, {"precision": "bf16-pure"}, {"batch": 4}, {"lora": 4}):
+        assert estimate(**{"hf": SMALL, "batch": 8, "sequence": 512, **saving}).peak_allocated_bytes < plain
+
+
+def test_a_card_is_large_enough_or_not():
+    tape = record(hf=SMALL, recipe=Recipe(batch=8, sequence=512))
+    found = estimate(hf=SMALL, batch=8, sequence=512)
+    assert fits(tape, found.peak_reserved_bytes)
+    assert not fits(tape, found.peak_allocated_bytes - (1 << 20))
+
+
+def test_a_model_of_ones_own():
+    def make(batch):
+        model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 10))
+        return model, (torch.randn(batch, 1024), torch.zeros(batch, dtype=torch.long))
+
+    found = estimate(py=make, batch=64, optimizer="SGD")
+    weights = 4 * (1024 * 1024 + 1024 + 1024 * 10 + 10)
+    assert weights <= found.breakdown["parameters"] <= weights + (1 << 20)
+
+
+def test_a_step_of_ones_own():
+    def make():
+        model = torch.nn.Linear(64, 8)
+
+        def step(model, batch, optimizer):
+            model(batch[0]).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return model, (torch.randn(4, 64), torch.zeros(4)), step
+
+    found = estimate(py=make, precision="fp32")
+    assert found.breakdown["optimizer"] > 0
+
+
+def test_shapes_that_follow_from_values_are_refused():
+    class Picks(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            out = self.layer(x)
+            return out[out > 0].sum()
+
+    with pytest.raises(Refused, match="depends on values"):
+        estimate(py=lambda: (Picks(), {"x": torch.randn(4, 8)}))
+
+
+@pytest.mark.parametrize(
+    ("config", "refusal"),
+    [
+        ({"model_type": "gpt3", "n_embd": 768}, "knows no model of type"),
+        ({"model_type": "llama"}, "nothing about its size"),
+        ({"hidden_size": 768}, "names no model_type"),
+    ],
+)
+def test_configurations_that_say_too_little(config, refusal):
+    with pytest.raises((Refused, UsageError), match=refusal):
+        estimate(hf=config)
+
+
+def test_positions_end_somewhere():
+    with pytest.raises(UsageError, match="longer than the model's 1024 positions"):
+        estimate(hf=GPT2, sequence=2048)
+
+
+def test_nothing_is_left_behind():
+    estimate(hf=SMALL, sequence=64)
+    assert not torch.is_autocast_enabled("cuda")
+    tensor = torch.randn(3)
+    assert type(torch.nn.functional.dropout(tensor)) is torch.Tensor
+    assert torch.get_rng_state().numel() > 0

@@ -1,0 +1,58 @@
+"""How a run is described, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gflow.errors import UsageError
+from gflow.fit.configs import read
+from gflow.fit.recipe import Recipe, optimizer
+
+
+def test_optimizers_by_the_names_that_people_write():
+    assert optimizer("adamw") == ("AdamW", {})
+    assert optimizer("adamw-fused") == ("AdamW", {"fused": True})
+    assert optimizer("sgd:momentum=0.9,nesterov=true") == ("SGD", {"momentum": 0.9, "nesterov": True})
+    assert optimizer("LBFGS") == ("LBFGS", {})
+
+
+@pytest.mark.parametrize("name", ["adamm", "adamw-quick", "sgd:momentum=much"])
+def test_unknown_optimizers_are_refused(name):
+    with pytest.raises(UsageError):
+        optimizer(name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch": 0},
+        {"batch": 1 << 30},
+        {"sequence": 0},
+        {"precision": "fp64"},
+        {"attention": "flash"},
+        {"clip": 0.0},
+        {"clip": float("nan")},
+    ],
+)
+def test_impossible_recipes_are_refused(settings):
+    with pytest.raises(UsageError):
+        Recipe(**settings)
+
+
+def test_configurations_that_are_none(tmp_path):
+    with pytest.raises(UsageError, match="cannot read"):
+        read(str(tmp_path))
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(UsageError, match="no configuration"):
+        read(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UsageError, match="not JSON"):
+        read(str(tmp_path / "config.json"))
+
+
+def test_gflow_is_imported_without_torch():
+    code = "import sys, gflow, gflow.fit, gflow.cli.fit; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
