@@ -7,7 +7,7 @@ FIT    := $(VENV)/.fit
 # Bytecode halves the start of every command; some machines switch it off.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow check bench docs clean coverage
+.PHONY: demo test test-slow check bench docs clean coverage fuzz soak
 
 $(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wildcard scripts/bin/* src/gflow/targets/local/plain/*)
 	PYTHON=$(PYTHON) scripts/setup $(VENV)
@@ -32,6 +32,9 @@ test: $(STAMP) $(FIT) check  ## everything that runs in minutes
 
 test-slow: $(STAMP)      ## kills, soaks, long searches
 	$(BIN)/pytest -m "slow and not gpu" tests
+
+fuzz: $(STAMP)           ## nonsense for every parser and route, for half an hour
+	$(BIN)/python -m tests.fuzz 1800
 
 coverage: $(STAMP)
 	$(BIN)/coverage run -m pytest -q -m "not slow and not gpu" tests/unit tests/property

@@ -19,7 +19,8 @@ class GflowError(Exception):
     exit_code = 1
 
     def __init__(self, message: str | None = None, *, hint: str = "") -> None:
-        self.message = message or (type(self).__doc__ or "").strip()
+        # It may quote what somebody sent, and goes to terminals.
+        self.message = clean(message or (type(self).__doc__ or "").strip())
         self.hint = hint
         super().__init__(self.message)
 
@@ -121,6 +122,13 @@ class TransitionError(GflowError):
     """The engine was asked for a change that the state table does not know."""
 
     code = "transition"
+
+
+def clean(text: str) -> str:
+    """`text` with everything that is not printable written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -186,7 +186,8 @@ def test_nobody_is_who_their_variables_say(machine: System) -> None:
 @pytest.mark.parametrize("option", ["conda-env", "venv"])
 def test_no_option_is_run(machine: System, option: str) -> None:
     mark = machine.root / f"run-{option}"
-    for text in (f"x; touch {mark}", f"$(touch {mark})", f"`touch {mark}`", f"x\ntouch {mark}"):
+    words = (f"x; touch {mark}", f"$(touch {mark})", f"`touch {mark}`", f"x\ntouch {mark}")
+    for text in (*words, *(f"/{word}" for word in words)):
         body = {"token": os.urandom(8).hex(), "jobs": [request("true", **{option: text})]}
         status, answer = machine.ask(machine.bob, "POST", "/jobs", body)
         if status == 201:

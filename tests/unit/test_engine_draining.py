@@ -63,3 +63,15 @@ def test_a_daemon_that_leaves_starts_nothing_and_the_next_one_does():
 def test_a_gpu_that_is_not_there_cannot_be_drained():
     machine = two_gpus()
     assert machine.refusal(machine.drain, 0, 7).message == "there is no GPU 7 here"
+
+
+def test_whoever_resumes_everything_resumes_also_a_daemon_that_did_not_leave():
+    """`gflowd down --kill-jobs` was interrupted."""
+    machine = two_gpus()
+    machine.drain(passing=True)
+    machine.submit()
+    assert machine.running() == []
+    machine.drain(0, on=False)
+    assert machine.running() == []
+    machine.drain(on=False)
+    assert machine.running() == ["1"]

@@ -18,6 +18,8 @@ def drain(state: State, event: Drain, effects: list[Effect]) -> None:
     if event.passing:
         state.leaving = event.on
     else:
+        if not event.on and event.gpus is None:  # also for a daemon that was to leave and did not
+            state.leaving = False
         state.drained = _changed(state.drained, event)
         effects.append(Keep("drained", msgspec.json.encode(state.drained).decode()))
         state.recount()

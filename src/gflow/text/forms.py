@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from gflow.errors import clean
 from gflow.text.durations import clock
 from gflow.text.queue import Entry, run_time
-from gflow.text.table import clean
 from gflow.wire.views import job_view
 
 # The first eight as gflow has always had them.

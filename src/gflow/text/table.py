@@ -10,6 +10,8 @@ import unicodedata
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
+from gflow.errors import clean
+
 # What a column that may be cut keeps at least.
 NARROW = 16
 
@@ -110,13 +112,6 @@ def cut(text: str, columns: int) -> str:
             break
         kept += char
     return kept + "…"
-
-
-def clean(text: str) -> str:
-    """`text` with everything that is not printable written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def width(text: str) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gflow.text.table import clean, table
+from gflow.errors import clean
+from gflow.text.table import table
 
 DAY = len("2026-01-31")
 

@@ -1,0 +1,197 @@
+"""Every route of a real daemon, with nonsense: an answer or a refusal, never a fault, never silence."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gflow.daemon.api.app import ROUTES
+from gflow.options.table import JOB
+from gflow.wire import requests
+from tests.fuzz.texts import JSON, NUMBER, TEXT
+from tests.harness import Box, UnixConnection
+
+BODIES: dict[str, Any] = {
+    "/jobs": requests.SubmitRequest,
+    "/jobs/redo": requests.RedoRequest,
+    "/jobs/cancel": requests.CancelRequest,
+    "/jobs/hold": requests.HoldRequest,
+    "/jobs/release": requests.ReleaseRequest,
+    "/jobs/update": requests.UpdateRequest,
+    "/drain": requests.DrainRequest,
+    "/gpus": requests.GpusRequest,
+    "/limits": requests.LimitRequest,
+    "/gpu-processes/ignore": requests.GpuProcess,
+    "/gpu-processes/unignore": requests.GpuProcess,
+    "/backup": None,
+    "/tokens": requests.TokenRequest,
+    "/tokens/revoke": requests.RevokeRequest,
+}
+QUERIES = (
+    "all completed states users names projects jobs since sort limit offset format form width color user "
+    "csv long dry-run parsable named events job after follow"
+).split()
+REFERENCE = st.sampled_from(("1", "2", "3", "4", "@", "@~1", "1_1", "3_2", "1-3")) | TEXT
+# Run as whoever tests: nothing that does anything.
+SCRIPTS = [
+    base64.b64encode(text).decode() for text in (b"true\n", b"\0\0", b"#!/no/such\n", b"# GFLOW --gpus 1\n")
+]
+COMMANDS = (["true"], ["sleep", "0"], ["/no/such/program"], [""], [], ["true", "\0"], ["true", "é" * 50])
+# Paths that a job would write to stay in its folder.
+PATHS = ("output", "error", "chdir", "venv", "conda-env")
+OF_HTTP = (
+    b"GET ", b"POST ", b"/jobs", b" HTTP/1.1", b"\r\n", b"Host: x", b"Content-Length: ", b"5", b"-1",
+    b"chunked", b"Transfer-Encoding: ", b"Connection: Upgrade", b"Upgrade: h2c", b"\0", b"%00",
+    b"a" * 5000, b"{}",
+)  # fmt: skip
+KINDS = [route for route in ROUTES for _ in (route.methods or set()) - {"HEAD"}]
+
+
+def body_of(kind: Any) -> st.SearchStrategy[Any]:
+    """What nearly is a request of this kind."""
+    info = msgspec.inspect.type_info(kind)
+    return st.one_of(made(info), made(info), made(info), JSON)
+
+
+def made(info: Any, name: str = "") -> st.SearchStrategy[Any]:  # noqa: C901
+    inspect = msgspec.inspect
+    if name == "options":
+        names = st.sampled_from([option.name for option in JOB])
+        return st.dictionaries(names, TEXT | JSON, max_size=4)
+    if name == "script":
+        return st.sampled_from((None, *SCRIPTS))
+    if name == "command":
+        return st.sampled_from(COMMANDS)
+    if isinstance(info, inspect.StructType):
+        fields = {field.encode_name: made(field.type, field.encode_name) for field in info.fields}
+        needed = {field.encode_name for field in info.fields if field.required}
+        return st.fixed_dictionaries(
+            {one: fields[one] for one in needed},
+            optional={one: fields[one] for one in fields.keys() - needed},
+        )
+    if isinstance(info, inspect.ListType):
+        return st.lists(made(info.item_type, name), max_size=3)
+    if isinstance(info, inspect.DictType):
+        return st.dictionaries(TEXT, made(info.value_type), max_size=3)
+    if isinstance(info, inspect.UnionType):
+        return st.one_of(*(made(one, name) for one in info.types))
+    if isinstance(info, inspect.BoolType):
+        return st.booleans()
+    if isinstance(info, inspect.IntType):
+        return NUMBER
+    if name == "token":
+        return st.sampled_from(("fuzzed-token", "another-token")) | st.uuids().map(str) | TEXT
+    if isinstance(info, inspect.StrType):
+        return REFERENCE if name in ("jobs", "job") else TEXT
+    return JSON
+
+
+def tamed(body: Any, work: str) -> Any:
+    """The same, so that jobs stay held and write nowhere but in `work`."""
+    if not isinstance(body, dict):
+        return body
+    options = body.get("options")
+    if isinstance(options, dict):
+        body["options"] = {key: value for key, value in options.items() if key not in PATHS}
+    for job in body["jobs"] if isinstance(body.get("jobs"), list) else []:
+        if isinstance(job, dict):
+            job |= {"cwd": work}
+            given = job.get("options") if isinstance(job.get("options"), dict) else {}
+            job["options"] = {k: v for k, v in given.items() if k not in PATHS} | {"hold": True}
+    return body
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: Any) -> Iterator[Box]:
+    box = Box(tmp_path_factory.mktemp("fuzz"))
+    box.up("--simulate-gpus", "2x80G", "--cpus", "2")
+    box.finished(box.submit("true"))
+    box.submit("--hold", "true")
+    box.submit("--hold", "--array", "1-5", "true")
+    yield box
+    box.clean_up()
+
+
+def asked(
+    box: Box, method: str, path: str, body: bytes | None, patience_s: float
+) -> tuple[int, bytes] | None:
+    """The answer; None: it takes its time, as it may when one waits for a job."""
+    connection = UnixConnection(box.socket)
+    connection.connect()
+    connection.sock.settimeout(patience_s)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+        return response.status, b"" if is_stream else response.read()
+    except TimeoutError:
+        return None
+    finally:
+        connection.close()
+
+
+def test_every_route_that_takes_a_body_is_here() -> None:
+    assert {route.path for route in ROUTES if "POST" in (route.methods or ())} == set(BODIES)
+
+
+@pytest.mark.parametrize("route", KINDS, ids=lambda route: f"{min(route.methods - {'HEAD'})} {route.path}")
+@given(data=st.data())
+def test_a_route(served: Box, route: Any, data: st.DataObject) -> None:
+    method = min(route.methods - {"HEAD"})
+    path = route.path.replace("{job}", quote(data.draw(REFERENCE, "job"), safe="", errors="replace"))
+    query = data.draw(st.dictionaries(st.sampled_from(QUERIES), TEXT, max_size=3), "query")
+    if query:
+        path += "?" + "&".join(f"{name}={quote(text, errors='replace')}" for name, text in query.items())
+    body = None
+    if method == "POST":
+        kind = BODIES[route.path]
+        drawn = data.draw(body_of(kind) if kind else JSON, "body")
+        body = json.dumps(tamed(drawn, str(served.work))).encode()
+    waits = route.path.endswith("/wait")
+    answer = asked(served, method, path, body, 0.2 if waits else 30)
+    if answer is None:
+        assert waits, "no answer"
+        return
+    status, text = answer
+    assert status < 500, text
+    if status >= 400:
+        problem = json.loads(text)
+        assert problem["code"] and problem["title"].isprintable(), problem
+    assert served.daemon is not None and served.daemon.poll() is None
+
+
+@given(st.binary(max_size=400) | st.lists(st.sampled_from(OF_HTTP)).map(b"".join))
+def test_what_is_no_http(served: Box, sent: bytes) -> None:
+    connection = UnixConnection(served.socket)
+    connection.connect()
+    connection.sock.sendall(sent)
+    connection.sock.shutdown(1)
+    connection.sock.settimeout(30)
+    try:
+        first = connection.sock.recv(12)
+        assert not first.startswith(b"HTTP/1.1 5"), first
+    except ConnectionResetError:
+        pass
+    finally:
+        connection.close()
+    assert served.api("GET", "/health")[0] == 200
+
+
+def test_afterwards_it_is_as_good_as_new(served: Box) -> None:
+    served.ok("gctl", "set-gpus", "all")
+    served.ok("gctl", "resume")
+    job = served.submit("true")
+    try:
+        assert served.finished(job)["state"] == "Finished"
+    except AssertionError:
+        raise AssertionError(served.ok("gqueue", "-a") + served.ok("gctl", "show-gpus")) from None
+    assert "Traceback" not in Path(served.root / "daemon.log").read_text()
