@@ -59,6 +59,26 @@ def test_a_script_for_slurm_runs_and_one_warning_names_what_means_nothing(daemon
     assert (daemon.work / "out_1.txt").read_text() == "hello\n"
 
 
+def test_a_script_for_slurm_finds_slurms_variables_and_others_do_not(daemon: Box) -> None:
+    show = "env | grep ^SLURM_ | sort\n"
+    (daemon.work / "cluster.sh").write_text(f"#!/bin/bash\n#SBATCH -J mine -a 3 -c 2\n{show}")
+    (daemon.work / "plain.sh").write_text(f"{show}")
+    daemon.submit("cluster.sh")
+    daemon.finished("1_3")
+    assert daemon.text_of("1_3").splitlines() == [
+        "SLURM_ARRAY_JOB_ID=1",
+        "SLURM_ARRAY_TASK_ID=3",
+        "SLURM_CPUS_PER_TASK=2",
+        "SLURM_JOBID=1_3",
+        "SLURM_JOB_ID=1_3",
+        "SLURM_JOB_NAME=mine",
+        f"SLURM_SUBMIT_DIR={daemon.work}",
+    ]
+    daemon.submit("plain.sh")
+    daemon.finished(2)
+    assert daemon.text_of(2) == ""
+
+
 @pytest.mark.parametrize(
     ("line", "sentence", "hint"),
     [

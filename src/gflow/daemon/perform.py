@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 from gflow.core.effects import Effect, Forget, Start, Stop, Warn
-from gflow.core.model import Job, Spec
-from gflow.core.parameters import variable
+from gflow.core.model import Job
 from gflow.core.state import State
+from gflow.daemon.environment import activated, block, told_to
 from gflow.daemon.gpus import names_of, visible_devices
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.people import home_of
@@ -25,12 +25,11 @@ from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.port import Store
 from gflow.targets.local.leftovers import TAG
-from gflow.targets.local.orders import Order, ended
+from gflow.targets.local.orders import Order
 from gflow.targets.local.record import End
 from gflow.targets.local.target import Ended, LocalTarget, Run
 
 log = logging.getLogger("gflow.perform")
-DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 
 
 class Performer:
@@ -142,15 +141,17 @@ class Performer:
         record = self._target.record_path(run)
         stop_file = self._target.shown_path(run, "stop")
         environ = self._blob(spec.environ) if spec.environ else b""
+        script = self._blob(spec.script) if spec.script else None
+        told = told_to(job, script, self._devices(job.gpu_ids)) | {TAG: record, "GFLOW_STOP_FILE": stop_file}
         return Order(
             key=job.key,
             attempt=job.attempt,
             record=record,
             command=spec.command,
-            script=self._blob(spec.script) if spec.script else None,
+            script=script,
             script_path=spec.script_path,
             environ=environ,
-            extra=self._environment(job, record, stop_file) + activated(spec, environ) + self._shared(job),
+            extra=block(told) + activated(spec, environ) + self._shared(job),
             cwd=spec.cwd,
             umask=spec.umask,
             log=log_path(self._settings, job),
@@ -183,51 +184,7 @@ class Performer:
         known = self._state().gpus
         gpus = [known[index] for index in job.gpu_ids if index in known]
         told = self._sharing.environment(job, gpus, self._environ(job))
-        return ended([os.fsencode(f"{name}={value}") for name, value in told.items()])
-
-    def _environment(self, job: Job, record: str, stop_file: str) -> bytes:
-        """What gflow adds to the submitter's environment."""
-        variables = {
-            "GFLOW_JOB_ID": job.label,
-            "GFLOW_JOB_NAME": job.name,
-            "GFLOW_ATTEMPT": str(job.attempt),
-            "GFLOW_RESTART_COUNT": str(job.attempt - 1),
-            "GFLOW_GPUS": str(job.spec.gpus),
-            # Empty without --gpus: a job sees only the GPUs that it was given.
-            "CUDA_VISIBLE_DEVICES": self._devices(job.gpu_ids),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            TAG: record,
-            "GFLOW_STOP_FILE": stop_file,
-        }
-        if job.task is not None:
-            variables["GFLOW_ARRAY_JOB_ID"] = str(job.number)
-            variables["GFLOW_ARRAY_TASK_ID"] = str(job.task)
-        if job.spec.gpu_memory_mib:
-            variables["GFLOW_GPU_MEMORY_MB"] = str(job.spec.gpu_memory_mib)
-        if job.spec.script_path:
-            variables["GFLOW_SCRIPT"] = job.spec.script_path
-        for name, value in job.spec.parameters:
-            variables[variable(name)] = value
-        return ended([os.fsencode(f"{name}={value}") for name, value in variables.items()])
-
-
-def activated(spec: Spec, environ: bytes) -> bytes:
-    """What activating the job's Python environments changes. Variables alone; nothing is sourced."""
-    if not spec.venv and not spec.conda_env:
-        return b""
-    path = next((entry[5:] for entry in environ.split(b"\0") if entry.startswith(b"PATH=")), DEFAULT_PATH)
-    changed: dict[bytes, bytes] = {}
-    if spec.conda_env:
-        prefix = os.fsencode(spec.conda_env)
-        parent, _, name = prefix.rpartition(b"/")
-        path = prefix + b"/bin:" + path
-        changed[b"CONDA_PREFIX"] = prefix
-        changed[b"CONDA_DEFAULT_ENV"] = name if parent.endswith(b"/envs") else b"base"
-    if spec.venv:
-        path = os.fsencode(spec.venv) + b"/bin:" + path
-        changed[b"VIRTUAL_ENV"] = os.fsencode(spec.venv)
-    changed[b"PATH"] = path
-    return ended([name + b"=" + value for name, value in changed.items()])
+        return block(told)
 
 
 def log_path(settings: Settings, job: Job) -> str:
