@@ -170,6 +170,16 @@ def test_init_with_advanced_asks_for_everything(box: Box) -> None:
     assert asked == {setting.key for setting in SETTINGS} - {"daemon.gpus"}, "the flag has answered that"
 
 
+def test_a_named_file_is_read_too(box: Box) -> None:
+    config(box, "[daemon]\ncpus = 1\ngpus = [0]\n")
+    (box.work / "other.toml").write_text("[daemon]\ncpus = 7\n")
+    for flag in ("--config", "-c"):
+        box.ok("gflowd", "up", "--simulate-gpus", "4x80G", flag, "other.toml")
+        status = json.loads(box.ok("gflowd", "status", "--json"))
+        assert (status["cpu_total"], status["settings"]["daemon.gpus"]["value"]) == (7, [0])
+        box.ok("gflowd", "down")
+
+
 def test_gflowd_alone_is_the_daemon_in_the_foreground(box: Box) -> None:
     box.program = [str(BIN / "gflowd")]
     box.up()

@@ -24,6 +24,8 @@ def test_up_status_down(box: Box) -> None:
     assert box.run("gqueue").returncode == 3
     box.ok("gflowd", "up")
     assert box.job(job)["state"] == "Running"
+    assert box.ok("gflowd", "stop") == "gflowd is down; 1 running job goes on\n"
+    assert "gflowd is running (PID: " in box.ok("gflowd", "start")
     box.ok("gflowd", "down", "--kill-jobs")
     wait_until(lambda: box.processes() == [], what="the last shim to leave")
 
@@ -164,10 +166,11 @@ def test_clients_live_through_a_restart(box: Box) -> None:
         [BIN / "gbatch", "--wait", "sleep 2; exit 7"], env=box.env, cwd=box.work, stdout=-3
     )
     wait_until(lambda: box.jobs())
-    restart = subprocess.Popen([BIN / "gflowd", "restart"], env=box.env, stdout=-3)
-    for _ in range(8):
-        box.submit("true")
-    assert restart.wait(30) == 0
+    for command in ("restart", "reload"):
+        restart = subprocess.Popen([BIN / "gflowd", command], env=box.env, stdout=-3)
+        for _ in range(4):
+            box.submit("true")
+        assert restart.wait(30) == 0
     assert waiting.wait(30) == 7
     assert json.loads(box.ok("gflowd", "status", "--json"))["cpu_total"] == 3
     box.ok("gflowd", "down", "--kill-jobs")

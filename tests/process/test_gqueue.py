@@ -102,6 +102,9 @@ JOBID       NAME      ST
         (("-a", *NAMES), ALL),
         (("-t", "-a", "-f", "JOBID,NAME,ST"), TREE),
         (("-g", "-f", "JOBID,NAME,ST"), GROUPS),
+        (("--all", "--format", NAMES[1]), ALL),
+        (("--tree", "--all", "--format=JOBID,NAME,ST"), TREE),
+        (("--group", "--format=JOBID,NAME,ST"), GROUPS),
     ],
 )
 def test_golden(filled: Box, words, text) -> None:
@@ -153,6 +156,9 @@ def test_golden(filled: Box, words, text) -> None:
         ("--since today -s cd", "1"),
         ("-c --since 2099-01-01", ""),
         ("-T -n 1", "3"),
+        ("--all --states Failed --jobs 1-9", "2"),
+        ("--completed --project vision --users all", "1"),
+        ("--names wide,train --sort name --limit 1 --user all", "3"),
     ],
 )
 def test_which_jobs(filled: Box, words, ids) -> None:
@@ -245,7 +251,7 @@ def test_other_programs_can_read_it(filled: Box) -> None:
     text = filled.ok("gqueue", "-o", "yaml", "-n", "2")
     assert text.startswith("jobs:\n- id: 3\n  array_id: null\n")
     assert "\n- id: 4\n" in text and text.endswith("total: 6\n")
-    data = json.loads(filled.ok("gqueue", "-o", "json", "-n", "1"))
+    data = json.loads(filled.ok("gqueue", "--output", "json", "-n", "1"))
     assert data["jobs"][0]["name"] == "train"
 
 

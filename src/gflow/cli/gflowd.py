@@ -48,7 +48,6 @@ gflowd down
 sudo gflowd up --system"""
 # Commands that other versions of gflow have, and what to do instead.
 NOT_YET = {
-    "reload": "gflowd restart does it: running jobs go on, and other commands wait for the new daemon",
     "service": "start it at login yourself: gflowd up does nothing if it runs already",
 }
 # What each command does, and the module and function that do it.
@@ -58,6 +57,7 @@ COMMANDS = {
     "down": ("stop it; running jobs go on, and the next daemon takes them over", "hosting", "down"),
     "stop": ("the same", "hosting", "down"),
     "restart": ("replace it; running jobs go on, and other commands wait for it", "hosting", "restart"),
+    "reload": ("the same", "hosting", "restart"),
     "status": ("what it is doing", "gflowd", "status"),
     "config": ("every setting, its value, and where that comes from", "configuring", "show"),
     "init": ("write a gflow.toml", "configuring", "init"),
