@@ -102,7 +102,7 @@ def test_xdg_config_home_is_followed(tmp_path):
         ("[daemon\n", "is not valid TOML", ""),
         ("[daemon]\ncpus = 1\ncpus = 2\n", "is not valid TOML", ""),
         ("[quota]\ndefault_user = {max_running_jobs = 1}\n", "quota cannot be set", "take it out"),
-        ("[[notifications.webhooks]]\nurl = 'x'\n", "notifications cannot be set", "take it out"),
+        ("[notifications]\nwebhooks = 'x'\n", "takes tables in a file", ""),
         ("[daemon.fair_share]\nenabled = true\n", "daemon.fair_share cannot be set", "take it out"),
     ],
 )
@@ -183,6 +183,7 @@ BY_KIND = {
     "gpus": st.none() | st.sets(st.integers(0, 1023), min_size=1).map(lambda found: tuple(sorted(found))),
     "numbers": st.lists(st.integers(0, 99_999), max_size=3).map(tuple),
     "zone": st.sampled_from(["Europe/Berlin", "UTC"]),
+    "tables": st.lists(st.dictionaries(st.sampled_from(["url", "from"]), TEXT), max_size=2).map(tuple),
 }
 
 

@@ -93,13 +93,15 @@ def show(values: dict[str, Any]) -> int:
     """Every setting, its value, and where that comes from."""
     config = load(values, os.environ, values.get("config", ""))
     running = _running()
-    changed = {key for key, value in running.items() if key in BY_KEY and value != _plain(config.found[key])}
+    changed = {
+        key for key, value in running.items() if key in BY_KEY and value != _plain(key, config.found[key])
+    }
     if "json" in values:
         print(json.dumps(_as_json(config, changed)))
         return 0
     from gflow.text.table import table
 
-    rows = [[key, toml(found.value), found.origin] for key, found in config.found.items()]
+    rows = [[key, toml(BY_KEY[key].shown(found.value)), found.origin] for key, found in config.found.items()]
     sys.stdout.write(table(("SETTING", "VALUE", "FROM"), rows))
     if not config.files:
         print(f"(there is no {paths.config_file(os.environ.get)}; gflowd init writes one)")
@@ -116,7 +118,7 @@ def _as_json(config: Config, changed: set[str]) -> dict[str, Any]:
     settings = [
         {
             "key": key,
-            "value": found.value,
+            "value": BY_KEY[key].shown(found.value),
             "origin": found.origin,
             "default": BY_KEY[key].default,
             "help": BY_KEY[key].help,
@@ -138,6 +140,7 @@ def _running() -> dict[str, Any]:
     return {key: found["value"] for key, found in settings.items() if not found["origin"].startswith("--")}
 
 
-def _plain(found: Found) -> Any:
-    """A value as it looks after a journey through JSON."""
-    return list(found.value) if isinstance(found.value, tuple) else found.value
+def _plain(key: str, found: Found) -> Any:
+    """A value as the daemon shows it, after a journey through JSON."""
+    value = BY_KEY[key].shown(found.value)
+    return list(value) if isinstance(value, tuple) else value

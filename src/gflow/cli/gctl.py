@@ -45,7 +45,8 @@ commands:
   gpu-process list       those that are ignored, for the daemon's life
   token create           a token of yours, for the daemon's port (daemon.port)
   token list             your tokens
-  token revoke ID        take one away"""
+  token revoke ID        take one away
+  notify test            send a test to every webhook and mailbox configured"""
 EXAMPLES = """gctl set-gpus 0,2
 gctl set-gpus all
 gctl drain --gpu 1 --reason 'its fan is loud'
@@ -135,6 +136,12 @@ def _token(values: dict[str, Any], verb: str, number: str = "") -> int:
     return _post("/tokens", asked, values)
 
 
+def _notify(values: dict[str, Any], verb: str) -> int:
+    if verb != "test":
+        raise UsageError(f"gctl notify has no command {verb!a}", hint="gctl notify test")
+    return _post("/notifications/test", {}, values)
+
+
 def _indices(text: str) -> list[int]:
     found = parse_indices(text)
     if found is None:
@@ -153,5 +160,6 @@ COMMANDS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
     "resume": (_resume, ()),
     "set-limit": (_set_limit, ("JOB", "N")),
     "gpu-process": (_gpu_process, ("ignore|unignore|list",)),
+    "notify": (_notify, ("test",)),
     "token": (_token, ("create|list|revoke", "[ID]")),
 }

@@ -65,6 +65,10 @@ class Setting:
     def name(self) -> str:
         return self.key.rpartition(".")[2]
 
+    def shown(self, value: Any) -> Any:
+        """The value as people may see it: tables hold passwords."""
+        return f"{len(value)} configured" if self.kind == "tables" and value else value
+
 
 SETTINGS = (
     Setting(
@@ -290,6 +294,22 @@ SETTINGS = (
         "how many times all GPUs may be given to later jobs before the job they pass is promised its start;"
         " 0: the first in line always is",
     ),
+    Setting("notifications.enabled", "flag", False, "whether webhooks and mails are sent"),
+    Setting(
+        "notifications.max_concurrent_deliveries", "count", 16, "how many are on their way at once", low=1
+    ),
+    Setting(
+        "notifications.webhooks",
+        "tables",
+        (),
+        "who is told by POST: tables with url, events, filter_users, headers, secret (docs/notifications.md)",
+    ),
+    Setting(
+        "notifications.emails",
+        "tables",
+        (),
+        "who is told by mail: tables with smtp_url, from, to, events, filter_users (docs/notifications.md)",
+    ),
     Setting("retention.jobs_days", "count", 365, "days that finished jobs are kept", low=1),
     Setting("retention.audit_days", "count", 365, "days that the story of jobs is kept", low=1),
     Setting(
@@ -313,7 +333,6 @@ IGNORED = {"executor.type": "jobs are always run as processes of their own, and 
 NOT_YET = {
     "daemon.fair_share": "fair share is on, and policy.fair_share switches it off",
     "quota": "quotas are not there yet",
-    "notifications": "notifications are not there yet",
 }
 
 # The flags of `gflowd up`, `restart` and `run`.

@@ -93,6 +93,13 @@ def _indices(value: Any) -> tuple[int, ...] | None:
     return tuple(sorted(set(value))) if fine else None
 
 
+def read_tables(value: Any, setting: Setting) -> tuple[dict[str, Any], ...] | None:
+    """`[[tables]]` of a file; what is in them is checked by whoever needs it."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(table, dict) for table in value):
+        return None
+    return tuple(value)
+
+
 def read_zone(value: Any, setting: Setting) -> str | None:
     """The name of a time zone that this machine knows; `local` is the machine's own."""
     from zoneinfo import ZoneInfo
@@ -115,5 +122,6 @@ READERS: dict[str, tuple[Callable[[Any, Setting], Any], str]] = {
     "names": (read_names, "a list of names"),
     "numbers": (read_numbers, "a list of whole numbers"),
     "gpus": (read_gpus, "GPU indices such as 0,2 or 0-3, or all"),
+    "tables": (read_tables, "tables in a file: [[notifications.webhooks]]"),
     "zone": (read_zone, "the name of a time zone, such as Europe/Berlin"),
 }

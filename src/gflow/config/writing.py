@@ -38,4 +38,6 @@ def toml(value: Any) -> str:
         return '"all"'
     if isinstance(value, tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)} = {toml(item)}" for name, item in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False)

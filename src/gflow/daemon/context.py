@@ -15,6 +15,7 @@ from gflow.daemon.api.fairness import Fairness
 from gflow.daemon.gpus import GpuWatch
 from gflow.daemon.loop import Loop
 from gflow.daemon.mps import Mps
+from gflow.daemon.notify.notifier import Notifier
 from gflow.daemon.settings import Settings
 from gflow.daemon.tokens import Tokens
 from gflow.store.sqlite import SqliteStore
@@ -38,6 +39,7 @@ class Context(NamedTuple):
     started_boot: float
     stopped: asyncio.Event
     tokens: Tokens
+    notifier: Notifier
     watch: GpuWatch | None = None
     mps: Mps | None = None
     fairness: Fairness = Fairness()

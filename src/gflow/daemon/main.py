@@ -31,6 +31,7 @@ from gflow.daemon.keeper import keep
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.loop import Loop, reload
 from gflow.daemon.mps import Mps
+from gflow.daemon.notify.notifier import Notifier
 from gflow.daemon.perform import Performer
 from gflow.daemon.scheduling import ask_for_short_slices
 from gflow.daemon.settings import Settings, check_typed
@@ -85,6 +86,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         clock.now().boot,
         stopped,
         Tokens(settings.tokens),
+        daemon.notifier,
         daemon.watch,
         daemon.mps,
         Fairness(settings.most_connections),
@@ -94,8 +96,10 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     _spare_the_collector()
     _say_ready()
     keeper = asyncio.ensure_future(keep(settings))
+    daemon.notifier.begin()
     await stopped.wait()
     keeper.cancel()
+    daemon.notifier.end()
     if daemon.watch is not None:
         daemon.watch.close()
     if daemon.mps is not None and not daemon.loop.state.holders:
@@ -135,6 +139,8 @@ class Daemon:
             state.next_number = first_free_number(settings.data)
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
         self.leases = LeaseWatch(self._is_ours, self._leases_changed)
+        most = settings.config["notifications.max_concurrent_deliveries"]
+        self.notifier = Notifier(self.loop, self.store, settings.destinations, most)
         # None: the GPUs are simulated.
         self.watch: GpuWatch | None = None
         self._settings = settings

@@ -12,6 +12,7 @@ from gflow.config.reading import Config, load
 from gflow.core.model import Gpu
 from gflow.core.policy import Policy
 from gflow.daemon.listening import Listening, listening_of
+from gflow.daemon.notify.destinations import Destination, destinations_of
 from gflow.errors import UsageError
 from gflow.gpu.settings import GpuSettings
 from gflow.gpu.simulated import simulated_gpus
@@ -35,6 +36,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     socket: Path
     config: Config
     listening: Listening = Listening()
+    destinations: tuple[Destination, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     cpus: int = 1
     memory_mib: int = 0
@@ -99,6 +101,7 @@ def settings_for(
         socket=Path(paths.system_socket(get) if system else paths.own_socket(get)),
         config=config,
         listening=listening_of(config),
+        destinations=destinations_of(config),
         gpus=gpus,
         cpus=config["daemon.cpus"] or len(os.sched_getaffinity(0)),
         memory_mib=_host_memory_mib(),

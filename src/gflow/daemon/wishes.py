@@ -59,6 +59,21 @@ class Noting:
         changes.audit.append(Line(at.wall, None, None, self.origin, self._what, self._detail))
 
 
+class Keeping:
+    """Values of the daemon's own that must survive it."""
+
+    origin = "daemon"
+
+    def __init__(self, values: dict[str, str | int]) -> None:
+        self._values = values
+
+    def event(self, state: State, store: Store, at: Moment) -> Event:
+        return Tick(at=at)
+
+    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+        changes.meta.update(self._values)
+
+
 class Submitting:
     """A submission: once per token, however often it is asked for."""
 

@@ -284,7 +284,7 @@ JOB = (
     Option(
         "notify-email",
         "emails",
-        "whom to write to about the job; may be repeated (kept and shown; no mail is sent yet)",
+        "whom to write to about the job; may be repeated (needs notifications.emails in gflow.toml)",
         metavar="ADDR",
         field="notify_emails",
         many=True,

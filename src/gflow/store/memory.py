@@ -95,6 +95,9 @@ class MemoryStore:
     def story(self, key: JobKey) -> list[Line]:
         return [line for line in self._audit if line.key == key]
 
+    def kept(self, name: str) -> str | int | None:
+        return self._meta.get(name)
+
     def newest_line(self) -> int:
         return len(self._audit)
 

@@ -204,6 +204,11 @@ class SqliteStore:
         )
         return [Line(*row) for row in rows]
 
+    def kept(self, name: str) -> str | int | None:
+        """A value that was committed under this name."""
+        row = self._row("SELECT value FROM meta WHERE name = ?", (name,))
+        return row[0] if row else None
+
     def newest_line(self) -> int:
         """The number of the last line of the audit."""
         return int(self._row("SELECT coalesce(max(id), 0) FROM audit")[0])

@@ -34,6 +34,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "allowed_gpus": ("manual_gpu_override_changed", "gpu_availability_changed"),
     "drained": ("drain_changed",),
     "daemon started": ("daemon_started",),
+    "notification failed": ("notification_failed",),
 }
 # Lines after which a job holds more or less than before.
 MOVES = frozenset({"started", "retry", "requeued", "finished", "failed", "timeout", "cancelled"})
@@ -70,3 +71,33 @@ def happening_view(number: int, name: str, line: Line, job: dict[str, Any] | Non
         "job_id": None if line.key is None else key_label(line.key),
         "job": job,
     }
+
+
+# What notifications may be about, by the word of the story.
+TOLD_AS = {what: names[0] for what, names in NAMES.items() if names[0].startswith("job_")} | {
+    "daemon started": "scheduler_online",
+    "gpu": "gpu_available",
+    "reservation created": "reservation_created",
+    "reservation cancelled": "reservation_cancelled",
+}
+TOLD = tuple(TOLD_AS.values())
+# The state that a line of the story leads to.
+LEADS_TO = {
+    "submitted": "Queued",
+    "released": "Queued",
+    "retry": "Queued",
+    "requeued": "Queued",
+    "held": "Hold",
+    "started": "Running",
+    "finished": "Finished",
+    "failed": "Failed",
+    "timeout": "Timeout",
+    "cancelled": "Cancelled",
+}
+
+
+def told_as(line: Line) -> str | None:
+    """The event that a line is to those who get notifications; None if it is none."""
+    if line.what == "gpu" and not line.detail.endswith(": available"):
+        return None
+    return TOLD_AS.get(line.what)

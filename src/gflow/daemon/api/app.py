@@ -52,6 +52,7 @@ ROUTES = [
     Route("/gpu-processes/ignore", gpus.ignore, methods=["POST"]),
     Route("/gpu-processes/unignore", gpus.unignore, methods=["POST"]),
     Route("/backup", machine.backup, methods=["POST"]),
+    Route("/notifications/test", control.test_notifications, methods=["POST"]),
     Route("/tokens", tokens.make, methods=["POST"]),
     Route("/tokens", tokens.listing, methods=["GET"]),
     Route("/tokens/revoke", tokens.revoke, methods=["POST"]),

@@ -118,3 +118,18 @@ def gpu_lines(state: State, looks: Viewer) -> list[dict[str, Any]]:
 
 def _because(what: str, why: str) -> str:
     return f"{what}: {why}" if why else what
+
+
+async def test_notifications(request: Request) -> Response:
+    """Send every destination something now, and say what became of it."""
+    notifier = context_of(request).notifier
+    if not notifier.destinations:
+        raise Refused(
+            "no notifications are configured",
+            hint="set notifications.enabled and [[notifications.webhooks]] (docs/notifications.md)",
+        )
+    results = await notifier.test()
+    data = {"destinations": [{"destination": shown, "error": error or None} for shown, error in results]}
+    return answer(
+        request, lambda: data, lambda: "".join(f"{shown}: {error or 'sent'}\n" for shown, error in results)
+    )

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow import __version__
+from gflow.config.table import BY_KEY
 from gflow.core.model import JobState
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
@@ -59,7 +60,10 @@ async def status(request: Request) -> Response:
         "running": running,
         "waiting": len(state.jobs) - running - started_arrays,
         "flags": list(context.settings.flags),
-        "settings": {key: found._asdict() for key, found in context.settings.config.found.items()},
+        "settings": {
+            key: found._replace(value=BY_KEY[key].shown(found.value))._asdict()
+            for key, found in context.settings.config.found.items()
+        },
         "config_files": list(context.settings.config.files),
         "notes": list(context.settings.notes),
         "socket": str(context.settings.socket),

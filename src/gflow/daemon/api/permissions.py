@@ -54,6 +54,7 @@ PERMISSIONS: dict[tuple[str, str], Who] = {
     ("POST", "/gpu-processes/ignore"): Who.OPERATOR,
     ("POST", "/gpu-processes/unignore"): Who.OPERATOR,
     ("POST", "/backup"): Who.OPERATOR,
+    ("POST", "/notifications/test"): Who.OPERATOR,
     ("POST", "/tokens"): Who.PERSON,
     ("GET", "/tokens"): Who.SELF,
     ("POST", "/tokens/revoke"): Who.SELF,

@@ -1,0 +1,122 @@
+"""Where notifications go, as `[[notifications.webhooks]]` and `[[notifications.emails]]` say."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gflow.config.reading import Config
+from gflow.errors import UsageError
+from gflow.wire.happenings import TOLD
+
+T = TypeVar("T", bound="Destination")
+EVERYTHING = "*"
+
+
+class Destination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What all of them have."""
+
+    events: tuple[str, ...] = (EVERYTHING,)
+    # Only about jobs of these people; () means everybody's.
+    filter_users: tuple[str, ...] = ()
+    timeout_secs: float = 10.0
+    max_retries: int = 3
+
+    @property
+    def place(self) -> str:
+        """Which one this is: stays the same when other settings of it change."""
+        raise NotImplementedError
+
+    @property
+    def shown(self) -> str:
+        """For people, without secrets."""
+        raise NotImplementedError
+
+    def wants(self, name: str, user: str | None) -> bool:
+        if EVERYTHING not in self.events and name not in self.events:
+            return False
+        return not self.filter_users or user in self.filter_users
+
+
+class Webhook(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A POST of JSON."""
+
+    url: str
+    headers: dict[str, str] = {}
+    # Signs the body, so that the receiver can tell it is ours.
+    secret: str = ""
+
+    @property
+    def place(self) -> str:
+        return _digest("webhook", self.url)
+
+    @property
+    def shown(self) -> str:
+        parts = urlsplit(self.url)
+        return f"webhook {parts.scheme}://{parts.hostname}{parts.path}"
+
+
+class Mailbox(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A mail server, from whom, and to whom."""
+
+    smtp_url: str
+    sender: str = msgspec.field(name="from")
+    to: tuple[str, ...] = ()
+    subject_prefix: str = "[gflow]"
+    # Whether jobs that ask for mail (--notify-email) send it through this server: the first does.
+    is_for_jobs: bool = False
+
+    @property
+    def place(self) -> str:
+        return _digest("mail", self.smtp_url, *self.to)
+
+    @property
+    def shown(self) -> str:
+        parts = urlsplit(self.smtp_url)
+        return f"mail by {parts.scheme}://{parts.hostname} to {', '.join(self.to) or 'those that jobs name'}"
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def destinations_of(config: Config) -> tuple[Destination, ...]:
+    """All of them, checked; none while notifications are switched off."""
+    webhooks = [_read(Webhook, "webhooks", table) for table in config["notifications.webhooks"]]
+    mails = [_read(Mailbox, "emails", table) for table in config["notifications.emails"]]
+    for webhook in webhooks:
+        _check_url(webhook.url, "notifications.webhooks.url", ("http", "https"))
+    for mail in mails:
+        _check_url(mail.smtp_url, "notifications.emails.smtp_url", ("smtp", "smtps"))
+    if mails:
+        mails[0] = msgspec.structs.replace(mails[0], is_for_jobs=True)
+    return (*webhooks, *mails) if config["notifications.enabled"] else ()
+
+
+def _read(kind: type[T], name: str, table: Any) -> T:
+    try:
+        found = msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"notifications.{name}: {error}", hint="see docs/notifications.md") from None
+    for event in found.events:
+        if event != EVERYTHING and event not in TOLD:
+            raise UsageError(
+                f"notifications.{name}: there is no event {event!a:.60}", hint="events: " + ", ".join(TOLD)
+            )
+    if not 0 < found.timeout_secs <= 300 or not 0 <= found.max_retries <= 100:
+        raise UsageError(f"notifications.{name}: timeout_secs is 1 to 300, max_retries 0 to 100")
+    return found
+
+
+def _check_url(url: str, where: str, schemes: tuple[str, ...]) -> None:
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in schemes and bool(parts.hostname) and url.isprintable() and " " not in url
+        _ = parts.port
+    except ValueError:
+        fine = False
+    if not fine:
+        raise UsageError(f"{where} takes an address such as {schemes[0]}://host/, not {url!a:.60}")

@@ -1,0 +1,91 @@
+"""What a notification says. Pure: from an event and its job to the text that goes out."""
+
+from __future__ import annotations
+
+from email.message import EmailMessage
+from typing import Any, NamedTuple
+
+from gflow import __version__
+from gflow.core.model import Job, Line
+from gflow.wire.happenings import LEADS_TO
+from gflow.wire.views import key_label, rfc3339
+
+
+class Notice(NamedTuple):
+    """Something to tell: the line of the story, its number, what it is called, and whose job it is about."""
+
+    number: int
+    name: str
+    line: Line
+    job: Job | None
+    host: str
+
+    @property
+    def id(self) -> str:
+        """The same whenever this is told again, so that it can be told apart from others."""
+        return f"{self.host}-{self.number}"
+
+    @property
+    def title(self) -> str:
+        """`Job completed: job #42 (train)`."""
+        about = self.name.replace("_", " ").capitalize()
+        if self.job is None:
+            return f"{about}: {self.line.detail or self.host}"
+        return f"{about}: job #{self.job.label} ({self.job.name})"
+
+
+def payload(notice: Notice) -> dict[str, Any]:
+    """The JSON of a webhook. Never a command, an environment or an output."""
+    line, job = notice.line, notice.job
+    data: dict[str, Any] = {
+        "id": notice.id,
+        "event": notice.name,
+        "timestamp": rfc3339(line.at),
+        "scheduler": {"host": notice.host, "version": __version__},
+        "text": notice.title,
+    }
+    if job is not None:
+        data["job"] = {
+            "id": key_label(job.key),
+            "name": job.name,
+            "user": job.user,
+            "state": LEADS_TO.get(line.what, job.state.value),
+            "runtime": _runtime(job),
+            "gpus": list(job.gpu_ids),
+            "submitted_at": rfc3339(job.submitted_at),
+            "started_at": rfc3339(job.started_at),
+            "finished_at": rfc3339(job.finished_at),
+            "exit_code": job.exit_code,
+            "reason": job.reason or None,
+        }
+    return data
+
+
+def _runtime(job: Job) -> float | None:
+    if job.started_at is None or job.finished_at is None:
+        return None
+    return round(job.finished_at - job.started_at, 3)
+
+
+def mail(notice: Notice, sender: str, to: tuple[str, ...], prefix: str) -> EmailMessage:
+    """The same as a mail, in plain text."""
+    message = EmailMessage()
+    subject = f"{prefix} {notice.title}".strip()
+    message["Subject"] = "".join(char if char.isprintable() else "?" for char in subject)
+    message["From"] = sender
+    message["To"] = ", ".join(to)
+    message["Message-ID"] = f"<gflow-{notice.id}@{notice.host}>"
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content("\n".join(_lines(notice)) + "\n")
+    return message
+
+
+def _lines(notice: Notice) -> list[str]:
+    told = payload(notice)
+    about = told.get("job", {})
+    rows = [notice.title, ""]
+    rows += [f"{name.replace('_', ' ')}: {value}" for name, value in about.items() if value not in (None, [])]
+    rows += [f"time: {told['timestamp']}", f"host: {notice.host}"]
+    if notice.job is not None:
+        rows += ["", f"More: gjob show {notice.job.label}"]
+    return rows

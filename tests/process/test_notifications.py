@@ -1,0 +1,257 @@
+"""Webhooks and mail, against real servers: with TLS, flaky, and with a daemon that dies in between."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from email import message_from_bytes
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
+
+from tests.harness import Box, wait_until
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def context_of(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    return context
+
+
+class Receiver:
+    """An HTTPS server that keeps what it gets, after failing as often as it is told to."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.answers: list[int] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                status = receiver.answers.pop(0) if receiver.answers else 200
+                if status == 200:
+                    receiver.got.append((dict(self.headers), body))
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("localhost", 0), Handler)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"https://localhost:{self._server.server_port}/hook"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def events(self) -> list[tuple[str, Any]]:
+        told = [json.loads(body) for _, body in self.got]
+        return [(one["event"], one.get("job", {}).get("id")) for one in told]
+
+
+@pytest.fixture
+def receiver(certificate: tuple[Path, Path]) -> Iterator[Receiver]:
+    made = Receiver(context_of(certificate))
+    yield made
+    made.close()
+
+
+class Postbox:
+    """Takes mail from `gflow` with its password, only encrypted."""
+
+    def __init__(self) -> None:
+        self.mails: list[tuple[list[str], Message]] = []
+        self.answers: list[str] = []
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        answer = self.answers.pop(0) if self.answers else "250 fine"
+        if answer.startswith("250"):
+            self.mails.append((envelope.rcpt_tos, message_from_bytes(envelope.content)))
+        return answer
+
+
+class AnyPort(Controller):
+    """aiosmtpd's first connection goes to the port it was given, which here is 0."""
+
+    def _trigger_server(self) -> None:
+        self.port = self.server.sockets[0].getsockname()[1]
+        super()._trigger_server()
+
+
+@pytest.fixture
+def postbox(certificate: tuple[Path, Path]) -> Iterator[tuple[Postbox, str]]:
+    box = Postbox()
+
+    def login(server: SMTP, session: Session, envelope: Envelope, mechanism: str, data: Any) -> AuthResult:
+        return AuthResult(success=(data.login, data.password) == (b"gflow", b"p@ss"), handled=False)
+
+    controller = AnyPort(
+        box, hostname="localhost", port=0, tls_context=context_of(certificate), require_starttls=True,
+        authenticator=login, auth_required=True,
+    )  # fmt: skip
+    controller.start()
+    yield box, f"smtp://gflow:p%40ss@localhost:{controller.port}"
+    controller.stop()
+
+
+def configured(box: Box, certificate: tuple[Path, Path], text: str) -> Box:
+    configure(box, text)
+    box.env["SSL_CERT_FILE"] = str(certificate[0])
+    return box.up("--simulate-gpus", "2x80G", "--cpus", "4")
+
+
+def configure(box: Box, text: str) -> None:
+    folder = box.home / ".config/gflow"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gflow.toml").write_text("[notifications]\nenabled = true\n" + text)
+
+
+def table(kind: str, **rows: Any) -> str:
+    lines = [f"{key.rstrip('_')} = {json.dumps(value)}".replace("{", "{ ") for key, value in rows.items()]
+    return f"[[notifications.{kind}]]\n" + "\n".join(lines).replace('": "', '" = "') + "\n"
+
+
+def test_a_webhook_hears_of_jobs(box: Box, certificate: Any, receiver: Receiver) -> None:
+    hook = table("webhooks", url=receiver.url, secret="sesame", headers={"X-Lab": "vision"})
+    configured(box, certificate, hook)
+    job = box.submit("--gpus", "1", "--name", "train", "bash", "-c", "echo hidden; exit 3")
+    wait_until(lambda: ("job_failed", job) in receiver.events, what="the last event")
+    assert set(receiver.events) >= {("job_submitted", job), ("job_started", job)}
+    headers, body = next(got for got in receiver.got if json.loads(got[1])["event"] == "job_failed")
+    told = json.loads(body)
+    assert told["job"]["state"] == "Failed"
+    assert told["job"]["exit_code"] == 3
+    assert told["job"]["gpus"] == [0]
+    assert told["text"] == f"Job failed: job #{job} (train)"
+    assert headers["X-Lab"] == "vision"
+    assert headers["X-Gflow-Delivery"] == told["id"]
+    digest = hmac.new(b"sesame", body, hashlib.sha256).hexdigest()
+    assert headers["X-Gflow-Signature"] == f"sha256={digest}"
+    assert b"hidden" not in b"".join(body for _, body in receiver.got)
+
+
+def test_a_flaky_receiver_is_asked_again_and_a_refusal_is_not(
+    box: Box, certificate: Any, receiver: Receiver
+) -> None:
+    configured(box, certificate, table("webhooks", url=receiver.url, events=["job_completed"]))
+    receiver.answers = [503]
+    first = box.submit("true")
+    wait_until(lambda: ("job_completed", first) in receiver.events, what="the second try")
+    receiver.answers = [400]
+    refused = box.submit("true")
+    wait_until(lambda: not receiver.answers, what="the refusal")
+    last = box.submit("true")
+    wait_until(lambda: ("job_completed", last) in receiver.events, what="the next event")
+    assert ("job_completed", refused) not in receiver.events
+    assert "HTTP 400" in box.ok("gflow", "events", "--past", "--on", "notification_failed")
+
+
+def test_what_a_killed_daemon_did_not_deliver_the_next_one_does(
+    box: Box, certificate: Any, receiver: Receiver
+) -> None:
+    configured(box, certificate, table("webhooks", url=receiver.url, events=["job_completed"]))
+    receiver.answers = [503] * 1000
+    jobs = [box.submit("true") for _ in range(3)]
+    for job in jobs:
+        box.finished(job)
+    wait_until(lambda: len(receiver.answers) < 1000, what="a try that fails")
+    box.kill9()
+    assert receiver.events == []
+    receiver.answers = []
+    box.up()
+    wait_until(lambda: {job for _, job in receiver.events} == set(jobs), what="all three")
+    assert len({json.loads(body)["id"] for _, body in receiver.got}) == 3
+
+
+def test_a_new_destination_hears_nothing_of_the_past(box: Box, certificate: Any, receiver: Receiver) -> None:
+    box.up("--simulate-gpus", "1x80G")
+    box.finished(box.submit("true"))
+    box.down()
+    configured(box, certificate, table("webhooks", url=receiver.url, events=["job_completed"]))
+    job = box.submit("true")
+    wait_until(lambda: receiver.events, what="the first event")
+    assert receiver.events == [("job_completed", job)]
+
+
+def mailbox(url: str, **more: Any) -> str:
+    return table("emails", smtp_url=url, from_="gflow@lab.example", to=["lab@lab.example"], **more)
+
+
+def test_mail_to_the_lab_and_to_whom_the_job_names(
+    box: Box, certificate: Any, postbox: tuple[Postbox, str]
+) -> None:
+    server, url = postbox
+    configured(box, certificate, mailbox(url, events=["job_failed"], subject_prefix="[lab]"))
+    server.answers = ["451 later"]
+    job = box.submit("--name", "train", "--notify-email", "ann@lab.example", "true")
+    wait_until(lambda: len(server.mails) == 1, what="the mail to Ann")
+    to, mail = server.mails[0]
+    assert to == ["ann@lab.example"]
+    assert mail["Subject"] == f"[lab] Job completed: job #{job} (train)"
+    assert f"gjob show {job}" in mail.get_payload()
+    box.submit("--notify-email", "ann@lab.example", "--notify-on", "job_failed", "false")
+    wait_until(lambda: len(server.mails) == 2, what="the mail to both")
+    assert server.mails[1][0] == ["lab@lab.example", "ann@lab.example"]
+
+
+def test_a_test_tells_what_works_and_shows_no_secret(
+    box: Box, certificate: Any, receiver: Receiver, postbox: tuple[Postbox, str]
+) -> None:
+    _, url = postbox
+    hook = table("webhooks", url=receiver.url, secret="sesame")
+    configured(box, certificate, hook + mailbox(url.replace("p%40ss", "wrong")))
+    first, second = box.ok("gctl", "notify", "test").splitlines()
+    assert first.endswith("/hook: sent")
+    assert "SMTP 535" in second
+    shown = box.ok("gflowd", "config", "--json") + box.ok("gflowd", "status", "--json") + first + second
+    assert "sesame" not in shown
+    assert "wrong" not in shown
+
+
+def test_without_any_configured_the_test_says_so(box: Box) -> None:
+    box.up("--simulate-gpus", "1x80G")
+    done = box.run("gctl", "notify", "test")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, "gctl: no notifications are configured")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (table("webhooks", url="ftp://x/"), "takes an address such as http://host/"),
+        (table("webhooks", url="http://x/", event=["*"]), "contains unknown field `event`"),
+        (table("webhooks", url="http://x/", events=["job_done"]), "there is no event"),
+        (table("emails", smtp_url="smtp://x"), "missing required field `from`"),
+        ("webhooks = 3\n", "takes tables in a file"),
+    ],
+)
+def test_a_wrong_configuration_is_one_sentence(box: Box, text: str, sentence: str) -> None:
+    configure(box, text)
+    done = box.run("gflowd", "run")
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,80 @@
+"""What notifications are about and what they say."""
+
+import pytest
+
+from gflow.core.ids import job_key
+from gflow.core.model import JobState, Line
+from gflow.daemon.notify.destinations import Mailbox, Webhook
+from gflow.daemon.notify.messages import Notice, mail, payload
+from gflow.daemon.notify.notifier import recipients, wants_mail
+from gflow.testing.builders import job
+from gflow.wire.happenings import TOLD, told_as
+
+ASKED = (
+    "job_submitted", "job_updated", "job_started", "job_completed", "job_failed", "job_cancelled",
+    "job_timeout", "job_held", "job_released", "gpu_available", "reservation_created",
+    "reservation_cancelled",    "scheduler_online",
+)  # fmt: skip
+
+
+def line(what, detail="", key=None):
+    return Line(1000.0, key, None, "daemon", what, detail)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_every_line_that_is_told_has_a_name(name):
+    assert name in TOLD
+
+
+@pytest.mark.parametrize(
+    ("what", "detail", "name"),
+    [
+        ("finished", "", "job_completed"),
+        ("daemon started", "version 1", "scheduler_online"),
+        ("gpu", "GPU 0: available", "gpu_available"),
+        ("gpu", "GPU 0: Unmanaged: by ann", None),
+        ("allowed_gpus", "all", None),
+    ],
+)
+def test_what_a_line_is_to_those_who_get_notifications(what, detail, name):
+    assert told_as(line(what, detail)) == name
+
+
+def notice(event="job_failed", what="failed", **fields):
+    one = job(1, state=JobState.FAILED, **fields)
+    return Notice(7, event, line(what, key=job_key(1)), one, "lab1")
+
+
+def test_a_payload_tells_the_state_at_the_event():
+    told = payload(notice("job_started", "started"))
+    assert told["job"]["state"] == "Running"
+    assert told["id"] == "lab1-7"
+
+
+def test_a_name_cannot_break_a_mails_head():
+    broken = notice(name="a\nBcc: all@lab.example")
+    message = mail(broken, "g@lab.example", ("ann@lab.example",), "[lab]")
+    assert message["Bcc"] is None
+    assert message["Subject"] == "[lab] Job failed: job #1 (a?Bcc: all@lab.example)"
+
+
+def test_whom_a_mail_goes_to():
+    lab = Mailbox(
+        smtp_url="smtp://x", sender="g@x.y", to=("lab@x.y",), events=("job_failed",), is_for_jobs=True
+    )
+    own = notice(notify_emails=("ann@x.y", "lab@x.y"))
+    assert recipients(lab, own) == ("lab@x.y", "ann@x.y")
+    assert recipients(lab, own._replace(name="job_completed")) == ("ann@x.y", "lab@x.y")
+    assert recipients(lab, own._replace(name="job_held")) == ()
+
+
+def test_events_and_people_choose():
+    hook = Webhook(url="http://x/", events=("job_failed",), filter_users=("ann",))
+    assert hook.wants("job_failed", "ann")
+    assert not hook.wants("job_failed", "bob")
+    assert not hook.wants("job_held", "ann")
+
+
+def test_a_job_without_addresses_wants_no_mail():
+    assert not wants_mail(job(1), "job_failed")
+    assert not wants_mail(None, "job_failed")
