@@ -208,7 +208,7 @@ BUSY = [
     (("gjob", "update", "7", "--time", "+2h"), 1, "no time limit"),
     (("gjob", "update", "1", "--time", "+soon"), 2, "does not understand"),
     (("gjob", "update", "1,7", "--gpus", "1"), 1, "is running"),
-    (("gjob", "update", "1", "--shared"), 1, "needs --gpus and --gpu-memory"),
+    (("gjob", "update", "1", "--shared"), 2, "needs --gpus and --gpu-memory"),
     (("gjob", "update", "1", "--gpus", "9"), 1, "this machine has 4"),
     (("gjob", "update", "1", "--command", ""), 2, "empty"),
     (("gjob", "update", "1", "--script", "folder"), 2, "cannot be read"),
@@ -350,6 +350,11 @@ SENT = [
     ("GET", "/jobs/99", None, 404),
     ("GET", "/jobs/1-4000000000", None, 404),
     ("GET", "/jobs/1,2/log", None, 400),
+    ("GET", "/jobs?state=Running", None, 400),
+    ("GET", "/jobs?states=Running&stats=1", None, 400),
+    ("GET", "/stats?users=ann", None, 400),
+    ("GET", "/events?jobs=1", None, 400),
+    ("GET", "/info?Long", None, 400),
 ]
 
 

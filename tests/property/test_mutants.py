@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gflow.core import admission, ending, place, queue, retrying, state
+from gflow.core import admission, ending, explain, place, queue, retrying, state
 from gflow.core.deps import Wait
 from gflow.core.model import JobState
 from tests.property import world
@@ -93,7 +93,14 @@ def anything_comes(monkeypatch):
     )
 
 
+def silent(monkeypatch):
+    """A job that waits for a drained GPU is told that there are no resources, and no more."""
+    monkeypatch.setattr(explain, "_blockade", lambda state, shape: "")
+    return ("is not told what keeps it",)
+
+
 MUTANTS = (
+    silent,
     impatient,
     tried_again_whatever_happened,
     anything_comes,

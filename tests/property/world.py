@@ -16,10 +16,11 @@ import msgspec
 from gflow.core.effects import Effect
 from gflow.core.engine import step
 from gflow.core.events import Event, GpusSeen, Submit, Tick, Update
-from gflow.core.explain import explain
+from gflow.core.explain import Why, explain
 from gflow.core.ids import JobKey, number_of, task_of
 from gflow.core.invariants import check
-from gflow.core.model import Gpu, JobState
+from gflow.core.model import Gpu, Job, JobState
+from gflow.core.place import placement
 from gflow.core.policy import USUAL, Policy
 from gflow.core.state import State
 from gflow.core.tasks import parse_tasks
@@ -123,6 +124,22 @@ class World:
             job = waiting[self.steps % len(waiting)]
             why = explain(self.state, job)
             assert why is not None, f"{job.label} waits and nobody knows why"
+            if why == Why("Resources"):
+                self._check_taken(job)
+            if why.code == "Priority":
+                assert placement(self.state, job) is not None, f"{job.label} is said to fit, and does not"
+
+    def _check_taken(self, job: Job) -> None:
+        """It waits for resources and that is all there is to say: then jobs have them."""
+        state, shape = self.state, job.spec.shape
+        if shape.cpus > state.free_cpus or state.gpu_trouble:
+            return
+        for index, gpu in state.gpus.items():
+            is_allowed = state.allowed is None or index in state.allowed
+            if is_allowed and shape.gpu_type.lower() in gpu.model.lower():
+                assert index in state.holders or shape.gpu_memory_mib > gpu.memory_mib, (
+                    f"{job.label} waits for GPU {index}, which nobody has, and is not told what keeps it"
+                )
 
     def _note_arrays(self, event: Submit) -> None:
         first = self.state.next_number - len(event.specs)

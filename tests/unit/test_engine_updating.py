@@ -44,6 +44,30 @@ def test_a_limit_is_extended_for_each_by_its_own():
     assert error.message == "job 3 has no time limit that could be extended"
 
 
+def test_parameters_fill_the_name_anew():
+    machine = Machine()
+    machine.submit(hold=True, name="run_1", name_template="run_{lr}", parameters=(("lr", "1"), ("s", "2")))
+    machine.update(1, parameters=(("lr", "9"),))
+    assert (machine[1].spec.name, machine[1].spec.name_template) == ("run_9", "run_{lr}")
+    machine.update(1, name="other_{s}")
+    assert (machine[1].spec.name, machine[1].spec.name_template) == ("other_2", "other_{s}")
+    machine.update(1, name="plain")
+    machine.update(1, parameters=(("lr", "3"),))
+    assert (machine[1].spec.name, machine[1].spec.name_template) == ("plain", "")
+    machine.update(1, name="x" * 199 + "{lr}")
+    long = machine.refusal(machine.update, 1, parameters=(("lr", "100"),))
+    assert (long.exit_code, "cannot be the name of a job" in long.message) == (2, True)
+
+
+def test_a_changed_job_must_make_sense_as_a_new_one_must():
+    machine = Machine(gpu(0))
+    machine.submit(hold=True, max_retries=2)
+    machine.update(1, retry_on=("oom",))
+    for fields in ({"max_retries": 0}, {"shared": True}):
+        assert machine.refusal(machine.update, 1, **fields).exit_code == 2
+    machine.update(1, max_retries=0, retry_on=())
+
+
 def test_parameters_fill_the_command_anew():
     machine = Machine()
     machine.submit(

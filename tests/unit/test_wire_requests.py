@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from gflow.core.model import Spec
 from gflow.errors import GflowError, UsageError
+from gflow.options.changing import CHANGEABLE, FIXED, FIXED_IN_REDO, REDO
 from gflow.options.table import JOB
 from gflow.store.port import address_of
-from gflow.wire.changes import UNCHANGEABLE, describe_update
+from gflow.wire.changes import describe_options, describe_update
 from gflow.wire.requests import (
     COMMAND_BYTES,
     CancelRequest,
@@ -31,7 +32,7 @@ def packed(content):
 
 
 def described(**fields):
-    return Reader(address_of).read(JobRequest(**{"command": ["true"], "cwd": "/work"} | fields))
+    return Reader(address_of).read(JobRequest(**{"command": ["true"], "cwd": "/work"} | fields))[0]
 
 
 # ---------------------------------------------------------------- decode
@@ -128,6 +129,14 @@ def test_the_cap_of_an_array_is_max_concurrent(options, array, cap):
     assert (spec.array, spec.max_concurrent) == (array, cap)
 
 
+def test_an_array_has_one_cap_and_that_is_bounded():
+    assert described(options={"array": "1-10%4", "max-concurrent": 4}).spec.max_concurrent == 4
+    with pytest.raises(UsageError, match="--array …%4 and --max-concurrent 2 say two things"):
+        described(options={"array": "1-10%4", "max-concurrent": 2})
+    with pytest.raises(UsageError, match="--max-concurrent must be at most"):
+        described(options={"array": "1-10%4000000000"})
+
+
 def test_sharing_needs_to_know_what_it_shares():
     spec = described(options={"shared": True, "gpus": 1, "gpu-memory": "20G"}).spec
     assert (spec.shared, spec.gpus, spec.gpu_memory_mib) == (True, 1, 20 * 1024)
@@ -139,7 +148,7 @@ def test_sharing_needs_to_know_what_it_shares():
 def test_a_text_that_many_jobs_share_is_decoded_and_stored_once():
     reader = Reader(address_of)
     request = JobRequest(command=["true"], cwd="/", environ=packed(b"A=1"), script=packed(b"exit"))
-    jobs = [reader.read(request) for _ in range(3)]
+    jobs = [reader.read(request)[0] for _ in range(3)]
     assert len({job.spec.environ for job in jobs}) == 1
     assert [len(job.blobs) for job in jobs] == [2, 0, 0]
 
@@ -147,7 +156,7 @@ def test_a_text_that_many_jobs_share_is_decoded_and_stored_once():
 def test_jobs_of_one_submission_do_not_mix_up_their_options():
     reader = Reader(address_of)
     asked = [{"gpus": 1}, {"gpus": "1", "depends-on": 7}, {"gpus": 1}, {"gpus": True}]
-    jobs = [reader.read(JobRequest(command=["true"], cwd="/", options=options)) for options in asked[:3]]
+    jobs = [reader.read(JobRequest(command=["true"], cwd="/", options=options))[0] for options in asked[:3]]
     assert [job.references.all_of for job in jobs] == [(), ("7",), ()]
     assert [job.spec.gpus for job in jobs] == [1, 1, 1]
     with pytest.raises(UsageError, match="--gpus takes a whole number"):
@@ -233,7 +242,7 @@ def test_a_command_of_exactly_the_limit_is_taken():
 
 
 def updated(**options):
-    return describe_update(UpdateRequest(jobs=["1"], options=options), str)
+    return describe_update(UpdateRequest(jobs=["1"], options=options), str, {"grace": 90})
 
 
 @pytest.mark.parametrize(
@@ -271,8 +280,15 @@ def test_an_update_that_cannot_be_is_refused(options, message):
     assert caught.value.message == message
 
 
-def test_what_cannot_be_changed_are_options():
-    assert {option.name for option in JOB} >= UNCHANGEABLE
+def test_what_goes_back_goes_back_to_what_is_configured_here():
+    assert updated(grace=None, priority=None).fields == {"grace_s": 90, "priority": 10}
+
+
+def test_what_the_commands_can_change_the_daemon_lets_change():
+    everything = {option.name for option in JOB}
+    assert {option.name for option in CHANGEABLE} == everything - FIXED
+    assert {option.name for option in REDO} & everything == everything - FIXED_IN_REDO
+    assert describe_options({"hold": True}, FIXED_IN_REDO, {}).fields == {"hold": True}
 
 
 @pytest.mark.parametrize(
@@ -315,7 +331,7 @@ names = st.sampled_from([option.name for option in JOB]) | st.text()
 @given(st.dictionaries(names, json_values, max_size=3))
 def test_any_options_give_fields_of_the_spec_or_a_refusal(options):
     try:
-        fields = read_options(options)
+        fields = read_options(options).fields
     except UsageError:
         return
     assert fields.keys() <= set(Spec.__struct_fields__)
@@ -335,7 +351,7 @@ def test_any_request_becomes_a_spec_or_a_refusal(command, cwd, environ, script, 
         umask=umask,
     )
     try:
-        job = Reader(address_of).read(request)
+        job, _ = Reader(address_of).read(request)
     except GflowError as error:
         assert error.exit_code == 2
         return

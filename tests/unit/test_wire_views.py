@@ -1,5 +1,6 @@
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -131,6 +132,13 @@ def test_what_is_secret_is_not_shown():
     view = job_view(job(environ="address-of-environment", script="address-of-script", script_path="/a.sh"))
     assert "address-of" not in json.dumps(view)
     assert view["script"] == "/a.sh"
+
+
+def test_the_contract_names_every_key_of_a_job():
+    text = Path(__file__).parents[2].joinpath("docs/contract.md").read_text()
+    named = text.partition("Job keys: ")[2].partition(". `signal`")[0]
+    keys = [word.split()[0] for word in named.split(",") if not word.strip().endswith("UTC)")]
+    assert sorted(keys) == sorted(job_view(job()))
 
 
 @given(any_struct(Job))

@@ -76,8 +76,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     limits: tuple[tuple[int, int, int], ...] = ()
     # Jobs submitted together, as a sweep or under one --max-concurrent, share this number; 0: none.
     group: int = 0
-    # The command of a sweep before its parameters were put in; empty: there were none to put in.
+    # Command and name of a sweep before its parameters were put in; empty: there were none to put in.
     template: tuple[str, ...] = ()
+    name_template: str = ""
     # The job that this one does again; 0: none.
     redone_from: JobKey = JobKey(0)
     # The fields below are filled by options of the same table row (options/table.py).

@@ -10,9 +10,13 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
+from gflow.core.model import Spec
 from gflow.errors import UsageError
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# The longest name of a job.
+NAME_LENGTH = 200
 _PLACE = re.compile(r"\{(\{[A-Za-z_][A-Za-z0-9_]*\})\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -41,6 +45,21 @@ def fill_command(command: Iterable[str], values: Mapping[str, str]) -> tuple[str
         quoted = {name: shlex.quote(value) for name, value in values.items()}
         return ("bash", "-c", fill(words[2], quoted))
     return tuple(fill(word, values) for word in words)
+
+
+def with_values(spec: Spec, values: Mapping[str, str]) -> Spec:
+    """A spec whose command and name are templates, with these values put into both."""
+    command, name = fill_command(spec.command, values), fill(spec.name, values)
+    if len(name) > NAME_LENGTH or not name.isprintable() or (spec.name and not name.strip()):
+        raise UsageError(f"{name!a:.60} cannot be the name of a job", hint="see --name")
+    return msgspec.structs.replace(
+        spec,
+        command=command,
+        template=spec.command if command != spec.command else (),
+        name=name,
+        name_template=spec.name if name != spec.name else "",
+        parameters=tuple(values.items()),
+    )
 
 
 def variable(name: str) -> str:

@@ -18,9 +18,10 @@ from gflow.core.ending import active_tasks
 from gflow.core.events import Update
 from gflow.core.ids import JobKey, label
 from gflow.core.model import Job, JobState, Spec
-from gflow.core.parameters import fill_command
+from gflow.core.parameters import with_values
 from gflow.core.rounds import run_round
 from gflow.core.state import State
+from gflow.core.together import check_together
 from gflow.errors import Forbidden, Refused
 
 # What may change while a job runs.
@@ -38,7 +39,7 @@ GOVERNED = frozenset(
     }
 )  # fmt: skip
 DEPENDENCIES = frozenset({"depends_on", "depends_any", "no_auto_cancel"})
-HIDDEN = frozenset({"environ", "script_path", "template"})
+HIDDEN = frozenset({"environ", "script_path", "template", "name_template"})
 
 
 class Plan(NamedTuple):
@@ -99,14 +100,13 @@ def overridden(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 0) 
         if not spec.time_limit_s:
             raise Refused(f"job {job.label} has no time limit that could be extended")
         spec = msgspec.structs.replace(spec, time_limit_s=spec.time_limit_s + extend_s)
-    if spec.shared and not (spec.gpus and spec.gpu_memory_mib):
-        raise Refused(f"job {job.label} would share GPUs, and that needs --gpus and --gpu-memory")
+    check_together(spec)
     return spec
 
 
 def _filled(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
-    """The spec with its parameters put into its command, if either has changed."""
-    if not fields.keys() & {"parameters", "command"}:
+    """The spec with its parameters put into its command and its name, if one of them has changed."""
+    if not fields.keys() & {"parameters", "command", "name"}:
         return spec
     values = dict(job.spec.parameters)
     for name, value in fields.get("parameters", ()):
@@ -115,15 +115,10 @@ def _filled(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
             raise Refused(f"job {job.label} has no parameter {name!r}", hint=f"parameters: {known}")
         values[name] = value
     template = fields.get("command", spec.template or spec.command)
+    name = fields.get("name", spec.name_template or spec.name)
     if not values:
         return msgspec.structs.replace(spec, template=())
-    command = fill_command(template, values)
-    return msgspec.structs.replace(
-        spec,
-        command=command,
-        template=template if command != template else (),
-        parameters=tuple(values.items()),
-    )
+    return with_values(msgspec.structs.replace(spec, command=template, name=name), values)
 
 
 def _new_wait(state: State, job: Job, spec: Spec, outcomes: dict[JobKey, JobState]) -> Wait | None:

@@ -9,9 +9,8 @@ from gflow.errors import Refused
 
 
 def defaults(config: Config) -> dict[str, Any]:
-    """Options (by name) of jobs that do not say otherwise, where they differ from everybody's."""
-    _, origin = grace = config.found["jobs.grace_secs"]
-    return {} if origin == "default" else {"grace": grace.value}
+    """Options (by name) of jobs that do not say otherwise, as this daemon has them."""
+    return {"grace": config["jobs.grace_secs"]}
 
 
 def check_project(config: Config, project: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from gflow.options.table import JOB, Option
 
-# The project is what a job is accounted to; an array's tasks exist already; hold has its own verb.
-_FIXED = frozenset({"project", "array", "hold"})
+# The project is what a job is accounted to; an array's tasks exist already; hold has its own verb. A redone
+# job is a new one, which may be held.
+FIXED = frozenset({"project", "array", "hold"})
+FIXED_IN_REDO = FIXED - {"hold"}
 
 
 def _copy(
@@ -44,8 +46,8 @@ def _way_back(option: Option) -> Option:
     return Option("clear-" + option.name, "flag", f"back to the default of --{option.name}", aliases=aliases)
 
 
-CHANGEABLE = tuple(_changeable(option) for option in JOB if option.name not in _FIXED)
-CLEARING = tuple(_way_back(option) for option in JOB if option.name not in _FIXED | {"param"})
+CHANGEABLE = tuple(_changeable(option) for option in JOB if option.name not in FIXED)
+CLEARING = tuple(_way_back(option) for option in JOB if option.name not in FIXED | {"param"})
 CLEAR_DEPS = Option("clear-deps", "flag", "depend on nothing")
 UPDATE = (
     *CHANGEABLE,
@@ -56,7 +58,7 @@ UPDATE = (
     *CLEARING,
 )
 REDO = (
-    *CHANGEABLE,
+    *(_changeable(option) for option in JOB if option.name not in FIXED_IN_REDO),
     CLEAR_DEPS,
     Option("cascade", "flag", "also redo the jobs that were cancelled because it failed"),
     Option("parsable", "flag", "print the id alone"),

@@ -307,6 +307,10 @@ JOB = (
     ),
 )
 
+PARAM_FILE = Option(
+    "param-file", "path", "a sweep from a CSV file: a header, then one job a row", metavar="CSV"
+)
+
 # What of the submitter's world the job gets. Applied where the job is submitted, not stored.
 CAPTURE = (
     Option("chdir", "path", "run in this folder (default: where you are)", short="D", metavar="DIR"),
@@ -317,7 +321,7 @@ CAPTURE = (
         "the job's own file (YAML, TOML, JSON), exported as GFLOW_CONFIG; options below its key gflow count",
         metavar="FILE",
     ),
-    Option("param-file", "path", "a sweep from a CSV file: a header, then one job a row", metavar="CSV"),
+    PARAM_FILE,
 )
 
 # What every command understands.

@@ -67,6 +67,7 @@ def _asked(job: Job) -> list[tuple[str, str]]:
     spec = job.spec
     retries = f"{job.retries} of {spec.max_retries}" if spec.max_retries else ""
     on = f", on {', '.join(spec.retry_on)}" if spec.retry_on else ""
+    delay = f", first after {spec.retry_delay_s} s" if spec.retry_delay_s != USUAL.retry_delay_s else ""
     return [
         ("GPU memory", gib(spec.gpu_memory_mib) if spec.gpu_memory_mib else ""),
         ("GPU type", spec.gpu_type),
@@ -77,13 +78,17 @@ def _asked(job: Job) -> list[tuple[str, str]]:
         ("When a parent fails", "waits on" if spec.no_auto_cancel else ""),
         ("Parameters", ", ".join(f"{name}={value}" for name, value in spec.parameters)),
         ("Group", str(spec.group) if spec.group > 0 else ""),
+        ("Array", spec.array if job.task is None else ""),
         ("At most at once", str(spec.max_concurrent) if spec.max_concurrent else ""),
         ("Time limit", clock(spec.time_limit_s) if spec.time_limit_s else ""),
         ("Warning", _warning(*spec.warning)),
         ("Grace", f"{clock(spec.grace_s)} between TERM and KILL" if spec.grace_s != USUAL.grace_s else ""),
+        ("Held at submission", "yes" if spec.hold else ""),
+        ("Even if it never fits", "yes" if spec.allow_unsatisfiable else ""),
         ("Requeue", "yes" if spec.requeue else ""),
-        ("Retries", retries + on if retries else ""),
+        ("Retries", retries + on + delay if retries else ""),
         ("Not before", _when(job.begin_at) if job.begin_at and not job.is_final else ""),
+        ("Output", spec.output),
         ("Error output", spec.error),
         ("Conda environment", spec.conda_env),
         ("Virtual environment", spec.venv),

@@ -9,6 +9,7 @@ import msgspec
 
 from gflow.core.model import Spec
 from gflow.errors import UsageError
+from gflow.options.changing import FIXED
 from gflow.options.values import read_extension
 from gflow.wire.requests import (
     OPTIONS,
@@ -22,8 +23,6 @@ from gflow.wire.requests import (
 )
 from gflow.wire.sweeps import single_values
 
-# The project is what a job is accounted to; an array's tasks exist already; hold has its own verb.
-UNCHANGEABLE = frozenset({"project", "array", "hold"})
 DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Spec)}
 
 
@@ -36,11 +35,13 @@ class Change(msgspec.Struct, kw_only=True):
     blobs: dict[str, bytes] = {}
 
 
-def describe_update(request: UpdateRequest, address_of: Callable[[bytes], str]) -> Change:
+def describe_update(
+    request: UpdateRequest, address_of: Callable[[bytes], str], defaults: dict[str, Any]
+) -> Change:
     """What an update changes in specs."""
     if not request.options and request.command is None and request.script is None:
         raise UsageError("there is nothing to change")
-    change = describe_options(request.options, UNCHANGEABLE)
+    change = describe_options(request.options, FIXED, defaults)
     if request.command is not None or request.script is not None:
         # The folder is not changed; an absolute one passes the check.
         job = JobRequest(command=request.command or [], cwd="/", script=request.script)
@@ -53,18 +54,25 @@ def describe_update(request: UpdateRequest, address_of: Callable[[bytes], str]) 
     return change
 
 
-def describe_options(options: dict[str, Any], unchangeable: frozenset[str]) -> Change:
-    """Options that override those of a job there is; None sets one back, `+2h` adds to its time limit."""
-    for name in sorted(options.keys() & unchangeable):
+def describe_options(options: dict[str, Any], fixed: frozenset[str], defaults: dict[str, Any]) -> Change:
+    """Options that override those of a job there is; None sets one back, `+2h` adds to its time limit.
+
+    `defaults`: options that are not everybody's where this daemon is.
+    """
+    for name in sorted(options.keys() & fixed):
         raise UsageError(f"--{name} cannot be changed after submission")
-    given = {name: value for name, value in options.items() if value is not None}
-    cleared = options.keys() - given.keys()
+    cleared = {name for name, value in options.items() if value is None and name not in defaults}
+    given = {
+        name: defaults[name] if value is None else value
+        for name, value in options.items()
+        if name not in cleared
+    }
     extend_s = 0
     if isinstance(given.get("time"), str) and given["time"].startswith("+"):
         extend_s = read_extension(given.pop("time"), OPTIONS["time"])
-    fields = read_options(given)
-    if "parameters" in fields:
-        fields["parameters"] = single_values(fields["parameters"])
+    fields, params = read_options(given)
+    if params:
+        fields["parameters"] = single_values(params)
     references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
     for name in cleared:
         fields[option_of(name).field] = DEFAULTS[option_of(name).field]

@@ -9,7 +9,9 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from gflow.core.model import Spec
+from gflow.core.together import check_together
 from gflow.errors import UsageError
+from gflow.options.sweeps import Parameter
 from gflow.options.table import JOB, Option
 from gflow.options.values import read
 from gflow.wire.sweeps import combined, filled
@@ -134,7 +136,7 @@ class LimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How many of a job's group, or of an array's tasks, may run at once; 0: any number."""
 
     job: str
-    max_concurrent: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+    max_concurrent: Annotated[int, msgspec.Meta(ge=0, le=OPTIONS["max-concurrent"].high)]
 
 
 class GpuProcess(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -181,26 +183,25 @@ class Reader:
         self._defaults = defaults or {}
         self._limits = limits
         self._texts: dict[str, str] = {}
-        self._options: dict[bytes, dict[str, Any]] = {}
+        self._options: dict[bytes, Read] = {}
 
     def read_all(self, request: JobRequest) -> list[Described]:
         """Check one request and turn it into its specs: one, or those of a sweep."""
-        described = self.read(request)
-        choices = combined(described.spec.parameters, request.rows)  # type: ignore[arg-type]
+        described, params = self.read(request)
+        choices = combined(params, request.rows)
         if choices is None:
             return [described]
         if described.spec.array:
             raise UsageError("--param makes a sweep, and that cannot be an --array as well")
         return [
             msgspec.structs.replace(described, spec=spec, is_of_sweep=len(choices) > 1)
-            for spec in filled(described.spec, choices, OPTIONS["name"])
+            for spec in filled(described.spec, choices)
         ]
 
-    def read(self, request: JobRequest) -> Described:
-        """Check one job request and turn it into a spec; the parameters of a sweep are still all in it."""
+    def read(self, request: JobRequest) -> tuple[Described, tuple[Parameter, ...]]:
+        """Check one job request: its spec before the parameters of a sweep are in it, and those."""
         check_command(request)
-        fields = self._fields(request.options)
-        _check_together(fields)
+        fields, params = self._fields(request.options)
         references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
         blobs: dict[str, bytes] = {}
         spec = Spec(
@@ -213,14 +214,15 @@ class Reader:
             limits=self._limits,
             **fields,
         )
-        return Described(spec=spec, references=references, blobs=blobs)
+        check_together(spec)
+        return Described(spec=spec, references=references, blobs=blobs), params
 
-    def _fields(self, options: dict[str, Any]) -> dict[str, Any]:
+    def _fields(self, options: dict[str, Any]) -> Read:
         written = msgspec.json.encode(options)
-        fields = self._options.get(written)
-        if fields is None:
-            fields = self._options[written] = read_options(self._defaults | options)
-        return dict(fields)
+        found = self._options.get(written)
+        if found is None:
+            found = self._options[written] = read_options(self._defaults | options)
+        return Read(dict(found.fields), found.params)
 
     def _stored(self, text: str, what: str, blobs: dict[str, bytes]) -> str:
         address = self._texts.get(text)
@@ -231,22 +233,34 @@ class Reader:
         return address
 
 
-def read_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Field values of a spec from options by name."""
+class Read(NamedTuple):
+    """Options that have been read: fields of a spec, and what a sweep is to choose from."""
+
+    fields: dict[str, Any]
+    params: tuple[Parameter, ...]
+
+
+def read_options(options: dict[str, Any]) -> Read:
+    """Options by name, read."""
     fields = {}
     for name, value in options.items():
         option = option_of(name)
         fields[option.field] = read(option, value)
-    array, percent, cap = fields.get("array", "").partition("%")
+    array, percent, text = fields.get("array", "").partition("%")
     if percent:
-        fields["array"] = array
-        fields["max_concurrent"] = int(cap)
+        cap = read(OPTIONS["max-concurrent"], text)
+        if fields.get("max_concurrent", cap) != cap:
+            raise UsageError(
+                f"--array …%{cap} and --max-concurrent {fields['max_concurrent']} say two things",
+                hint="leave one of them out",
+            )
+        fields |= {"array": array, "max_concurrent": cap}
     for name in ("venv", "conda_env"):
         if name in fields and not fields[name].startswith("/"):
             raise UsageError(
                 f"{fields[name]!r} is not the folder of an environment", hint="give its absolute path"
             )
-    return fields
+    return Read(fields, fields.pop("parameters", ()))
 
 
 def option_of(name: str) -> Option:
@@ -254,16 +268,6 @@ def option_of(name: str) -> Option:
     if option is None:
         raise UsageError(f"unknown option {name!r}")
     return option
-
-
-def _check_together(fields: dict[str, Any]) -> None:
-    """What no single option can see."""
-    if fields.get("shared") and not (fields.get("gpu_memory_mib") and fields.get("gpus")):
-        raise UsageError(
-            "--shared needs --gpus and --gpu-memory", hint="gbatch --gpus 1 --shared --gpu-memory 20G …"
-        )
-    if fields.get("retry_on") and not fields.get("max_retries"):
-        raise UsageError("--retry-on needs --max-retries", hint="gbatch --max-retries 3 --retry-on oom …")
 
 
 def check_command(request: JobRequest) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from itertools import product
 
-import msgspec
-
 from gflow.core.model import Spec
-from gflow.core.parameters import fill, fill_command
+from gflow.core.parameters import with_values
 from gflow.errors import UsageError
 from gflow.options.sweeps import MOST, Parameter, parameters
-from gflow.options.table import Option
-from gflow.options.values import read
+from gflow.options.table import PARAM_FILE
 
 # What all commands of a sweep may take together: nobody means more.
 MOST_BYTES = 64 << 20
@@ -47,24 +44,15 @@ def _checked(rows: list[Choice]) -> list[Choice]:
     return rows
 
 
-def filled(spec: Spec, choices: list[Choice], name_option: Option) -> list[Spec]:
+def filled(spec: Spec, choices: list[Choice]) -> list[Spec]:
     """The spec with each choice put into its command and its name."""
     specs = []
     size = 0
     for choice in choices:
-        command = fill_command(spec.command, choice)
-        size += sum(map(len, command))
+        specs.append(with_values(spec, choice))
+        size += sum(map(len, specs[-1].command))
         if size > MOST_BYTES:
             raise UsageError("the commands of this sweep are larger than 64 MiB together")
-        specs.append(
-            msgspec.structs.replace(
-                spec,
-                command=command,
-                template=spec.command if command != spec.command else (),
-                name=read(name_option, fill(spec.name, choice)) if spec.name else "",
-                parameters=tuple(choice.items()),
-            )
-        )
     return specs
 
 
@@ -74,6 +62,3 @@ def single_values(params: tuple[Parameter, ...]) -> tuple[tuple[str, str], ...]:
         if len(values) != 1:
             raise UsageError(f"{name} can have one value here, not {len(values)}", hint="--param lr=0.1")
     return tuple((name, values[0]) for name, values in params)
-
-
-PARAM_FILE = Option("param-file", "path", "a sweep from a file")

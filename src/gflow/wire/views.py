@@ -12,8 +12,11 @@ from gflow.core.explain import Why
 from gflow.core.model import Block, Gpu, Job, Line, Progress, Spec
 from gflow.core.usage import Question, Statistics, Usage
 from gflow.errors import GflowError
+from gflow.options.table import JOB
 
 encode = msgspec.json.Encoder().encode
+# Field of a spec -> the option that fills it.
+FIELDS = {option.field: option.name for option in JOB}
 
 
 def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
@@ -67,7 +70,26 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "venv": spec.venv or None,
         "conda_env": spec.conda_env or None,
         "notify": {"emails": list(spec.notify_emails), "events": list(spec.notify_on)},
+        "asked": asked_view(spec),
     }
+
+
+def asked_view(spec: Spec) -> dict[str, Any]:
+    """What was asked for and is not the default, by option: as the options of a submission take it."""
+    values = msgspec.to_builtins(spec)  # without what is the default
+    asked = {
+        FIELDS[field]: list(value) if type(value) is tuple else value
+        for field, value in values.items()
+        if field in FIELDS
+    }
+    for name in ("depends-on", "depends-on-any"):
+        if name in asked:
+            asked[name] = [key_label(key) for key in asked[name]]
+    if asked.pop("signal", None) and spec.warning[0]:
+        asked["signal"] = "{}@{}".format(*spec.warning)
+    if "param" in asked:
+        asked["param"] = {name: [value] for name, value in spec.parameters}
+    return asked
 
 
 def jobs_view(entries: Sequence[tuple[Job, Why | None]]) -> dict[str, Any]:

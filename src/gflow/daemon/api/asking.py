@@ -12,6 +12,7 @@ from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import SHORT, Job, JobState
 from gflow.daemon.context import Context
 from gflow.errors import NotFound, TooLarge, UsageError, WrongType, unknown
+from gflow.wire.queries import Q, read_query
 from gflow.wire.requests import decode
 from gflow.wire.selections import MOST, Numbers, Tasks, selected
 
@@ -66,6 +67,11 @@ async def read(request: Request, into: type[T]) -> T:
         fairness.done(uid, len(body))
     wanted: T = decode(bytes(body), into)
     return wanted
+
+
+def query_of(request: Request, into: type[Q]) -> Q:
+    """What stands behind the `?`."""
+    return read_query(request.query_params, into)
 
 
 def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey]:

@@ -12,6 +12,7 @@ from gflow.core.events import Cancel, Hold, Release
 from gflow.core.foresight import blocked_by
 from gflow.core.ids import JobKey, job_key, label
 from gflow.core.model import Job, JobState
+from gflow.daemon import rules
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, keys_of, known, read, states_of
 from gflow.daemon.api.permissions import check, governs_others
@@ -160,7 +161,8 @@ async def update(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, UpdateRequest)
     keys = _named(context, request, wanted.jobs)
-    change, governs = describe_update(wanted, address_of), governs_others(request)
+    change = describe_update(wanted, address_of, rules.defaults(context.settings.config))
+    governs = governs_others(request)
     await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))
     return _changed(request, keys, "updated")
 

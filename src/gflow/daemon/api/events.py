@@ -17,11 +17,12 @@ from starlette.responses import Response, StreamingResponse
 from gflow import __version__
 from gflow.core.ids import JobKey, number_of
 from gflow.core.model import Line
-from gflow.daemon.api.asking import context_of, keys_of, known
+from gflow.daemon.api.asking import context_of, keys_of, known, query_of
 from gflow.daemon.api.seeing import Viewer, check_visible, viewer
 from gflow.daemon.context import Context
 from gflow.errors import UsageError, nearest
 from gflow.wire.happenings import EVENTS, happening_view, names_of
+from gflow.wire.queries import EventsQuery
 from gflow.wire.views import encode, job_view
 
 KEEP_ALIVE_S = 15.0
@@ -49,26 +50,24 @@ async def stream(request: Request) -> Response:
 
     With `follow=0` the answer ends with what there is.
     """
-    context = context_of(request)
-    names = frozenset(filter(None, request.query_params.get("events", "").split(",")))
+    context, query = context_of(request), query_of(request, EventsQuery)
+    names = frozenset(filter(None, query.events.split(",")))
     for name in sorted(names.difference(EVENTS)):
         close = nearest(name, EVENTS)
         raise UsageError(f"there is no event {name!a:.60}", hint=f"did you mean {close}?" if close else "")
-    jobs = request.query_params.get("job", "")
-    keys = keys_of(context, request, jobs.split(",")) if jobs else []
+    keys = keys_of(context, request, query.job.split(",")) if query.job else []
     chosen = [known(context, key) for key in keys]
     for job in chosen:
         check_visible(request, job)
-    follow = request.query_params.get("follow", "1") != "0"
-    wanted = Wanted(names, frozenset(job.number for job in chosen), follow)
-    frames = _frames(context, viewer(request), wanted, _asked_id(request))
+    wanted = Wanted(names, frozenset(job.number for job in chosen), query.follow)
+    frames = _frames(context, viewer(request), wanted, _asked_id(request, query))
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(frames, headers=headers, media_type="text/event-stream")
 
 
-def _asked_id(request: Request) -> int | None:
+def _asked_id(request: Request, query: EventsQuery) -> int | None:
     """The last event that the caller has seen, if it says so."""
-    text = request.headers.get("last-event-id", "") or request.query_params.get("after", "")
+    text = request.headers.get("last-event-id", "") or query.after
     if text and not (text.isascii() and text.isdigit() and len(text) < 19):
         raise UsageError(f"Last-Event-ID is a number, not {text!a:.40}")
     return int(text) if text else None

@@ -11,13 +11,14 @@ from starlette.responses import Response, StreamingResponse
 from gflow.core.filter import Filter
 from gflow.core.model import FINAL
 from gflow.daemon.api.answers import wants_text
-from gflow.daemon.api.asking import context_of, number, parts, spans_of, states_of
+from gflow.daemon.api.asking import context_of, number, parts, query_of, spans_of, states_of
 from gflow.daemon.api.rendering import FORMS, Look
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.finding import Asked, find
 from gflow.errors import unknown
 from gflow.options.since import parse_since
 from gflow.text.queue import DEFAULT, SHARED, SORTS, columns_of
+from gflow.wire.queries import JobsQuery
 
 # An answer longer than this is sent while it is made.
 LARGE = 1 << 18
@@ -25,50 +26,48 @@ LARGE = 1 << 18
 
 async def listing(request: Request) -> Response:
     """Jobs: the active ones, or all of them, filtered."""
-    query = request.query_params
-    form = query.get("form") or ("table" if wants_text(request) else "json")
+    query = query_of(request, JobsQuery)
+    form = query.form or ("table" if wants_text(request) else "json")
     if form not in FORMS:
         raise unknown("form of output", form, FORMS)
     is_shared = context_of(request).settings.is_system
     look = Look(
-        columns=columns_of(query.get("format", ""), SHARED if is_shared else DEFAULT),
-        has_columns=bool(query.get("format")),
+        columns=columns_of(query.format, SHARED if is_shared else DEFAULT),
+        has_columns=bool(query.format),
         now=time.time(),
-        is_coloured="color" in query,
-        width=number("width", query.get("width") or "0", 0),
+        is_coloured=query.color,
+        width=number("width", query.width or "0", 0),
     )
     context, uid = context_of(request), request.scope["state"]["uid"]
     async with context.fairness.listing(uid):
-        found = await find(context, _asked(request), look.now)
+        found = await find(context, _asked(request, query), look.now)
     media = "application/json" if form == "json" else "text/plain; charset=utf-8"
     shown = found._replace(entries=iter(viewer(request).entries(found.entries)))
     return await _sent(FORMS[form](shown, look), media)
 
 
-def _asked(request: Request) -> Asked:
-    query = request.query_params
-    states = states_of(query.get("states", ""))
-    users = [name for name in parts(query.get("users", "")) if name not in ("all", "*")]
-    is_past = any(query.get(name) for name in ("all", "completed", "jobs", "since"))
+def _asked(request: Request, query: JobsQuery) -> Asked:
+    states = states_of(query.states)
+    users = [name for name in parts(query.users) if name not in ("all", "*")]
+    is_past = bool(query.all or query.completed or query.jobs or query.since)
     if states:
         is_past = bool(states & FINAL)
-    sort, is_reversed = _sort(query.get("sort") or "id")
+    sort, is_reversed = _sort(query.sort or "id")
     wanted = Filter(
-        states=FINAL if query.get("completed") and not states else states,
+        states=FINAL if query.completed and not states else states,
         users=_seen(frozenset(users), viewer(request).only_users),
-        names=frozenset(parts(query.get("names", ""))),
-        projects=frozenset(parts(query.get("projects", ""))),
-        spans=spans_of(context_of(request), request, query.get("jobs", "")),
-        since=parse_since(query["since"]) if query.get("since") else 0.0,
+        names=frozenset(parts(query.names)),
+        projects=frozenset(parts(query.projects)),
+        spans=spans_of(context_of(request), request, query.jobs),
+        since=parse_since(query.since) if query.since else 0.0,
     )
-    limit = query.get("limit", "")
     return Asked(
         wanted=wanted,
         is_past=is_past,
         sort=sort,
         is_reversed=is_reversed,
-        limit=number("limit", limit, -(10**9)) if limit else 0 if query.get("offset") else None,
-        offset=number("offset", query.get("offset") or "0", 0),
+        limit=number("limit", query.limit, -(10**9)) if query.limit else 0 if query.offset else None,
+        offset=number("offset", query.offset or "0", 0),
     )
 
 

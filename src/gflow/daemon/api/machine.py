@@ -14,12 +14,13 @@ from gflow.config.table import BY_KEY
 from gflow.core.model import JobState
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import context_of
+from gflow.daemon.api.asking import context_of, query_of
 from gflow.daemon.api.gpus import blocked_of, gpus_data, holders_of
 from gflow.daemon.api.seeing import viewer
 from gflow.store.keeping import back_up
 from gflow.text.gpus import gpu_details, gpu_table
 from gflow.text.pages import status_page
+from gflow.wire.queries import InfoQuery
 
 _one_backup = asyncio.Lock()
 
@@ -29,7 +30,7 @@ async def info(request: Request) -> Response:
     context, looks = context_of(request), viewer(request)
     state = context.loop.state
     gpus = list(state.gpus.values())
-    if "long" in request.query_params:
+    if query_of(request, InfoQuery).long:
         data = gpus_data(context, looks)
         return answer(request, lambda: data, lambda: gpu_details(data, gpus))
     return answer(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gflow.core.usage import Question, Statistics
 from gflow.daemon.api.answers import answer, wants_text
-from gflow.daemon.api.asking import caller, context_of, number
+from gflow.daemon.api.asking import caller, context_of, number, query_of
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
 from gflow.daemon.people import user_name
@@ -19,6 +19,7 @@ from gflow.errors import Forbidden, unknown
 from gflow.options.since import parse_since
 from gflow.store.statistics import statistics
 from gflow.text.statistics import statistics_csv, statistics_page
+from gflow.wire.queries import StatsQuery
 from gflow.wire.views import statistics_view
 
 FORMS = ("table", "json", "csv")
@@ -26,22 +27,22 @@ FORMS = ("table", "json", "csv")
 
 async def show(request: Request) -> Response:
     """Usage of the caller, of a person, or of everybody."""
-    context, query = context_of(request), request.query_params
-    form = query.get("form") or ("table" if wants_text(request) else "json")
+    context, query = context_of(request), query_of(request, StatsQuery)
+    form = query.form or ("table" if wants_text(request) else "json")
     if form not in FORMS:
         raise unknown("form of output", form, FORMS)
-    user = None if query.get("all") else query.get("user") or user_name(caller(request)[0])
+    user = None if query.all else query.user or user_name(caller(request)[0])
     if not viewer(request).sees_names and user != user_name(caller(request)[0]):
         raise Forbidden("what others used is private here")
     question = Question(
         now=time.time(),
         user=user,
-        since=parse_since(query["since"]) if query.get("since") else 0.0,
+        since=parse_since(query.since) if query.since else 0.0,
         is_simulated=any(gpu.simulated for gpu in context.loop.state.gpus.values()),
     )
     found = await asyncio.to_thread(_count, context, question)
     data: dict[str, Any] = statistics_view(question, found)
-    width = number("width", query.get("width") or "0", 0)
+    width = number("width", query.width or "0", 0)
     return answer(
         request,
         lambda: data,

@@ -10,7 +10,7 @@ from gflow.core.events import Submit
 from gflow.core.ids import JobKey, label
 from gflow.daemon import clock, rules
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of, known, one_key, read
+from gflow.daemon.api.asking import caller, context_of, known, one_key, query_of, read
 from gflow.daemon.api.limits import limits_of
 from gflow.daemon.api.permissions import check
 from gflow.daemon.api.seeing import viewer
@@ -19,16 +19,18 @@ from gflow.daemon.people import user_name
 from gflow.daemon.redoing import Redoing
 from gflow.daemon.wishes import Submitting
 from gflow.errors import UsageError
+from gflow.options.changing import FIXED_IN_REDO
 from gflow.store.port import address_of
 from gflow.text.submissions import dry_run_page, submitted_lines
 from gflow.wire.changes import describe_options
+from gflow.wire.queries import SubmitQuery
 from gflow.wire.requests import BATCH, Described, Reader, RedoRequest, SubmitRequest
 from gflow.wire.views import dry_run_view, jobs_view
 
 
 async def submit(request: Request) -> Response:
     """Take jobs; the answer comes when they are durable."""
-    wanted = await read(request, SubmitRequest)
+    query, wanted = query_of(request, SubmitQuery), await read(request, SubmitRequest)
     context, (uid, origin) = context_of(request), caller(request)
     config = context.settings.config
     reader = Reader(address_of, limits_of(request.scope["state"]["pid"]), rules.defaults(config))
@@ -36,9 +38,9 @@ async def submit(request: Request) -> Response:
     for project in {job.spec.project for job in described}:
         rules.check_project(config, project)
     wish = Submitting(uid, user_name(uid), wanted.token, described, origin)
-    if "dry-run" in request.query_params:
+    if query.dry_run:
         return _dry_run(request, context, wish)
-    return _taken(request, context, await context.loop.submit(wish))
+    return _taken(request, query, await context.loop.submit(wish))
 
 
 def read_submission(wanted: SubmitRequest, reader: Reader) -> list[Described]:
@@ -53,12 +55,12 @@ def read_submission(wanted: SubmitRequest, reader: Reader) -> list[Described]:
 
 async def redo(request: Request) -> Response:
     """Do a job again as a new one."""
-    wanted = await read(request, RedoRequest)
+    query, wanted = query_of(request, SubmitQuery), await read(request, RedoRequest)
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)
     key = one_key(context, request, wanted.job)
     check(request, [known(context, key)])
-    change = describe_options(wanted.options, frozenset({"project", "array"}))
+    change = describe_options(wanted.options, FIXED_IN_REDO, rules.defaults(context.settings.config))
     wish = Redoing(
         uid,
         user_name(uid),
@@ -69,7 +71,7 @@ async def redo(request: Request) -> Response:
         cascade=wanted.cascade,
         origin=origin,
     )
-    return _taken(request, context, await context.loop.submit(wish))
+    return _taken(request, query, await context.loop.submit(wish))
 
 
 def _check_token(token: str) -> None:
@@ -86,14 +88,15 @@ def _dry_run(request: Request, context: Context, wish: Submitting) -> Response:
     return answer(request, lambda: dry_run_view(event.specs), lambda: dry_run_page(event.specs))
 
 
-def _taken(request: Request, context: Context, keys: tuple[JobKey, ...]) -> Response:
+def _taken(request: Request, query: SubmitQuery, keys: tuple[JobKey, ...]) -> Response:
+    context = context_of(request)
+
     def text() -> str:
-        if "parsable" in request.query_params:
+        if query.parsable:
             return "".join(f"{label(key)}\n" for key in keys)
-        named = "named" in request.query_params
-        names = (
-            [f" ({job.name})" if job else "" for job in map(context.job, keys)] if named else [""] * len(keys)
-        )
+        names = [""] * len(keys)
+        if query.named:
+            names = [f" ({job.name})" if job else "" for job in map(context.job, keys)]
         first = context.job(keys[0]) if len(keys) > 1 else None
         return submitted_lines(list(map(label, keys)), names, first.spec.group if first else 0)
 

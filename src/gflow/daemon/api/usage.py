@@ -12,12 +12,13 @@ from starlette.responses import PlainTextResponse, Response
 
 from gflow.core.model import Job
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import context_of, known, one_key
+from gflow.daemon.api.asking import context_of, known, one_key, query_of
 from gflow.daemon.api.gpus import SLOWED
 from gflow.daemon.api.seeing import check_visible
 from gflow.daemon.context import Context
 from gflow.store.samples import OfJob, samples_of
 from gflow.text.usage import usage_csv, usage_page
+from gflow.wire.queries import UsageQuery
 from gflow.wire.views import key_label, rfc3339
 
 log = logging.getLogger("gflow.api")
@@ -25,11 +26,11 @@ log = logging.getLogger("gflow.api")
 
 async def usage(request: Request) -> Response:
     """What a job did with its GPUs; `csv` for a spreadsheet."""
-    context = context_of(request)
+    context, query = context_of(request), query_of(request, UsageQuery)
     job = known(context, one_key(context, request))
     check_visible(request, job)
     data = await usage_of(context, job)
-    if "csv" in request.query_params:
+    if query.csv:
         return PlainTextResponse(usage_csv(data["samples"]))
     return answer(request, lambda: data, lambda: usage_page(data))
 

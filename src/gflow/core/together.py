@@ -1,0 +1,15 @@
+"""What of a spec must go together: what no single option can see. The same for new jobs and changed ones."""
+
+from __future__ import annotations
+
+from gflow.core.model import Spec
+from gflow.errors import UsageError
+
+
+def check_together(spec: Spec) -> None:
+    if spec.shared and not (spec.gpu_memory_mib and spec.gpus):
+        raise UsageError(
+            "--shared needs --gpus and --gpu-memory", hint="gbatch --gpus 1 --shared --gpu-memory 20G …"
+        )
+    if spec.retry_on and not spec.max_retries:
+        raise UsageError("--retry-on needs --max-retries", hint="gbatch --max-retries 3 --retry-on oom …")

@@ -1,0 +1,95 @@
+"""What may stand behind the `?` of a request, and what it means. A name that is none of these is refused:
+a misspelt filter must not list everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from gflow.errors import UsageError, unknown
+
+
+class Query(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """Texts, as they were given; a flag is on when it is there, unless it says 0."""
+
+
+class JobsQuery(Query, frozen=True):
+    """`GET /jobs`: lists with commas, and how to show what is found."""
+
+    all: bool = False
+    completed: bool = False
+    states: str = ""
+    jobs: str = ""
+    names: str = ""
+    users: str = ""
+    projects: str = ""
+    since: str = ""
+    sort: str = ""
+    limit: str = ""
+    offset: str = ""
+    # table, group, tree, csv, yaml or json; the columns of those that have some.
+    form: str = ""
+    format: str = ""
+    width: str = ""
+    color: bool = False
+
+
+class StatsQuery(Query, frozen=True):
+    """`GET /stats`: whose jobs (default: the caller's), and since when."""
+
+    user: str = ""
+    all: bool = False
+    since: str = ""
+    form: str = ""
+    width: str = ""
+    color: bool = False
+
+
+class InfoQuery(Query, frozen=True):
+    """`GET /info`."""
+
+    long: bool = False
+    width: str = ""
+    color: bool = False
+
+
+class EventsQuery(Query, frozen=True):
+    """`GET /events`: kinds and jobs, with commas; after which event; and whether to wait for more."""
+
+    events: str = ""
+    job: str = ""
+    after: str = ""
+    follow: bool = True
+
+
+class UsageQuery(Query, frozen=True):
+    """`GET /jobs/{job}/usage`."""
+
+    csv: bool = False
+
+
+class SubmitQuery(Query, frozen=True):
+    """`POST /jobs` and `/jobs/redo`: how the answer looks, or that nothing is to happen."""
+
+    dry_run: bool = False
+    parsable: bool = False
+    named: bool = False
+
+
+Q = TypeVar("Q", bound=Query)
+
+
+def read_query(given: Mapping[str, str], into: type[Q]) -> Q:
+    """The query, or one sentence on what is wrong with it."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(into)}
+    for name in given:
+        if name not in fields:
+            raise unknown("name in the query", name, fields)
+    flags = {name for name, field in fields.items() if field.type is bool}
+    words = {name: value or "1" if name in flags else value for name, value in given.items()}
+    try:
+        return msgspec.convert(words, into, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the query is not valid: {error}", hint="a flag is 1 or 0") from error

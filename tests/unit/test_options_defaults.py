@@ -1,0 +1,30 @@
+"""A default has one home, the Spec. Who says it again, in words or for a command, says the same."""
+
+import re
+
+import msgspec
+import pytest
+
+from gflow.config.table import BY_KEY
+from gflow.core import parameters
+from gflow.core.model import Spec
+from gflow.options import slurm, values
+from gflow.options.table import JOB
+
+DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Spec)}
+SAID = [(option, found[1]) for option in JOB if (found := re.search(r"\(default (\d+)\)", option.help))]
+
+
+@pytest.mark.parametrize(("option", "said"), SAID, ids=lambda value: getattr(value, "name", value))
+def test_help_says_the_default(option, said):
+    assert int(said) == DEFAULTS[option.field]
+
+
+def test_those_with_a_number_say_it():
+    assert {option.name for option, _ in SAID} == {"gpus", "priority", "retry-delay", "grace"}
+
+
+def test_others_who_know_a_default():
+    assert slurm.USUAL_PRIORITY == Spec(command=(), cwd="").priority
+    assert parameters.NAME_LENGTH == values.NAME_LENGTH
+    assert BY_KEY["jobs.grace_secs"].default == DEFAULTS["grace_s"]
