@@ -21,7 +21,6 @@ LOWER = {
     "matmul", "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul",
     "linalg_multi_dot", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell",
     "rnn_tanh_cell", "rnn_relu_cell", "_scaled_dot_product_flash_attention", "scaled_dot_product_attention",
-    "_cudnn_rnn",
 }  # fmt: skip
 # Asked for a result in single precision, unless the caller names a type.
 WIDE_RESULT = {

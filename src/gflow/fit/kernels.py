@@ -57,9 +57,16 @@ def _softmax_of(operator: Any) -> Any:
     return softmax
 
 
+def _like(_: Any, x: Any) -> Any:
+    """One kernel, one result: the composite would make several."""
+    return torch.empty_like(x)
+
+
 def _kernels(card: Architecture) -> dict[str, Callable[..., Any]]:
     return {
         "dropout": dropout,
+        "silu_backward": _like,
+        "mish_backward": _like,
         "softmax.int": _softmax_of(aten._softmax.default),
         "log_softmax.int": _softmax_of(aten._log_softmax.default),
         "scaled_dot_product_attention": partial(attention.attend, card),

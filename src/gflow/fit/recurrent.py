@@ -33,6 +33,10 @@ def layer(kind: str) -> Any:
         batch_first: bool,
     ) -> Any:
         state, cell = (hx[0], hx[1]) if kind == "lstm" else (hx, None)
+        if torch.is_autocast_enabled("cuda"):
+            narrow = torch.get_autocast_dtype("cuda")
+            x, state, params = x.to(narrow), state.to(narrow), [weight.to(narrow) for weight in params]
+            cell = None if cell is None else cell.to(narrow)
         out, hy, cy, _, _ = aten._cudnn_rnn.default(
             x, params, 4 if has_biases else 2, None, state, cell, MODES[kind], state.shape[-1], 0, num_layers,
             batch_first, dropout, train, bidirectional, [], None,
@@ -71,9 +75,7 @@ def backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return x.new_empty(x.shape), state.new_empty(state.shape), cells, grads
 
 
-def workspace(
-    x: Any, state: Any, kind: int, hidden: int, layers: int, both: bool, is_first: bool
-) -> list[int]:
+def workspace(x: Any, state: Any, kind: int, hidden: int, both: bool, is_first: bool) -> list[int]:
     """Scratch of one pass: the input with time first, and cuDNN's own."""
     size = x.shape[0] * x.shape[1] * hidden * (2 if both else 1) * x.element_size()
     states = state.numel() * x.element_size() * (2 if kind == MODES["lstm"] else 1)

@@ -30,8 +30,7 @@ class Watch:
             for leaf in tree_leaves(out):
                 if isinstance(leaf, torch.Tensor):
                     self.saw(leaf, func)
-        scratch = self._workspaces.of(func, args, out)
-        if scratch:
+        for scratch in self._workspaces.of(func, args, out):
             for number in [self.tape.request(size, str(func), "workspace") for size in scratch]:
                 self.tape.release(number)
         return out
