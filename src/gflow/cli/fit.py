@@ -14,6 +14,7 @@ MODEL = (
     Option("hf", "text", "the config.json of a Hugging Face model, or its folder", metavar="FILE"),
     Option("tv", "text", "a model of torchvision: resnet50", metavar="NAME"),
     Option("py", "text", "a function that returns model and batch (and step)", metavar="MODULE:NAME"),
+    Option("params", "text", "only the number of parameters: 7B (rough, needs no PyTorch)", metavar="N"),
     Option(
         "task",
         "text",
@@ -58,16 +59,36 @@ RECIPE = (
     Option("lora", "count", "train low-rank adapters of this rank only", metavar="R", low=1, high=1 << 14),
     Option("channels-last", "flag", "pictures with their channels last"),
 )
-OPTIONS = (*MODEL, *RECIPE, JSON, *COMMON)
+CARD = (
+    Option("gpu", "text", "say it for this GPU of the catalogue: H200, A100-40GB", metavar="NAME"),
+    Option("cap", "size", "… or for a card with this much memory: 24G", metavar="SIZE", low=1),
+    Option("largest", "flag", "find the largest batch that fits there (several runs)"),
+)
+SERVING = (
+    Option("infer", "flag", "serve the model instead of training it"),
+    Option("bits", "count", "bits of a weight: 16, 8 or 4 (default 16)", metavar="N", low=4, high=16),
+    Option(
+        "context", "count", "tokens that a request holds (default 4096)", metavar="N", low=1, high=1 << 24
+    ),
+    Option("concurrency", "count", "requests at once (default 1)", metavar="N", low=1, high=1 << 20),
+    Option(
+        "tensor-parallel", "count", "GPUs that share every layer (default 1)", metavar="N", low=1, high=1024
+    ),
+)
+OPTIONS = (*MODEL, *RECIPE, *CARD, *SERVING, JSON, *COMMON)
+GROUPS = {"model": MODEL, "training": RECIPE, "the GPU": CARD, "serving": SERVING, "options": (JSON, *COMMON)}
 ABOUT = """Predict the memory of a training run, without a GPU and without the weights.
 
 The training step itself is run by shape alone (forward, backward, optimizer, three times), every
 request for memory goes through a model of PyTorch's CUDA allocator, and the answer is what
-torch.cuda.max_memory_allocated and max_memory_reserved would say. Needs gflow[fit]."""
+torch.cuda.max_memory_allocated and max_memory_reserved would say. Needs gflow[fit]; --params and
+--infer do not."""
 EXAMPLES = """gflow fit --hf config.json --batch 8 --seq 2048 --precision bf16 --optimizer adamw
 gflow fit --hf ~/models/llama --batch 4 --seq 4096 --precision bf16-pure --checkpointing
-gflow fit --tv resnet50 --batch 256 --precision bf16 --optimizer sgd:momentum=0.9
-gflow fit --py mymodel:make --batch 32 --json"""
+gflow fit --tv resnet50 --precision bf16 --optimizer sgd:momentum=0.9 --gpu A10G --largest
+gflow fit --py mymodel:make --batch 32 --json
+gflow fit --params 7B --precision bf16-pure --checkpointing
+gflow fit --infer --hf config.json --bits 4 --context 8192 --concurrency 16"""
 
 
 def run(words: list[str]) -> int:
@@ -75,21 +96,121 @@ def run(words: list[str]) -> int:
     if "help" in values:
         from gflow.options import help
 
-        groups = {"model": MODEL, "training": RECIPE, "options": (JSON, *COMMON)}
-        sys.stdout.write(help.render("gflow fit [options]", ABOUT, groups, EXAMPLES))
+        sys.stdout.write(help.render("gflow fit [options]", ABOUT, GROUPS, EXAMPLES))
         return 0
     if rest:
         raise UsageError(f"what is {rest[0]!a} for?", hint="gflow fit --hf config.json")
-    from gflow.fit.estimate import estimate
+    if "infer" in values:
+        return _serve(values)
+    if any(option.name in values for option in SERVING):
+        raise UsageError(
+            "--bits, --context, --concurrency and --tensor-parallel are for serving", hint="--infer"
+        )
+    return _train(values)
+
+
+def _train(values: dict[str, Any]) -> int:
+    from gflow.fit.answer import answer
+    from gflow.fit.cards import HOPPER
+    from gflow.fit.catalogue import catalogue, named
+    from gflow.fit.verdict import verdicts
+
+    recipe = recipe_of(values)
+    gpu = named(values["gpu"]) if "gpu" in values else None
+    room = _room(values, gpu)
+    if "params" in values:
+        from gflow.fit import formula
+
+        if any(name in values for name in ("hf", "tv", "py", "largest")):
+            raise UsageError("--params stands alone: there is no model to run")
+        tape, found = None, formula.estimate(formula.count(values["params"]), recipe)
+    else:
+        tape = tape_of(values, recipe, gpu.card if gpu else HOPPER)
+        found = answer(tape, gpu.card if gpu else HOPPER)
+    gpus = {gpu.name: gpu} if gpu else catalogue()
+    page: dict[str, Any] = shown(found)
+    page["gpus"] = [] if "cap" in values else verdicts(found, tape, gpus)
+    if room is not None:
+        page["fits"] = _fits(tape, found, room)
+        if "largest" in values:
+            page["largest_batch"] = _largest(values, recipe, gpu.card if gpu else HOPPER, room)
+    return _print(values, page, found)
+
+
+def _fits(tape: Any, found: Any, room: int) -> bool:
+    from gflow.fit.answer import fits
+
+    return fits(tape, room) if tape is not None else found.peak_reserved_bytes <= room
+
+
+def _room(values: dict[str, Any], gpu: Any) -> int | None:
+    """What the allocator gets of the named card."""
+    if "cap" in values:
+        if gpu is not None:
+            raise UsageError("--gpu or --cap, not both")
+        from gflow.fit.cards import MEASURED_CONTEXT
+
+        return int(values["cap"]) * (1 << 20) - MEASURED_CONTEXT
+    if gpu is None and "largest" in values:
+        raise UsageError("--largest needs a card", hint="--gpu A100-40GB, or --cap 24G")
+    return gpu.room if gpu is not None else None
+
+
+def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
+    from gflow.fit.estimate import record
 
     given = {name: values[name] for name in ("hf", "tv", "py", "task") if name in values}
-    found = estimate(**given, recipe=recipe_of(values))
-    if "json" in values:
-        print(json.dumps(shown(found), indent=2))
-        return 0
-    from gflow.text.fit import page
+    return record(**given, recipe=recipe, card=card)
 
-    sys.stdout.write(page(found))
+
+def _largest(values: dict[str, Any], recipe: Any, card: Any, room: int) -> int:
+    import msgspec
+
+    from gflow.fit.verdict import largest_batch
+
+    return largest_batch(
+        lambda batch: tape_of(values, msgspec.structs.replace(recipe, batch=batch), card), room
+    )
+
+
+def _serve(values: dict[str, Any]) -> int:
+    from gflow.fit import formula, serving
+
+    names = {
+        "bits": "bits",
+        "context": "context",
+        "concurrency": "concurrency",
+        "tensor-parallel": "tensor_parallel",
+    }
+    settings = {field: values[name] for name, field in names.items() if name in values}
+    if "params" in values:
+        found = serving.by_count(formula.count(values["params"]), **settings)
+    elif "hf" in values:
+        from gflow.fit.configs import read
+
+        found = serving.by_config(read(values["hf"]), **settings)
+    else:
+        raise UsageError("which model is served?", hint="--hf config.json, or --params 7B")
+    if "json" in values:
+        import msgspec
+
+        print(json.dumps(msgspec.to_builtins(found), indent=2))
+        return 0
+    from gflow.text.fit import serving_page
+
+    sys.stdout.write(serving_page(found, settings.get("tensor_parallel", 1)))
+    return 0
+
+
+def _print(values: dict[str, Any], page: dict[str, Any], found: Any) -> int:
+    import msgspec
+
+    if "json" in values:
+        print(json.dumps(msgspec.to_builtins(page), indent=2))
+    else:
+        from gflow.text import fit as text
+
+        sys.stdout.write(text.page(found) + text.cards(page))
     return 0
 
 

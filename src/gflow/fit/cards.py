@@ -39,6 +39,7 @@ MEASURED_CONTEXT = 766 * MIB
 ARCHITECTURES = {
     arch.name: arch
     for arch in (
+        Architecture("volta", (7, 0), 80, 2048, MEASURED_CONTEXT),
         Architecture("turing", (7, 5), 40, 1024, MEASURED_CONTEXT),
         Architecture("ampere", (8, 0), 108, 2048, MEASURED_CONTEXT),
         Architecture("ampere-consumer", (8, 6), 82, 1536, MEASURED_CONTEXT),

@@ -38,6 +38,41 @@ def page(found: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
+def cards(page: dict[str, Any]) -> str:
+    """Which GPUs have the room, and what is left to say about the one that was named."""
+    lines = []
+    if page["gpus"]:
+        rows = [
+            [card.gpu, card.fits, f"{100 * card.share:.0f} %", _money(card.hourly)] for card in page["gpus"]
+        ]
+        lines += ["", table(["GPU", "FITS", "OF ITS MEMORY", "$/HOUR"], rows).rstrip("\n")]
+    if "fits" in page:
+        lines += ["", "it fits" if page["fits"] else "it does not fit"]
+    if "largest_batch" in page:
+        largest = page["largest_batch"]
+        lines.append(f"largest batch: {largest}" if largest else "no batch fits, not even one example")
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def serving_page(found: Any, gpus: int) -> str:
+    each = " on each GPU" if gpus > 1 else ""
+    rows = [
+        ["weights", size(found.weights_bytes)],
+        ["keys and values", size(found.cache_bytes)],
+        ["temporaries", size(found.temporaries_bytes)],
+        ["whole process", size(found.process_bytes)],
+    ]
+    return (
+        table([f"MEMORY{each.upper()}", "SIZE"], rows)
+        + f"a token takes {found.cache_bytes_per_token / 1024:.0f} KiB of the cache\n"
+        + f"parameters: {count(found.total_params)}; confidence: {found.confidence}\n"
+    )
+
+
+def _money(amount: float | None) -> str:
+    return "-" if amount is None else f"{amount:.2f}"
+
+
 def size(amount: int) -> str:
     return f"{amount / GIB:.2f} GiB" if amount >= GIB else f"{amount / (1 << 20):.1f} MiB"
 

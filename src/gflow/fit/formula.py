@@ -1,0 +1,91 @@
+"""Rough answers from a parameter count alone, by formula: for first thoughts, and where PyTorch is not there.
+
+A decoder of N parameters is taken to be as wide as 128 times its depth, which is about how they are built:
+N = 12 · depth · width².
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gflow.errors import UsageError
+from gflow.fit.answer import KINDS, Estimate
+from gflow.fit.cards import HOPPER
+from gflow.fit.recipe import Recipe
+
+UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+MOST = 10**12
+ASPECT = 128
+VOCABULARY = 32000
+# Bytes per parameter that an optimizer keeps, for states of four bytes.
+STATES = {"Adafactor": 0.1, "SGD": 0.0, "Adagrad": 4.0, "RMSprop": 4.0, "Lion": 4.0, "Muon": 4.0}
+ADAM = 8.0
+
+
+class Shape(NamedTuple):
+    width: int
+    depth: int
+
+
+def count(text: str) -> int:
+    """`7B`, `350M`, `1.3b` or a plain number."""
+    unit = UNITS.get(text[-1:].upper(), 1)
+    digits = text[:-1] if text[-1:].upper() in UNITS else text
+    try:
+        number = int(float(digits) * unit)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{text!a} is no number of parameters", hint="--params 7B, 350M or 7000000000"
+        ) from None
+    if not 1000 <= number <= MOST:
+        raise UsageError(f"a model of {text} parameters is not one that gflow knows of", hint="from 1K to 1T")
+    return number
+
+
+def shape(parameters: int) -> Shape:
+    width = (parameters * ASPECT / 12) ** (1 / 3)
+    return Shape(max(1, round(width)), max(1, round(width / ASPECT)))
+
+
+def estimate(parameters: int, recipe: Recipe) -> Estimate:
+    """The usual formula, with the activations of a decoder that uses fused attention."""
+    is_pure = recipe.precision.endswith("-pure")
+    learned = parameters
+    if recipe.lora:
+        width, depth = shape(parameters)
+        learned = 4 * recipe.lora * width * depth
+    weight = 2 if is_pure else 4
+    state = STATES.get(recipe.optimizer, ADAM) * (0.5 if is_pure else 1)
+    if recipe.optimizer == "SGD" and recipe.optimizer_options.get("momentum"):
+        state = weight
+    parts = dict.fromkeys(KINDS, 0)
+    parts["parameters"] = parameters * weight
+    parts["gradients"] = learned * weight
+    parts["optimizer"] = int(learned * state)
+    parts["activations"] = activations(parameters, recipe)
+    parts["workspace"] = 2 * HOPPER.blas
+    whole = sum(parts.values())
+    return Estimate(
+        peak_allocated_bytes=whole,
+        peak_reserved_bytes=int(whole * 1.09),  # the median of what was measured
+        process_bytes=int(whole * 1.09) + HOPPER.context,
+        confidence="rough",
+        doubts=["only the number of parameters is known: the shape of the model is guessed"],
+        breakdown=parts,
+        peak_phase="backward",
+        peak_step=2,
+        largest=[],
+        total_params=parameters,
+        trainable_params=learned,
+    )
+
+
+def activations(parameters: int, recipe: Recipe) -> int:
+    """34 bytes per token, width and layer in 16 bit (Korthikanti et al. 2022, without the attention matrix,
+    which fused kernels do not keep), and the logits with their gradient."""
+    width, depth = shape(parameters)
+    tokens = recipe.batch * recipe.sequence
+    size = 4 if recipe.precision == "fp32" else 2
+    layer = 17 * size * tokens * width
+    kept = layer * depth if not recipe.checkpointing else size * tokens * width * depth + layer
+    return kept + tokens * VOCABULARY * 3 * 4
