@@ -1,4 +1,4 @@
-"""gflow gpus watch: what the GPUs do, a reading every few seconds, for eyes, spreadsheets and scripts."""
+"""gflow gpus: the catalogue, which one to take, and what the GPUs of this machine do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from gflow.client import call
-from gflow.errors import UsageError
+from gflow.errors import UsageError, did_you_mean
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, Option
 
@@ -27,15 +27,34 @@ gflow gpus watch --csv -n 1 > gpus.csv
 gflow gpus watch --json -c 1"""
 
 
+COMMANDS = {"watch": "what the GPUs of this machine do", "pick": "which GPU for some work"}
+
+
 def run(words: list[str]) -> int:
+    command = next((word for word in words if not word.startswith("-")), "")
+    if command == "watch":
+        return _watch(words)
+    from gflow.cli import catalogue
+
+    if command == "pick":
+        return catalogue.pick([word for word in words if word != "pick"])
+    if command in ("", "tables"):
+        return catalogue.show(words)
+    raise UsageError(
+        f"gflow gpus has no command {command!a}",
+        hint=did_you_mean(command, [*COMMANDS, "tables"], "gflow gpus, gflow gpus pick, gflow gpus watch"),
+    )
+
+
+def _watch(words: list[str]) -> int:
     values, rest = parse(words, OPTIONS)
-    if "help" in values or not rest:
+    if "help" in values:
         from gflow.options import help
 
         sys.stdout.write(help.render("gflow gpus watch [options]", ABOUT, OPTIONS, EXAMPLES))
-        return 0 if "help" in values else 2
+        return 0
     if rest != ["watch"]:
-        raise UsageError(f"gflow gpus has no command {' '.join(rest)!r}", hint="gflow gpus watch")
+        raise UsageError(f"what is {rest[1]!a} for?", hint="gflow gpus watch")
     if "csv" in values and "json" in values:
         raise UsageError("--csv and --json do not go together")
     left = values.get("count")

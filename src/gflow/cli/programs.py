@@ -23,7 +23,7 @@ PROGRAMS = {
 }
 # Only as `gflow NAME`.
 TOOLS = {
-    "gpus": "read what the GPUs do, again and again: gflow gpus watch --csv",
+    "gpus": "which GPU to take, and what those of this machine do",
     "fit": "predict the memory of a training run, without a GPU",
     "events": "print what happens, as it happens",
     "simulate": "replay a trace under another policy, before you change it",

@@ -1,0 +1,124 @@
+"""GPUs, rough formulas, serving and picking: all without PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+
+from gflow.errors import UsageError
+from gflow.fit import formula, picking, serving, tables
+from gflow.fit.catalogue import catalogue, named
+from gflow.fit.recipe import Recipe
+from gflow.fit.verdict import verdicts
+
+GIB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "gflow").mkdir()
+    return tmp_path / "gflow" / "gpus.toml"
+
+
+def test_every_figure_has_its_source_and_date():
+    gpus = catalogue()
+    assert {"T4", "A100-40GB", "H200", "B200", "RTX-3080", "RTX-4090"} <= set(gpus)
+    for gpu in gpus.values():
+        assert 0 < gpu.room < gpu.memory_gib * GIB
+        for offer in (gpu.spot, gpu.hourly):
+            assert offer is None or (offer.price > 0 and offer.source and offer.date)
+
+
+def test_own_entries_replace_and_add(own):
+    own.write_text(
+        '[H200]\narchitecture = "hopper"\nmemory_gib = 100\nbandwidth = 1\nbf16 = 1\nfp32 = 1\n'
+        '[Mine]\narchitecture = "ada"\nmemory_gib = 1\nbandwidth = 1\nbf16 = 1\nfp32 = 1\n'
+    )
+    assert named("h200").memory_gib == 100
+    assert next(iter(catalogue())) == "Mine"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[X]\nmemory_gib = 4\n", "[X", '[X]\narchitecture="moon"\nmemory_gib=4\nbandwidth=1\nbf16=1\nfp32=1\n'],
+)
+def test_own_entries_that_make_no_sense(own, text):
+    own.write_text(text)
+    with pytest.raises(UsageError, match=r"gpus\.toml"):
+        catalogue()
+
+
+def test_an_unknown_gpu_is_refused_with_a_guess():
+    with pytest.raises(UsageError) as caught:
+        named("A100-40G")
+    assert "A100-40GB" in caught.value.hint
+
+
+@pytest.mark.parametrize(("text", "number"), [("7B", 7 * 10**9), ("1.3b", 13 * 10**8), ("350M", 35 * 10**7)])
+def test_parameter_counts(text, number):
+    assert formula.count(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "B", "many", "-7B", "2000T", "nan", "1e400", "1"])
+def test_parameter_counts_that_are_none(text):
+    with pytest.raises(UsageError):
+        formula.count(text)
+
+
+def test_the_guessed_shape_is_that_of_known_models():
+    width, depth = formula.shape(7 * 10**9)
+    assert width == pytest.approx(4096, rel=0.1)
+    assert depth == pytest.approx(32, rel=0.1)
+
+
+def test_states_are_sixteen_bytes_per_parameter():
+    found = formula.estimate(10**9, Recipe())
+    parts = found.breakdown
+    assert parts["parameters"] + parts["gradients"] + parts["optimizer"] == 16 * 10**9
+    assert found.confidence == "rough"
+    assert found.keys()["params_gb"] == pytest.approx(4.0)
+
+
+def test_a_larger_card_never_fits_less():
+    found = formula.estimate(10**9, Recipe(batch=4, sequence=2048))
+    order = {"no": 0, "tight": 1, "yes": 2}
+    states = [order[verdict.fits] for verdict in verdicts(found, None, catalogue())]
+    assert states == sorted(states)
+    assert {0, 2} <= set(states)
+
+
+def test_serving_llama_7b():
+    config = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+              "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000}  # fmt: skip
+    found = serving.by_config(config, bits=16, context=4096)
+    assert found.total_params == pytest.approx(6.74e9, rel=0.01)
+    assert found.cache_bytes_per_token == 512 * 1024
+    assert found.cache_bytes == 2 * GIB
+    halved = serving.by_config(config, bits=16, context=4096, tensor_parallel=2)
+    assert halved.weights_bytes == found.weights_bytes // 2
+    assert serving.by_config(config, bits=4).weights_bytes < found.weights_bytes / 3
+
+
+def test_serving_what_is_no_decoder():
+    with pytest.raises(UsageError):
+        serving.by_config({"hidden_size": 8})
+    with pytest.raises(UsageError):
+        serving.by_count(10**9, bits=5)
+
+
+@pytest.mark.parametrize("name", picking.WORKLOADS)
+def test_every_workload_finds_a_gpu(name):
+    work = picking.WORKLOADS[name]
+    found = picking.choices(work.needs, catalogue(), is_arithmetic=work.is_arithmetic)
+    picked = picking.pick(found)
+    assert picked.cheapest is not None and picked.fastest is not None and picked.value is not None
+    assert picked.cheapest.hourly == min(choice.hourly for choice in found if choice.hourly)
+    assert all(choice.share <= 1 for choice in found)
+
+
+def test_tables_are_computed():
+    header, rows = tables.sizes()
+    assert rows[4] == ["7B", "28.00 GB", "14.00 GB", "7.42 GB", "3.71 GB"]
+    assert len(header) == len(rows[0])
+    assert [row[2] for row in tables.sharding()[1]] == ["112.0 GB", "63.0 GB", "38.5 GB", "14.0 GB"]
+    assert all(row[1].endswith("%") and not row[1].startswith("-") for row in tables.techniques()[1])
