@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,31 @@ def test_json_is_valid_when_empty_and_when_refused(shared_daemon: Box) -> None:
     refused = shared_daemon.run("gbatch", "--json", "--gpus", "99", "true")
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["error"]["code"] == "refused"
+
+
+def test_json_of_what_starts_stops_and_prints_files(box: Box) -> None:
+    """Whatever takes --json answers with one object, and no line of text beside it."""
+
+    def said(*words: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(box.ok(*words, "--json"))
+        return found
+
+    assert said("gflowd", "down") == {"running": False, "stopped": False, "running_jobs": None}
+    assert said("gflowd", "init", "--yes") == {"path": str(box.home / ".config/gflow/gflow.toml")}
+    first = said("gflowd", "up")
+    assert (first["running"], first["started"], first["socket"]) == (True, True, box.socket)
+    assert said("gflowd", "up") == {"running": True, "pid": first["pid"], "started": False}
+    again = said("gflowd", "restart")
+    assert again["pid"] != first["pid"] and again["started"]
+    job = box.submit("--wait", "echo one; echo two; printf '\\377'")
+    log = said("gjob", "log", str(job))
+    assert log == {"job_id": job, "path": f"{box.data}/logs/1.log", "size": 9, "content": "one\ntwo\n\ufffd"}
+    assert said("gjob", "log", "@", "--first", "1")["content"] == "one\n"
+    assert said("gjob", "log", "@", "--last", "2")["content"] == "two\n\ufffd"
+    assert said("gjob", "log", str(box.submit("--hold", "true")))["content"] == ""
+    assert box.run("gjob", "log", "-f", "--json", "1").returncode == 2
+    assert said("gjob", "close-sessions") == {"closed": 0}
+    assert said("gflowd", "down") == {"running": False, "stopped": True, "running_jobs": 0}
 
 
 def test_help_of_every_program_teaches(shared_daemon: Box) -> None:

@@ -33,8 +33,10 @@ def init(values: dict[str, Any]) -> int:
             )
         chosen |= _asked(chosen, everything="advanced" in values)
     _write(path, written(chosen))
-    print(f"wrote {path}")
-    print("Start the daemon with: gflowd up")
+    if "json" in values:
+        print(json.dumps({"path": path}))
+    else:
+        print(f"wrote {path}\nStart the daemon with: gflowd up")
     return 0
 
 

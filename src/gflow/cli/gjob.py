@@ -105,11 +105,15 @@ def _show(values: Values, jobs: list[str]) -> int:
 
 
 def _log(values: Values, jobs: list[str]) -> int:
-    from gflow.cli.logs import follow, print_lines
+    from gflow.cli.logs import as_json, follow, print_lines
 
     if "first" in values and (clash := values.keys() & {"last", "follow"}):
         raise UsageError(f"--first and --{min(clash)} do not go together")
+    if {"follow", "json"} <= values.keys():
+        raise UsageError("--follow prints text as it comes", hint="gjob wait 42; gjob log --json 42")
     place = call.get(call.job_path(_one(jobs), "/log"))
+    if "json" in values:
+        return as_json(place, values.get("first"), values.get("last"))
     _be_owner(place["uid"])
     if "follow" in values:
         return follow(str(place["job_id"]), place["path"], values.get("last"))
@@ -129,7 +133,7 @@ def _be_owner(uid: int) -> None:
 
 
 def _attach(values: Values, jobs: list[str]) -> int:
-    return _log({"follow": True}, jobs)
+    return _log(values | {"follow": True}, jobs)
 
 
 def _history(values: Values, jobs: list[str]) -> int:
@@ -160,6 +164,9 @@ def _several(jobs: list[str]) -> bool:
 
 
 def _close_sessions(values: Values, jobs: list[str]) -> int:
+    if "json" in values:
+        print('{"closed": 0}')
+        return 0
     print("Nothing to close: jobs of gflow run without terminal sessions. `gjob log -f JOB` follows one.")
     return 0
 

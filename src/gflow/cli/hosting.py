@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -37,7 +38,7 @@ def up(values: dict[str, Any]) -> int:
     check_alone(values)
     try:
         pid = call.get("/status")["pid"]
-        print(f"gflowd is already running (PID: {pid})")
+        say(values, f"gflowd is already running (PID: {pid})", running=True, pid=pid, started=False)
         return 0
     except (ConnectionError, Unreachable):
         pass
@@ -51,12 +52,25 @@ def up(values: dict[str, Any]) -> int:
     pid = (plan.before and _start(plan.before, values, log_file)) or _start((), values, log_file)
     if not pid:
         raise GflowError(_last_line(log_file) or "gflowd did not start", hint=f"its log is {log_file}")
-    print(f"gflowd is running (PID: {pid})")
+    lines = [f"gflowd is running (PID: {pid})"]
     if "private" in values:
-        print(f"Reach it with: export GFLOW_SOCKET={settings.socket}")
-    for note in notes:
-        print(f"({note})")
+        lines.append(f"Reach it with: export GFLOW_SOCKET={settings.socket}")
+    lines += [f"({note})" for note in notes]
+    say(
+        values,
+        "\n".join(lines),
+        running=True,
+        pid=pid,
+        started=True,
+        socket=str(settings.socket),
+        notes=notes,
+    )
     return 0
+
+
+def say(values: dict[str, Any], text: str, **data: Any) -> None:
+    """Print the text, or the data if JSON is wanted."""
+    print(json.dumps(data) if "json" in values else text)
 
 
 def _start(before: tuple[str, ...], values: dict[str, Any], log_file: str) -> int | None:
@@ -117,7 +131,7 @@ def down(values: dict[str, Any]) -> int:
     try:
         status = call.get("/status")
     except (ConnectionError, Unreachable):
-        print("gflowd is not running")
+        say(values, "gflowd is not running", running=False, stopped=False, running_jobs=None)
         return 0
     running = status["running"]
     if "kill-jobs" in values:
@@ -125,7 +139,8 @@ def down(values: dict[str, Any]) -> int:
         running = 0
     _terminate(status["pid"], signal.SIGUSR2 if "again" in values else signal.SIGTERM)
     left = f"; {running} running job{'s go' if running > 1 else ' goes'} on" if running else ""
-    print(f"gflowd is down{left}")
+    if "again" not in values or "json" not in values:
+        say(values, f"gflowd is down{left}", running=False, stopped=True, running_jobs=running)
     return 0
 
 
@@ -167,7 +182,7 @@ def restart(values: dict[str, Any]) -> int:
     if "system" in kept and os.geteuid():
         raise Forbidden("the machine's gflow daemon is root's")
     _settings(kept | values)  # what is wrong is said while the old one still runs
-    down({"again": True})
+    down({"again": True} | {name: True for name in values if name == "json"})
     return up(kept | values)
 
 

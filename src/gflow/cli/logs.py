@@ -5,9 +5,11 @@ Everything goes through in chunks: a line may be as long as the disk is large.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from typing import BinaryIO
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from gflow.client import fast
 from gflow.client.logs import CHUNK, Tail, chunks, start_of_last
@@ -20,29 +22,39 @@ PATIENCE_S = 1.0
 
 def print_lines(path: str, first: int | None, last: int | None) -> int:
     """Copy the log, or some lines of it, to standard output, byte for byte."""
-    if not os.path.exists(path):
-        return 0  # nothing was written yet
-    with open(path, "rb", buffering=0) as file:
-        if first is not None:
-            _copy_first(file, first)
-        else:
-            _copy(file, 0 if last is None else start_of_last(file.fileno(), last))
+    for chunk in _wanted(path, first, last):
+        fast.write(1, chunk)
     return 0
 
 
-def _copy(file: BinaryIO, start: int) -> None:
-    """Copy to standard output from `start` on."""
-    for chunk in chunks(file, start):
-        fast.write(1, chunk)
+def as_json(place: dict[str, Any], first: int | None, last: int | None) -> int:
+    """The log, or some lines of it, as one object; what is no UTF-8 is replaced."""
+    path = place["path"]
+    size = os.path.getsize(path) if os.path.exists(path) else 0
+    content = b"".join(_wanted(path, first, last)).decode(errors="replace")
+    view = {"job_id": place["job_id"], "path": path, "size": size, "content": content}
+    fast.write(1, json.dumps(view).encode() + b"\n")
+    return 0
 
 
-def _copy_first(file: BinaryIO, lines: int) -> None:
+def _wanted(path: str, first: int | None, last: int | None) -> Iterator[bytes]:
+    """The log, or some lines of it."""
+    if not os.path.exists(path):
+        return  # nothing was written yet
+    with open(path, "rb", buffering=0) as file:
+        if first is not None:
+            yield from _first(file, first)
+        else:
+            yield from chunks(file, 0 if last is None else start_of_last(file.fileno(), last))
+
+
+def _first(file: BinaryIO, lines: int) -> Iterator[bytes]:
     while lines and (chunk := file.read(CHUNK)):
         count = chunk.count(b"\n")
         if count >= lines:
             parts = chunk.split(b"\n", lines)
             chunk, count = b"\n".join(parts[:lines]) + b"\n", lines
-        fast.write(1, chunk)
+        yield chunk
         lines -= count
 
 
