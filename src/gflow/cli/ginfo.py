@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.client import call
+from gflow.client import call, fast
 from gflow.errors import UsageError
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
@@ -39,6 +39,10 @@ def run(words: list[str]) -> int:
 
         title = "ginfo " + " ".join(words)
         return watch(
-            lambda: call.ask("GET", "/info", b"", "text/plain", query), values.get("interval", 2), title
+            lambda: call.ask("GET", "/info", b"", "text/plain", query | fast.terminal()),
+            values.get("interval", 2),
+            title,
         )
+    if "json" not in values:
+        query |= fast.terminal()
     return call.show("/info", as_json="json" in values, **query)

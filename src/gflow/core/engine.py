@@ -95,7 +95,7 @@ def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
             state.wait_for(job, wait)
         if job.state is JobState.QUEUED:
             groups.add(state.admit(job, event.at.wall))
-        again = f"again, as {label(spec.redone_from)}" if spec.redone_from else ""
+        again = f"job {label(spec.redone_from)} again" if spec.redone_from else ""
         effects += (Save(job), Note(job.key, "submitted", again))
     effects.append(Accepted(tuple(keys)))
     start_among(state, groups, event.at, effects)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gflow.core.model import Block, Gpu, Job
 from gflow.text.durations import clock
-from gflow.text.table import table
+from gflow.text.table import Sheet
 
 # What the STATE column says of a GPU that gets no new jobs.
 WORDS = {
@@ -23,6 +23,7 @@ def gpu_table(
     holders: Mapping[int, list[Job]],
     blocked: Mapping[int, Block] | None = None,
     drained: str | None = None,
+    columns: int = 0,
 ) -> str:
     """`ginfo`: one row of idle GPUs, then one for each job that has some, then one for each reason
     for which some get none."""
@@ -40,8 +41,10 @@ def gpu_table(
         indices = sorted(index for index in blocked if blocked[index] == why)
         ids = ",".join(map(str, indices))
         rows.append(["gpu", str(len(indices)), ids, WORDS.get(why.kind, "drained"), f"({why})"])
-    text = table(("PARTITION", "GPUS", "NODES", "STATE", "JOB(REASON)"), rows)
-    return text + drained_note(drained) + simulated_note(gpus)
+    sheet = Sheet(("PARTITION", "GPUS", "NODES", "STATE", "JOB(REASON)"))
+    for row in rows:
+        sheet.add(row)
+    return "".join(sheet.lines(columns, [[4]])) + drained_note(drained) + simulated_note(gpus)
 
 
 def gpu_details(info: Mapping[str, Any], gpus: Sequence[Gpu]) -> str:

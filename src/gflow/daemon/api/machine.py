@@ -14,7 +14,7 @@ from gflow.config.table import BY_KEY
 from gflow.core.model import JobState
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import context_of, query_of
+from gflow.daemon.api.asking import context_of, number, query_of
 from gflow.daemon.api.gpus import blocked_of, gpus_data, holders_of
 from gflow.daemon.api.seeing import viewer
 from gflow.store.keeping import back_up
@@ -30,13 +30,15 @@ async def info(request: Request) -> Response:
     context, looks = context_of(request), viewer(request)
     state = context.loop.state
     gpus = list(state.gpus.values())
-    if query_of(request, InfoQuery).long:
+    query = query_of(request, InfoQuery)
+    width = number("width", query.width or "0", 0)
+    if query.long:
         data = gpus_data(context, looks)
         return answer(request, lambda: data, lambda: gpu_details(data, gpus))
     return answer(
         request,
         lambda: gpus_data(context, looks),
-        lambda: gpu_table(gpus, holders_of(state, looks), blocked_of(state), state.drained.everything),
+        lambda: gpu_table(gpus, holders_of(state, looks), blocked_of(state), state.drained.everything, width),
     )
 
 
