@@ -36,6 +36,9 @@ test-slow: $(STAMP)      ## kills, soaks, long searches
 fuzz: $(STAMP)           ## nonsense for every parser and route, for half an hour
 	$(BIN)/python -m tests.fuzz 1800
 
+soak: $(STAMP)           ## ten thousand jobs of three people, everything killed now and then
+	GFLOW_SOAK_JOBS=10000 $(BIN)/pytest -s -m slow tests/soak
+
 coverage: $(STAMP)
 	$(BIN)/coverage run -m pytest -q -m "not slow and not gpu" tests/unit tests/property
 	$(BIN)/coverage combine -q && $(BIN)/coverage report

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -117,6 +119,19 @@ def test_the_zygote_may_die(daemon: Box) -> None:
     os.kill(int(children[0]), 9)
     ids = [daemon.submit("true") for _ in range(12)]
     assert {daemon.finished(job)["state"] for job in ids} == {"Finished"}
+
+
+@pytest.mark.both_shims
+def test_no_job_is_lost_by_the_death_of_the_zygote(daemon: Box) -> None:
+    """Those that were to begin in that moment begin with the next one."""
+    daemon.finished(daemon.submit("true"))
+    for _ in range(3):
+        family = Path(f"/proc/{daemon.daemon.pid}/task/{daemon.daemon.pid}/children")
+        zygote = int(family.read_text().split()[0])
+        os.kill(zygote, signal.SIGSTOP)
+        ids = [daemon.submit("--cpus", "0", "sleep", "0.3") for _ in range(6)]
+        os.kill(zygote, signal.SIGKILL)
+        assert {daemon.finished(job)["reason"] for job in ids} == {None}
 
 
 def test_files_are_private(daemon: Box) -> None:

@@ -127,7 +127,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, loop_class: LoopFactory) -> None:
         # The zygote first: nothing that is opened later can reach a job.
-        self.target = LocalTarget(settings.run_dir, self._ended, settings.shown_dir)
+        self.target = LocalTarget(settings.run_dir, self._ended, settings.shown_dir, self._begin_again)
         self.target.open()
         _raise_open_files()
         ask_for_short_slices()
@@ -218,6 +218,14 @@ class Daemon:
                 peak_kib=end.peak_kib,
             )
         )
+
+    def _begin_again(self, run: Run) -> bool:
+        """Its shim was killed before it began: another one takes it, unless somebody cancelled it."""
+        job = self.loop.state.jobs.get(run.key)
+        if job is None or job.state is not JobState.RUNNING or job.attempt != run.attempt or job.stopping:
+            return False
+        self.performer.start(job)
+        return True
 
     def _is_ours(self, gpu: int) -> bool:
         return gpu in self.loop.state.holders

@@ -44,6 +44,16 @@ def remove_layers(layers: Layers) -> None:
         bases.let_go(folder)
 
 
+def sweep_shims(layers: Layers) -> None:
+    """Drop groups of shims that were killed: shim-<pid>-<when it started>."""
+    with suppress(OSError):
+        for name in os.listdir(layers.kill) if layers.kill else ():
+            pid = name.removeprefix("shim-").partition("-")[0]
+            if name.startswith("shim-") and not os.path.exists(f"/proc/{pid}"):
+                with suppress(OSError):  # there is somebody in it still
+                    os.rmdir(f"{layers.kill}/{name}")
+
+
 def sweep_others(layers: Layers) -> None:
     """Drop the empty base folders of daemons that were killed and never came back."""
     for folder in {layers.kill, layers.memory, layers.cpu} - {""}:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gflow.core.ids import JobKey, label
 from gflow.targets.local import record
-from gflow.targets.local.cgroups import Group, Layers, find_layers, remove_layers, sweep_others
+from gflow.targets.local.cgroups import Group, Layers, find_layers, remove_layers, sweep_others, sweep_shims
 from gflow.targets.local.frames import pack, unpack
 from gflow.targets.local.leftovers import kill_leftovers
 from gflow.targets.local.orders import Order, to_fields
@@ -26,6 +26,8 @@ from gflow.targets.local.zygote import PLAIN
 # Idle shims kept for the next job. A plain one (True) takes a quarter of a megabyte, the other two.
 IDLE_MAX = {True: 16, False: 4}
 LOOK_AGAIN_S = 0.02
+# How often a run is ordered whose shims die before they begin it.
+MOST_TRIES = 5
 DISMISS_S = 2.0
 
 
@@ -60,8 +62,17 @@ class _Channel:
 class LocalTarget:
     """Runs jobs on this machine. All methods are called from the daemon's loop."""
 
-    def __init__(self, run_dir: Path, on_end: Callable[[Ended], None], shown_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        on_end: Callable[[Ended], None],
+        shown_dir: Path | None = None,
+        begin_again: Callable[[Run], bool] = lambda run: False,
+    ) -> None:
         self._run_dir = run_dir
+        # Orders a run anew that surely never began; False: it is not wanted any more.
+        self._begin_again = begin_again
+        self._tries: dict[Run, int] = {}
         # Where jobs find what is meant for them: beside their records, unless those are root's alone.
         self._shown_dir = shown_dir or run_dir
         self._folder = str(run_dir)
@@ -186,6 +197,7 @@ class LocalTarget:
     def forget(self, run: Run) -> None:
         """The run's end is durable elsewhere: drop its record."""
         self._stops.pop(run, None)
+        self._tries.pop(run, None)
         with suppress(FileNotFoundError):
             os.unlink(self.record_path(run))
 
@@ -211,7 +223,12 @@ class LocalTarget:
         assert self._control is not None
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        socket.send_fds(self._control, [b"plain" if plain else b"shim"], [theirs.fileno()])
+        kind = [b"plain" if plain else b"shim"]
+        try:
+            socket.send_fds(self._control, kind, [theirs.fileno()])
+        except (BrokenPipeError, ConnectionResetError):  # it died since we looked
+            self.open()
+            socket.send_fds(self._control, kind, [theirs.fileno()])
         theirs.close()
         channel = _Channel(ours, plain=plain)
         asyncio.get_running_loop().add_reader(ours, self._readable, channel)
@@ -267,6 +284,7 @@ class LocalTarget:
     def _lost_channel(self, channel: _Channel) -> None:
         """A shim died. If it had a job, find out from the record what became of it."""
         self._drop(channel)
+        sweep_shims(self._layers)
         if channel in self._idle[channel.plain]:
             self._idle[channel.plain].remove(channel)
         if channel.run is not None:
@@ -311,8 +329,11 @@ class LocalTarget:
         self._adopt_again(run)
 
     def _adopt_again(self, run: Run, again_s: float = LOOK_AGAIN_S) -> None:
-        """Look at a run that somebody has claimed. If its claim is gone, nothing of it ever ran or will."""
-        if run not in self._busy and not self.adopt(run, just_now=True, again_s=again_s):
+        """Look at a run whose shim is gone, or not ours. If nobody has claimed it, nothing of it ever ran."""
+        if run in self._busy or self.adopt(run, just_now=True, again_s=again_s):
+            return
+        self._tries[run] = self._tries.get(run, 0) + 1
+        if self._closed or self._tries[run] > MOST_TRIES or not self._begin_again(run):
             self._on_end(Ended(run, _problem("Lost")))
 
     def _kill_leftovers(self, run: Run, content: record.Content, just_now: bool) -> bool:
