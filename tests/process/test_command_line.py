@@ -32,6 +32,9 @@ DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing
         ("gqueue -s Running -f JOBID,ST", LOOK | {"gflow.cli.gqueue"}),
         ("gstats -o csv", LOOK | {"gflow.cli.gstats"}),
         ("ginfo", CALL | {"gflow.cli.ginfo"}),
+        ("gjob show 1", CALL | {"gflow.cli.gjob", "gflow.options.changing"}),
+        ("gjob history 1", CALL | {"gflow.cli.gjob", "gflow.options.changing"}),
+        ("gcancel 1", CALL | {"gflow.cli.gcancel"}),
     ],
 )
 def test_what_a_command_that_only_prints_loads(daemon: Box, words: str, modules: set[str]) -> None:
@@ -41,6 +44,7 @@ def test_what_a_command_that_only_prints_loads(daemon: Box, words: str, modules:
         "fast.leave = lambda code: print(code, *sorted(sys.modules))\n"
         "sys.argv[1:] = words; fast.main(program)"
     )
+    daemon.submit("true")
     root = str(Path(gflow.__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, root, words],

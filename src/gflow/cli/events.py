@@ -7,7 +7,6 @@ import sys
 from datetime import datetime
 from typing import Any
 
-from gflow.client.stream import events
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
@@ -40,6 +39,8 @@ def run(words: list[str]) -> int:
 
         sys.stdout.write(help.render("gflow events [options] [JOB…]", ABOUT, OPTIONS, EXAMPLES))
         return 0
+    from gflow.client.stream import events
+
     names = tuple(part.strip() for part in values.get("on", "").split(",") if part.strip())
     left = values.get("count")
     after = values.get("after", 0 if "past" in values else None)

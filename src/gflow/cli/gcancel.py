@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
-from gflow.client import call
+from gflow.client import call, fast
 from gflow.errors import UsageError
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
@@ -77,4 +76,4 @@ def run(words: list[str]) -> int:
         "all": "all" in values,
         **filters,
     }
-    return call.show_answer("POST", "/jobs/cancel", json.dumps(body).encode(), as_json="json" in values)
+    return call.show_answer("POST", "/jobs/cancel", fast.dumps(body).encode(), as_json="json" in values)

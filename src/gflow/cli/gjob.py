@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
-from gflow.cli import changing
 from gflow.client import call, fast
 from gflow.errors import UsageError, did_you_mean
-from gflow.options import help
 from gflow.options.changing import CLEARING, REDO, UPDATE
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
+
+TYPE_CHECKING = False  # typing costs 15 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Values = dict[str, Any]
 
 ABOUT = """Look at jobs and change them. A job is an id (42), a task of an array (42_3, 42_[1-5]), @ for
 your latest, @~1 for the one before it; several as 1,3,5-7. `gjob COMMAND --help` has the options.
@@ -46,16 +48,25 @@ SESSIONS = (
     Option("pattern", "text", "does nothing", short="p", metavar="TEXT"),
     Option("all", "flag", "does nothing", short="a"),
 )
-Values = dict[str, Any]
+# Those whose options are times, which may be meant in the zone of the configuration.
+READ_TIMES = ("release", "update", "redo")
 
 
-class Command(NamedTuple):
+class Command:
     """One of gjob's commands: what it does, its options, and who does it."""
 
-    about: str
-    options: tuple[Option, ...]
-    handler: Callable[[Values, list[str]], int]
-    needs_jobs: bool = True
+    def __init__(
+        self,
+        about: str,
+        options: tuple[Option, ...],
+        handler: Callable[[Values, list[str]], int],
+        *,
+        needs_jobs: bool = True,
+    ) -> None:
+        self.about = about
+        self.options = options
+        self.handler = handler
+        self.needs_jobs = needs_jobs
 
 
 def run(words: list[str]) -> int:
@@ -63,16 +74,21 @@ def run(words: list[str]) -> int:
     if not name:
         sys.stdout.write(_page())
         return 0 if words else 2
-    command = COMMANDS.get(ALIASES.get(name, name))
+    meant = ALIASES.get(name, name)
+    command = COMMANDS.get(meant)
     if command is None:
         hint = did_you_mean(name, COMMANDS, "commands: " + ", ".join(COMMANDS))
         raise UsageError(f"gjob has no command {name!a:.60}", hint=hint)
     rest = list(words)
     rest.remove(name)
     options = (*command.options, JSON, *COMMON)
+    if meant in READ_TIMES:
+        from gflow.config import zone
+
+        zone.use_configured()
     values, jobs = parse(rest, options)
     if "help" in values:
-        sys.stdout.write(_command_page(ALIASES.get(name, name), command, options))
+        sys.stdout.write(_command_page(meant, command, options))
         return 0
     if not jobs and command.needs_jobs:
         raise UsageError("which job?", hint="give an id, or @ for your latest job")
@@ -80,12 +96,16 @@ def run(words: list[str]) -> int:
 
 
 def _page() -> str:
+    from gflow.options import help
+
     lines = "\n".join(f"  {name:<15} {command.about}" for name, command in COMMANDS.items())
     return help.render("gjob COMMAND JOB [options]", ABOUT + lines, (JSON, *COMMON), EXAMPLES)
 
 
 def _command_page(name: str, command: Command, options: tuple[Option, ...]) -> str:
     """The help of one command; what sets options back is many times the same, so it is said once."""
+    from gflow.options import help
+
     shown = tuple(option for option in options if option not in CLEARING)
     about = command.about[0].upper() + command.about[1:] + "."
     if len(shown) < len(options):
@@ -155,7 +175,7 @@ def _wait(values: Values, jobs: list[str]) -> int:
     )
     final, code = wait_for_all(names)
     if "json" in values:
-        fast.write(1, json.dumps({"jobs": final, "total": len(final)}).encode() + b"\n")
+        fast.write(1, fast.dumps({"jobs": final, "total": len(final)}).encode() + b"\n")
     return code
 
 
@@ -171,18 +191,32 @@ def _close_sessions(values: Values, jobs: list[str]) -> int:
     return 0
 
 
+def _change(verb: str) -> Callable[[Values, list[str]], int]:
+    """`hold` and its like, loaded when they are called for."""
+
+    def handler(values: Values, jobs: list[str]) -> int:
+        from gflow.cli import changing
+
+        code: int = getattr(changing, verb)(values, jobs)
+        return code
+
+    return handler
+
+
 COMMANDS = {
     "show": Command("all about jobs", (), _show),
     "log": Command("its output", LOG, _log),
     "attach": Command("follow its output until it ends (log -f)", (), _attach),
     "history": Command("everything that happened to it, and who did it", (), _history),
     "usage": Command("what it did with its GPUs, over time", USAGE, _usage),
-    "hold": Command("keep waiting jobs from starting", (), changing.hold),
-    "release": Command("let held jobs go", RELEASE, changing.release),
-    "update": Command("change what was asked for: any job option of gbatch", UPDATE, changing.update),
-    "redo": Command("do a job again as a new one, with other options if you like", REDO, changing.redo),
+    "hold": Command("keep waiting jobs from starting", (), _change("hold")),
+    "release": Command("let held jobs go", RELEASE, _change("release")),
+    "update": Command("change what was asked for: any job option of gbatch", UPDATE, _change("update")),
+    "redo": Command("do a job again as a new one, with other options if you like", REDO, _change("redo")),
     "wait": Command("wait for jobs and leave with the worst exit code", (), _wait),
-    "close-sessions": Command("does nothing: there are no sessions", SESSIONS, _close_sessions, False),
+    "close-sessions": Command(
+        "does nothing: there are no sessions", SESSIONS, _close_sessions, needs_jobs=False
+    ),
 }
 ALIASES = {
     "a": "attach", "l": "log", "h": "hold", "r": "release", "s": "show", "u": "update",
