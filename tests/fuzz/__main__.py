@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-EXAMPLES = 1500
+EXAMPLES = 150
 
 
 def main() -> int:
