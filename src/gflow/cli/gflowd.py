@@ -63,6 +63,7 @@ COMMANDS = {
     "init": ("write a gflow.toml", "configuring", "init"),
     "backup": ("a checked copy of its database now (one a day is made anyway)", "gflowd", "backup"),
     "restore": ("put such a copy in the database's place, which is kept", "hosting", "restore_backup"),
+    "unit": ("print a systemd unit for the machine's daemon (--system)", "units", "show"),
     "run": ("the daemon in the foreground; also what gflowd alone does", "hosting", "run"),
 }
 
