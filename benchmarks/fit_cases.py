@@ -46,7 +46,7 @@ def main():
     options = options.parse_args()
     sys.path.insert(0, str(options.folder))
     from gflow.fit import vision
-    try: vision._models()  # the cases import torchvision themselves
+    try: vision.load()  # the cases import torchvision themselves
     except Exception as error: print("torchvision:", error)
     import cases
     rows, refused = [], []

@@ -25,6 +25,7 @@ SIZES = ("hidden_size", "n_embd", "d_model", "dim", "hidden_sizes", "embed_dim",
 
 
 def workload(given: dict[str, Any], recipe: Recipe, task: str = "") -> Workload:
+    _load_torchvision()
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -37,6 +38,16 @@ def workload(given: dict[str, Any], recipe: Recipe, task: str = "") -> Workload:
         adapt(model, recipe)
     model.train()
     return Workload(model, _batches(kind, config, recipe), lambda net, batch: net(**batch).loss)
+
+
+def _load_torchvision() -> None:
+    """Before transformers does, which does not bear a build without its operators."""
+    from importlib.util import find_spec
+
+    if find_spec("torchvision") is not None:
+        from gflow.fit.vision import load
+
+        load()
 
 
 def configuration(given: dict[str, Any]) -> Any:

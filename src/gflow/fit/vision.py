@@ -17,7 +17,7 @@ CLASSES = 1000
 
 
 def workload(name: str, recipe: Recipe) -> Workload:
-    models = _models()
+    models = load()
     known = models.list_models(module=models)
     if name not in known:
         raise UsageError(
@@ -48,9 +48,10 @@ def _loss(model: Any, batch: Any) -> Any:
     return functional.cross_entropy(out, batch[1])
 
 
-def _models() -> Any:
+def load() -> Any:
     """torchvision's models. Its compiled operators may be missing (there are builds for GPUs only); no
-    classifier needs them, so their registrations are passed over."""
+    classifier needs them, so their registrations are passed over. transformers loads it as well, if it is
+    there, and would fail for the same reason."""
     register = torch.library.register_fake
 
     def tolerant(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
