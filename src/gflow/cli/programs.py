@@ -25,6 +25,7 @@ PROGRAMS = {
 TOOLS = {
     "gpus": "which GPU to take, and what those of this machine do",
     "fit": "predict the memory of a training run, without a GPU",
+    "plan": "find the fastest way to train that fits",
     "events": "print what happens, as it happens",
     "simulate": "replay a trace under another policy, before you change it",
 }

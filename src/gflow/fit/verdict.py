@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gflow.errors import Refused
 from gflow.fit.answer import Estimate, answer, fits
 from gflow.fit.catalogue import Gpu
+from gflow.fit.recipe import MOST_BATCH
 
 if TYPE_CHECKING:
     from gflow.fit.tape import Tape
 
 # A run that needs more of a card than this is tight: another process, or longer data, and it fails.
 TIGHT = 0.95
-MOST_RUNS = 12
 # A formula may be off by half.
 ROUGH = 1.5
 
@@ -58,36 +57,23 @@ def _state(found: Estimate, tape: Tape | None, gpu: Gpu) -> str:
 def largest_batch(record: Callable[[int], Tape], room: int) -> int:
     """The largest batch whose run gets through in `room` bytes; 0 if none does.
 
-    Memory grows about evenly with the batch, so a line through two runs tells where to look.
+    Memory grows about evenly with the batch, so a line through two runs tells where to look; from there the
+    answer is closed in on, in steps that double.
     """
-    runs = 0
-
-    def needed(batch: int) -> tuple[bool, int]:
-        nonlocal runs
-        runs += 1
-        tape = record(batch)
-        return fits(tape, room), answer(tape).peak_allocated_bytes
-
-    is_in, base = needed(1)
-    if not is_in:
+    one, two = record(1), record(2)
+    if not fits(one, room):
         return 0
-    below, above = 1, 0
-    _, second = needed(2)
-    slope = max(1, second - base)
-    guess = max(2, 1 + (room - base) // slope)
-    while above - below != 1 and runs < MOST_RUNS:
-        guess = max(below + 1, min(guess, above - 1 if above else guess))
-        try:
-            is_in, top = needed(guess)
-        except Refused:
-            is_in, top = False, room
-        if is_in:
+    base = answer(one).peak_allocated_bytes
+    slope = max(1, answer(two).peak_allocated_bytes - base)
+    guess = min(MOST_BATCH, max(2, 1 + (room - base) // slope))
+    below, above, step = 1, MOST_BATCH + 1, 1
+    while above - below > 1:
+        if fits(record(guess), room):
             below = guess
+            guess = min(below + step, (below + above) // 2 if above <= MOST_BATCH else MOST_BATCH)
         else:
             above = guess
-        slope = max(1, (top - base) // max(1, guess - 1)) if is_in else slope
-        step = 1 + (room - base) // slope
-        guess = (below + above) // 2 if above else max(below + 1, step, below + max(1, below // 50))
-        if above and above - below > 4 and below < step < above:
-            guess = step
+            guess = max(above - step, (below + above) // 2 if below > 1 else 2)
+        guess = min(max(guess, below + 1), above - 1)
+        step *= 2
     return below

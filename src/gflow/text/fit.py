@@ -69,6 +69,33 @@ def serving_page(found: Any, gpus: int) -> str:
     )
 
 
+def plan_page(plan: Any, command: str) -> str:
+    ways = [plan.chosen, *plan.alternatives]
+    rows = [
+        [
+            "take" if way is plan.chosen else "or",
+            f"{way.gpus}x {plan.gpu}",
+            f"{way.micro_batch} x {way.accumulate}",
+            ", ".join(_techniques(way)) or "nothing special",
+            f"{size(way.bytes)} ({100 * way.share:.0f} %)",
+            f"{100 * way.relative_speed:.0f} %",
+        ]
+        for way in ways
+    ]
+    header = ["", "GPUS", "MICRO-BATCH X ACCUMULATE", "WITH", "ON EACH", "SPEED"]
+    return table(header, rows) + (
+        f"effective batch {plan.effective_batch}, sequence {plan.sequence}, {plan.precision}; "
+        f"confidence: {plan.confidence}\n{command}\n"
+    )
+
+
+def _techniques(way: Any) -> list[str]:
+    found = ["checkpointing"] if way.checkpointing else []
+    found += [way.sharding] if way.sharding != "none" else []
+    found += ["8-bit optimizer"] if way.eight_bit else []
+    return found + (["offloaded optimizer"] if way.offload else [])
+
+
 def _money(amount: float | None) -> str:
     return "-" if amount is None else f"{amount:.2f}"
 

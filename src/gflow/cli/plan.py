@@ -1,0 +1,135 @@
+"""gflow plan: the fastest way to train a model on some GPUs that is expected to fit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from gflow.cli.fit import MODEL, RECIPE, recipe_of, tape_of
+from gflow.errors import UsageError
+from gflow.options.parse import parse
+from gflow.options.table import COMMON, JSON, Option
+
+CHOSEN = ("batch", "accumulate", "checkpointing")
+TRAINING = tuple(option for option in RECIPE if option.name not in CHOSEN)
+PLAN = (
+    Option("on", "text", "the GPUs: H200, 4xA100-80GB (default: those of this machine)", metavar="GPUS"),
+    Option(
+        "effective-batch",
+        "count",
+        "examples between two steps of the optimizer, on all GPUs (default 32)",
+        metavar="N",
+        low=1,
+        high=1 << 20,
+    ),
+    Option("out", "path", "write the plan to this file", metavar="FILE"),
+)
+OPTIONS = (*MODEL, *TRAINING, *PLAN, JSON, *COMMON)
+GROUPS = {"model": MODEL, "training": TRAINING, "plan": PLAN, "options": (JSON, *COMMON)}
+ABOUT = """Find the fastest way to train a model that is expected to fit: micro-batch, accumulation,
+checkpointing, sharding, 8-bit optimizer, offloading, how many of the GPUs. What else would fit comes with
+what it costs in speed. Memory is predicted as gflow fit does; several GPUs, 8-bit states and
+offloading are rules on top of it."""
+EXAMPLES = """gflow plan --hf config.json --on 4xA100-80GB --seq 4096 --precision bf16 --effective-batch 256
+gflow plan --params 7B --on 8xH100-80GB --precision bf16-pure --effective-batch 64
+gflow plan --hf config.json --on RTX-4090 --out plan.json"""
+
+
+def run(words: list[str]) -> int:
+    values, rest = parse(words, OPTIONS)
+    if "help" in values:
+        from gflow.options import help
+
+        sys.stdout.write(help.render("gflow plan [options]", ABOUT, GROUPS, EXAMPLES))
+        return 0
+    if rest:
+        raise UsageError(f"what is {rest[0]!a} for?", hint="gflow plan --hf config.json --on 4xA100-80GB")
+    import msgspec
+
+    from gflow.fit.planning import plan
+
+    recipe = recipe_of(values)
+    gpu, count = _gpus(values)
+    found = plan(
+        _measure(values, recipe, gpu.card),
+        gpu,
+        count,
+        values.get("effective-batch", 32),
+        recipe.sequence,
+        recipe.precision,
+    )
+    made = {**msgspec.to_builtins(found), "command": _command(found.chosen)}
+    if "out" in values:
+        _write(values["out"], made)
+    if "json" in values:
+        print(json.dumps(made, indent=2))
+    else:
+        from gflow.text.fit import plan_page
+
+        sys.stdout.write(plan_page(found, made["command"]))
+    return 0
+
+
+def _measure(values: dict[str, Any], recipe: Any, card: Any) -> Any:
+    import msgspec
+
+    from gflow.fit import formula
+    from gflow.fit.answer import answer
+
+    def measure(checkpointing: bool, batch: int) -> Any:
+        wanted = msgspec.structs.replace(recipe, checkpointing=checkpointing, batch=batch)
+        if "params" in values:
+            return formula.estimate(formula.count(values["params"]), wanted)
+        return answer(tape_of(values, wanted, card), card)
+
+    return measure
+
+
+def _gpus(values: dict[str, Any]) -> tuple[Any, int]:
+    """`4xA100-80GB`, or what the daemon of this machine has."""
+    from gflow.fit.catalogue import named
+
+    if "on" in values:
+        count, times, name = values["on"].partition("x")
+        if times and count.isdigit():
+            if not 1 <= int(count) <= 1024:
+                raise UsageError(f"{count} GPUs are not possible", hint="--on 4xA100-80GB")
+            return named(name), int(count)
+        return named(values["on"]), 1
+    return _of_this_machine()
+
+
+def _of_this_machine() -> tuple[Any, int]:
+    from gflow.client import call
+    from gflow.fit.catalogue import Gpu
+
+    gpus = call.get("/info")["gpus"]
+    if not gpus:
+        raise UsageError("this machine has no GPUs", hint="say which: --on 4xA100-80GB")
+    least = min(gpus, key=lambda gpu: gpu["memory_mib"])
+    return (
+        Gpu(
+            name=str(least.get("model") or "GPU"),
+            architecture="hopper",
+            memory_gib=least["memory_mib"] / 1024,
+            bandwidth=0,
+            bf16=0,
+            fp32=0,
+        ),
+        len(gpus),
+    )
+
+
+def _command(way: Any) -> str:
+    """The line that submits it."""
+    start = f"torchrun --nproc-per-node {way.gpus} train.py" if way.gpus > 1 else "python train.py"
+    return f"gbatch --gpus {way.gpus} --gpu-memory {-(-way.bytes // (1 << 20))}M {start}"
+
+
+def _write(path: str, made: dict[str, Any]) -> None:
+    try:
+        with open(path, "w") as file:
+            file.write(json.dumps(made, indent=2) + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path!a}: {error.strerror}") from None
