@@ -416,6 +416,23 @@ def test_a_lease_that_somebody_else_made_holds_up_nobody(thing: str, shared: boo
         assert victim.read_text() == "kept"
 
 
+def test_a_folder_of_leases_that_somebody_else_made_becomes_roots() -> None:
+    """Its owner could throw away root's locks, and a GPU would be given out twice."""
+    with system() as machine:
+        leases, bob = machine.root / "leases", machine.bob.person
+        leases.mkdir()
+        leases.chmod(0o1777)
+        os.chown(leases, bob.pw_uid, bob.pw_gid)
+        machine.box.env["GFLOW_LEASE_DIR"] = str(leases)
+        machine.up()
+        job = submitted(machine, machine.ann, "sleep", "60", gpus=1)
+        lease = wait_until(lambda: next(leases.iterdir(), None))
+        assert (leases.stat().st_uid, leases.stat().st_mode & 0o7777) == (0, 0o1777)
+        with acting_as(bob), pytest.raises(PermissionError):
+            lease.unlink()
+        machine.ann.ok("gcancel", "--now", str(job))
+
+
 def test_a_job_without_a_user_does_not_start_as_root(machine: System) -> None:
     """Their account went away while the job waited."""
     log = f"/tmp/gflow-no-user-{os.getpid()}.log"

@@ -63,6 +63,7 @@ class Killer:
         """Stopped first: a shim may have gone on to another job since its record was read."""
         with suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGSTOP)
+            wait_until(lambda: _state(int(pid)) in "TZ", what="the shim to stop")
             for record in (self._machine.box.data / "run").glob("*.*"):
                 if _words(record)[3:4] == [pid]:
                     self.shims_of.add(record.name.split(".")[0])
@@ -79,6 +80,13 @@ class Killer:
         self._machine.box.kill9()
         self.kills["daemon"] += 1
         self._machine.up()
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "Z"
 
 
 def _words(record: Path) -> list[str]:
@@ -159,7 +167,7 @@ def start_worker(machine: System, box: Box, jobs: int, seed: int) -> subprocess.
 def judge(machine: System, killer: Killer) -> None:
     """Every job is what its owner wrote down, ran once and as them, and nothing of it is left."""
     jobs = machine.box.jobs()
-    seen = 0
+    seen, wrong = 0, []
     for box in machine.persons:
         ran = Counter(tuple(line.split()) for line in (box.work / "ran").read_text().splitlines())
         assert {uid for _, uid in ran} == {str(box.person.pw_uid)}, "run as somebody else"
@@ -169,9 +177,13 @@ def judge(machine: System, killer: Killer) -> None:
             seen += 1
             job = jobs[number]
             assert job["user"] == box.person.pw_name
-            assert is_right(job, kind, code) or is_lost(job, killer), (kind, code, shown(job))
+            if not is_right(job, kind, code) and not is_lost(job, killer):
+                wrong.append(
+                    f"{kind} {code}: {shown(job)} {machine.box.api('GET', f'/jobs/{number}/history')}"
+                )
             if kind == "exit" and not is_lost(job, killer):
                 assert (str(number), str(box.person.pw_uid)) in ran, f"job {number} never ran"
+    assert not wrong, "\n".join(wrong)
     assert seen == len(jobs)
     box = machine.box
     wait_until(lambda: not os.listdir(box.data / "run"), what="run records to be forgotten")
