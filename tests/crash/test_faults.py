@@ -41,7 +41,7 @@ def test_killed_at_a_persistence_point(box: Box, name: str, nth: int) -> None:
 
 
 def test_killed_between_commit_and_answer_the_retry_finds_its_job(box: Box) -> None:
-    box.up(*FLAGS, env={"GFLOW_FAULT": "turn.after-commit:3"})  # first come the start and the GPUs
+    box.up(*FLAGS, env={"GFLOW_FAULT": "turn.after-commit:2"})  # first come the start and the GPUs
     body = {"token": "the-same-token", "jobs": [box.job_request(["true"])]}
     with pytest.raises(OSError):
         box.api("POST", "/jobs", body)
@@ -60,7 +60,7 @@ def test_gbatch_itself_retries_with_its_token(box: Box) -> None:
 
     from tests.harness import BIN
 
-    box.up(*FLAGS, env={"GFLOW_FAULT": "turn.after-commit:3"})
+    box.up(*FLAGS, env={"GFLOW_FAULT": "turn.after-commit:2"})
     client = subprocess.Popen([str(BIN / "gbatch"), "true"], env=box.env, cwd=box.work, stdout=-1, text=True)
     assert box.daemon is not None
     box.daemon.wait(20)

@@ -163,7 +163,7 @@ def test_init_with_advanced_asks_for_everything(box: Box) -> None:
         text=True,
     )
     os.close(theirs)
-    os.write(ours, b"\n" * 40)
+    os.write(ours, b"\n" * len(SETTINGS))
     said, _ = process.communicate(timeout=30)
     os.close(ours)
     asked = {setting.key for setting in SETTINGS if f"{setting.key}: " in said}

@@ -289,7 +289,7 @@ def test_a_link_in_place_of_a_log_leads_where_its_owner_may_go(machine: System, 
         (machine.bob.work / f"{how}.log").symlink_to(victim)
         options = ("--output", "log.log") if how == "log" else ("--error", "error.log")
     for extra in ((), ("--memory", "200M")):
-        job = machine.bob.submit(*extra, *options, "/no/such/program", "x", cwd=machine.bob.work)
+        job = machine.bob.submit(*extra, *options, "echo", "x", cwd=machine.bob.work)
         assert machine.box.finished(job)["reason"].startswith("StartFailed: no log at")
     assert victim.read_text() == "ann's\n"
     assert os.listdir(treasure) == ["x.log"]

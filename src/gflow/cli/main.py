@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 # Those that read times themselves, which may be meant in the zone of the configuration.
-READ_TIMES = ("gbatch",)
+READ_TIMES = ("gbatch", "grun")
 
 
 def main(program: str, words: list[str]) -> int:

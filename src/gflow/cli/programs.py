@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 PROGRAMS = {
     "gflowd": "the daemon: start it, stop it, configure it",
     "gbatch": "submit a job",
+    "grun": "run a job in the foreground: its output here, Ctrl-C ends it",
     "gqueue": "see the jobs that run and wait, and why",
     "gjob": "look at one job and its log, and change it",
     "gcancel": "end jobs",
@@ -81,6 +82,10 @@ def _gbatch(about: str) -> Described:
     return Described(about, ours, new, until_word=True)
 
 
+def _grun(about: str) -> Described:
+    return Described(about, _module("grun").OPTIONS, until_word=True)
+
+
 def _gqueue(about: str) -> Described:
     from gflow.options.listing import GQUEUE
 
@@ -129,6 +134,7 @@ def _gflowd(about: str) -> Described:
 
 DESCRIBE = {
     "gbatch": _gbatch,
+    "grun": _grun,
     "gqueue": _gqueue,
     "gstats": _gstats,
     "gcancel": _gcancel,

@@ -31,7 +31,7 @@ from gflow.core.state import State, next_look, restore
 from gflow.daemon import clock
 from gflow.daemon.news import News
 from gflow.daemon.timers import Alarm
-from gflow.daemon.wishes import Plain, Submitting, Wish
+from gflow.daemon.wishes import Noting, Plain, Submitting, Wish
 from gflow.errors import GflowError, ReadOnly, StoreError, TransitionError
 from gflow.faults import point
 from gflow.store.port import Changes, Store
@@ -79,6 +79,10 @@ class Loop:
     def post(self, make: Callable[[Moment], Event]) -> None:
         """An event of the machine's own, which nobody waits for and which must not get lost."""
         self._add(Plain(make), None)
+
+    def note(self, what: str, detail: str) -> None:
+        """A line of the audit about the daemon itself."""
+        self._add(Noting(what, detail), None)
 
     async def ask(self, make: Callable[[Moment], Event], origin: str = "daemon") -> None:
         """An event whose sender wants to know that it is durable."""

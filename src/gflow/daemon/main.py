@@ -37,7 +37,6 @@ from gflow.daemon.scheduling import ask_for_short_slices
 from gflow.daemon.settings import Settings, check_typed
 from gflow.daemon.sharing import Sharing
 from gflow.daemon.tokens import Tokens
-from gflow.daemon.wishes import Noting
 from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
 from gflow.gpu.census import Report
@@ -180,8 +179,8 @@ class Daemon:
                 check_typed(self._settings.policy, report.gpus)
         self.leases.see(report.gpus)
         with suppress(ReadOnly):  # the disk may be full already: the loop heals by itself
+            self.loop.note("daemon started", f"version {__version__}")  # in one commit with what is seen
             await self.loop.ask(lambda at: seen_of(report, at))
-            await self.loop.wish(Noting("daemon started", f"version {__version__}"))
 
     def _gpus_changed(self, report: Report) -> None:
         self.leases.see(report.gpus)

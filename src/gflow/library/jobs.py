@@ -11,7 +11,7 @@ from gflow.client import call, fast
 from gflow.client.describing import describe
 from gflow.client.jobfile import as_words
 from gflow.client.logs import Tail
-from gflow.client.waiting import exit_code_of, wait_for
+from gflow.client.waiting import PATIENCE_S, exit_code_of, wait_for
 from gflow.errors import GflowError, UsageError
 from gflow.options.parse import parse
 from gflow.options.table import CAPTURE, JOB
@@ -129,10 +129,21 @@ def submit(command: Command, **options: Any) -> Job:
 def sweep(command: Command, **options: Any) -> list[Job]:
     """Submit the jobs of a sweep: `sweep("python train.py --lr {lr}", param={"lr": [0.1, 0.01]})`."""
     body = fast.submission(os.urandom(16).hex(), description(command, options))
-    status, headers, content = fast.deliver(body, "/jobs", "application/json")
+    status, headers, content = _delivered(body)
     if status >= 400:
         raise call.refusal(headers, content, "application/json")
     return [Job(job["id"]) for job in call.parsed(content)["jobs"]]
+
+
+def _delivered(body: bytes) -> tuple[int, bytes, bytes]:
+    """The answer to a submission. A daemon that is away may come back; its token makes asking again safe."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return fast.deliver(body, "/jobs", "application/json")
+        except ConnectionError:
+            if time.monotonic() > end:
+                raise
 
 
 def description(command: Command, options: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from gflow.daemon.loop import Loop
 from gflow.daemon.notify.destinations import Destination, Mailbox, Webhook
 from gflow.daemon.notify.messages import Notice, mail, payload
 from gflow.daemon.notify.sending import NotSent, post, send
-from gflow.daemon.wishes import Keeping, Noting
+from gflow.daemon.wishes import Keeping
 from gflow.errors import ReadOnly
 from gflow.store.port import Store
 from gflow.wire.happenings import told_as
@@ -105,7 +105,7 @@ class Notifier:
                 return
             except NotSent as error:
                 if error.for_good or not left:
-                    await self._give_up(destination, notice, error)
+                    self._give_up(destination, notice, error)
                     return
                 log.warning("%s: %s; next try in %.0f s", destination.shown, error, pause)
                 await asyncio.sleep(pause)
@@ -120,11 +120,9 @@ class Notifier:
                 message = mail(notice, destination.sender, to, destination.subject_prefix)
                 await asyncio.to_thread(send, destination, message)
 
-    async def _give_up(self, destination: Destination, notice: Notice, error: NotSent) -> None:
+    def _give_up(self, destination: Destination, notice: Notice, error: NotSent) -> None:
         log.error("%s: %s was not delivered: %s", destination.shown, notice.id, error)
-        with suppress(ReadOnly):  # the log has it
-            what = f"{notice.name} to {destination.shown}: {error}"
-            await self._loop.wish(Noting("notification failed", what))
+        self._loop.note("notification failed", f"{notice.name} to {destination.shown}: {error}")
 
 
 def recipients(mailbox: Mailbox, notice: Notice) -> tuple[str, ...]:
