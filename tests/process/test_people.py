@@ -43,6 +43,8 @@ BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("POST", "/limits"): lambda job: {"job": str(job), "max_concurrent": 2},
     ("POST", "/drain"): lambda job: {"on": False},
     ("POST", "/gpus"): lambda job: {"allowed_indices": None},
+    ("PUT", "/quotas"): lambda job: {"scope": "user", "name": "zoe", "max_running_jobs": 1},
+    ("POST", "/reservations"): lambda job: {"user": "zoe", "gpu_count": 1, "duration_secs": 0.01},
     ("POST", "/gpu-processes/ignore"): lambda job: {"gpu_index": 0, "pid": 1},
     ("POST", "/gpu-processes/unignore"): lambda job: {"gpu_index": 0, "pid": 1},
     ("POST", "/backup"): lambda job: {},
@@ -87,17 +89,23 @@ def test_every_route_serves_those_that_its_row_names_and_nobody_else(
         if path in ("/jobs/{job}/log", "/jobs/{job}/wait", "/jobs/redo"):
             job = submitted(machine, machine.ann, "echo", SECRET)
             machine.box.finished(job)
-        body = BODIES[route](job) if method == "POST" else None
+        body = BODIES[route](job) if method in ("POST", "PUT") else None
         asked = path.replace("{job}", str(job)) + QUERIES.get(path, "")
         if path == "/tokens/revoke":  # Ann's is out of Bob's reach, but everybody may revoke one of theirs
             box = who_is(machine, OWNER if role == ROOT else role)
             body = {"id": machine.ask(box, "POST", "/tokens", {})[1]["id"]}
+        if "{id}" in path:
+            later = {"user": "zoe", "gpu_count": 1, "start_time": 4e9, "duration_secs": 60}
+            kept = machine.ask(machine.box, "POST", "/reservations", later)[1]["id"]
+            asked = asked.replace("{id}", str(kept))
         status, answer = machine.ask(who_is(machine, role), method, asked, body)
         allowed = role in ALLOWED[PERMISSIONS[route]]
         is_served = status < 300 or BEHIND.get(path) == status
         assert is_served is allowed, (role, status, answer)
         if not allowed:
             assert (status, answer["code"]) == (403, "forbidden")
+        if "{id}" in path:
+            machine.ask(machine.box, "DELETE", f"/reservations/{kept}")
         if role not in (OWNER, ROOT):
             assert SECRET not in json.dumps(answer, default=str)
 

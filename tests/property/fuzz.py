@@ -40,7 +40,7 @@ def some_policy(number: int) -> Policy:
     """Another one for every world, so that promises are made early, at once and never."""
     return Policy(
         strategy=STRATEGIES[number % len(STRATEGIES)],
-        overtake=(10.0, 1.0, -1.0, 0.0, 0.5)[number % 5],
+        patience=(10.0, 1.0, -1.0, 0.0, 0.5)[number % 5],
         order=("shortest", "shortest", "arrival")[number // 5 % 3],
         lengths=("history", "limits")[number // 3 % 2],
         backfill=number % 7 != 6,

@@ -283,7 +283,7 @@ class Ledger:
 
     def _check_order(self, started: list[Job], state: State) -> None:
         """Nobody starts while the same thing with a higher priority waits and could have."""
-        promised, self.promised = self.promised, state.promise is not None
+        promised, self.promised = self.promised, bool(state.promises)
         if not started or promised or self.promised:
             return
         for group in state.ready.groups.values():
@@ -316,8 +316,8 @@ class Ledger:
     @staticmethod
     def _must_yield(job: Job, state: State) -> bool:
         """Whether a start is promised to a job that this one must not delay: test_promises looks at those."""
-        promise = state.promise
-        return promise is not None and job.key != promise.key and job.spec.priority <= promise.priority
+        first = state.promises[0] if state.promises else None
+        return first is not None and job.key != first.key and any(p.binds(job) for p in state.promises)
 
     def _check_waiting(self, job: Job, state: State, event: Event) -> None:
         met = self.is_met(job.spec)

@@ -34,7 +34,7 @@ def snapshot(state: State) -> dict[str, Any]:
         "foreign": state.foreign,
         "gpus": state.gpus,
         "faults": state.faults,
-        "shares": (state.shares.passed, state.shares.uses),
+        "shares": state.shares.uses,
         "lengths": {
             (kind, day): batch.longest
             for kind, days in state.history.kinds.items()

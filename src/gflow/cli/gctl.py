@@ -46,21 +46,27 @@ commands:
   token create           a token of yours, for the daemon's port (daemon.port)
   token list             your tokens
   token revoke ID        take one away
-  notify test            send a test to every webhook and mailbox configured"""
+  notify test            send a test to every webhook and mailbox configured
+  quota …                what people and projects may have: gctl quota --help
+  reserve …              GPUs for one person for a while: gctl reserve --help"""
 EXAMPLES = """gctl set-gpus 0,2
 gctl set-gpus all
 gctl drain --gpu 1 --reason 'its fan is loud'
 gctl resume
 gctl set-limit 42 4
 gctl gpu-process ignore --gpu 0 --pid 4711
-gctl token create --name dashboard --days 30"""
-NOT_YET = {
-    "reserve": "reservations come with a later version",
-    "quota": "quotas come with a later version",
-}
+gctl token create --name dashboard --days 30
+gctl quota set --user ann --max-running-gpus 4
+gctl reserve create --user ann --gpus 2 --start 14:00 --duration 2h"""
+# Those with commands and options of their own; see `cli.governing`.
+GOVERNING = ("quota", "reserve")
 
 
 def run(words: list[str]) -> int:
+    if words and words[0] in GOVERNING:
+        from gflow.cli import governing
+
+        return governing.run(words[0], words[1:])
     values, rest = parse(words, OPTIONS)
     if "help" in values or not rest:
         from gflow.options import help
@@ -68,10 +74,11 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gctl COMMAND [options]", ABOUT, OPTIONS, EXAMPLES))
         return 0 if "help" in values else 2
     name, *given = rest
-    if name in NOT_YET:
-        raise UsageError(f"gctl has no command {name!a} yet: {NOT_YET[name]}")
+    if name in GOVERNING:
+        raise UsageError(f"options of gctl {name} come after it", hint=f"see gctl {name} --help")
     if name not in COMMANDS:
-        hint = did_you_mean(name, COMMANDS, otherwise="commands: " + ", ".join(COMMANDS))
+        known = (*COMMANDS, *GOVERNING)
+        hint = did_you_mean(name, known, otherwise="commands: " + ", ".join(known))
         raise UsageError(f"gctl has no command {name!a}", hint=hint)
     handler, wanted = COMMANDS[name]
     if len(given) > len(wanted) or len(given) < sum(not word.startswith("[") for word in wanted):

@@ -119,7 +119,9 @@ def _ginfo(about: str) -> Described:
 
 def _gctl(about: str) -> Described:
     gctl = _module("gctl")
-    return Described(about, gctl.OPTIONS, dict.fromkeys(gctl.COMMANDS, ""), {"set-limit": "active"})
+    return Described(
+        about, gctl.OPTIONS, dict.fromkeys((*gctl.COMMANDS, *gctl.GOVERNING), ""), {"set-limit": "active"}
+    )
 
 
 def _gflowd(about: str) -> Described:

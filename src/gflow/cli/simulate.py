@@ -169,5 +169,4 @@ def _print(results: dict[str, dict[str, Any]], jobs: int, pool: int) -> None:
                 *(clock(wide[f"{part}_wait_s"]) if wide["jobs"] else "-" for part in ("p99", "max")),
             )
         )
-    for line in sheet.lines():
-        print(line)
+    print("".join(sheet.lines()), end="")

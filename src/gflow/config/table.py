@@ -285,13 +285,13 @@ SETTINGS = (
         "policy.protect",
         "flag",
         True,
-        "promise a start to a job that too many have passed (see policy.overtake)",
+        "promise a start to a job that has waited too long (see policy.patience)",
     ),
     Setting(
-        "policy.overtake",
+        "policy.patience",
         "count",
-        10,
-        "how many times all GPUs may be given to later jobs before the job they pass is promised its start;"
+        20,
+        "how many times the machine could have done a job's work before the job is promised its start;"
         " 0: the first in line always is",
     ),
     Setting("notifications.enabled", "flag", False, "whether webhooks and mails are sent"),
@@ -332,7 +332,7 @@ IGNORED = {"executor.type": "jobs are always run as processes of their own, and 
 # Keys that would promise what this version does not do. A table's name stands for all below it.
 NOT_YET = {
     "daemon.fair_share": "fair share is on, and policy.fair_share switches it off",
-    "quota": "quotas are not there yet",
+    "quota": "quotas are said with gctl quota set, and kept",
 }
 
 # The flags of `gflowd up`, `restart` and `run`.

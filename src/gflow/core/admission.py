@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -9,6 +10,7 @@ from gflow.core.deps import Wait
 from gflow.core.ids import JobKey, label, number_of, task_of
 from gflow.core.model import JobState, Spec
 from gflow.core.place import impossible
+from gflow.core.quotas import PROJECT, USER
 from gflow.core.state import State
 from gflow.core.tasks import parse_tasks
 from gflow.errors import NotFound, Refused
@@ -24,6 +26,20 @@ def check_number(state: State, uid: int, more: int) -> None:
         )
 
 
+def check_quotas(state: State, user: str, specs: Sequence[Spec]) -> None:
+    """Refuse what would let a person or a project have more waiting jobs than they may."""
+    wanted = Counter((PROJECT, spec.project) for spec in specs if spec.project)
+    wanted[USER, user] = len(specs)
+    for one, more in wanted.items():
+        most, now = state.ledger.quotas.of(*one).max_queued_jobs, state.ledger.waiting[one]
+        if most is not None and now + more > most:
+            whose = "you have" if one[0] == USER else f"project {one[1]} has"
+            raise Refused(
+                f"{whose} {now:,} waiting jobs, and the quota is {most:,}",
+                hint="wait for some to start, or submit arrays: each counts once",
+            )
+
+
 def check_possible(state: State, spec: Spec) -> None:
     """Refuse what this machine could never run. What is merely busy or restricted is waited for."""
     if not spec.allow_unsatisfiable and (why := impossible(state, spec.shape)):
@@ -34,10 +50,11 @@ def check_possible(state: State, spec: Spec) -> None:
 
 
 def admitted(
-    state: State, uid: int, specs: Sequence[Spec], outcomes: dict[JobKey, JobState]
+    state: State, uid: int, user: str, specs: Sequence[Spec], outcomes: dict[JobKey, JobState]
 ) -> list[Wait | None]:
     """What each of these has to wait for if they are submitted now, or a refusal. Changes nothing."""
     check_number(state, uid, len(specs))
+    check_quotas(state, user, specs)
     for spec in {(spec.shape, spec.allow_unsatisfiable): spec for spec in specs}.values():
         check_possible(state, spec)
     return [judged(state, spec, outcomes, partial(_comes, state, specs, i)) for i, spec in enumerate(specs)]

@@ -116,10 +116,10 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
     for job in jobs:
         if job.state is JobState.QUEUED:
             state.later.discard(job.key)
-            state.withdraw(job)
+            state.ready.remove(job)
             move(job, JobState.HOLD, "JobHeldUser")
             effects += (Save(job), Note(job.key, "held"))
-    if state.promise is not None and state.promise.key in {job.key for job in jobs}:
+    if {promise.key for promise in state.promises} & {job.key for job in jobs}:
         run_round(state, event.at, effects)  # nobody has to wait for that one any more
 
 
@@ -131,7 +131,7 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
     for job in jobs:
         if event.begin_at is not None:
             state.later.discard(job.key)
-            state.withdraw(job)
+            state.ready.remove(job)
             job.spec = msgspec.structs.replace(job.spec, begin_at=event.begin_at)
             job.retry_at = 0.0
         elif job.state is not JobState.HOLD:

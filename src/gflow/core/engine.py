@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core import changing, draining, ending, updating
+from gflow.core import changing, draining, ending, governing, updating
 from gflow.core.admission import admitted
 from gflow.core.effects import Accepted, Effect, Keep, Note, Remember, Save
 from gflow.core.events import (
@@ -27,9 +27,12 @@ from gflow.core.events import (
     LeasesSeen,
     Overran,
     Release,
+    Reserve,
     Restrict,
+    SetQuota,
     Submit,
     Tick,
+    Unreserve,
     Update,
 )
 from gflow.core.ids import JobKey, job_key, label, number_of, parse_label
@@ -85,7 +88,7 @@ def _back(reference: str) -> int:
 
 
 def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
-    waits = admitted(state, event.uid, event.specs, event.outcomes)
+    waits = admitted(state, event.uid, event.user, event.specs, event.outcomes)
     keys = []
     groups = set()
     for spec, wait in zip(event.specs, waits, strict=True):
@@ -133,8 +136,9 @@ def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
     ending.stop_overdue(state, event.at, effects)
     state.postpone(event.at.wall)
     due = changing.admit_due(state, event.at, effects)
-    if state.promise is not None and event.at.wall >= state.promise.until:
-        run_round(state, event.at, effects)  # what was expected to end has not
+    late = any(promise.now < promise.until <= event.at.wall for promise in state.promises)
+    if state.reserved.pass_time(event.at.wall) or late:
+        run_round(state, event.at, effects)  # GPUs are free again, or what was expected to end has not
     elif due:
         start_among(state, due, event.at, effects)
 
@@ -192,4 +196,7 @@ HANDLERS: dict[type[Event], Handler] = {
     LeasesSeen: _leases_seen,
     Restrict: _restrict,
     Drain: draining.drain,
+    SetQuota: governing.set_quota,
+    Reserve: governing.reserve,
+    Unreserve: governing.unreserve,
 }

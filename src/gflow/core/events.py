@@ -8,6 +8,7 @@ import msgspec
 
 from gflow.core.ids import JobKey
 from gflow.core.model import Block, Gpu, JobState, Moment, Spec
+from gflow.core.quotas import Limits
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,3 +130,31 @@ class Restrict(Event, frozen=True, kw_only=True):
 
     uid: int
     allowed: tuple[int, ...] | None
+
+
+class SetQuota(Event, frozen=True, kw_only=True):
+    """What a person or a project may have at once; without a name, each that is not named."""
+
+    uid: int
+    scope: str
+    name: str
+    # None: no quota any more.
+    limits: Limits | None
+
+
+class Reserve(Event, frozen=True, kw_only=True):
+    """GPUs for one person alone, for some time: these, or so many."""
+
+    uid: int
+    user: str
+    gpus: tuple[int, ...] = ()
+    count: int = 0
+    start: float
+    end: float
+
+
+class Unreserve(Event, frozen=True, kw_only=True):
+    """A reservation is not needed any more."""
+
+    uid: int
+    id: int

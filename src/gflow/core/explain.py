@@ -39,11 +39,27 @@ def explain(state: State, job: Job, known: dict[Shape, Why] | None = None) -> Wh
     if state.is_capped(job):
         return Why("JobArrayTaskLimit")
     shape = job.spec.shape
+    if kept := _kept_for_others(state, job, shape):
+        return kept
     if known is None:
         return explain_shape(state, shape)
     if shape not in known:
         known[shape] = explain_shape(state, shape)
     return known[shape]
+
+
+def _kept_for_others(state: State, job: Job, shape: Shape) -> Why | None:
+    """Whether a quota holds the job back, or it waits for GPUs that are free and reserved."""
+    if over := state.over_quota(job):
+        return Why("Quota", over)
+    barred = state.barred(job) if shape.gpus else frozenset()
+    free = set(available(state, shape)) if barred else set()
+    if len(free) < shape.gpus or len(free - barred) >= shape.gpus:
+        return None
+    kept = barred & free
+    owners = {one.user for one in state.reserved.live if one.user != job.user and kept & set(one.gpus)}
+    gpus = ",".join(map(str, sorted(kept)))
+    return Why("Reservation", f"GPU {gpus} reserved for {', '.join(sorted(owners))}")
 
 
 def explain_shape(state: State, shape: Shape) -> Why:

@@ -93,15 +93,15 @@ class History:
 
     # ------------------------------------------------------------ what happens
 
-    def started(self, job: Job) -> None:
+    def started(self, job: Job) -> Batch:
         assert job.started_at is not None
         batch = self.batch_of(job)
         batch.starts[job.key] = job.started_at
         self._refresh(self.kinds[batch.kind], batch)
+        return batch
 
-    def stopped(self, job: Job) -> None:
+    def stopped(self, job: Job, batch: Batch) -> None:
         """It runs no longer, however it ended."""
-        batch = self.batch_of(job)
         batch.starts.pop(job.key, None)
         self._refresh(self.kinds[batch.kind], batch)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from gflow.core.ids import job_key, number_of, task_of
 from gflow.core.model import Job, JobState
 from gflow.core.place import SLACK, placement
-from gflow.core.queue import weight
+from gflow.core.quotas import Ledger
 from gflow.core.rounds import may_pass
 from gflow.core.state import State
 
@@ -24,10 +24,22 @@ def check(state: State, *, settled: bool = True) -> None:
     _check_counts(state)
     people = Counter(job.uid for job in state.jobs.values())
     assert state.of_person == people, f"people have {people}, not {state.of_person}"
+    _check_ledger(state)
     _check_dependencies(state)
     _check_arrays(state)
     if settled:
         _check_nothing_startable(state)
+
+
+def _check_ledger(state: State) -> None:
+    """What people and projects have, counted anew."""
+    counted = Ledger()
+    for job in state.jobs.values():
+        counted.add(job)
+        if job.key in state.running:
+            counted.run(job)
+    for name in ("jobs", "gpus", "waiting"):
+        assert getattr(counted, name) == getattr(state.ledger, name), f"{name} by person and project are off"
 
 
 def _check_job(state: State, job: Job) -> None:
@@ -80,10 +92,6 @@ def _check_counts(state: State) -> None:
     assert state.running == {job.key: job for job in running}, "the table of running jobs is off"
     had = Counter(job.uid for job in running for _ in job.gpu_ids)
     assert had == {uid: use.gpus for uid, use in state.shares.uses.items() if use.gpus}, "shares are off"
-    waits = Counter[tuple[int, bool]]()
-    for key, group in state.ready.groups.items():
-        waits[key.priority, key.shape.gpus > 0] += weight(key.shape) * len(group.members)
-    assert +waits == +state.ready.weights, "what waits is off"
     assert state.group_running == Counter(job.spec.group for job in running), "group counts are off"
 
 

@@ -179,8 +179,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     retry_at: float = 0.0
     # Whether the GPUs it has, or had last, are simulated.
     simulated: bool = False
-    # What had been started, or waited before it, when it became ready: all that starts later has passed it.
-    passed: int = 0
+    # Since when it has waited for nothing but resources.
+    ready_at: float = 0.0
     target: str = "local"
 
     def add_usage(self, cpu_ms: int, peak_kib: int) -> None:

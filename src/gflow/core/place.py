@@ -17,11 +17,11 @@ SLACK = 1.02
 def placement(state: State, job: Job) -> tuple[int, ...] | None:
     """The GPUs (possibly none) with which this job may start now; None if it must wait.
 
-    The one gate to a start: caps are checked here, and quotas and reservations will be.
+    The one gate to a start: caps, quotas and reservations are checked here.
     """
-    if state.is_drained or state.is_capped(job):
+    if state.is_drained or state.is_capped(job) or state.over_quota(job):
         return None
-    return choose(state, job.spec.shape, _lot(job))
+    return choose(state, job.spec.shape, _lot(job), state.barred(job))
 
 
 def _lot(job: Job) -> int:
@@ -30,13 +30,15 @@ def _lot(job: Job) -> int:
     return hash((job.key, job.attempt, done.active + done.ok + done.bad + done.cancelled if done else 0))
 
 
-def choose(state: State, shape: Shape, lot: int = 0) -> tuple[int, ...] | None:
+def choose(
+    state: State, shape: Shape, lot: int = 0, barred: frozenset[int] = frozenset()
+) -> tuple[int, ...] | None:
     """GPUs for a job of this shape, as the strategy picks them, or None if it does not fit now."""
     if shape.cpus > state.free_cpus or shape.memory_mib > state.free_memory_mib:
         return None
     if not shape.gpus:
         return ()
-    found = available(state, shape)
+    found = [index for index in available(state, shape) if index not in barred]
     return (
         tuple(sorted(in_order(state, found, lot, shape.gpus)[: shape.gpus]))
         if len(found) >= shape.gpus

@@ -1,6 +1,6 @@
-"""A start that is promised: nobody waits for ever, however many pass.
+"""Starts that are promised: nobody waits for ever, however many pass.
 
-Once enough of the queue has passed a job, it gets the earliest start that the running jobs'
+Once a job has waited for many times what its work takes, it gets the earliest start that the running jobs'
 expected ends allow. Until then others may start only if they are expected to be over by then, or
 take what that job will not need (EASY backfilling). Jobs of a higher priority do not care.
 """
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, Shape
 from gflow.core.place import SLACK, suits
+from gflow.core.queue import Group
 from gflow.core.state import State
 
 # How many of the oldest are asked, if those before them wait for something else than resources.
@@ -39,7 +40,7 @@ class Promise:
 
     def binds(self, job: Job) -> bool:
         """Whether this job has to care."""
-        return job.spec.priority <= self.priority and job.key != self.key
+        return job.spec.priority <= self.priority
 
     def is_blocked(self, gpu_ids: tuple[int, ...]) -> bool:
         """Whether it will need some of these GPUs."""
@@ -71,46 +72,67 @@ class Ends(NamedTuple):
     memory_mib: int
 
 
-def due(state: State, wall: float) -> Promise | None:
-    """The promise of the job that was passed most, if it was passed enough and can be promised anything."""
-    if state.policy.overtake < 0 or state.is_drained:
-        return None
+def due(state: State, wall: float) -> list[Promise]:
+    """Promises to those who have waited longest, if that is long enough and they can be promised anything."""
+    found: list[Promise] = []
+    if state.policy.patience < 0 or state.is_drained:
+        return found
+    ends: list[tuple[float, JobKey]] | None = None
     for priority, with_gpus in sorted(state.ready.ages, key=lambda age: (-age[0], not age[1])):
-        for key in islice(state.ready.most_passed(priority, with_gpus), MOST_ASKED):
-            job = state.jobs[key]
-            if not _is_due(state, job):
+        for key, group in islice(state.ready.longest_waiting(priority, with_gpus), MOST_ASKED):
+            if not _is_due(state, group, wall - group.members[key]):
                 break
-            if not state.is_capped(job) and (ends := first_fit(state, job.spec.shape, wall)):
-                return Promise(job, ends, wall)
-    return None
+            job = state.jobs[key]
+            if ends is None:
+                ends = sorted((state.expected_end(one, wall), one.key) for one in state.running.values())
+            if state.is_capped(job) or state.over_quota(job):
+                continue
+            if free := first_fit(state, group.key.shape, wall, ends, state.barred(job)):
+                found.append(Promise(job, free, wall))
+                if len(found) == state.policy.promises:
+                    return found
+    return found
 
 
-def _is_due(state: State, job: Job) -> bool:
-    with_gpus = job.spec.gpus > 0
-    pool = max(1, len(state.gpus) if with_gpus else state.cpus)
-    budget = state.policy.overtake * pool
-    return not budget or state.shares.passed[not with_gpus] - job.passed >= budget
+def _is_due(state: State, group: Group, waited: float) -> bool:
+    """Whether the machine could have done a job's work often enough while it waited."""
+    patience = state.policy.patience
+    if not patience:
+        return True
+    shape = group.key.shape
+    wanted, pool = (shape.gpus, len(state.gpus)) if shape.gpus else (shape.cpus, state.cpus)
+    return waited * pool >= patience * wanted * group.length
 
 
-def first_fit(state: State, shape: Shape, wall: float) -> Ends | None:
+def first_fit(
+    state: State,
+    shape: Shape,
+    wall: float,
+    ends: list[tuple[float, JobKey]],
+    barred: frozenset[int] = frozenset(),
+) -> Ends | None:
     """When a job of this shape fits first, if running jobs end as expected; None: not even then."""
-    usable = [index for index in state.usable if suits(state.gpus[index], shape)]
-    holders = {index: dict(state.holders.get(index, ())) for index in usable}
-    free = {index for index in usable if _is_free(state, index, shape, holders[index])}
+    usable = {index for index in state.usable - barred if suits(state.gpus[index], shape)}
+    if len(usable) < shape.gpus:
+        return None
+    left: dict[int, dict[JobKey, int]] = {}
+    free = {index for index in usable if _is_free(state, index, shape, state.holders.get(index, {}))}
     cpus, memory, at = state.free_cpus, state.free_memory_mib, wall
-    ends = sorted((state.expected_end(job, wall), job.key) for job in state.running.values())
     for end, key in ends:
         if len(free) >= shape.gpus and cpus >= shape.cpus and memory >= shape.memory_mib and at < end:
             break
         at = end
-        job = state.running[JobKey(key)]
-        cpus += job.spec.shape.cpus
-        memory += job.spec.shape.memory_mib
-        for index in job.gpu_ids:
-            if index in holders:
-                holders[index].pop(job.key, None)
-                if _is_free(state, index, shape, holders[index]):
-                    free.add(index)
+        job = state.running[key]
+        of_job = job.spec.shape
+        cpus += of_job.cpus
+        memory += of_job.memory_mib
+        for index in usable.intersection(job.gpu_ids):
+            holders = left.get(index)
+            if holders is None:
+                holders = left[index] = dict(state.holders[index])
+            holders.pop(key, None)
+            if _is_free(state, index, shape, holders):
+                free.add(index)
     if len(free) < shape.gpus or cpus < shape.cpus or memory < shape.memory_mib:
         return None
     return Ends(at, frozenset(free), cpus, memory)

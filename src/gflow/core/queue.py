@@ -12,8 +12,8 @@ Cost: add and remove O(log n); a round O(lanes + groups looked at + jobs started
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Iterator
+from math import sqrt
 from typing import Any, NamedTuple
 
 from gflow.core.history import DAY_S, Batch, History, Kind, what_of
@@ -58,13 +58,13 @@ class Group:
         self.length = self.rank = 0.0
         self.lane: Lane
         self.order: list[JobKey] = []
-        # Each with what had been started when it came; see `Job.passed`.
-        self.members: dict[JobKey, int] = {}
+        # Each with since when it waits; see `Job.ready_at`.
+        self.members: dict[JobKey, float] = {}
         # Those that are still in `order` and no members any more.
         self.removed: set[JobKey] = set()
 
-    def add(self, key: JobKey, passed: int) -> None:
-        self.members[key] = passed
+    def add(self, key: JobKey, since: float) -> None:
+        self.members[key] = since
         if key in self.removed:  # it comes back, and its place in the order is still there
             self.removed.discard(key)
         else:
@@ -139,8 +139,8 @@ class Lane:
 
 # Less its priority, its band, GPUs, whether shared, their type and memory.
 LaneKey = tuple[int, int, int, bool, str, int]
-# The job that others passed most first: what had been started when it came, job, group.
-Age = tuple[int, JobKey, GroupKey]
+# Who has waited longest first: since when, job, group.
+Age = tuple[float, JobKey, GroupKey]
 
 
 class ReadyQueue:
@@ -152,10 +152,9 @@ class ReadyQueue:
         # Who waits, with their groups; and the band of each (see `core.shares`).
         self.people: dict[int, set[GroupKey]] = {}
         self.bands: dict[int, int] = {}
-        # (priority, whether it asks for GPUs) -> who was passed most, and how much waits.
+        # (priority, whether it asks for GPUs) -> who has waited longest.
         self.ages: dict[tuple[int, bool], list[Age]] = {}
         self._aged: set[Age] = set()
-        self.weights: Counter[tuple[int, bool]] = Counter()
         self._history = history
         self._by_length = by_length
         self._use_history = use_history
@@ -177,9 +176,8 @@ class ReadyQueue:
         if group is None:
             group = self._new_group(key)
         before = group.head()
-        group.add(job.key, job.passed)
+        group.add(job.key, job.ready_at)
         self._size += 1
-        self.weights[key.priority, key.shape.gpus > 0] += weight(key.shape)
         if before is None or job.key < before:
             self._push(group)
         return key
@@ -192,18 +190,10 @@ class ReadyQueue:
         was_head = group.head() == job.key
         group.remove(job.key)
         self._size -= 1
-        self.weights[key.priority, key.shape.gpus > 0] -= weight(key.shape)
         if not group.members:
             self._drop_group(group)
         elif was_head:
             self._push(group)
-
-    def waiting_before(self, job: Job) -> int:
-        """How much waits that a job that comes now must let pass: of its priority, or a higher one."""
-        priority, with_gpus = job.spec.priority, job.spec.gpus > 0
-        return sum(
-            waits for (other, same), waits in self.weights.items() if same == with_gpus and other >= priority
-        )
 
     def _new_group(self, key: GroupKey) -> Group:
         batch = self._history.batch(Kind(key.uid, key.what, key.shape.gpus), key.day)
@@ -249,15 +239,18 @@ class ReadyQueue:
 
     def expected_s(self, job: Job) -> float:
         """How long a job that waits or runs is expected to take: its limit bounds what history says."""
-        limit = job.spec.time_limit_s or float("inf")
+        return self.length(job.spec.time_limit_s, self._history.batch_of(job))
+
+    def length(self, limit_s: int, batch: Batch) -> float:
+        """What a limit and a batch make of each other."""
         if not self._use_history:
-            return limit
-        return min(limit, self._history.batch_of(job).length)
+            return limit_s or float("inf")
+        return min(limit_s, batch.length) if limit_s else batch.length
 
     def _set_length(self, group: Group) -> None:
-        limit = group.key.limit_s or float("inf")
-        group.length = min(limit, group.batch.length) if self._use_history else limit
-        group.rank = group.length if self._by_length else 0.0
+        group.length = self.length(group.key.limit_s, group.batch)
+        # Wide jobs cost others more: four GPUs count as if the job took twice as long.
+        group.rank = group.length * sqrt(group.key.shape.gpus or 1) if self._by_length else 0.0
 
     def refresh(self) -> None:
         """Take in what history has learnt since."""
@@ -315,8 +308,8 @@ class ReadyQueue:
             lane.listed.discard(heapq.heappop(entries))
         return None
 
-    def most_passed(self, priority: int, with_gpus: bool) -> Iterator[JobKey]:
-        """Heads of groups, who was passed most first. Take few: each costs a step."""
+    def longest_waiting(self, priority: int, with_gpus: bool) -> Iterator[tuple[JobKey, Group]]:
+        """Heads of groups, who has waited longest first. Take few: each costs a step."""
         ages = self.ages.get((priority, with_gpus), [])
         aside: list[Age] = []
         try:
@@ -327,7 +320,7 @@ class ReadyQueue:
                     self._aged.discard(age)
                 else:
                     aside.append(age)
-                    yield age[1]
+                    yield age[1], group
         finally:
             for age in aside:
                 heapq.heappush(ages, age)
@@ -359,10 +352,10 @@ class Walk:
         lane = self._queue.groups[group_key(job)].lane
         self._aside.append((lane, heapq.heappop(lane.entries)))
 
-    def skip_lane(self, job: Job, but: Job) -> None:
-        """Nor may any that comes after it in its lane, unless `but` is among them."""
+    def skip_lane(self, job: Job, but: list[Job]) -> None:
+        """Nor may any that comes after it in its lane, unless one of `but` is among them."""
         lane = self._queue.groups[group_key(job)].lane
-        if self._queue.groups[group_key(but)].lane is lane:
+        if any(self._queue.groups[group_key(one)].lane is lane for one in but):
             self.skip(job)
         else:
             self._closed.add(lane.key)
@@ -390,11 +383,6 @@ def group_key(job: Job) -> GroupKey:
         int(job.submitted_at // DAY_S),
         spec.time_limit_s,
     )
-
-
-def weight(shape: Shape) -> int:
-    """How much a job counts among those that pass others: its GPUs, or its CPU slots if it has none."""
-    return shape.gpus or shape.cpus
 
 
 def _discard(table: dict[Any, set[GroupKey]], name: Any, key: GroupKey) -> None:

@@ -20,8 +20,10 @@ from gflow.core.states import move
 def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
     """Start every job that may start now, in order. For events that may have freed something."""
     state.postpone(at.wall)
+    state.wall = at.wall
+    state.reserved.pass_time(at.wall)
     _look_around(state, at)
-    state.promise = due(state, at.wall)
+    state.promises = due(state, at.wall)
     walk = Walk(state.ready)
     while (key := walk.next(_room(state))) is not None:
         job = state.jobs[key]
@@ -31,10 +33,12 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
         elif not may_pass(state, job, gpu_ids):
             _skip(state, walk, job, gpu_ids)
         else:
+            before = state.promises
             start(state, job, gpu_ids, at, effects)
-            before, state.promise = state.promise, due(state, at.wall)
-            if before is not None or state.promise is not None:
-                walk = walk.again()  # who had to wait for a promise may not have to any more
+            if not before or len(before) != len(state.promises):
+                state.promises = due(state, at.wall)
+                if before or state.promises:
+                    walk = walk.again()  # who had to wait for a promise may not have to any more
     walk.close()
 
 
@@ -42,9 +46,8 @@ def _skip(state: State, walk: Walk, job: Job, gpu_ids: tuple[int, ...]) -> None:
     """This job would delay another; and with the same GPUs so would those in its lane, which run longer."""
     policy = state.policy
     same_gpus = policy.strategy == "sequential" and policy.order == "shortest"
-    promise = state.promise
-    if same_gpus and promise is not None and promise.is_blocked(gpu_ids):
-        walk.skip_lane(job, state.jobs[promise.key])
+    if same_gpus and any(promise.is_blocked(gpu_ids) for promise in state.promises):
+        walk.skip_lane(job, [state.jobs[promise.key] for promise in state.promises])
     else:
         walk.skip(job)
 
@@ -60,11 +63,15 @@ def _look_around(state: State, at: Moment) -> None:
 
 
 def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
-    """Whether a start with these GPUs keeps what is promised to another job."""
-    promise = state.promise
-    if promise is None or not promise.binds(job):
-        return True
-    return state.policy.backfill and promise.allows(job.spec.shape, gpu_ids, state.ready.expected_s(job))
+    """Whether a start with these GPUs keeps what is promised to others; the promised mind earlier ones."""
+    for promise in state.promises:
+        if promise.key == job.key:
+            return True
+        if promise.binds(job) and not (
+            state.policy.backfill and promise.allows(job.spec.shape, gpu_ids, state.ready.expected_s(job))
+        ):
+            return False
+    return True
 
 
 def start_among(state: State, keys: Iterable[GroupKey | None], at: Moment, effects: list[Effect]) -> None:
@@ -72,15 +79,14 @@ def start_among(state: State, keys: Iterable[GroupKey | None], at: Moment, effec
     waited before still waits, so only groups with newcomers need a look. O(groups + started)."""
     if not state.ready:
         return
-    if state.promise is not None:
-        state.promise.now = max(state.promise.now, at.wall)
+    state.wall = at.wall
+    for promise in state.promises:
+        promise.now = max(promise.now, at.wall)
     line = [state.ready.standing(key) for key in keys if key is not None]
     heapq.heapify(line)
     while line:
-        if (
-            state.promise is None and not state.policy.overtake
-        ):  # whoever is first has one, also if it just came
-            state.promise = due(state, at.wall)
+        if not state.promises:  # somebody may have waited long enough by now
+            state.promises = due(state, at.wall)
         _, entry = heapq.heappop(line)
         job = state.jobs[entry.head]
         gpu_ids = placement(state, job)
@@ -93,12 +99,15 @@ def start_among(state: State, keys: Iterable[GroupKey | None], at: Moment, effec
 def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:
     """Start a job, or the next task of an array."""
     shape = job.spec.shape
-    if (promise := state.promise) is not None:
+    for promise in state.promises:
         promise.take(shape, gpu_ids, state.ready.expected_s(job))
-        if promise.key == job.key and not job.is_array:
-            state.promise = None
-    state.shares.started(job.uid, shape.gpus, shape.cpus, at.wall)
+    is_promised = any(promise.key == job.key for promise in state.promises)
+    if is_promised:
+        state.promises = [promise for promise in state.promises if promise.key != job.key]
+    state.shares.run(job.uid, shape.gpus, at.wall)
     if job.is_array:
+        if is_promised:
+            state.wait_again(job, at.wall)  # the promise was for one task: the next waits its turn
         job = _next_task(state, job, at, effects)
     else:
         state.ready.remove(job)
@@ -125,8 +134,6 @@ def _next_task(state: State, array: Job, at: Moment, effects: list[Effect]) -> J
     if array.started_at is None:
         array.attempt = 1
         array.started_at = at.wall
-    if state.promise is not None and state.promise.key == array.key:
-        state.pass_again(array)  # the promise was for one task: the next waits its turn
     if not rest:
         state.ready.remove(array)
         move(array, JobState.RUNNING)

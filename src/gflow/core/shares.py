@@ -1,4 +1,4 @@
-"""Who had how much: GPU-seconds that fade, and how much of the queue has passed a job.
+"""Who had how much: GPU-seconds that fade.
 
 Everything here is a few numbers; they are kept with every change, so that a restart goes on with
 exactly the same ones.
@@ -29,33 +29,24 @@ class Use(msgspec.Struct, omit_defaults=True):
 class Record(msgspec.Struct, omit_defaults=True):
     """What is kept of it."""
 
-    passed: tuple[int, int] = (0, 0)
     uses: dict[int, tuple[float, float]] = {}
 
 
 class Shares:
-    """Use per person, and counters of what was started."""
+    """Use per person."""
 
     def __init__(self, half_life_s: float) -> None:
         self.uses: dict[int, Use] = {}
-        # GPUs, and CPU slots of jobs without GPUs, that were ever started.
-        self.passed = [0, 0]
         self.changed = False
         self._rate = log(2) / half_life_s if half_life_s else 0.0
 
     # ------------------------------------------------------------ counting
 
-    def started(self, uid: int, gpus: int, cpus: int, wall: float) -> None:
-        self.passed[0] += gpus
-        if not gpus:
-            self.passed[1] += cpus
-        self.run(uid, gpus, wall)
-
     def run(self, uid: int, gpus: int, wall: float) -> None:
         """`gpus` more (or fewer) of this person's GPUs run from now on."""
-        self.changed = True
         if not gpus:
             return
+        self.changed = True
         use = self.uses.get(uid)
         if use is None:
             use = self.uses[uid] = Use(0.0, wall)
@@ -96,13 +87,11 @@ class Shares:
 
     def record(self) -> str:
         uses = {uid: (use.seconds, use.at) for uid, use in self.uses.items()}
-        made = Record((self.passed[0], self.passed[1]), uses)
-        return msgspec.json.encode(made).decode()
+        return msgspec.json.encode(Record(uses)).decode()
 
     def recall(self, text: str) -> None:
         """Go on from a record. Which GPUs run comes with the jobs."""
         kept = msgspec.json.decode(text, type=Record)
-        self.passed = list(kept.passed)
         self.uses = {uid: Use(seconds, at) for uid, (seconds, at) in kept.uses.items()}
 
 

@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gflow.core.deps import Wait
-from gflow.core.history import History
+from gflow.core.history import Batch, History
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Block, Gpu, Job, JobState
 from gflow.core.policy import USUAL, Drained, Policy
-from gflow.core.queue import GroupKey, ReadyQueue, weight
+from gflow.core.queue import GroupKey, ReadyQueue
+from gflow.core.quotas import Ledger, exceeded
+from gflow.core.reservations import Book, span_of
 from gflow.core.shares import Shares
 
 if TYPE_CHECKING:
@@ -30,10 +32,8 @@ class State:
 
     def __init__(self, *, cpus: int, memory_mib: int, policy: Policy = USUAL) -> None:
         self.policy = policy
-        self.cpus = cpus
-        self.memory_mib = memory_mib
-        self.free_cpus = cpus
-        self.free_memory_mib = memory_mib
+        self.cpus, self.memory_mib = cpus, memory_mib
+        self.free_cpus, self.free_memory_mib = cpus, memory_mib
         self.gpus: dict[int, Gpu] = {}
         # GPU indices that new jobs may get; None: all.
         self.allowed: frozenset[int] | None = policy.gpus
@@ -72,10 +72,14 @@ class State:
             use_history=policy.lengths == "history",
         )
         self.shares = Shares(policy.half_life_s)
-        # The start that is promised to a job that too much has passed, as of the latest round.
-        self.promise: Promise | None = None
+        # What people may have and what they have; which GPUs are reserved.
+        self.ledger, self.reserved = Ledger(), Book()
+        # Starts that are promised to those who have waited too long, as of the latest round.
+        self.promises: list[Promise] = []
         # Jobs that run, without the records of arrays.
         self.running: dict[JobKey, Job] = {}
+        # What the expected end of each goes by.
+        self.batches: dict[JobKey, Batch] = {}
         # Parent -> jobs that wait for it.
         self.children: dict[JobKey, set[JobKey]] = {}
         # Array -> its tasks that somebody waits for.
@@ -95,7 +99,8 @@ class State:
         self.begins: list[tuple[float, JobKey]] = []
         self.warnings: list[tuple[float, JobKey, int]] = []
         # The latest begin time that jobs in `ready` had: a clock before it has been set back.
-        self.latest_begin = 0.0
+        # What time it was last.
+        self.latest_begin = self.wall = 0.0
 
     # ------------------------------------------------------------ the machine
 
@@ -138,7 +143,8 @@ class State:
             if not declared:
                 self.open.discard(index)
         self.running[job.key] = job
-        self.history.started(job)
+        self.batches[job.key] = self.history.started(job)
+        self.ledger.run(job)
         self.set_limit(job)
 
     def set_limit(self, job: Job) -> None:
@@ -153,7 +159,8 @@ class State:
         """Give them back."""
         shape = job.spec.shape
         del self.running[job.key]
-        self.history.stopped(job)
+        self.history.stopped(job, self.batches.pop(job.key))
+        self.ledger.run(job, -1)
         self.shares.run(job.uid, -shape.gpus, wall)
         self.free_cpus += shape.cpus
         self.free_memory_mib += shape.memory_mib
@@ -173,7 +180,7 @@ class State:
     def expected_end(self, job: Job, wall: float) -> float:
         """When a running job is expected to be over: not before now."""
         assert job.started_at is not None
-        return max(wall, job.started_at + self.ready.expected_s(job))
+        return max(wall, job.started_at + self.ready.length(job.spec.time_limit_s, self.batches[job.key]))
 
     def regroup(self, old: int | None, new: int | None) -> None:
         """A running job leaves one group and joins another."""
@@ -188,6 +195,7 @@ class State:
 
     def add(self, job: Job) -> None:
         self.jobs[job.key] = job
+        self.ledger.add(job)
         self.of_person[job.uid] += 1
         if job.task is not None:
             self.tasks.setdefault(job_key(job.number), set()).add(job.key)
@@ -195,6 +203,7 @@ class State:
     def drop(self, job: Job) -> None:
         """Forget a job that has become final."""
         del self.jobs[job.key]
+        self.ledger.add(job, -1)
         self.of_person[job.uid] -= 1
         if not self.of_person[job.uid]:
             del self.of_person[job.uid]
@@ -233,7 +242,7 @@ class State:
     def admit(self, job: Job, wall: float, *, again: bool = False) -> GroupKey | None:
         """Put a queued job where it waits: for parents, for its time, or for resources (its group then).
 
-        `again`: it was there before, and those who passed it have.
+        `again`: it was there before, and has waited since.
         """
         if job.key in self.waits:
             return None
@@ -244,21 +253,14 @@ class State:
             return None
         self.latest_begin = max(self.latest_begin, begin_at)
         if not again:
-            job.passed = self.shares.passed[not job.spec.gpus] + self.ready.waiting_before(job)
+            job.ready_at = wall
         return self.ready.add(job)
 
-    def pass_again(self, job: Job) -> None:
-        """What has passed this waiting job so far is forgotten."""
+    def wait_again(self, job: Job, wall: float) -> None:
+        """How long this job has waited so far is forgotten."""
         self.ready.remove(job)
-        job.passed = self.shares.passed[not job.spec.gpus] + self.ready.waiting_before(job)
+        job.ready_at = wall
         self.ready.add(job)
-
-    def withdraw(self, job: Job) -> None:
-        """Take a job out of the queue that does not start. Those behind it have not been passed by it."""
-        if job in self.ready:
-            self.ready.remove(job)
-            self.shares.passed[not job.spec.gpus] += weight(job.spec.shape)
-            self.shares.changed = True
 
     def postpone(self, wall: float) -> None:
         """After the clock was set back: jobs whose begin time is to come again wait for it again."""
@@ -266,10 +268,7 @@ class State:
             return
         self.latest_begin = 0.0
         for job in [job for job in self.jobs.values() if job.begin_at and job in self.ready]:
-            if job.begin_at > wall:
-                self.withdraw(job)
-            else:
-                self.ready.remove(job)
+            self.ready.remove(job)
             self.admit(job, wall, again=True)
 
     def wait_for(self, job: Job, wait: Wait) -> None:
@@ -286,7 +285,7 @@ class State:
         for parent in wait.parents if wait else ():
             self.unlink(parent, job.key)
         self.later.discard(job.key)
-        self.withdraw(job)
+        self.ready.remove(job)
 
     def unlink(self, parent: JobKey, child: JobKey) -> None:
         """`child` does not wait for `parent` any more."""
@@ -307,6 +306,16 @@ class State:
         """Whether as many jobs of its group run as may."""
         cap = job.spec.max_concurrent
         return cap > 0 and self.group_running[job.spec.group] >= cap
+
+    def over_quota(self, job: Job) -> str | None:
+        """Which quota keeps this job from starting, in words; None: none does."""
+        return exceeded(self.ledger, job)
+
+    def barred(self, job: Job) -> frozenset[int]:
+        """GPUs that are reserved for others before this job would be over."""
+        if not self.reserved.live:
+            return frozenset()
+        return self.reserved.barred(job.user, self.wall, span_of(job, self.ready.expected_s(job)))
 
     def remember_recent(self, uid: int, key: JobKey) -> None:
         self.recent.setdefault(uid, deque(maxlen=RECENT)).append(key)
@@ -338,6 +347,11 @@ class State:
         due = [at for at in (self.next_limit(), self.next_warning()) if at is not None]
         return min(due, default=None)
 
+    def next_promise(self) -> float | None:
+        """The wall time at which the next promised start is due."""
+        times = [one.until for one in self.promises if one.now < one.until < float("inf")]
+        return min(times, default=None)
+
     def next_begin(self) -> float | None:
         """The wall time at which the next job may begin."""
         while self.begins:
@@ -350,9 +364,7 @@ class State:
 
 def next_look(state: State) -> float | None:
     """The wall time at which somebody may begin, or is not to start as promised."""
-    times = [state.next_begin()]
-    if state.promise is not None and state.promise.now < state.promise.until < float("inf"):
-        times.append(state.promise.until)
+    times = [state.next_begin(), state.next_promise(), state.reserved.next_end]
     return min((at for at in times if at is not None), default=None)
 
 

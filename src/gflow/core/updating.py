@@ -133,7 +133,9 @@ def _carry_out(state: State, plan: Plan, event: Update) -> None:
         _update_running(state, job, plan.spec)
         return
     state.stop_waiting(job)
+    state.ledger.add(job, -1)
     job.spec = plan.spec
+    state.ledger.add(job)
     if "begin_at" in event.fields:  # whoever says when, says it of a retry too
         job.retry_at = 0.0
     if plan.wait is not None:

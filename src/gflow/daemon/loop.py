@@ -23,10 +23,12 @@ import msgspec
 from gflow.core.effects import Accepted, Effect, Keep, Note, Ran, Remember, Save
 from gflow.core.engine import SHARES, step
 from gflow.core.events import Event, GpusSeen, Tick
+from gflow.core.governing import QUOTAS, RESERVATIONS
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.invariants import check
 from gflow.core.model import Job, Line, Moment
 from gflow.core.policy import Drained
+from gflow.core.quotas import Quotas
 from gflow.core.state import State, next_look, restore
 from gflow.daemon import clock
 from gflow.daemon.news import News
@@ -332,6 +334,10 @@ def reload(old: State, store: Store) -> State:
         state.allowed = None if allowed == "all" else chosen
     if "drained" in loaded.meta:
         state.drained = msgspec.json.decode(str(loaded.meta["drained"]), type=Drained)
+    if QUOTAS in loaded.meta:
+        state.ledger.quotas = msgspec.json.decode(str(loaded.meta[QUOTAS]), type=Quotas)
+    if RESERVATIONS in loaded.meta:
+        state.reserved.recall(str(loaded.meta[RESERVATIONS]))
     if SHARES in loaded.meta:
         state.shares.recall(str(loaded.meta[SHARES]))
     restore(

@@ -127,7 +127,7 @@ def _policy(config: Config, gpus: tuple[Gpu, ...], most_jobs: int) -> Policy:
         order=config["policy.order"],
         fair_share=config["policy.fair_share"],
         half_life_s=config["policy.half_life_days"] * 86400.0,
-        overtake=float(config["policy.overtake"]) if config["policy.protect"] else -1.0,
+        patience=float(config["policy.patience"]) if config["policy.protect"] else -1.0,
     )
     if gpus:  # real ones are not known yet
         check_typed(policy, gpus)

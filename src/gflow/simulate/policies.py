@@ -5,9 +5,11 @@ from __future__ import annotations
 from gflow.core.policy import USUAL, Policy
 
 
-def _in_order(overtake: float, *, backfill: bool = True) -> Policy:
+def _in_order(patience: float, *, backfill: bool = True) -> Policy:
     """By arrival, knowing only time limits."""
-    return Policy(order="arrival", fair_share=False, lengths="limits", overtake=overtake, backfill=backfill)
+    return Policy(
+        order="arrival", fair_share=False, lengths="limits", patience=patience, backfill=backfill, promises=1
+    )
 
 
 POLICIES: dict[str, tuple[str, Policy]] = {
@@ -16,6 +18,6 @@ POLICIES: dict[str, tuple[str, Policy]] = {
     "easy": ("EASY backfilling by time limits", _in_order(0.0)),
     "easy-perfect": ("EASY backfilling, all run times known", _in_order(0.0)),
     "ours": ("the default of gflowd", USUAL),
-    "throughput": ("ours, with policy.overtake = 40", Policy(overtake=40.0)),
-    "unprotected": ("ours, with policy.protect = false", Policy(overtake=-1.0)),
+    "throughput": ("ours, with policy.patience = 25", Policy(patience=25.0)),
+    "unprotected": ("ours, with policy.protect = false", Policy(patience=-1.0)),
 }

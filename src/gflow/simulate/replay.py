@@ -54,9 +54,9 @@ class Replay:
         while place < count or ends:
             submit = entries[place].submit if place < count else never
             end = ends[0][0] if ends else never
-            promise = state.promise
-            if promise is not None and now < promise.until < min(submit, end):
-                now = promise.until
+            promised = state.next_promise()
+            if promised is not None and now < promised < min(submit, end):
+                now = promised
                 self._take(step(state, Tick(at=Moment(now, now))), now)
             elif end <= submit:
                 now, key, attempt = heapq.heappop(ends)

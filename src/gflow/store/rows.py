@@ -16,7 +16,7 @@ from gflow.store.opening import WAY_OUT
 COLUMNS = (
     "key", "uid", "user", "state", "reason", "attempt", "gpu_ids", "submitted_at", "started_at",
     "started_boot", "finished_at", "exit_code", "signal", "stopping", "target", "spec", "progress",
-    "retries", "quick_ends", "cpu_ms", "peak_kib", "retry_at", "stop_now", "simulated", "passed",
+    "retries", "quick_ends", "cpu_ms", "peak_kib", "retry_at", "stop_now", "simulated", "ready_at",
 )  # fmt: skip
 
 UPSERT = (
@@ -25,7 +25,7 @@ UPSERT = (
 )
 # A job that is new and waits: the other columns have their defaults.
 INSERT = (
-    "INSERT INTO jobs (key, uid, user, state, reason, submitted_at, target, spec, progress, passed) "
+    "INSERT INTO jobs (key, uid, user, state, reason, submitted_at, target, spec, progress, ready_at) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
@@ -62,7 +62,7 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.retry_at,
         job.stop_now,
         job.simulated,
-        job.passed,
+        job.ready_at,
     )
 
 
@@ -78,7 +78,7 @@ def to_new_row(job: Job) -> tuple[Any, ...]:
         job.target,
         _encode(job.spec).decode(),
         _encode(job.progress).decode() if job.progress else None,
-        job.passed,
+        job.ready_at,
     )
 
 
@@ -96,7 +96,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
     """The job of a row. `specs` shares equal specs between the jobs of one read."""
     (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at, started_boot,
      finished_at, exit_code, signal, stopping, target, text, progress, retries, quick_ends,
-     cpu_ms, peak_kib, retry_at, stop_now, simulated, passed) = row  # fmt: skip
+     cpu_ms, peak_kib, retry_at, stop_now, simulated, ready_at) = row  # fmt: skip
     spec = specs.get(text)
     if spec is None:
         spec = specs[text] = _decode_spec(text)
@@ -125,7 +125,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         retry_at=retry_at,
         stop_now=bool(stop_now),
         simulated=bool(simulated),
-        passed=passed,
+        ready_at=ready_at,
     )
 
 

@@ -191,7 +191,13 @@ WHERE (j.started_at IS NULL OR CAST(substr(a.detail, 9) AS INTEGER) < j.attempt)
     AND b.what IN ('retry', 'requeued');
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7)
+# Since when a job has waited for resources; that says more than what passed it.
+_V8 = """
+ALTER TABLE jobs RENAME COLUMN passed TO ready_at;
+UPDATE jobs SET ready_at = submitted_at WHERE finished_at IS NULL;
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8)
 VERSION = len(MIGRATIONS)
 
 

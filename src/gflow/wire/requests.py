@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -289,3 +289,24 @@ def unbase64(text: str, what: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
         raise UsageError(f"{what} is not base64") from error
+
+
+class QuotaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What one person or project may have at once; no name: each that is not named."""
+
+    scope: Literal["user", "project"]
+    name: str = ""
+    max_running_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    max_running_gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    max_queued_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    remove: bool = False
+
+
+class ReservationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """GPUs for one person: a number of them, or which. Without a start, from now on."""
+
+    user: str
+    gpu_count: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0
+    gpu_indices: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
+    start_time: Annotated[float, msgspec.Meta(ge=0, le=250_000_000_000)] = 0.0
+    duration_secs: Annotated[float, msgspec.Meta(gt=0, le=315_360_000)]

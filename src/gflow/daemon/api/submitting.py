@@ -84,7 +84,7 @@ def _dry_run(request: Request, context: Context, wish: Submitting) -> Response:
     state = context.loop.state
     event = wish.event(state, context.store, clock.now())
     assert isinstance(event, Submit)
-    admitted(state, event.uid, event.specs, event.outcomes)
+    admitted(state, event.uid, event.user, event.specs, event.outcomes)
     return answer(request, lambda: dry_run_view(event.specs), lambda: dry_run_page(event.specs))
 
 

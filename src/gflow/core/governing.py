@@ -1,0 +1,46 @@
+"""What operators say about people: quotas and reservations."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gflow.core.effects import Effect, Keep
+from gflow.core.events import Reserve, SetQuota, Unreserve
+from gflow.core.reservations import Reservation, chosen
+from gflow.core.rounds import run_round
+from gflow.core.state import State
+from gflow.errors import NotFound, Refused
+
+# The names under which both are kept.
+QUOTAS, RESERVATIONS = "quotas", "reservations"
+
+
+def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
+    if event.limits is None and event.name not in state.ledger.quotas.named(event.scope):
+        whose = f"{event.scope} {event.name!a}" if event.name else f"every {event.scope}"
+        raise NotFound(f"there is no quota for {whose}", hint="see gctl quota list")
+    state.ledger.quotas = state.ledger.quotas.changed(event.scope, event.name, event.limits)
+    effects.append(Keep(QUOTAS, msgspec.json.encode(state.ledger.quotas).decode()))
+    run_round(state, event.at, effects)
+
+
+def reserve(state: State, event: Reserve, effects: list[Effect]) -> None:
+    if event.end <= event.at.wall:
+        raise Refused("that time is over already", hint="gctl reserve create --start 14:00 --duration 2h …")
+    gpus = chosen(state.reserved, state.gpus, event.gpus, event.count, (event.start, event.end))
+    number = max(state.reserved.all, default=0) + 1
+    made = Reservation(number, event.user, gpus, event.start, event.end, event.at.wall)
+    state.reserved.put(made, event.at.wall)
+    effects.append(Keep(RESERVATIONS, state.reserved.record()))
+    run_round(state, event.at, effects)
+
+
+def unreserve(state: State, event: Unreserve, effects: list[Effect]) -> None:
+    found = state.reserved.all.get(event.id)
+    if found is None:
+        raise NotFound(f"there is no reservation {event.id}", hint="see gctl reserve list")
+    if found.is_over(event.at.wall):
+        raise Refused(f"reservation {event.id} is over already")
+    state.reserved.put(msgspec.structs.replace(found, cancelled_at=event.at.wall), event.at.wall)
+    effects.append(Keep(RESERVATIONS, state.reserved.record()))
+    run_round(state, event.at, effects)

@@ -1,0 +1,107 @@
+"""How much one person or one project may have at once.
+
+A quota holds back starts, never what runs. Names are as the jobs carry them; who is not named has
+what is said for everybody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from gflow.core.model import Job
+
+USER, PROJECT = "user", "project"
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What one of them may have at once; None: not said."""
+
+    max_running_jobs: int | None = None
+    max_running_gpus: int | None = None
+    max_queued_jobs: int | None = None
+
+    def over(self, other: Limits) -> Limits:
+        """These, and where nothing is said the other's."""
+        own = msgspec.structs.asdict(self)
+        return Limits(**{name: getattr(other, name) if own[name] is None else own[name] for name in own})
+
+
+class Quotas(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All quotas. The name "" stands for everybody who is not named."""
+
+    users: dict[str, Limits] = {}
+    projects: dict[str, Limits] = {}
+
+    def named(self, scope: str) -> dict[str, Limits]:
+        return self.users if scope == USER else self.projects
+
+    def of(self, scope: str, name: str) -> Limits:
+        """What holds for this person or project; a job without a project belongs to none."""
+        if scope == PROJECT and not name:
+            return Limits()
+        named = self.named(scope)
+        return named.get(name, Limits()).over(named.get("", Limits()))
+
+    def changed(self, scope: str, name: str, limits: Limits | None) -> Quotas:
+        """With other limits for one of them: those not said stay; None takes all away."""
+        named = dict(self.named(scope))
+        if limits is None:
+            named.pop(name, None)
+        else:
+            named[name] = limits.over(named.get(name, Limits()))
+        return Quotas(named, self.projects) if scope == USER else Quotas(self.users, named)
+
+
+class Ledger:
+    """What people and projects may have, what of theirs runs, and what waits."""
+
+    def __init__(self) -> None:
+        self.quotas = Quotas()
+        self.jobs: Counter[tuple[str, str]] = Counter()
+        self.gpus: Counter[tuple[str, str]] = Counter()
+        # Jobs that wait; an array counts once until it is over, a task of it does not.
+        self.waiting: Counter[tuple[str, str]] = Counter()
+
+    def add(self, job: Job, sign: int = 1) -> None:
+        """A job becomes known, or is final (-1)."""
+        if job.task is None:
+            for one in owners(job):
+                _count(self.waiting, one, sign)
+
+    def run(self, job: Job, sign: int = 1) -> None:
+        """A job starts, or runs no longer (-1)."""
+        for one in owners(job):
+            _count(self.jobs, one, sign)
+            _count(self.gpus, one, sign * job.spec.gpus)
+            if job.task is None:
+                _count(self.waiting, one, -sign)
+
+
+def owners(job: Job) -> tuple[tuple[str, str], ...]:
+    """Whose quotas a job counts against."""
+    return ((USER, job.user), (PROJECT, job.spec.project)) if job.spec.project else ((USER, job.user),)
+
+
+def exceeded(ledger: Ledger, job: Job) -> str | None:
+    """What keeps a job from starting, in words; None: no quota does."""
+    quotas = ledger.quotas
+    if not quotas.users and not quotas.projects:
+        return None
+    for scope, name in owners(job):
+        limits, one = quotas.of(scope, name), (scope, name)
+        whose = name if scope == USER else f"project {name}"
+        most = limits.max_running_jobs
+        if most is not None and ledger.jobs[one] >= most:
+            return f"{whose} runs {ledger.jobs[one]} of {most} jobs"
+        most = limits.max_running_gpus
+        if most is not None and job.spec.gpus and ledger.gpus[one] + job.spec.gpus > most:
+            return f"{whose} has {ledger.gpus[one]} of {most} GPUs, and this needs {job.spec.gpus}"
+    return None
+
+
+def _count(counter: Counter[tuple[str, str]], one: tuple[str, str], change: int) -> None:
+    counter[one] += change
+    if not counter[one]:
+        del counter[one]

@@ -1,0 +1,156 @@
+"""Routes of quotas and reservations."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.events import Reserve, SetQuota, Unreserve
+from gflow.core.model import Moment
+from gflow.core.quotas import PROJECT, USER, Limits
+from gflow.core.reservations import Reservation
+from gflow.core.state import State
+from gflow.daemon.api.answers import answer
+from gflow.daemon.api.asking import caller, context_of, read
+from gflow.errors import NotFound, UsageError
+from gflow.options.table import Option
+from gflow.options.values import read as read_option
+from gflow.text.governing import quota_line, quota_page, reservation_line, reservation_page, timeline
+from gflow.wire.requests import QuotaRequest, ReservationRequest
+
+_NAME = Option("name", "name", "whose")
+
+
+async def quotas(request: Request) -> Response:
+    """Every quota, and what people and projects have of it."""
+    lines = quota_lines(context_of(request).loop.state)
+    return answer(request, lambda: {"quotas": lines}, lambda: quota_page(lines))
+
+
+async def set_quota(request: Request) -> Response:
+    """Say what somebody may have at once; without limits, any number again."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted = await read(request, QuotaRequest)
+    name = read_option(_NAME, wanted.name) if wanted.name else ""
+    limits = Limits(wanted.max_running_jobs, wanted.max_running_gpus, wanted.max_queued_jobs)
+    given = None if wanted.remove else limits
+    if not wanted.remove and limits == Limits():
+        raise UsageError("a quota needs a limit", hint="gctl quota set --user ann --max-running-gpus 4")
+
+    def event(at: Moment) -> SetQuota:
+        return SetQuota(at=at, uid=uid, scope=wanted.scope, name=name, limits=given)
+
+    await context.loop.ask(event, origin)
+    now = context.loop.state.ledger.quotas.of(wanted.scope, name) if given else Limits()
+    data = {"scope": wanted.scope, "name": name or None, **msgspec.structs.asdict(now)}
+    return answer(request, lambda: data, lambda: quota_line(data, removed=given is None))
+
+
+async def reservations(request: Request) -> Response:
+    """Reservations, those that begin first in front."""
+    state, asked = context_of(request).loop.state, request.query_params
+    now = time.time()
+    found = [one for one in state.reserved.all.values() if _is_meant(one, asked, now)]
+    views = [reservation_view(one, now) for one in sorted(found, key=lambda one: (one.start, one.id))]
+    if "timeline" in asked:
+        span = _number(asked, "from", now), _number(asked, "to", now + 48 * 3600)
+        return answer(request, lambda: {"reservations": views}, lambda: timeline(views, span))
+    return answer(request, lambda: {"reservations": views}, lambda: reservation_page(views))
+
+
+async def reserve(request: Request) -> Response:
+    """Keep GPUs for one person, from some time on."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted = await read(request, ReservationRequest)
+    user = read_option(_NAME, wanted.user)
+    gpus = tuple(wanted.gpu_indices or ())
+    if bool(gpus) == bool(wanted.gpu_count):
+        raise UsageError(
+            "a reservation needs a number of GPUs, or which ones", hint="--gpus 2, or --gpu-spec 0,2-3"
+        )
+
+    def event(at: Moment) -> Reserve:
+        start = max(at.wall, wanted.start_time) if wanted.start_time else at.wall
+        end = (wanted.start_time or at.wall) + wanted.duration_secs
+        return Reserve(at=at, uid=uid, user=user, gpus=gpus, count=wanted.gpu_count, start=start, end=end)
+
+    await context.loop.ask(event, origin)
+    book = context.loop.state.reserved
+    view = reservation_view(book.all[max(book.all)], time.time())
+    return answer(request, lambda: view, lambda: reservation_line(view), 201)
+
+
+async def reservation(request: Request) -> Response:
+    view = reservation_view(_one(request), time.time())
+    return answer(request, lambda: view, lambda: reservation_page([view]))
+
+
+async def unreserve(request: Request) -> Response:
+    context, (uid, origin) = context_of(request), caller(request)
+    found = _one(request)
+    await context.loop.ask(lambda at: Unreserve(at=at, uid=uid, id=found.id), origin)
+    view = reservation_view(context.loop.state.reserved.all[found.id], time.time())
+    return answer(request, lambda: view, lambda: f"Reservation {found.id} is cancelled.\n")
+
+
+def _one(request: Request) -> Reservation:
+    text = request.path_params["id"]
+    book = context_of(request).loop.state.reserved
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    if number not in book.all:
+        raise NotFound(f"there is no reservation {text!a:.40}", hint="see gctl reserve list")
+    return book.all[number]
+
+
+def _is_meant(one: Reservation, asked: Any, now: float) -> bool:
+    status = one.status(now)
+    if "active" in asked and status not in ("pending", "active"):
+        return False
+    return bool(asked.get("user", one.user) == one.user and asked.get("status", status) == status)
+
+
+def _number(asked: Any, name: str, otherwise: float) -> float:
+    try:
+        return float(asked.get(name, otherwise))
+    except ValueError:
+        raise UsageError(f"{name} is a time in seconds, not {asked[name]!a:.40}") from None
+
+
+def reservation_view(one: Reservation, now: float) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "user": one.user,
+        "gpu_indices": list(one.gpus),
+        "start_time": one.start,
+        "end_time": one.end,
+        "status": one.status(now),
+        "created_at": one.created_at,
+        "cancelled_at": one.cancelled_at,
+    }
+
+
+def quota_lines(state: State) -> list[dict[str, Any]]:
+    """Those with a quota of their own or something that counts against one; "" is everybody else."""
+    lines = []
+    for scope in (USER, PROJECT):
+        named, everybody = state.ledger.quotas.named(scope), state.ledger.quotas.named(scope).get("")
+        names = set(named)
+        if everybody is not None:
+            busy = {*state.ledger.jobs, *state.ledger.waiting}
+            names |= {name for kind, name in busy if kind == scope}
+        for name in sorted(names):
+            one = (scope, name)
+            limits = msgspec.structs.asdict(
+                state.ledger.quotas.of(scope, name) if name else everybody or Limits()
+            )
+            used = {
+                "running_jobs": state.ledger.jobs[one],
+                "running_gpus": state.ledger.gpus[one],
+                "queued_jobs": state.ledger.waiting[one],
+            }
+            lines.append({"scope": scope, "name": name or None, **limits, **used})
+    return lines

@@ -1,0 +1,98 @@
+"""What gctl says about quotas and reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from gflow.text.durations import clock
+from gflow.text.table import Sheet
+
+LIMITS = (
+    ("max_running_jobs", "running_jobs"),
+    ("max_running_gpus", "running_gpus"),
+    ("max_queued_jobs", "queued_jobs"),
+)
+# How many columns a timeline has.
+SLOTS = 48
+
+
+def quota_page(lines: Sequence[Mapping[str, Any]]) -> str:
+    """One line for each: used/limit, `-` for any number."""
+    if not lines:
+        return "There are no quotas. gctl quota set --user ann --max-running-gpus 4 makes one.\n"
+    sheet = Sheet(("SCOPE", "NAME", "RUNNING", "GPUS", "QUEUED"))
+    for line in lines:
+        cells = [_cell(line, limit, used) for limit, used in LIMITS]
+        sheet.add((line["scope"], line["name"] or "(everybody else)", *cells))
+    return "".join(sheet.lines())
+
+
+def _cell(line: Mapping[str, Any], limit: str, used: str) -> str:
+    most = "-" if line[limit] is None else str(line[limit])
+    return f"{line[used]}/{most}" if line["name"] else most
+
+
+def quota_line(now: Mapping[str, Any], *, removed: bool) -> str:
+    whose = (
+        f"{now['scope']} {now['name']}" if now["name"] else f"Every {now['scope']} without a quota of its own"
+    )
+    whose = whose[0].upper() + whose[1:]
+    if removed:
+        return f"{whose} has no quota any more.\n"
+    words = {
+        "max_running_jobs": "running jobs",
+        "max_running_gpus": "GPUs",
+        "max_queued_jobs": "waiting jobs",
+    }
+    parts = [f"{now[name]} {word}" for name, word in words.items() if now[name] is not None]
+    return f"{whose} may have at most {', '.join(parts)} at once; what runs goes on.\n"
+
+
+def reservation_page(views: Sequence[Mapping[str, Any]]) -> str:
+    if not views:
+        return "There are no reservations.\n"
+    sheet = Sheet(("ID", "USER", "GPUS", "START", "END", "STATUS"))
+    for view in views:
+        sheet.add(
+            (
+                str(view["id"]), view["user"], _indices(view), _moment(view["start_time"]),
+                _moment(view["end_time"]), view["status"],
+            )
+        )  # fmt: skip
+    return "".join(sheet.lines())
+
+
+def reservation_line(view: Mapping[str, Any]) -> str:
+    span = clock(view["end_time"] - view["start_time"])
+    many = "GPUs" if len(view["gpu_indices"]) > 1 else "GPU"
+    return (
+        f"Reservation {view['id']}: {many} {_indices(view)} for {view['user']}, "
+        f"from {_moment(view['start_time'])} for {span}.\n"
+    )
+
+
+def timeline(views: Sequence[Mapping[str, Any]], span: tuple[float, float]) -> str:
+    """One bar for each reservation of a stretch of time."""
+    begin, end = span[0], max(span[1], span[0] + 1)
+    step = (end - begin) / SLOTS
+    sheet = Sheet(("ID", "USER", "GPUS", f"{_moment(begin)} to {_moment(end)}, a column is {clock(step)}"))
+    for view in views:
+        if view["end_time"] > begin and view["start_time"] < end and view["status"] != "cancelled":
+            edges = [begin + slot * step for slot in range(SLOTS + 1)]
+            bar = "".join(
+                "#" if view["start_time"] < right and left < view["end_time"] else "."
+                for left, right in pairwise(edges)
+            )
+            sheet.add((str(view["id"]), view["user"], _indices(view), bar))
+    return "".join(sheet.lines())
+
+
+def _indices(view: Mapping[str, Any]) -> str:
+    return ",".join(map(str, view["gpu_indices"]))
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%dT%H:%M")

@@ -1,0 +1,79 @@
+"""gctl quota and gctl reserve, on a daemon with four simulated GPUs."""
+
+from __future__ import annotations
+
+import getpass
+import json
+
+from tests.harness import Box, wait_until
+
+ME = getpass.getuser()
+
+
+def test_a_quota_holds_starts_back_and_survives_a_restart(daemon: Box) -> None:
+    said = daemon.ok("gctl", "quota", "set", "--user", ME, "--max-running-gpus", "2")
+    assert said == f"User {ME} may have at most 2 GPUs at once; what runs goes on.\n"
+    first = daemon.submit("--gpus", "2", "sleep", "60")
+    second = daemon.submit("--gpus", "1", "sleep", "60")
+    wait_until(lambda: daemon.job(first)["state"] == "Running")
+    assert daemon.job(second)["reason"] == f"Quota: {ME} has 2 of 2 GPUs, and this needs 1"
+    assert daemon.ok("gctl", "quota", "list").splitlines()[1].split() == ["user", ME, "1/-", "2/2", "1/-"]
+    daemon.down()
+    daemon.up()
+    assert daemon.job(second)["reason"].startswith("Quota")
+    daemon.ok("gctl", "quota", "set", "--user", ME, "--max-running-gpus", "3", "--max-queued-jobs", "1")
+    assert daemon.job(second)["state"] == "Running"
+    daemon.submit("--gpus", "1", "sleep", "60")
+    refused = daemon.run("gbatch", "--gpus", "1", "true")
+    assert refused.returncode == 1
+    assert "you have 1 waiting jobs, and the quota is 1" in refused.stderr
+    assert json.loads(daemon.ok("gctl", "quota", "list", "--json"))["quotas"][0]["max_running_gpus"] == 3
+    daemon.ok("gctl", "quota", "remove", "--user", ME)
+    assert "no quotas" in daemon.ok("gctl", "quota", "list")
+
+
+def test_a_project_has_a_quota_and_so_has_everybody_else(daemon: Box) -> None:
+    daemon.ok("gctl", "quota", "set", "--default-project", "--max-running-jobs", "1")
+    jobs = [daemon.submit("--project", project, "sleep", "60") for project in ("a", "a", "b")]
+    plain = daemon.submit("sleep", "60")
+    wait_until(lambda: daemon.job(jobs[2])["state"] == "Running")
+    assert [daemon.job(job)["state"] for job in (*jobs, plain)] == ["Running", "Queued", "Running", "Running"]
+    assert daemon.job(jobs[1])["reason"] == "Quota: project a runs 1 of 1 jobs"
+
+
+def test_reserved_gpus_are_kept_for_their_owner(daemon: Box) -> None:
+    said = daemon.ok("gctl", "reserve", "create", "--user", "zoe", "--gpu-spec", "0-2", "--duration", "2h30m")
+    assert said.startswith("Reservation 1: GPUs 0,1,2 for zoe, from ")
+    assert said.endswith("for 02:30:00.\n")
+    alone = daemon.submit("--gpus", "1", "sleep", "60")
+    wide = daemon.submit("--gpus", "2", "sleep", "60")
+    wait_until(lambda: daemon.job(alone)["state"] == "Running")
+    assert daemon.job(alone)["gpu_ids"] == [3]
+    daemon.down()
+    daemon.up()
+    assert daemon.job(wide)["reason"] == "Reservation: GPU 0,1,2 reserved for zoe"
+    assert (
+        "GPU 0 is reserved for zoe then"
+        in daemon.run("gctl", "reserve", "create", "-u", ME, "--gpu-spec", "0", "-d", "1h").stderr
+    )
+    assert "active" in daemon.ok("gctl", "reserve", "get", "1")
+    assert "#" * 3 in daemon.ok("gctl", "reserve", "list", "--timeline", "--range", "24h")
+    assert daemon.ok("gctl", "reserve", "cancel", "1") == "Reservation 1 is cancelled.\n"
+    assert daemon.job(wide)["state"] == "Running"
+    listed = json.loads(daemon.ok("gctl", "reserve", "list", "--json"))["reservations"]
+    assert [one["status"] for one in listed] == ["cancelled"]
+    assert "no reservations" in daemon.ok("gctl", "reserve", "list", "--active")
+
+
+def test_a_job_that_would_run_into_a_reservation_does_not_start(daemon: Box) -> None:
+    daemon.ok("gctl", "reserve", "create", "-u", "zoe", "-g", "4", "--start", "now+1h", "-d", "1h")
+    long = daemon.submit("--gpus", "1", "--time", "2:00:00", "sleep", "60")
+    short = daemon.submit("--gpus", "1", "--time", "10", "sleep", "60")
+    wait_until(lambda: daemon.job(short)["state"] == "Running")
+    assert daemon.job(long)["reason"].startswith("Reservation")
+
+
+def test_a_reservation_that_ends_lets_others_start(daemon: Box) -> None:
+    daemon.ok("gctl", "reserve", "create", "-u", "zoe", "-g", "4", "-d", "2s")
+    job = daemon.submit("--gpus", "1", "true")
+    assert daemon.finished(job)["state"] == "Finished"

@@ -1,0 +1,183 @@
+"""Quotas, reservations and caps are never violated, whatever is submitted."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gflow.core import place
+from gflow.core.engine import step
+from gflow.core.events import Exited, GpusSeen, Reserve, SetQuota, Submit, Tick, Unreserve
+from gflow.core.invariants import check
+from gflow.core.model import Gpu, Job, Moment
+from gflow.core.policy import Policy
+from gflow.core.quotas import PROJECT, USER, Limits
+from gflow.core.reservations import Book
+from gflow.core.state import State, next_look
+from gflow.errors import Refused
+from gflow.testing import spec
+
+GPUS = 6
+PEOPLE = {"ann": 1001, "bob": 1002, "eve": 1003}
+SEEDS = range(8)
+STEPS = 250
+
+
+class World:
+    """An engine, a clock, and jobs that end at their limits at the latest."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.now = 1_000_000.0
+        policy = Policy(patience=self.dice.choice((-1.0, 0.0, 2.0)))
+        self.state = State(cpus=4, memory_mib=1 << 20, policy=policy)
+        gpus = tuple(
+            Gpu(index=i, uuid=str(i), model="simulated", memory_mib=81920, simulated=True)
+            for i in range(GPUS)
+        )
+        self.ends: dict[int, float] = {}
+        self.step(GpusSeen(at=self.at, gpus=gpus))
+
+    @property
+    def at(self) -> Moment:
+        return Moment(self.now, self.now)
+
+    def step(self, event: object) -> None:
+        before = set(self.state.running)
+        try:
+            step(self.state, event)  # type: ignore[arg-type]
+        except Refused:
+            return
+        check(self.state)
+        for key in self.state.running.keys() - before:
+            job = self.state.running[key]
+            self.ends[key] = self.now + self.dice.uniform(0.1, 1.0) * job.spec.time_limit_s
+            self.check_start(job)
+        self.check_reservations()
+
+    def check_start(self, job: Job) -> None:
+        """After a start nobody has more than they may; caps hold."""
+        runs = list(self.state.running.values())
+        for scope, name in ((USER, job.user), (PROJECT, job.spec.project)):
+            limits = self.state.ledger.quotas.of(scope, name)
+            theirs = [one for one in runs if (one.user if scope == USER else one.spec.project) == name]
+            if limits.max_running_jobs is not None:
+                assert len(theirs) <= limits.max_running_jobs, f"{name} runs too many jobs"
+            if limits.max_running_gpus is not None and job.spec.gpus:
+                had = sum(one.spec.gpus for one in theirs)
+                assert had <= limits.max_running_gpus, f"{name} has too many GPUs"
+        if job.spec.max_concurrent:
+            together = sum(one.spec.group == job.spec.group for one in runs)
+            assert together <= job.spec.max_concurrent, "the cap does not hold"
+
+    def check_reservations(self) -> None:
+        """Nobody who started after a reservation was made has its GPUs while it lasts."""
+        for one in self.state.reserved.all.values():
+            if one.status(self.now) != "active":
+                continue
+            for job in self.state.running.values():
+                assert (
+                    job.user == one.user
+                    or (job.started_at or 0) < one.created_at
+                    or not set(job.gpu_ids) & set(one.gpus)
+                ), f"job {job.label} of {job.user} has GPUs reserved for {one.user}"
+
+    def act(self) -> None:
+        self.now += 0.001  # no two things at once
+        roll = self.dice.random()
+        user = self.dice.choice(list(PEOPLE))
+        if roll < 0.5:
+            self.submit(user)
+        elif roll < 0.58:
+            scope = self.dice.choice((USER, PROJECT))
+            name = self.dice.choice((user, "")) if scope == USER else self.dice.choice(("p", "q", ""))
+            limits = Limits(self.dice.choice((None, 1, 2, 5)), self.dice.choice((None, 0, 2, 4)), None)
+            self.step(SetQuota(at=self.at, uid=0, scope=scope, name=name, limits=limits))
+        elif roll < 0.64:
+            start = self.now + self.dice.choice((0.0, 100.0, 5000.0))
+            end = start + self.dice.choice((50.0, 3000.0))
+            count = self.dice.randint(1, GPUS)
+            self.step(Reserve(at=self.at, uid=0, user=user, count=count, start=start, end=end))
+        elif roll < 0.66 and self.state.reserved.live:
+            self.step(Unreserve(at=self.at, uid=0, id=self.dice.choice(self.state.reserved.live).id))
+        else:
+            self.pass_time()
+
+    def submit(self, user: str) -> None:
+        capped = self.dice.random() < 0.2
+        wanted = spec(
+            gpus=self.dice.choice((0, 1, 1, 2, 4)),
+            time_limit_s=self.dice.choice((60, 600, 3600)),
+            project=self.dice.choice(("", "p", "q")),
+            priority=self.dice.choice((10, 10, 20)),
+            group=7 if capped else 0,
+            max_concurrent=2 if capped else 0,
+        )
+        specs = (wanted,) * self.dice.randint(1, 3)
+        self.step(Submit(at=self.at, uid=PEOPLE[user], user=user, specs=specs, outcomes={}))
+
+    def pass_time(self) -> None:
+        """To the next end, or to when the engine wants to be woken."""
+        ends = {key: end for key, end in self.ends.items() if key in self.state.running}
+        first = min(ends.values(), default=self.now + 100)
+        wakes = next_look(self.state)
+        if wakes is not None and self.now < wakes < first:
+            self.now = wakes
+            self.step(Tick(at=self.at))
+        elif ends:
+            self.now = max(self.now, first)
+            key = min(ends, key=lambda one: (ends[one], one))
+            attempt = self.state.running[key].attempt
+            self.step(Exited(at=self.at, key=key, attempt=attempt, code=0))
+
+
+def live(seed: int) -> State:
+    world = World(seed)
+    for _ in range(STEPS):
+        world.act()
+    return world.state
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_violated(seed: int) -> None:
+    live(seed)
+
+
+def ignored_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Book, "barred", lambda self, user, wall, length: frozenset())
+
+
+def only_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Book.barred
+    monkeypatch.setattr(Book, "barred", lambda self, user, wall, length: original(self, user, wall, 0.001))
+
+
+def ignored_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(State, "over_quota", lambda self, job: None)
+
+
+def ignored_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(State, "is_capped", lambda self, job: False)
+
+
+def one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = place.choose
+    monkeypatch.setattr(
+        place,
+        "choose",
+        lambda state, shape, lot=0, barred=frozenset(): original(
+            state, shape, lot, frozenset(list(barred)[1:])
+        ),
+    )
+
+
+MUTANTS = [ignored_reservation, only_while_it_lasts, ignored_quota, ignored_cap, one_too_many]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_mutant_is_caught(mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in SEEDS:
+            live(seed)
