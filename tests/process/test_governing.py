@@ -77,3 +77,23 @@ def test_a_reservation_that_ends_lets_others_start(daemon: Box) -> None:
     daemon.ok("gctl", "reserve", "create", "-u", "zoe", "-g", "4", "-d", "2s")
     job = daemon.submit("--gpus", "1", "true")
     assert daemon.finished(job)["state"] == "Finished"
+
+
+def test_gjob_why_says_what_is_in_the_way_and_what_would_start_now(daemon: Box) -> None:
+    daemon.submit("--gpus", "3", "--time", "60", "--name", "first", "sleep", "60")
+    job = daemon.submit("--gpus", "2", "--name", "second", "sleep", "60")
+    said = daemon.ok("gjob", "why", str(job)).splitlines()
+    assert said[0] == f"Job {job} (second) waits."
+    assert said[1] == "  1. Resources: Need 2 GPUs, only 1 available"
+    assert said[2] == "  2. Running: job 1 has GPU 0,1,2"
+    assert said[3].startswith("It starts at about ")
+    assert said[4] == f"It would start now with --gpus 1: gjob update {job} …"
+    told = json.loads(daemon.ok("gjob", "why", str(job), "--json"))
+    assert told["blockers"][0]["code"] == "Resources"
+    assert told["start"]["earliest"] <= told["start"]["expected"] <= told["start"]["latest"]
+    assert told["instead"] == ["--gpus 1"]
+    assert daemon.ok("gjob", "why", "1") == "Job 1 (first) runs.\n"
+    daemon.ok("gjob", "hold", str(job))
+    assert "  1. JobHeldUser: gjob release" in daemon.ok("gjob", "why", str(job))
+    daemon.ok("gcancel", str(job))
+    assert daemon.ok("gjob", "why", str(job)).startswith(f"Job {job} (second) is over: Cancelled")

@@ -33,6 +33,7 @@ gjob redo @ --memory 64G
 gjob redo 42 --cascade            # also the jobs that fell with it
 gjob wait 40-45
 gjob history @
+gjob why 42
 gjob usage @ --csv"""
 
 LOG = (
@@ -156,6 +157,10 @@ def _attach(values: Values, jobs: list[str]) -> int:
     return _log(values | {"follow": True}, jobs)
 
 
+def _why(values: Values, jobs: list[str]) -> int:
+    return call.show(call.job_path(_one(jobs), "/why"), as_json="json" in values)
+
+
 def _history(values: Values, jobs: list[str]) -> int:
     return call.show(call.job_path(_one(jobs), "/history"), as_json="json" in values)
 
@@ -207,6 +212,7 @@ COMMANDS = {
     "show": Command("all about jobs", (), _show),
     "log": Command("its output", LOG, _log),
     "attach": Command("follow its output until it ends (log -f)", (), _attach),
+    "why": Command("say why it waits, when it will probably start, and what would start now", (), _why),
     "history": Command("everything that happened to it, and who did it", (), _history),
     "usage": Command("what it did with its GPUs, over time", USAGE, _usage),
     "hold": Command("keep waiting jobs from starting", (), _change("hold")),

@@ -43,6 +43,7 @@ ROUTES = [
     Route("/jobs/{job}/wait", jobs.wait, methods=["GET"]),
     Route("/jobs/{job}/log", jobs.log_place, methods=["GET"]),
     Route("/jobs/{job}/history", jobs.history, methods=["GET"]),
+    Route("/jobs/{job}/why", jobs.why, methods=["GET"]),
     Route("/jobs/{job}/usage", usage.usage, methods=["GET"]),
     Route("/events", events.stream, methods=["GET"]),
     Route("/drain", control.drain, methods=["POST"]),

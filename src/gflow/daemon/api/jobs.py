@@ -7,11 +7,13 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gflow.core.forecast import outlook
 from gflow.core.ids import label
-from gflow.core.model import Job
+from gflow.core.model import Job, JobState
 from gflow.core.tasks import parse_tasks
 from gflow.daemon.api.answers import answer, wants_text
 from gflow.daemon.api.asking import context_of, keys_of, known, one, one_key
@@ -25,6 +27,7 @@ from gflow.errors import NotFound, Refused, UsageError
 from gflow.text.pages import job_page, story_page
 from gflow.text.queue import Entry
 from gflow.text.usage import summary
+from gflow.text.why import why_page
 from gflow.wire.views import jobs_view, key_label, line_view
 
 # The most jobs shown in full, how many in one go, and what stands between their pages.
@@ -106,6 +109,18 @@ async def log_place(request: Request) -> Response:
     path = log_path(context.settings, job)
     data = {"job_id": key_label(job.key), "path": path, "final": job.is_final, "uid": job.uid}
     return answer(request, lambda: data, lambda: f"{path}\n")
+
+
+async def why(request: Request) -> Response:
+    """Why a job waits: all that is in its way, when it will probably start, what would start now."""
+    context = context_of(request)
+    job = one(context, request)
+    check_visible(request, job)
+    now, shown = time.time(), viewer(request).shown(job)
+    found = outlook(context.loop.state, job, now) if job.state in (JobState.QUEUED, JobState.HOLD) else None
+    data = {"job": key_label(job.key), "state": job.state.value, "reason": job.reason or None}
+    data |= {"blockers": [], "start": None, "instead": []} if found is None else msgspec.to_builtins(found)
+    return answer(request, lambda: data, lambda: why_page(shown, found, now))
 
 
 async def history(request: Request) -> Response:

@@ -44,6 +44,7 @@ PERMISSIONS: dict[tuple[str, str], Who] = {
     ("GET", "/jobs/{job}/wait"): Who.ANYONE,
     ("GET", "/jobs/{job}/log"): Who.OWNER,
     ("GET", "/jobs/{job}/history"): Who.OWNER,
+    ("GET", "/jobs/{job}/why"): Who.ANYONE,
     ("GET", "/jobs/{job}/usage"): Who.ANYONE,
     ("GET", "/events"): Who.ANYONE,
     ("POST", "/drain"): Who.OPERATOR,

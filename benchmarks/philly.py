@@ -1,0 +1,140 @@
+"""The table that the defaults of the scheduler stand on: a trace of Philly's columns, pool by pool.
+
+    python -m benchmarks.philly philly.csv                     all rows
+    python -m benchmarks.philly philly.csv default --seeds 5   one row, the mean of five jitters of the arrivals
+    python -m benchmarks.philly philly.csv default --pools 103959,0e4a51
+
+A figure is the geometric mean over the pools of (ours + 60 s) / (greedy + 60 s); below 1 ours waits less. Every pool has
+as many GPUs as give the offered load, and never fewer than its widest job needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from gflow.simulate import shaping
+from gflow.simulate.measure import measure
+from gflow.simulate.policies import POLICIES
+from gflow.simulate.replay import Replay
+from gflow.simulate.trace import Entry, read_trace
+
+POOLS = ("103959", "0e4a51", "ee9e8c", "2869ce", "7f04ca", "b436b2", "6c71a0", "11cb48", "6214e9")
+JITTER_S = 600
+MINUTE = 60.0
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    policy: str
+    load: float = 0.9
+    box: int = 0
+    limits: bool = False
+    pools: tuple[str, ...] = POOLS
+
+
+ROWS = {
+    "default": Row("ours"),
+    "throughput": Row("throughput"),
+    "limits": Row("ours", limits=True),
+    "load-0.7": Row("ours", load=0.7),
+    "8-gpu-box": Row("ours", box=8),
+    "e13805": Row("ours", pools=("e13805",)),
+    "predictor-alone": Row("unprotected"),
+    "fifo": Row("fifo"),
+    "easy-perfect": Row("easy-perfect"),
+    "easy-limits": Row("easy", limits=True),
+}
+# What is compared: name, where it is, what is added on both sides.
+FIGURES = (
+    ("mean", ("mean_wait_s",), MINUTE),
+    ("slowdown", ("mean_slowdown",), 0.0),
+    ("wide p99", ("wide", "p99_wait_s"), MINUTE),
+    ("wide max", ("wide", "max_wait_s"), MINUTE),
+)
+
+
+def workloads(trace: Path, row: Row, seeds: int) -> Iterator[tuple[str, list[Entry], int]]:
+    for pool in row.pools:
+        whole = read_trace(trace, {}, {"cluster": pool})
+        for seed in range(seeds):
+            random = Random(seed)
+            gpus = row.box or shaping.pool_for(whole, row.load)
+            entries = shaping.fitted(whole, gpus, row.load if row.box else 0.0, random)
+            entries = shaping.jittered(entries, JITTER_S, random)
+            yield pool, shaping.limited(entries, random) if row.limits else entries, gpus
+
+
+def replayed(entries: list[Entry], gpus: int, policy: str) -> dict[str, Any]:
+    begin = time.process_time()
+    found = measure(Replay(entries, gpus, POLICIES[policy][1], exact=policy == "easy-perfect").run(), gpus, 8)
+    found["jobs_per_s"] = len(entries) / max(1e-9, time.process_time() - begin)
+    gc.collect()
+    return found
+
+
+def figure(found: list[dict[str, Any]], path: tuple[str, ...]) -> float:
+    """The mean over the seeds."""
+    total = 0.0
+    for one in found:
+        value: Any = one
+        for name in path:
+            value = value[name]
+        total += value
+    return total / len(found)
+
+
+def run_row(trace: Path, name: str, row: Row, seeds: int) -> None:
+    ours: dict[str, list[dict[str, Any]]] = {}
+    greedy: dict[str, list[dict[str, Any]]] = {}
+    for pool, entries, gpus in workloads(trace, row, seeds):
+        greedy.setdefault(pool, []).append(replayed(entries, gpus, "greedy"))
+        ours.setdefault(pool, []).append(replayed(entries, gpus, row.policy))
+    cells = [f"{name:<16}"]
+    for title, path, more in FIGURES:
+        pools = [pool for pool in ours if path[0] != "wide" or ours[pool][0]["wide"]["jobs"]]
+        ratios = {
+            pool: (figure(ours[pool], path) + more) / (figure(greedy[pool], path) + more) for pool in pools
+        }
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+            cells.append(f"{title} {mean:.2f}")
+        if title == "mean":
+            loses = ", ".join(f"{pool} {ratio:.2f}" for pool, ratio in ratios.items() if ratio > 1.05)
+    used = [figure(ours[pool], ("utilisation",)) - figure(greedy[pool], ("utilisation",)) for pool in ours]
+    cells.append(f"use {100 * sum(used) / len(used):+.1f} points")
+    longest = max(figure(ours[pool], ("wide", "max_wait_s")) for pool in ours) / 3600
+    was = max(figure(greedy[pool], ("wide", "max_wait_s")) for pool in ours) / 3600
+    cells.append(f"longest wide {longest:.0f} h (greedy {was:.0f} h)")
+    speed = [one["jobs_per_s"] for found in ours.values() for one in found]
+    cells.append(f"{min(speed):.0f}-{max(speed):.0f} jobs/s")
+    print("  ".join(cells), flush=True)
+    if loses:
+        print(f"{'':<16}  mean wait longer than greedy's on {loses}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("rows", nargs="*", help=", ".join(ROWS))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--pools", type=lambda text: tuple(text.split(",")))
+    asked = parser.parse_args()
+    for name in asked.rows or ROWS:
+        if name not in ROWS:
+            parser.error(f"there is no row {name}")
+        row = ROWS[name]
+        run_row(asked.trace, name, row._replace(pools=asked.pools) if asked.pools else row, asked.seeds)
+
+
+if __name__ == "__main__":
+    main()

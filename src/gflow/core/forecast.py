@@ -1,0 +1,230 @@
+"""Why a waiting job waits, in full: every obstacle in order, when it will start, what would start now.
+
+The expected start comes from playing the queue forward: running jobs end when they are expected to,
+and those before the job start as soon as they fit. Only GPUs (or CPU slots) are looked at, and jobs
+that are still to come are not known; so an interval is given, as wide as replays of public traces
+were wrong (`benchmarks/why.py`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+import msgspec
+
+from gflow.core.explain import Why, explain_shape
+from gflow.core.ids import label
+from gflow.core.model import Job, JobState, Shape
+from gflow.core.place import available, choose, suits
+from gflow.core.queue import group_key
+from gflow.core.rounds import may_pass
+from gflow.core.state import State
+
+# Of a hundred jobs, eighty start between these parts of the wait that the forecast says, and not later
+# than that much more.
+EARLY, LATE, SLACK_S = 0.1, 20.0, 1800.0
+# How many starts are played forward at most.
+FAR = 5000
+
+
+class Start(msgspec.Struct, frozen=True):
+    """When a job will probably start (wall clock), with eight chances in ten between the other two."""
+
+    expected: float
+    earliest: float
+    latest: float
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """All that can be said about a waiting job."""
+
+    blockers: list[Why]
+    start: Start | None
+    # Options with which it would start now, each with what it means.
+    instead: list[str]
+
+
+def outlook(state: State, job: Job, wall: float) -> Outlook:
+    """Of a job that waits; nothing is changed."""
+    blockers = list(_blockers(state, job, wall))
+    if job.state is not JobState.QUEUED or job not in state.ready:
+        begin = job.begin_at if job.key in state.later else 0.0
+        return Outlook(blockers, Start(begin, begin, begin) if begin > wall else None, [])
+    return Outlook(blockers, expected_start(state, job, wall), list(_instead(state, job, wall)))
+
+
+# ---------------------------------------------------------------- what is in the way
+
+
+def _blockers(state: State, job: Job, wall: float) -> Iterator[Why]:
+    if job.state is JobState.HOLD:
+        yield Why(job.reason or "JobHeldUser", f"gjob release {job.label} lets it go on")
+    if (wait := state.waits.get(job.key)) is not None:
+        for parent in sorted(wait.parents):
+            yield Why("Dependency", f"job {label(parent)} is not over")
+    if job.begin_at > wall:
+        yield Why("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
+    if state.is_drained:
+        yield Why("Drained", state.drained.everything or "")
+    if state.is_capped(job):
+        yield Why("JobArrayTaskLimit", f"{job.spec.max_concurrent} of its group run, and no more may")
+    if over := state.over_quota(job):
+        yield Why("Quota", over)
+    if job.state is JobState.QUEUED:
+        yield from _reserved(state, job)
+        yield from _short_of(state, job, wall)
+
+
+def _reserved(state: State, job: Job) -> Iterator[Why]:
+    barred = state.barred(job)
+    for one in state.reserved.live:
+        if barred & set(one.gpus) and one.user != job.user:
+            yield Why("Reservation", f"GPU {','.join(map(str, one.gpus))} reserved for {one.user}")
+
+
+def _short_of(state: State, job: Job, wall: float) -> Iterator[Why]:
+    """What it lacks, who has it, and who comes first."""
+    shape = job.spec.shape
+    lacks = explain_shape(state, shape)
+    if lacks.code == "Resources":
+        yield lacks
+    if shape.gpus:
+        holders = {
+            key
+            for index in state.usable
+            if suits(state.gpus[index], shape)
+            for key in state.holders.get(index, ())
+        }
+        ends = sorted((state.expected_end(state.running[key], wall), key) for key in holders)
+        for _, key in ends[:5]:
+            other = state.running[key]
+            yield Why("Running", f"job {other.label} has GPU {','.join(map(str, other.gpu_ids))}")
+    for promise in state.promises:
+        if promise.key == job.key:
+            break
+        if promise.binds(job):
+            yield Why("Promise", f"job {label(promise.key)} has waited longer and is promised its start")
+    if job in state.ready and (ahead := sum(count for _, count, _ in _ahead(state, job))):
+        yield Why("Priority", f"{ahead} job{'s come' if ahead > 1 else ' comes'} before it")
+
+
+# ---------------------------------------------------------------- when
+
+
+def _ahead(state: State, job: Job) -> list[tuple[Shape, int, float]]:
+    """Who stands before it, in order: shape, how many, how long each."""
+    own = group_key(job)
+    mine = state.ready.standing(own)
+    found = []
+    for key, group in state.ready.groups.items():
+        if key == own:
+            before = sum(other < job.key for other in group.members)
+            if before:
+                found.append((mine, group, before))
+        elif (standing := state.ready.standing(key)) < mine:
+            found.append((standing, group, len(group.members)))
+    found.sort(key=lambda one: one[0])
+    return [(group.key.shape, count, group.length) for _, group, count in found]
+
+
+def expected_start(state: State, job: Job, wall: float) -> Start | None:
+    """When the job starts if the queue goes on as it stands; None: not in sight."""
+    found = _played(state, job, wall)
+    for promise in state.promises:
+        if promise.key == job.key:
+            found = promise.until if found is None else min(found, promise.until)
+    if found is None:
+        return None
+    waits = max(0.0, found - wall)
+    return Start(found, wall + EARLY * waits, wall + LATE * max(waits, _patience(state, job, wall)) + SLACK_S)
+
+
+def _patience(state: State, job: Job, wall: float) -> float:
+    """How long it takes until the job is promised its start: so long may others pass it."""
+    shape, length = job.spec.shape, state.ready.expected_s(job)
+    wanted, pool = (shape.gpus, len(state.gpus)) if shape.gpus else (shape.cpus, state.cpus)
+    if state.policy.patience < 0 or not pool or length == float("inf"):
+        return 0.0
+    return max(0.0, job.ready_at + state.policy.patience * wanted * length / pool - wall)
+
+
+def _played(state: State, job: Job, wall: float) -> float | None:
+    """The queue played forward on GPUs alone, or on CPU slots for a job that asks for no GPU."""
+    shape = job.spec.shape
+    with_gpus = shape.gpus > 0
+    total = len(state.usable) if with_gpus else state.cpus
+    if _size(shape, with_gpus) > total:
+        return None
+    free = len(state.idle) if with_gpus else state.free_cpus
+    ends = [
+        (state.expected_end(one, wall), _size(one.spec.shape, with_gpus)) for one in state.running.values()
+    ]
+    heapq.heapify(ends)
+    line = [
+        [_size(other, with_gpus), count, length]
+        for other, count, length in _ahead(state, job)
+        if 0 < _size(other, with_gpus) <= total
+    ]
+    now, starts, mine = wall, 0, _size(shape, with_gpus)
+    while starts < FAR:
+        for one in line:
+            size, count, length = one
+            while count and size <= free:
+                free -= int(size)
+                count -= 1
+                starts += 1
+                heapq.heappush(ends, (now + length, int(size)))
+            one[1] = count
+        if mine <= free:
+            return now
+        line = [one for one in line if one[1]]
+        if not ends:
+            return None
+        now, freed = heapq.heappop(ends)
+        free += freed
+        while ends and ends[0][0] <= now:
+            free += heapq.heappop(ends)[1]
+    return None
+
+
+def _size(shape: Shape, with_gpus: bool) -> int:
+    return shape.gpus if with_gpus else shape.cpus
+
+
+# ---------------------------------------------------------------- what else would do
+
+
+def _instead(state: State, job: Job, wall: float) -> Iterator[str]:
+    """Changes with which it would start now."""
+    if state.is_drained or state.is_capped(job) or state.over_quota(job):
+        return
+    shape, barred = job.spec.shape, state.barred(job)
+    for gpus in range(shape.gpus - 1, 0, -1):
+        ids = choose(state, shape._replace(gpus=gpus), 0, barred)
+        if ids is not None and may_pass(state, job, ids):
+            yield f"--gpus {gpus}"
+            break
+    if shape.gpus and shape.gpu_type and choose(state, shape._replace(gpu_type=""), 0, barred):
+        yield "without --gpu-type"
+    if len(available(state, shape)) >= shape.gpus:
+        if (
+            shape.cpus > state.free_cpus
+            and choose(state, shape._replace(cpus=state.free_cpus), 0, barred) is not None
+        ):
+            yield f"--cpus {state.free_cpus}"
+        lacking = shape.memory_mib > state.free_memory_mib
+        if lacking and choose(state, shape._replace(memory_mib=state.free_memory_mib), 0, barred) is not None:
+            yield f"--memory {state.free_memory_mib}M"
+        ids = choose(state, shape, 0)
+        if ids is not None and (most := _short_enough(state, job, ids, wall)) >= 60:
+            yield f"--time {int(most // 60)}"
+
+
+def _short_enough(state: State, job: Job, gpu_ids: tuple[int, ...], wall: float) -> float:
+    """How long it might run at most in order to be in nobody's way; 0: that is not what keeps it."""
+    until = [one.until for one in state.promises if one.binds(job) and one.key != job.key]
+    until += [
+        one.start for one in state.reserved.live if one.user != job.user and set(one.gpus) & set(gpu_ids)
+    ]
+    return max(0.0, min(until) - wall) if until else 0.0

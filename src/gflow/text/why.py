@@ -1,0 +1,39 @@
+"""`gjob why`: what is in a job's way, when it will probably start, and what would start now."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from gflow.core.forecast import Outlook
+from gflow.core.model import Job, JobState
+from gflow.text.durations import clock
+
+
+def why_page(job: Job, found: Outlook | None, now: float) -> str:
+    """A few lines for people."""
+    name = f"Job {job.label} ({job.name})"
+    if found is None:
+        if job.state is JobState.RUNNING:
+            return f"{name} runs.\n"
+        reason = f": {job.reason}" if job.reason else ""
+        return f"{name} is over: {job.state.value}{reason}.\n"
+    lines = [f"{name} waits."]
+    lines += [f"  {place}. {why}" for place, why in enumerate(found.blockers, 1)]
+    if found.start is None:
+        lines.append("Nobody can tell when it will start.")
+    else:
+        start = found.start
+        lines.append(
+            f"It starts at about {_moment(start.expected, now)} (in {clock(start.expected - now)}); "
+            f"probably between {_moment(start.earliest, now)} and {_moment(start.latest, now)}."
+        )
+    if found.instead:
+        lines.append(f"It would start now with {' or '.join(found.instead)}: gjob update {job.label} …")
+    return "\n".join(lines) + "\n"
+
+
+def _moment(seconds: float, now: float) -> str:
+    """The time of day, with the date unless it is today."""
+    moment = datetime.fromtimestamp(seconds)
+    today = moment.date() == datetime.fromtimestamp(now).date()
+    return moment.strftime("%H:%M" if today else "%Y-%m-%dT%H:%M")
