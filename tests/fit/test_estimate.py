@@ -133,6 +133,21 @@ def test_positions_end_somewhere():
         estimate(hf=GPT2, sequence=2048)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"precision": "fp16", "clip": 1.0}, {"accumulate": 3}, {"checkpointing": True}]
+)
+def test_a_copied_step_is_like_one_that_was_run(settings, monkeypatch):
+    copied = estimate(hf=SMALL, batch=4, sequence=256, **settings)
+    monkeypatch.setattr("gflow.fit.training.DIFFERENT", 3)
+    assert estimate(hf=SMALL, batch=4, sequence=256, **settings) == copied
+
+
+def test_weights_beyond_a_terabyte_are_refused(monkeypatch):
+    monkeypatch.setattr("gflow.fit.training.LARGEST_WEIGHTS", 1000)
+    with pytest.raises(Refused, match="the weights alone take"):
+        estimate(hf=SMALL, sequence=64)
+
+
 def test_nothing_is_left_behind():
     estimate(hf=SMALL, sequence=64)
     assert not torch.is_autocast_enabled("cuda")

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from gflow.fit.tape import Tape
     from gflow.fit.workload import Workload
 
-# What is larger than this is taken for a mistake.
-MOST_PARAMETERS = 10**12
-
 
 class NeedsTorch(Refused):
     """Predicting a run needs PyTorch and transformers."""
@@ -109,6 +106,10 @@ def _refusal(error: Exception) -> Refused:
     kind = type(error).__name__
     operator = getattr(error, "func", None)
     first = (str(error).strip() or kind).splitlines()[0]
+    if "can't allocate memory" in str(error) or isinstance(error, MemoryError):
+        return Refused(
+            "the model is too large to be laid out on this machine", hint="--params answers by formula"
+        )
     if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
         return Refused(
             f"the result of {operator} depends on values, so its memory cannot be known beforehand",

@@ -37,6 +37,8 @@ class Tape:
         self.module = ""
         # Of the model: all of its numbers, and those that learn.
         self.parameters = self.learned = 0
+        # Set at the end of the last step: what is dropped on the way out belongs to no step.
+        self.is_closed = False
         # Remarks of whoever wrote: what lowers confidence.
         self.doubts: set[str] = set()
 
@@ -51,7 +53,42 @@ class Tape:
         return number
 
     def release(self, number: int) -> None:
-        self.moves.append(-1 - number)
+        if not self.is_closed:
+            self.moves.append(-1 - number)
+
+    def repeat(self, begin: int) -> None:
+        """Once more everything since `begin`, which was a whole step: the next one does the same.
+
+        What the step released of the one before it (its batch, its loss) is now released of itself.
+        """
+        moves = self.moves[begin:]
+        marks: dict[int, list[tuple[str, int]]] = {}
+        for place, phase, step in self.marks:
+            if place >= begin:
+                marks.setdefault(place - begin, []).append((phase, step + 1))
+        heirs = self._left(moves)
+        again: dict[int, int] = {}
+        for place, move in enumerate(moves):
+            self.marks += [(len(self.moves), *mark) for mark in marks.get(place, ())]
+            if move >= 0:
+                again[move] = len(self.requests)
+                self.moves.append(len(self.requests))
+                self.requests.append(self.requests[move])
+                continue
+            number = -1 - move
+            if number in again:
+                self.moves.append(-1 - again[number])
+            elif waiting := heirs.get(self.requests[number].size):
+                self.moves.append(-1 - waiting.pop(0))
+
+    def _left(self, moves: list[int]) -> dict[int, list[int]]:
+        """By size, what was requested in these moves and not released."""
+        left: dict[int, list[int]] = {}
+        released = {-1 - move for move in moves if move < 0}
+        for move in moves:
+            if move >= 0 and move not in released:
+                left.setdefault(self.requests[move].size, []).append(move)
+        return left
 
 
 def play(tape: Tape, allocator: Allocator) -> Allocator:

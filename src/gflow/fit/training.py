@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gflow.errors import UsageError
+from gflow.errors import Refused, UsageError
 from gflow.fit import ghost
 from gflow.fit.building import to_device
 from gflow.fit.cards import Architecture
@@ -16,12 +16,16 @@ from gflow.fit.recipe import Recipe
 from gflow.fit.tape import Tape
 from gflow.fit.workload import Workload
 
+# The first step makes the optimizer's state; the second is the first of the usual ones.
+DIFFERENT = 2
+LARGEST_WEIGHTS = 10**12
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def record(workload: Workload, recipe: Recipe, card: Architecture) -> Tape:
     """Everything that the training does with memory, on a tape."""
     tape = Tape()
+    _check_size(workload.model)
     with ghost.device(tape, card) as device, _phases(tape), _modules(tape, workload.model):
         model = to_device(workload.model, channels_last=recipe.channels_last)
         learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -41,12 +45,21 @@ def record(workload: Workload, recipe: Recipe, card: Architecture) -> Tape:
     return tape
 
 
+def _check_size(model: Any) -> None:
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    if size > LARGEST_WEIGHTS:
+        raise Refused(
+            f"the weights alone take {size / 1e12:.1f} TB, and no GPU holds a tenth of that",
+            hint="check the sizes in the configuration; --params and gflow plan answer for many GPUs",
+        )
+
+
 def _loop(
     workload: Workload, model: Any, optimizer: Any, learned: list[Any], recipe: Recipe, kinds: Kinds
 ) -> None:
     scaler = torch.amp.GradScaler("cuda", init_scale=128.0) if recipe.precision == "fp16" else None
     narrow = NARROW.get(recipe.precision)
-    for step in range(recipe.steps):
+    for step in _steps(recipe, kinds.tape):
         kinds.tape.mark("forward", step)
         for _ in range(recipe.accumulate):
             batch = workload.batch()
@@ -70,8 +83,21 @@ def _loop(
         optimizer.zero_grad(set_to_none=True)
 
 
+def _steps(recipe: Recipe, tape: Tape) -> Iterator[int]:
+    """The steps to run. From the second on all are alike, so further ones are copied on the tape."""
+    begin = 0
+    for step in range(min(recipe.steps, DIFFERENT)):
+        begin = len(tape.moves)
+        yield step
+    for _ in range(recipe.steps - DIFFERENT):
+        end = len(tape.moves)
+        tape.repeat(begin)
+        begin = end
+    tape.is_closed = True
+
+
 def _own_steps(workload: Workload, model: Any, optimizer: Any, recipe: Recipe, kinds: Kinds) -> None:
-    for step in range(recipe.steps):
+    for step in _steps(recipe, kinds.tape):
         kinds.tape.mark("forward", step)
         batch = workload.batch()
         kinds.name(_leaves(batch), "batch")
