@@ -1,6 +1,6 @@
 """How far is `gflow fit` from what was measured? One line per case, and the bars.
 
-    python benchmarks/fit_cases.py FOLDER [--only TEXT] [--json FILE] [--peers]
+    python benchmarks/fit_cases.py FOLDER [--only TEXT] [--json FILE]
 
 FOLDER holds ground_truth.jsonl (measured cases) and cases.py (how those are built that are neither
 Hugging Face nor torchvision).
@@ -35,6 +35,21 @@ def predict(case, cases):
     return estimate(**source(case, cases), recipe=recipe(case))
 
 
+def peers(case, parameters):
+    """What the usual estimators answer: bytes by name. Widths and depths as each of them would take them."""
+    config = case.get("config", {})
+    width = next((config[k] for k in ("hidden_size", "n_embd", "d_model") if k in config), 768)
+    depth = next((config[k] for k in ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers") if k in config), 12)
+    size = 4 if case["precision"] == "fp32" else 2
+    length = case["seq"] or 512
+    return {
+        "16 B a parameter + 2bshL": 16 * parameters + 2 * case["batch"] * length * width * depth * size,
+        "accelerate estimate": 4 * parameters * (2 if case["precision"] == "bf16_pure" else 4),
+        "DeepSpeed ZeRO-2 states": 20 * parameters,
+        "DeepSpeed ZeRO-3 states": 18 * parameters,
+    }
+
+
 def summary(errors):
     errors = sorted(abs(e) for e in errors)
     return {"median": round(statistics.median(errors), 3), "p90": round(errors[max(0, int(0.9 * len(errors)) - 1)], 3), "worst": round(errors[-1], 3)}
@@ -60,11 +75,15 @@ def main():
         row = {"id": case["id"], "allocated": 100 * (found.peak_allocated_bytes / truth["max_allocated"] - 1),
                "reserved": 100 * (found.peak_reserved_bytes / truth["max_reserved"] - 1),
                "process": 100 * (found.process_bytes / truth["nvml_process_bytes"] - 1), "seconds": time.time() - began, "confidence": found.confidence}
+        row["peers"] = {name: 100 * (size / truth["max_allocated"] - 1) for name, size in peers(case, found.total_params).items()}
         rows.append(row)
         print(f"{row['id']:66} allocated {row['allocated']:+7.2f} %  reserved {row['reserved']:+7.2f} %  process {row['process']:+7.2f} %  {row['confidence']:6} {row['seconds']:5.1f} s", flush=True)
         gc.collect()
     if rows:
         for what in ("allocated", "reserved", "process"): print(what, summary([row[what] for row in rows]))
+    if rows:
+        print("the usual estimators, against peak allocated:")
+        for name in rows[0]["peers"]: print(f"  {name:26}", summary([row["peers"][name] for row in rows]))
     print(f"answered {len(rows)} of {len(rows) + len(refused)}")
     if options.json: options.json.write_text(json.dumps({"rows": rows, "refused": refused}))
 

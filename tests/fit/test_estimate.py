@@ -128,6 +128,12 @@ def test_configurations_that_say_too_little(config, refusal):
         estimate(hf=config)
 
 
+def test_a_type_with_several_models_for_a_task():
+    deit = {"model_type": "deit", "hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 3,
+            "intermediate_size": 96, "image_size": 32, "patch_size": 16, "num_labels": 10}  # fmt: skip
+    assert estimate(hf=deit, batch=2).total_params > 0
+
+
 def test_positions_end_somewhere():
     with pytest.raises(UsageError, match="longer than the model's 1024 positions"):
         estimate(hf=GPT2, sequence=2048)

@@ -109,6 +109,10 @@ def _build(config: Any, kind: str, recipe: Recipe) -> Any:
     import transformers
 
     auto = getattr(transformers, TASKS[kind])
+    offered = auto._model_mapping[type(config)]
+    if isinstance(offered, tuple) and not config.architectures:
+        # Several models for one task, and the configuration does not say which: the first is the plain one.
+        config.architectures = [offered[0].__name__]
     from gflow.fit.building import without_values
 
     with without_values():
