@@ -9,6 +9,7 @@ import pytest
 
 from gflow.errors import UsageError
 from gflow.fit.configs import read
+from gflow.fit.estimate import NeedsTorch, record
 from gflow.fit.recipe import Recipe, optimizer
 
 
@@ -51,6 +52,16 @@ def test_configurations_that_are_none(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UsageError, match="not JSON"):
         read(str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_what_is_not_installed_is_named(missing, monkeypatch):
+    def find_spec(name):
+        return None if name == missing else object()
+
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
+    with pytest.raises(NeedsTorch, match=f"needs {missing}"):
+        record(hf={"model_type": "gpt2"}, recipe=Recipe())
 
 
 def test_gflow_is_imported_without_torch():

@@ -54,7 +54,7 @@ def record(
     config = None
     if hf is not None:
         config = hf if isinstance(hf, dict) else _config(hf)
-    _load_torch()
+    _need("torch", *(["transformers"] if config is not None else []))
     try:
         return _run(config, tv, py, task, recipe, card)
     except (Refused, UsageError):
@@ -94,11 +94,16 @@ def _workload(config: Any, tv: Any, py: Any, task: str, recipe: Recipe) -> Workl
     return python.workload(py, recipe) if isinstance(py, str) else python.of(py, recipe)
 
 
-def _load_torch() -> None:
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise NeedsTorch(hint="pip install 'gflow[fit]'; --params 7B answers without it, roughly") from None
+def _need(*modules: str) -> None:
+    """Found, not loaded: transformers takes seconds, and loads torchvision on its way."""
+    from importlib.util import find_spec
+
+    for module in modules:
+        if find_spec(module) is None:
+            raise NeedsTorch(
+                f"predicting this run needs {module}, which is not installed",
+                hint="pip install 'gflow[fit]'; --params 7B answers without it, roughly",
+            )
 
 
 def _refusal(error: Exception) -> Refused:
