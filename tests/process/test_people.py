@@ -275,11 +275,12 @@ def test_nobody_but_the_shim_writes_how_a_job_ended(machine: System) -> None:
     """A forged record would let a job that failed pass for one that did not."""
     run = machine.box.data / "run"
     job = machine.bob.submit(
-        f"echo 'end 0 - 0 0 ' >> {run}/$GFLOW_JOB_ID.1; echo 'end 0 - 0 0 ' > $GFLOW_RUN; exit 7"
+        f"echo 'end 0 - 0 0 ' >> {run}/$GFLOW_JOB_ID.1; echo 'end 0 - 0 0 ' > $GFLOW_RUN; "
+        "rm $GFLOW_RUN; exit 7"
     )
     final = machine.box.finished(job)
     assert (final["state"], final["exit_code"]) == ("Failed", 7)
-    assert machine.log_of(machine.bob, job).count("Permission denied") == 2
+    assert machine.log_of(machine.bob, job).count("Permission denied") == 3
 
 
 @pytest.mark.parametrize("how", ["log", "folder", "error"])
