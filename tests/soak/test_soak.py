@@ -46,7 +46,7 @@ class Killer:
             os.kill(pid, signal.SIGKILL)
             self.kills[what] += 1
 
-    def strike(self) -> None:
+    def strike(self, *, zygote: bool) -> None:
         """All victims that run now, sometimes a shim, seldom the zygote."""
         for record in sorted((self._machine.box.data / "run").glob("*.*")):
             words = _words(record)
@@ -56,7 +56,7 @@ class Killer:
                 self.kill("job", int(words[8]))
             elif self._dice.random() < 0.01:
                 self._kill_shim(words[3])
-        if self._dice.random() < 0.05:
+        if zygote and self._dice.random() < 0.05:
             self._strike_zygote()
 
     def _kill_shim(self, pid: str) -> None:
@@ -137,7 +137,8 @@ def work(machine: System, killer: Killer, jobs: int, *, restarts: bool) -> None:
     left = jobs // JOBS_PER_RESTART if restarts else 0
     next_at = time.monotonic() + 1
     while any(worker.poll() is None for worker in workers) or active(machine):
-        killer.strike()
+        # A zygote is buried when the next shim is needed; after the last job that would be never.
+        killer.strike(zygote=restarts)
         if left and time.monotonic() > next_at:
             killer.replace_daemon()
             left, next_at = left - 1, time.monotonic() + 1
