@@ -19,8 +19,9 @@ import pytest
 from gflow.core.ids import JobKey
 from gflow.targets.local import record
 from gflow.targets.local.leftovers import TAG
-from gflow.targets.local.record import End, Identity
-from gflow.targets.local.target import Ended, LocalTarget, Run
+from gflow.targets.local.record import Identity
+from gflow.targets.local.target import LocalTarget
+from gflow.targets.port import End, Ended, Run
 from tests.harness import wait_until
 
 RUN = Run(JobKey(7 << 20), 1)

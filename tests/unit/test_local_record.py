@@ -5,8 +5,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gflow.targets.ends import End
 from gflow.targets.local import record
-from gflow.targets.local.record import Content, End, Identity
+from gflow.targets.local.record import Content, Identity
 
 SHIM = Identity("boot-a", 4026531836, 100, 5000)
 JOB = Identity("boot-a", 4026531836, 101, 5001)

@@ -19,7 +19,7 @@ from gflow.daemon.notify.notifier import Notifier
 from gflow.daemon.settings import Settings
 from gflow.daemon.tokens import Tokens
 from gflow.store.sqlite import SqliteStore
-from gflow.targets.local.target import LocalTarget
+from gflow.targets.port import Target
 from gflow.text.queue import Entry
 
 
@@ -35,7 +35,7 @@ class Context(NamedTuple):
     settings: Settings
     loop: Loop
     store: SqliteStore
-    target: LocalTarget
+    target: Target
     started_boot: float
     stopped: asyncio.Event
     tokens: Tokens

@@ -27,7 +27,7 @@ from gflow.gpu.numbering import Numbering
 from gflow.gpu.nvml import Nvml
 from gflow.gpu.owners import Owners
 from gflow.gpu.port import GpuSource, Look
-from gflow.targets.local.target import Run
+from gflow.targets.port import Run
 
 log = logging.getLogger("gflow.gpus")
 # While there is nothing to see.

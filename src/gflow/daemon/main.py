@@ -18,6 +18,7 @@ from gflow.config import zone
 from gflow.core.effects import Effect, Start
 from gflow.core.events import Exited, LeasesSeen
 from gflow.core.model import Gpu, JobState
+from gflow.core.retrying import LEASED
 from gflow.core.state import State
 from gflow.daemon import clock, folders, lock
 from gflow.daemon.api import limits
@@ -42,8 +43,8 @@ from gflow.faults import point
 from gflow.gpu.census import Report
 from gflow.store.places import first_free_number
 from gflow.store.sqlite import SqliteStore
-from gflow.targets.local.leases import LEASED
-from gflow.targets.local.target import Ended, LocalTarget, Run
+from gflow.targets.local.target import LocalTarget
+from gflow.targets.port import Ended, Run, Target
 
 log = logging.getLogger("gflow.daemon")
 LoopFactory = Callable[..., Loop]
@@ -241,7 +242,7 @@ def _stop(settings: Settings, stopped: asyncio.Event, number: int) -> None:
     stopped.set()
 
 
-def adopt(loop: Loop, target: LocalTarget, performer: Performer) -> None:
+def adopt(loop: Loop, target: Target, performer: Performer) -> None:
     """Take over the jobs of an earlier daemon: watch, settle, or start what never started."""
     running = [job for job in loop.state.jobs.values() if job.state is JobState.RUNNING and not job.is_array]
     for job in running:

@@ -24,10 +24,7 @@ from gflow.daemon.sharing import Sharing
 from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.port import Store
-from gflow.targets.local.leftovers import TAG
-from gflow.targets.local.orders import Order
-from gflow.targets.local.record import End
-from gflow.targets.local.target import Ended, LocalTarget, Run
+from gflow.targets.port import End, Ended, Launch, Run, Target
 
 log = logging.getLogger("gflow.perform")
 
@@ -39,7 +36,7 @@ class Performer:
         self,
         settings: Settings,
         store: Store,
-        target: LocalTarget,
+        target: Target,
         leases: LeaseWatch,
         state: Callable[[], State],
         on_end: Callable[[Ended], None],
@@ -75,7 +72,7 @@ class Performer:
         """One act that fails must not take those behind it along: all of them are already promised."""
         try:
             act(effect)
-        except OSError:
+        except Exception:
             log.exception("%s failed", effect)
 
     def _start(self, effect: Start) -> None:
@@ -88,30 +85,38 @@ class Performer:
             if job.spec.shared and not self._sharing.knows(job, self._environ(job)):
                 self._start_later(job)
                 return
-            order = self.order(job)
-        except StoreError as error:
-            self._on_end(Ended(Run(job.key, job.attempt), End(None, None, f"StartFailed: {error}", 0, 0)))
+            launch = self._launch(job)
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                log.exception("job %s cannot be started", job.label)
+            self._failed(job, str(error) or type(error).__name__)
             return
         try:
-            self._target.start(order)
+            self._target.start(launch)
         except OSError as error:
-            self._on_end(
-                Ended(Run(job.key, job.attempt), End(None, None, f"StartFailed: {error.strerror}", 0, 0))
-            )
+            self._failed(job, error.strerror or str(error))
         point("start.after-order")
+
+    def _failed(self, job: Job, why: str) -> None:
+        self._on_end(Ended(Run(job.key, job.attempt), End(None, None, f"StartFailed: {why}")))
 
     def _start_later(self, job: Job) -> None:
         """First find out what the job's Python can be told; meanwhile somebody may have cancelled it."""
 
         async def learn() -> None:
-            await self._sharing.learn(job, self._environ(job))
+            try:
+                await self._sharing.learn(job, self._environ(job))
+            except Exception as error:  # nobody waits for this task: without a word the job would hang
+                log.exception("job %s cannot be started", job.label)
+                self._failed(job, str(error) or type(error).__name__)
+                return
             run, now = Run(job.key, job.attempt), self._state().jobs.get(job.key)
             if now is None or now.attempt != run.attempt:
                 return
             if now.stopping is None:
                 self.start(now)
             else:
-                self._on_end(Ended(run, End(None, signal.SIGTERM, "", 0, 0)))
+                self._on_end(Ended(run, End(None, signal.SIGTERM, "")))
 
         task = asyncio.ensure_future(learn())
         self._learning.add(task)
@@ -134,39 +139,23 @@ class Performer:
         self._target.forget(Run(effect.key, effect.attempt))
         point("forget.after")
 
-    def order(self, job: Job) -> Order:
-        """Everything a shim needs to run this attempt."""
+    def _launch(self, job: Job) -> Launch:
+        """Everything a target needs to run this attempt."""
         spec = job.spec
-        run = Run(job.key, job.attempt)
-        record = self._target.record_path(run)
-        stop_file = self._target.shown_path(run, "stop")
         environ = self._blob(spec.environ) if spec.environ else b""
         script = self._blob(spec.script) if spec.script else None
-        told = told_to(job, script, self._devices(job.gpu_ids)) | {TAG: record, "GFLOW_STOP_FILE": stop_file}
-        return Order(
-            key=job.key,
-            attempt=job.attempt,
-            record=record,
-            command=spec.command,
+        told = told_to(job, script, self._devices(job.gpu_ids))
+        return Launch(
+            job=job,
             script=script,
-            script_path=spec.script_path,
             environ=environ,
             extra=block(told) + activated(spec, environ) + self._shared(job),
-            cwd=spec.cwd,
-            umask=spec.umask,
             log=log_path(self._settings, job),
             error_log=error_path(self._settings, job),
             # A log of somebody else's is not ours to cut.
             log_cap=0 if self._settings.is_system else self._settings.log_cap_mib << 20,
-            grace_s=spec.grace_s,
-            stop_file=stop_file,
-            memory_mib=spec.memory_mib,
-            cpus=spec.cpus or 0,
-            limits=spec.limits,
             leases=tuple(self._leases.paths(job.gpu_ids)),
-            sharing=self._target.tag if spec.shared else "",
             uid=job.uid if self._settings.is_system else None,
-            snapshot=self._target.shown_path(run, "script"),
         )
 
     def _devices(self, indices: tuple[int, ...]) -> str:

@@ -11,5 +11,17 @@ step(state, submit(clock, spec(gpus=1), spec(gpus=1, priority=50)))
 from gflow.store.memory import MemoryStore
 from gflow.testing.builders import exited, gpus, job, progress, running, spec, submit
 from gflow.testing.clock import FakeClock
+from gflow.testing.target import FakeTarget
 
-__all__ = ["FakeClock", "MemoryStore", "exited", "gpus", "job", "progress", "running", "spec", "submit"]
+__all__ = [
+    "FakeClock",
+    "FakeTarget",
+    "MemoryStore",
+    "exited",
+    "gpus",
+    "job",
+    "progress",
+    "running",
+    "spec",
+    "submit",
+]

@@ -17,7 +17,7 @@ from gflow.daemon.api.asking import caller, context_of
 from gflow.daemon.context import Context, Viewer
 from gflow.errors import NotFound
 from gflow.gpu.census import Report
-from gflow.targets.local.target import Run
+from gflow.targets.port import Run
 from gflow.wire.requests import GpuProcess, decode
 from gflow.wire.views import gpu_view, key_label, rfc3339
 

@@ -16,6 +16,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gflow.targets.ends import End
+
 
 class Identity(NamedTuple):
     """A process, told apart from a later one with the same pid."""
@@ -24,16 +26,6 @@ class Identity(NamedTuple):
     namespace: int
     pid: int
     started: int
-
-
-class End(NamedTuple):
-    """How the job ended. `problem` is set when it could not even start."""
-
-    code: int | None
-    signal: int | None
-    problem: str
-    cpu_ms: int
-    peak_kib: int
 
 
 class Content(NamedTuple):

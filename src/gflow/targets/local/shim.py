@@ -22,13 +22,14 @@ import socket
 from contextlib import suppress
 from typing import Any
 
+from gflow.targets.ends import End
 from gflow.targets.local import leases, record
 from gflow.targets.local.cgroups import Layers
 from gflow.targets.local.frames import pack, unpack
 from gflow.targets.local.launching import Started, describe, launch, open_log
 from gflow.targets.local.orders import Order, from_fields
 from gflow.targets.local.person import as_person
-from gflow.targets.local.record import End, Identity
+from gflow.targets.local.record import Identity
 from gflow.targets.local.watching import Watch
 
 PR_SET_CHILD_SUBREAPER = 36

@@ -12,16 +12,16 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
-from gflow.core.ids import JobKey, label
+from gflow.core.ids import JobKey
 from gflow.targets.local import record
 from gflow.targets.local.cgroups import Group, Layers, find_layers, remove_layers, sweep_others, sweep_shims
 from gflow.targets.local.frames import pack, unpack
 from gflow.targets.local.leftovers import kill_leftovers
-from gflow.targets.local.orders import Order, to_fields
-from gflow.targets.local.record import End
+from gflow.targets.local.ordering import Places, order_of
+from gflow.targets.local.orders import to_fields
 from gflow.targets.local.zygote import PLAIN
+from gflow.targets.port import End, Ended, Launch, Run
 
 # Idle shims kept for the next job. A plain one (True) takes a quarter of a megabyte, the other two.
 IDLE_MAX = {True: 16, False: 4}
@@ -29,24 +29,6 @@ LOOK_AGAIN_S = 0.02
 # How often a run is ordered whose shims die before they begin it.
 MOST_TRIES = 5
 DISMISS_S = 2.0
-
-
-class Run(NamedTuple):
-    """One attempt of one job: what a run record is named after."""
-
-    key: JobKey
-    attempt: int
-
-    @property
-    def name(self) -> str:
-        return f"{label(self.key)}.{self.attempt}"
-
-
-class Ended(NamedTuple):
-    """Nothing of this run lives any more."""
-
-    run: Run
-    end: End
 
 
 class _Channel:
@@ -132,14 +114,17 @@ class LocalTarget:
 
     # ------------------------------------------------------------ the port
 
-    def start(self, order: Order) -> None:
+    def start(self, launch: Launch) -> None:
         """Hand a job to a shim. Its end is reported through `on_end`."""
+        run = launch.run
+        places = Places(self.record_path(run), self.shown_path(run, "stop"), self.shown_path(run, "script"))
+        order = order_of(launch, places, self.tag)
         plain = self.has_plain and order.is_plain
         # The shim that is idle longest is surely ready for the next job.
         idle = self._idle[plain]
         channel = idle.pop(0) if idle else self._new_channel(plain=plain)
-        channel.run = Run(JobKey(order.key), order.attempt)
-        self._busy[channel.run] = channel
+        channel.run = run
+        self._busy[run] = channel
         self._send(channel, to_fields(order))
         if not idle:
             asyncio.get_running_loop().call_soon(self.warm_up)

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from gflow.targets.ends import End
 from gflow.targets.local.cgroups import Group, Layers
 from gflow.targets.local.family import descendants, kill_descendants, send_group
 from gflow.targets.local.launching import Started
 from gflow.targets.local.memory import Memory
 from gflow.targets.local.orders import Order
-from gflow.targets.local.record import End
 from gflow.targets.local.rotation import LOOK_S, Logs
 
 # A job that lives this long gets a control group: joining one costs milliseconds of waiting for the

@@ -1,0 +1,49 @@
+"""From what the daemon wants to run to the order for a shim."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from gflow.targets.local.leftovers import TAG
+from gflow.targets.local.orders import Order, ended
+from gflow.targets.port import Launch
+
+
+class Places(NamedTuple):
+    """The files of one run."""
+
+    record: str
+    stop_file: str
+    # Where the script is copied to if the original changed.
+    snapshot: str
+
+
+def order_of(launch: Launch, places: Places, tag: str) -> Order:
+    """Everything a shim needs. `tag` names this daemon among those that share GPUs."""
+    job, spec = launch.job, launch.job.spec
+    told = {TAG: places.record, "GFLOW_STOP_FILE": places.stop_file}
+    return Order(
+        key=job.key,
+        attempt=job.attempt,
+        record=places.record,
+        command=spec.command,
+        script=launch.script,
+        script_path=spec.script_path,
+        environ=launch.environ,
+        extra=ended([os.fsencode(f"{name}={value}") for name, value in told.items()]) + launch.extra,
+        cwd=spec.cwd,
+        umask=spec.umask,
+        log=launch.log,
+        error_log=launch.error_log,
+        log_cap=launch.log_cap,
+        grace_s=spec.grace_s,
+        stop_file=places.stop_file,
+        memory_mib=spec.memory_mib,
+        cpus=spec.cpus or 0,
+        limits=spec.limits,
+        leases=launch.leases,
+        sharing=tag if spec.shared else "",
+        uid=launch.uid,
+        snapshot=places.snapshot,
+    )

@@ -1,0 +1,50 @@
+"""A target that runs nothing: it keeps what it was asked for, and jobs end when they are told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gflow.targets.port import End, Ended, Launch, Run
+
+
+class FakeTarget:
+    """The target's double. `started`, `stopped` and `signalled` are what it was asked, in order."""
+
+    def __init__(self, on_end: Callable[[Ended], None] = lambda ended: None) -> None:
+        self._on_end = on_end
+        self.living: dict[Run, Launch] = {}
+        self.started: list[Launch] = []
+        self.stopped: list[tuple[Run, bool]] = []
+        self.signalled: list[tuple[Run, int]] = []
+        self.forgotten: list[Run] = []
+        # The ends that a daemon which comes back hears of when it adopts.
+        self.unheard: dict[Run, End] = {}
+
+    def end(self, run: Run, code: int | None = 0, *, signal: int | None = None, problem: str = "") -> None:
+        """The job ends, and whoever listens hears of it."""
+        del self.living[run]
+        self._on_end(Ended(run, End(code, signal, problem)))
+
+    def start(self, launch: Launch) -> None:
+        if launch.run in self.living:
+            raise AssertionError(f"{launch.run.name} is started twice")
+        self.started.append(launch)
+        self.living[launch.run] = launch
+
+    def stop(self, run: Run, *, now: bool) -> None:
+        self.stopped.append((run, now))
+
+    def signal(self, run: Run, number: int) -> None:
+        self.signalled.append((run, number))
+
+    def adopt(self, run: Run) -> bool:
+        if run in self.unheard:
+            self._on_end(Ended(run, self.unheard.pop(run)))
+            return True
+        return run in self.living
+
+    def forget(self, run: Run) -> None:
+        self.forgotten.append(run)
+
+    def forget_others(self, keep: set[str]) -> None:
+        self.forgotten += [run for run in self.unheard if run.name not in keep]

@@ -1,0 +1,105 @@
+"""What the engine decided is carried out, all of it, whatever goes wrong on the way."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gflow.core import retrying
+from gflow.core.effects import Forget, Start, Stop, Warn
+from gflow.core.ids import job_key
+from gflow.core.state import State
+from gflow.daemon.perform import Performer
+from gflow.errors import StoreError
+from gflow.targets.local import leases
+from gflow.targets.port import Run
+from gflow.testing import FakeTarget, gpus, running
+
+SETTINGS = SimpleNamespace(
+    is_system=False, log_cap_mib=1, logs="/logs", gpu=SimpleNamespace(visible_by="uuid")
+)
+
+
+class Store:
+    def blob(self, address):
+        if address == "gone":
+            raise StoreError("the stored text gone is gone")
+        if address == "bug":
+            raise KeyError("a bug")
+        return b"A=1\0"
+
+
+class Sharing:
+    """Knows nothing, and finds nothing out."""
+
+    def knows(self, job, environ):
+        return False
+
+    async def learn(self, job, environ):
+        raise RuntimeError("no thread to be had")
+
+
+@pytest.fixture
+def stage():
+    """A performer of jobs that run by the book, the target, and the ends that were reported."""
+    state = State(cpus=4, memory_mib=1024)
+    state.see_gpus(gpus(4))
+    ends = []
+    target = FakeTarget(ends.append)
+    held = SimpleNamespace(paths=lambda indices: [f"/lease/{index}" for index in indices])
+    performer = Performer(SETTINGS, Store(), target, held, lambda: state, ends.append, Sharing())
+
+    def runs(*jobs):
+        for job in jobs:
+            state.add(job)
+            state.book(job)
+        performer([Start(job.key, job.attempt) for job in jobs])
+
+    return SimpleNamespace(runs=runs, performer=performer, target=target, ends=ends)
+
+
+def test_a_start_is_a_launch(stage):
+    stage.runs(running(1, 0, 2, environ="env", script="text", command=()))
+    (launch,) = stage.target.started
+    assert (launch.run.name, launch.environ, launch.script) == ("1.1", b"A=1\0", b"A=1\0")
+    assert (launch.log, launch.error_log, launch.log_cap) == ("/logs/1.log", "/logs/1.log", 1 << 20)
+    assert (launch.leases, launch.uid) == (("/lease/0", "/lease/2"), None)
+    assert b"GFLOW_JOB_ID=1\0" in launch.extra and b"CUDA_VISIBLE_DEVICES=" in launch.extra
+
+
+@pytest.mark.parametrize(("address", "why"), [("gone", "the stored text gone is gone"), ("bug", "'a bug'")])
+def test_a_job_that_cannot_be_started_ends_and_the_others_start(stage, address, why):
+    stage.runs(running(1, environ=address), running(2, 0))
+    assert [launch.job.number for launch in stage.target.started] == [2]
+    assert [(ended.run.key, ended.end.problem) for ended in stage.ends] == [
+        (job_key(1), f"StartFailed: {why}")
+    ]
+
+
+def test_an_act_that_fails_takes_none_along(stage, monkeypatch):
+    stage.runs(running(1, 0))
+
+    def broken(*about, **how):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(stage.target, "stop", broken)
+    stage.performer([Stop(job_key(1), 1), Warn(job_key(1), 1, 10), Forget(job_key(1), 1)])
+    assert stage.target.signalled == [(Run(job_key(1), 1), 10)]
+    assert stage.target.forgotten == [Run(job_key(1), 1)]
+
+
+def test_a_job_of_whose_python_nothing_can_be_learnt_does_not_hang(stage):
+    async def run():
+        stage.runs(running(1, 0, shared=True, gpu_memory_mib=100))
+        while not stage.ends:
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert stage.ends[0].end.problem == "StartFailed: no thread to be had"
+    assert not stage.target.started
+
+
+def test_the_shims_and_the_engine_mean_the_same_by_a_lost_lease():
+    assert leases.LEASED == retrying.LEASED
+    assert f'"{retrying.LEASED}"' in Path(leases.__file__).parent.joinpath("plain/main.c").read_text()
