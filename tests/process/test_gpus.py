@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -192,6 +194,15 @@ class TestStrangers:
         assert box.ok("gctl", "gpu-process", "list") == f"gpu=0\tpid={stranger}\n"
         box.ok("gctl", "gpu-process", "unignore", *said)
         wait_until(lambda: reason(box, 0).startswith("Unmanaged"))
+        with closing(sqlite3.connect(f"file:{box.data}/gflow.db?mode=ro", uri=True)) as db:
+            story = db.execute(
+                "SELECT what, detail, uid FROM audit WHERE what LIKE 'gpu process %' ORDER BY id"
+            )
+            about = f"process {stranger} on GPU 0"
+            assert [*story] == [
+                ("gpu process ignored", about, os.getuid()),
+                ("gpu process no longer ignored", about, os.getuid()),
+            ]
         assert box.run("gctl", "gpu-process", "ignore", "--gpu", "7", "--pid", "1").returncode == 1
         assert box.run("gctl", "gpu-process", "ignore", "--gpu", "7").returncode == 2
 

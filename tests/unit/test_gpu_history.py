@@ -52,7 +52,6 @@ def test_written_read_and_thrown_away(tmp_path):
     samples, totals = samples_of(path, "42_3")
     assert samples == [one._replace(kind="")] and totals[0].mean.memory_mib == 4096
     assert samples_of(path, "42") == ([], [])
-    assert store.peak_of_kind("abc") == (4096, 1) and store.peak_of_kind("x") == (0, 0)
     store.throw_away(1000 + 3 * 86400, 2, 5)
     assert samples_of(path, "42_3") == ([], totals)
 

@@ -54,7 +54,8 @@ class Watched(NamedTuple):
 
     holders: Mapping[int, tuple[str, ...]] = {}
     shared: tuple[Shared, ...] = ()
-    # Run -> what tells runs of the same command; see `kind_of`.
+    # Run -> what tells runs of the same command (`kind_of`). Kept with their totals, for whoever wants to
+    # know what such a run took before.
     kinds: dict[str, str] = {}
 
 
@@ -112,6 +113,23 @@ class GpuWatch:
         """Somebody looked at these GPUs and wants to use them again."""
         self.census.forgiven |= frozenset(gpus)
         self.look_now()
+
+    @property
+    def ignored(self) -> frozenset[tuple[int, int, int]]:
+        """(GPU, pid, start time) of processes that block nothing."""
+        return self.census.ignored
+
+    def ignore(self, gpu: int, pid: int) -> bool:
+        """From now on this process blocks nothing on this GPU; whether that is new."""
+        return self._ignore(self.ignored | {(gpu, pid, self.census.identify(pid) or 0)})
+
+    def unignore(self, gpu: int, pid: int) -> bool:
+        return self._ignore(frozenset(one for one in self.ignored if one[:2] != (gpu, pid)))
+
+    def _ignore(self, ignored: frozenset[tuple[int, int, int]]) -> bool:
+        before, self.census.ignored = self.census.ignored, ignored
+        self.look_now()
+        return ignored != before
 
     def look_now(self) -> None:
         """What the next look will find has changed."""

@@ -55,13 +55,6 @@ class History:
         if ended or now - self._written_at >= WRITE_S:
             self._flush(now)
 
-    def idle_since(self) -> dict[str, float]:
-        """Run -> since when it has used none of its GPUs."""
-        since: dict[str, float] = {}
-        for (run, _), history in self._runs.items():
-            since[run] = max(since.get(run, 0.0), history.busy_at)
-        return since
-
     def close(self, now: float) -> None:
         """Write what there is; wait a moment for it."""
         self._flush(now)

@@ -44,19 +44,19 @@ class Plain:
 
 
 class Noting:
-    """A line of the audit about the daemon itself."""
+    """A line of the audit that is about no job: what the daemon did, or somebody (`uid`) to the machine."""
 
-    origin = "daemon"
-
-    def __init__(self, what: str, detail: str) -> None:
+    def __init__(self, what: str, detail: str, uid: int | None = None, origin: str = "daemon") -> None:
         self._what = what
         self._detail = detail
+        self._uid = uid
+        self.origin = origin
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return Tick(at=at)
 
     def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
-        changes.audit.append(Line(at.wall, None, None, self.origin, self._what, self._detail))
+        changes.audit.append(Line(at.wall, None, self._uid, self.origin, self._what, self._detail))
 
 
 class Keeping:

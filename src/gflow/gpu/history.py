@@ -9,7 +9,6 @@ from gflow.gpu.port import Sample
 # How old a job is -> how long a stretch of its history: fine at first, coarse later.
 SPANS = ((120.0, 1), (3600.0, 10), (float("inf"), 60))
 GPU_SPAN = 10
-IDLE_BUSY = 1
 
 
 class Stretch:
@@ -60,8 +59,6 @@ class RunHistory:
         self.begun = now
         self.total = Stretch(now)
         self.open = Stretch(now)
-        # When it was last seen to use the GPU; for those who hold one and do nothing.
-        self.busy_at = now
 
     def add(self, sample: Sample, memory_mib: int, now: float) -> Stretch | None:
         """A reading; a stretch that is complete with it."""
@@ -70,8 +67,6 @@ class RunHistory:
             done, self.open = self.open, Stretch(now)
         self.open.add(sample, memory_mib, now)
         self.total.add(sample, memory_mib, now)
-        if memory_mib and (sample.utilisation is None or sample.utilisation >= IDLE_BUSY):
-            self.busy_at = now
         return done
 
     def span(self, now: float) -> int:

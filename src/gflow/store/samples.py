@@ -104,15 +104,6 @@ class Samples:
             for table, kept in (("gpus", days), ("jobs", days), ("totals", totals_days)):
                 self._db.execute(f"DELETE FROM {table} WHERE at < ?", (now - kept * DAY_S,))
 
-    def peak_of_kind(self, kind: str) -> tuple[int, int]:
-        """The most memory (MiB) that runs of this kind used on a GPU, and how many runs are known."""
-        row = self._db.execute(
-            "SELECT coalesce(max(memory_mib), 0), count(DISTINCT job || '.' || attempt) FROM totals"
-            " WHERE kind = ? AND memory_mib > 0",
-            (kind,),
-        ).fetchone()
-        return int(row[0]), int(row[1])
-
     def close(self) -> None:
         self._db.close()
 

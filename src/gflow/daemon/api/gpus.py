@@ -13,12 +13,13 @@ from gflow.core.model import Block, Gpu, Job
 from gflow.core.state import State
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of
+from gflow.daemon.api.asking import caller, context_of, read
 from gflow.daemon.context import Context, Viewer
+from gflow.daemon.wishes import Noting
 from gflow.errors import NotFound
 from gflow.gpu.census import Report
 from gflow.targets.port import Run
-from gflow.wire.requests import GpuProcess, decode
+from gflow.wire.requests import GpuProcess
 from gflow.wire.views import gpu_view, key_label, rfc3339
 
 # The driver's bits for why clocks are held down, in words.
@@ -135,46 +136,33 @@ def _holder(gpu: Gpu, job: Job, report: Report) -> dict[str, Any]:
 # ---------------------------------------------------------------- processes that block nothing
 
 
-def _ignored(context: Context) -> frozenset[tuple[int, int, int]]:
-    return context.watch.census.ignored if context.watch else frozenset()
-
-
-def _listed(context: Context) -> list[dict[str, int]]:
-    return [{"gpu_index": gpu, "pid": pid} for gpu, pid, _ in sorted(_ignored(context))]
-
-
 async def list_ignored(request: Request) -> Response:
     """Processes that somebody told us to overlook."""
-    listed = _listed(context_of(request))
+    watch = context_of(request).watch
+    listed = [{"gpu_index": gpu, "pid": pid} for gpu, pid, _ in sorted(watch.ignored if watch else ())]
     text = "".join(f"gpu={one['gpu_index']}\tpid={one['pid']}\n" for one in listed)
     return answer(request, lambda: {"processes": listed}, lambda: text)
 
 
 async def ignore(request: Request) -> Response:
     """From now on this process blocks nothing on this GPU. For its life, and the daemon's."""
-    context, wanted = context_of(request), decode(await request.body(), GpuProcess)
-    caller(request)
+    context, wanted = context_of(request), await read(request, GpuProcess)
     if wanted.gpu_index not in context.loop.state.gpus or context.watch is None:
         raise NotFound(f"there is no GPU {wanted.gpu_index} here", hint="see what there is with ginfo")
-    started = context.watch.census.identify(wanted.pid) or 0
-    before = _ignored(context)
-    context.watch.census.ignored = before | {(wanted.gpu_index, wanted.pid, started)}
-    context.watch.look_now()
-    return _changed(request, wanted, "ignored", context.watch.census.ignored != before)
+    return await _changed(request, wanted, "ignored", context.watch.ignore(wanted.gpu_index, wanted.pid))
 
 
 async def unignore(request: Request) -> Response:
-    context, wanted = context_of(request), decode(await request.body(), GpuProcess)
-    caller(request)
-    before = _ignored(context)
-    kept = frozenset(one for one in before if one[:2] != (wanted.gpu_index, wanted.pid))
-    if context.watch is not None:
-        context.watch.census.ignored = kept
-        context.watch.look_now()
-    return _changed(request, wanted, "no longer ignored", kept != before)
+    context, wanted = context_of(request), await read(request, GpuProcess)
+    changed = context.watch is not None and context.watch.unignore(wanted.gpu_index, wanted.pid)
+    return await _changed(request, wanted, "no longer ignored", changed)
 
 
-def _changed(request: Request, wanted: GpuProcess, what: str, changed: bool) -> Response:
+async def _changed(request: Request, wanted: GpuProcess, what: str, changed: bool) -> Response:
+    uid, origin = caller(request)
+    if changed:
+        detail = f"process {wanted.pid} on GPU {wanted.gpu_index}"
+        await context_of(request).loop.wish(Noting(f"gpu process {what}", detail, uid, origin))
     data = {"gpu_index": wanted.gpu_index, "pid": wanted.pid, "changed": changed}
     text = f"process {wanted.pid} on GPU {wanted.gpu_index} is {what}\n"
     return answer(request, lambda: data, lambda: text)

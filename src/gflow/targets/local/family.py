@@ -55,13 +55,8 @@ def _kill(pid: int, ours: int) -> None:
             os.killpg(group, signal.SIGKILL)
 
 
-def send(pid: int, number: int) -> None:
-    """A signal, if there is still somebody to get it. What became another user's we cannot end."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
 def send_group(group: int, number: int) -> None:
+    """A signal, if there is still somebody to get it. What became another user's we cannot end."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
