@@ -262,7 +262,7 @@ def test_the_time_limit_of_a_running_job_moves():
     machine = Machine()
     machine.submit(time_limit_s=60)
     machine.update(1, time_limit_s=120)
-    assert machine.did == ["save 1 Running", "note 1 updated: time_limit_s = 120"]
+    assert machine.did == ["save 1 Running", "note 1 updated: time limit = 120 s"]
     assert machine.state.next_limit() == 1120.0
     machine.passes(60)
     assert machine.did == []

@@ -171,3 +171,23 @@ def test_hold_and_release_leave_no_second_entry():
     for number in (2, 3, 4):
         machine.ends(number - 1)
         assert machine.running() == [str(number)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"time_limit_s": 7200}, "time limit = 7200 s"),
+        ({"time_limit_s": 0}, "time limit = the default"),
+        ({"gpu_memory_mib": 20480}, "gpu memory = 20 GiB"),
+        ({"begin_at": 1_900_000_000.0}, "begin = 2030-03-17T17:46:40Z"),
+        ({"warning": (10, 60)}, "signal = 10,60"),
+        ({"requeue": True, "priority": 7}, "priority = 7, requeue = yes"),
+        ({"depends_any": [2, 3]}, "depends on any = 2,3"),
+    ],
+)
+def test_a_story_tells_of_a_change_in_words(fields, words):
+    machine = Machine(gpu(0))
+    for _ in range(3):
+        machine.submit(hold=True)
+    machine.update(1, **fields)
+    assert f"note 1 updated: {words}" in machine.did

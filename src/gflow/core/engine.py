@@ -3,8 +3,8 @@
 A step checks first and changes afterwards: an event that is refused (it raises) has
 changed nothing. Same state and same event give the same effects, always.
 
-This file takes jobs in and starts them; `ending` is how they end, `changing` is what people
-may do to them meanwhile.
+This file takes jobs in; `rounds` starts them, `ending` is how they end, `changing` and `updating` are what
+people may do to them meanwhile.
 """
 
 from __future__ import annotations

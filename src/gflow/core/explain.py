@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gflow.core.ids import label
-from gflow.core.model import Block, Job, JobState, Shape
+from gflow.core.model import Job, JobState, Shape
 from gflow.core.place import available, gib, impossible, suits
 from gflow.core.state import State
 
@@ -88,19 +88,7 @@ def _blockade(state: State, shape: Shape) -> str:
     if state.gpu_trouble:
         return state.gpu_trouble
     for index, gpu in state.gpus.items():
-        why = obstacle(state, index) if index not in state.holders and suits(gpu, shape) else None
+        why = state.closed(index) if index not in state.holders and suits(gpu, shape) else None
         if why is not None and why.kind != "Restricted":  # that is how somebody wants it to be
             return f"GPU {index} is {why}"
     return ""
-
-
-def obstacle(state: State, index: int) -> Block | None:
-    """Why this GPU gets no new jobs, whoever found that out; None: it may get some."""
-    if index in state.blocked:
-        return state.blocked[index]
-    if index in state.foreign:
-        return Block("Unmanaged", state.foreign[index])
-    if index in state.drained.gpus:
-        return Block("Drained", state.drained.gpus[index])
-    closed = state.allowed is not None and index not in state.allowed
-    return Block("Restricted", "") if closed else None

@@ -106,7 +106,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     array: str = ""
     max_concurrent: int = 0
     max_retries: int = 0
-    # Ends after which it is tried again (see `ending.RETRY_KINDS`); empty: any failure.
+    # Ends after which it is tried again (see `options.lists`); empty: any failure.
     retry_on: tuple[str, ...] = ()
     retry_delay_s: int = 10
     requeue: bool = False

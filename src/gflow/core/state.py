@@ -117,16 +117,20 @@ class State:
         """Whether nothing at all may start."""
         return self.leaving or self.drained.everything is not None
 
+    def closed(self, index: int) -> Block | None:
+        """Why this GPU gets no new jobs, whoever found that out; None: it may get some."""
+        if index in self.blocked:
+            return self.blocked[index]
+        if index in self.foreign:
+            return Block("Unmanaged", self.foreign[index])
+        if index in self.drained.gpus:
+            return Block("Drained", self.drained.gpus[index])
+        is_allowed = self.allowed is None or index in self.allowed
+        return None if is_allowed else Block("Restricted", "")
+
     def recount(self) -> None:
         """Derive `idle` and `open` anew. O(GPUs)."""
-        self.usable = usable = {
-            index
-            for index in self.gpus
-            if index not in self.foreign
-            and index not in self.drained.gpus
-            and index not in self.blocked
-            and (self.allowed is None or index in self.allowed)
-        }
+        self.usable = usable = {index for index in self.gpus if self.closed(index) is None}
         self.idle = {index for index in usable if index not in self.holders}
         self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
 

@@ -31,8 +31,8 @@ Where a job of each state is found:
     Running    `State.jobs`; its GPUs in `State.holders`
     (final)    in the store only
 
-Rules of this file: it knows no engine, no clock and no user; adding a state means adding
-rows here and nowhere else.
+Rules of this file: it knows no engine, no clock and no user. A new state needs rows here, a short name in
+`model.SHORT`, a line in the checks of `store/schema`, and words in `text/queue` and gqueue's help.
 """
 
 from __future__ import annotations

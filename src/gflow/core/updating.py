@@ -6,6 +6,7 @@ An update of an array is for the tasks that still wait in it. What may change wh
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from gflow.core.events import Update
 from gflow.core.ids import JobKey, label
 from gflow.core.model import Job, JobState, Spec
 from gflow.core.parameters import with_values
+from gflow.core.place import gib
 from gflow.core.rounds import run_round
 from gflow.core.state import State
 from gflow.core.together import check_together
@@ -39,6 +41,8 @@ GOVERNED = frozenset(
     }
 )  # fmt: skip
 DEPENDENCIES = frozenset({"depends_on", "depends_any", "no_auto_cancel"})
+CALLED = {"depends_any": "depends on any", "warning": "signal", "parameters": "parameter"}
+DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Spec)}
 HIDDEN = frozenset({"environ", "script_path", "template", "name_template"})
 
 
@@ -155,6 +159,8 @@ def _update_running(state: State, job: Job, spec: Spec) -> None:
 
 def _option(field: str) -> str:
     """A field as people call it."""
+    if field in CALLED:
+        return CALLED[field]
     for unit in ("_s", "_mib", "_at"):
         field = field.removesuffix(unit)
     return field.replace("_", " ")
@@ -162,16 +168,29 @@ def _option(field: str) -> str:
 
 def _shown(event: Update) -> str:
     """The change in words, for the job's story. Environments are never shown."""
-    parts = []
-    for name, value in sorted(event.fields.items()):
-        if name in ("depends_on", "depends_any"):
-            value = ",".join(map(label, value))
-        elif name == "parameters":
-            value = ", ".join(f"{key}={chosen}" for key, chosen in value)
-        elif name == "command":
-            value = " ".join(value)[:200]
-        if name not in HIDDEN:
-            parts.append(f"{name} = {value}")
+    fields = sorted(event.fields.items())
+    parts = [f"{_option(name)} = {_value(name, value)}" for name, value in fields if name not in HIDDEN]
     if event.extend_s:
-        parts.append(f"time_limit_s + {event.extend_s}")
+        parts.append(f"time limit + {event.extend_s} s")
     return ", ".join(parts)
+
+
+def _value(field: str, value: Any) -> str:
+    """A value as people read it."""
+    if value == DEFAULTS.get(field):
+        return "the default"
+    if field in ("depends_on", "depends_any"):
+        return ",".join(map(label, value))
+    if field == "parameters":
+        return ", ".join(f"{name}={chosen}" for name, chosen in value)
+    if field == "command":
+        return " ".join(value)[:200]
+    if field.endswith("_s"):
+        return f"{value} s"
+    if field.endswith("_mib"):
+        return gib(value)
+    if field.endswith("_at"):
+        return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

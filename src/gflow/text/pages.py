@@ -1,4 +1,4 @@
-"""Whole pages of text: one job, the GPUs, the daemon."""
+"""Whole pages of text: one job, its story, the daemon."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.explain import obstacle
 from gflow.core.model import Block, Gpu, Job
 from gflow.core.state import State
 from gflow.daemon import clock
@@ -40,7 +39,7 @@ def holders_of(state: State, looks: Viewer) -> dict[int, list[Job]]:
 
 def blocked_of(state: State) -> dict[int, Block]:
     """All GPUs that get no new jobs, whoever found that out."""
-    found = ((index, obstacle(state, index)) for index in state.gpus)
+    found = ((index, state.closed(index)) for index in state.gpus)
     # That a GPU is restricted is no news while a job has it.
     return {
         index: why for index, why in found if why and (why.kind != "Restricted" or index not in state.holders)
