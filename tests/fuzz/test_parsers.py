@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gflow.config.reading import load
 from gflow.config.table import SETTINGS
 from gflow.core.tasks import parse_tasks
-from gflow.daemon.api import gate, limits
+from gflow.daemon.api import gate, rlimits
 from gflow.daemon.tokens import Tokens
 from gflow.errors import GflowError
 from gflow.gpu.simulated import simulated_gpus
@@ -158,6 +158,6 @@ def test_tokens(text: str) -> None:
 def test_limits_of_a_process(text: str) -> None:
     """Written by the kernel; a kernel to come may write it otherwise."""
     try:
-        limits.parse(text)
+        rlimits.parse(text)
     except ValueError:
         pass

@@ -11,7 +11,7 @@ from gflow.core.events import Drain, Exited, Submit
 from gflow.core.ids import job_key
 from gflow.core.model import JobState, Moment
 from gflow.core.state import State
-from gflow.core.usage import Question, Usage
+from gflow.core.statistics import Question, Usage
 from gflow.daemon.loop import _gather as gather
 from gflow.store.port import Changes
 from gflow.store.reading import Reader

@@ -21,7 +21,7 @@ from gflow.core.model import Gpu, JobState
 from gflow.core.retrying import LEASED
 from gflow.core.state import State
 from gflow.daemon import clock, folders, lock
-from gflow.daemon.api import limits
+from gflow.daemon.api import rlimits
 from gflow.daemon.api.app import make_app
 from gflow.daemon.api.fairness import Fairness
 from gflow.daemon.api.gate import Gate
@@ -34,9 +34,9 @@ from gflow.daemon.loop import Loop, reload
 from gflow.daemon.mps import Mps
 from gflow.daemon.notify.notifier import Notifier
 from gflow.daemon.perform import Performer
-from gflow.daemon.scheduling import ask_for_short_slices
 from gflow.daemon.settings import Settings, check_typed
 from gflow.daemon.sharing import Sharing
+from gflow.daemon.short_slices import ask_for_short_slices
 from gflow.daemon.tokens import Tokens
 from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
@@ -259,7 +259,7 @@ def adopt(loop: Loop, target: Target, performer: Performer) -> None:
 
 def _raise_open_files() -> None:
     """Two descriptors per running job: take as many as we may. Jobs keep the limit they were born with."""
-    limits.ours()
+    rlimits.ours()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gflow.core.statistics import Question, Statistics, TopJob, Usage
 from gflow.core.tasks import parse_tasks
-from gflow.core.usage import Question, Statistics, TopJob, Usage
 from gflow.store.reading import NAME, PROJECT, Reader
 
 TOP = 5

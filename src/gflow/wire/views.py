@@ -10,7 +10,7 @@ import msgspec
 
 from gflow.core.explain import Why
 from gflow.core.model import Block, Gpu, Job, Line, Progress, Spec
-from gflow.core.usage import Question, Statistics, Usage
+from gflow.core.statistics import Question, Statistics, Usage
 from gflow.errors import GflowError
 from gflow.options.table import JOB
 

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.usage import Question, Statistics
+from gflow.core.statistics import Question, Statistics
 from gflow.daemon.api.answers import answer, wants_text
 from gflow.daemon.api.asking import caller, context_of, number, query_of
 from gflow.daemon.api.seeing import viewer

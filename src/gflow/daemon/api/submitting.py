@@ -11,8 +11,8 @@ from gflow.core.ids import JobKey, label
 from gflow.daemon import clock, rules
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, known, one_key, query_of, read
-from gflow.daemon.api.limits import limits_of
 from gflow.daemon.api.permissions import check
+from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
 from gflow.daemon.people import user_name
