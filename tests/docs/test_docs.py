@@ -90,6 +90,16 @@ def test_the_reference_is_what_the_tables_say() -> None:
     assert (ROOT / "docs/reference.md").read_text() == generator["reference"](), "run make docs"
 
 
+def test_the_laws_name_tests_that_there_are() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)
+    laws = re.findall(r"^(\d+)\. \*\*", text.partition("## Laws")[2], re.MULTILINE)
+    assert [number for number, _ in rows] == laws
+    for _, tests in rows:
+        named = re.findall(r"`(tests/[^`]+)`", tests)
+        assert named and all((ROOT / name).exists() for name in named), tests
+
+
 def test_every_fault_has_a_test_that_exists() -> None:
     rows = re.findall(
         r"^\| .* \| `(\S+)::(\w+)` \|$", (ROOT / "docs/reliability.md").read_text(), re.MULTILINE
