@@ -8,10 +8,12 @@ import pytest
 from gflow.core.effects import Start
 from gflow.core.events import Cancel, Exited
 from gflow.core.ids import job_key
+from gflow.core.model import Block
 from gflow.core.state import State
-from gflow.daemon.loop import Loop
+from gflow.daemon.loop import Loop, reload
 from gflow.daemon.wishes import Submitting
 from gflow.store.memory import MemoryStore
+from gflow.testing import gpus
 from gflow.wire.requests import Described, References
 
 from .builders import spec
@@ -137,3 +139,22 @@ def test_whoever_notices_hears_of_every_job_that_changes_and_of_none_afterwards(
         assert third == {job_key(3)}
 
     play(scene, spec(), *[spec(hold=True)] * 3)
+
+
+def test_a_state_that_is_loaded_anew_knows_the_machine_as_before():
+    """After a commit that failed: what no disk has must not be forgotten."""
+    old = State(cpus=2, memory_mib=1024)
+    old.see_gpus(gpus(2))
+    passing = {
+        "foreign": {0: "bob's daemon"},
+        "blocked": {1: Block("Lost", "")},
+        "taken": {0: 100},
+        "freed_at": {1: 5.0},
+        "gpu_trouble": "the driver hangs",
+        "leaving": True,
+    }
+    for name, value in passing.items():
+        setattr(old, name, value)
+    new = reload(old, MemoryStore())
+    assert {name: getattr(new, name) for name in passing} == passing
+    assert new.gpus == old.gpus

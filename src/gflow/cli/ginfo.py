@@ -7,12 +7,11 @@ import sys
 from gflow.client import call, fast
 from gflow.errors import UsageError
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
+from gflow.options.table import COMMON, JSON, WATCH, Option
 
 OPTIONS = (
     Option("long", "flag", "all about each GPU: memory, use, heat, jobs, other processes", short="l"),
-    Option("watch", "flag", "show it again and again, until Ctrl-C", short="w"),
-    Option("interval", "seconds", "watch: seconds between two looks (default 2)", metavar="S", low=1),
+    *WATCH,
     JSON,
     *COMMON,
 )

@@ -349,7 +349,7 @@ def reload(old: State, store: Store) -> State:
         clock.now().wall,
         loaded.finished,
     )
-    state.foreign = old.foreign
+    state.foreign, state.freed_at = old.foreign, old.freed_at
     state.blocked, state.taken, state.gpu_trouble = old.blocked, old.taken, old.gpu_trouble
     state.gpu_names = str(loaded.meta.get("gpu_names", ""))
     state.faults = msgspec.json.decode(str(loaded.meta.get("gpu_faults", "{}")), type=dict[str, str])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.options.table import JOB, Option
+from gflow.options.table import JOB, PARSABLE, Option
 
 # The project is what a job is accounted to; an array's tasks exist already; hold has its own verb. A redone
 # job is a new one, which may be held.
@@ -61,5 +61,5 @@ REDO = (
     *(_changeable(option) for option in JOB if option.name not in FIXED_IN_REDO),
     CLEAR_DEPS,
     Option("cascade", "flag", "also redo the jobs that were cancelled because it failed"),
-    Option("parsable", "flag", "print the id alone"),
+    PARSABLE,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.options.table import COMMON, JSON, Option
+from gflow.options.table import COMMON, JSON, WATCH, Option
 
 GQUEUE = (
     Option("all", "flag", "jobs that are over too", short="a"),
@@ -72,8 +72,7 @@ GQUEUE = (
         choices=("table", "json", "csv", "yaml"),
     ),
     JSON,
-    Option("watch", "flag", "show it again and again, until Ctrl-C", short="w"),
-    Option("interval", "seconds", "watch: seconds between two looks (default 2)", metavar="S", low=1),
+    *WATCH,
     Option("tmux", "flag", "does nothing: there are no terminal sessions", short="T"),
     *COMMON,
 )

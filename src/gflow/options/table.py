@@ -330,11 +330,16 @@ COMMON = (
     Option("version", "flag", "show the version"),
 )
 JSON = Option("json", "flag", "print one JSON object instead of text")
+PARSABLE = Option("parsable", "flag", "print the id alone")
+WATCH = (
+    Option("watch", "flag", "show it again and again, until Ctrl-C", short="w"),
+    Option("interval", "seconds", "watch: seconds between two looks (default 2)", metavar="S", low=1),
+)
 
 # What `gbatch` itself does around the submission; not part of the job.
 SUBMIT = (
     Option("wait", "flag", "wait for the job and leave with its exit code"),
-    Option("parsable", "flag", "print the id alone"),
+    PARSABLE,
     Option("dry-run", "flag", "say what would be submitted, and submit nothing"),
     Option("auto-close", "flag", "does nothing: there are no terminal sessions to close"),
     JSON,
