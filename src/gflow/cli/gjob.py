@@ -212,7 +212,7 @@ COMMANDS = {
     "show": Command("all about jobs", (), _show),
     "log": Command("its output", LOG, _log),
     "attach": Command("follow its output until it ends (log -f)", (), _attach),
-    "why": Command("say why it waits, when it will probably start, and what would start now", (), _why),
+    "why": Command("say why it waits, when it starts, what would start now", (), _why),
     "history": Command("everything that happened to it, and who did it", (), _history),
     "usage": Command("what it did with its GPUs, over time", USAGE, _usage),
     "hold": Command("keep waiting jobs from starting", (), _change("hold")),
