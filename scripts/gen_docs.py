@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from gflow.config.table import SETTINGS
@@ -13,6 +14,7 @@ from gflow.options.listing import GQUEUE, GSTATS
 from gflow.options.table import GBATCH, Option
 
 TARGET = Path(__file__).parents[1] / "docs/reference.md"
+MODULES = TARGET.with_name("modules.md")
 
 
 def spelled(option: Option) -> str:
@@ -70,5 +72,26 @@ def permissions() -> list[str]:
     return lines + [f"| `{method} {path}` | {who.value} |" for (method, path), who in PERMISSIONS.items()]
 
 
+def modules() -> str:
+    """Every module of every room, by its own first line."""
+    source = TARGET.parents[1] / "src/gflow"
+    lines = ["# Every module in a line", "", "Written by `make docs` from their first lines; edit those.", ""]
+    rooms: dict[str, list[Path]] = {}
+    for path in sorted(source.rglob("*.py")):
+        if path.name != "__init__.py":
+            rooms.setdefault(path.parent.relative_to(source).as_posix(), []).append(path)
+    for room, paths in rooms.items():
+        lines += [f"## {room if room != '.' else 'gflow'}", "", "| module | what it is |", "|---|---|"]
+        lines += [f"| `{path.stem}` | {first_sentence(path)} |" for path in paths]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def first_sentence(path: Path) -> str:
+    said = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
+    return " ".join(said.split()).replace("|", "\\|")
+
+
 if __name__ == "__main__":
     TARGET.write_text(reference())
+    MODULES.write_text(modules())
