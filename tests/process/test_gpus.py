@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -355,6 +356,72 @@ class TestHealth:
         assert reason(box, 0) == ""
         gpus[0].xid = 13
         wait_until(lambda: reason(box, 0) == "Unhealthy: Xid 13")
+
+
+class TestIdle:
+    def test_a_job_that_leaves_its_gpu_alone_is_shown_until_it_uses_it(self, box: Box, gpus: MockGpus):
+        up(box, gpus, GFLOW_GPU__IDLE_AFTER_SECS="1")
+        number = box.submit("--gpus", "1", *SLEEP)
+        wait_until(lambda: (box.job(number)["reason"] or "").startswith("IdleGPU: no process on GPU 0 for "))
+        assert box.ok("gqueue", "-f", "NODELIST").splitlines()[1] == "0 (IdleGPU)"
+        assert "State: Running (R), IdleGPU: no process on GPU 0 for" in box.ok("gjob", "show", str(number))
+        gpus[0].run(pid_of(box, number), 5000)
+        wait_until(lambda: (box.job(number)["reason"] or "").startswith("IdleGPU: GPU 0 not used for "))
+        gpus[0].busy = 30
+        wait_until(lambda: box.job(number)["reason"] is None)
+        story = box.ok("gjob", "history", str(number))
+        assert "gpus idle        no process on GPU 0 for 1 s" in story and "gpus used again" in story
+        assert box.job(number)["state"] == "Running", "nobody said that it is to be stopped"
+
+    def test_it_is_stopped_if_its_owner_said_so(self, box: Box, gpus: MockGpus):
+        gpus[0].busy = 50
+        up(box, gpus)
+        polite = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.05; done"
+        number = box.submit(
+            "--gpus", "1", "--stop-if-idle", "0:02", "--max-retries", "3", "bash", "-c", polite
+        )
+        gpus[0].run(pid_of(box, number), 5000)
+        other = box.submit("--gpus", "1", *SLEEP)
+        wait_until(lambda: gpu(box, 0)["holders"] and gpu(box, 0)["holders"][0]["used_mib"] == 5000)
+        assert box.job(number)["state"] == "Running"
+        gpus[0].busy = 0
+        end = box.finished(number)
+        assert end["state"] == "Cancelled" and end["attempt"] == 1
+        assert end["reason"].startswith("IdleGPU: GPU 0 not used for ")
+        assert "saved" in box.text_of(number), "TERM first"
+        assert box.job(other)["state"] == "Running"
+        assert f"({end['reason']})" in box.ok("gqueue", "-a")
+
+    def test_one_busy_gpu_of_two_is_use_and_the_other_is_named(self, box: Box, gpus: MockGpus):
+        gpus[0].busy = 50
+        up(box, gpus, GFLOW_GPU__IDLE_AFTER_SECS="1", GFLOW_GPU__STOP_IDLE_SECS="2")
+        number = box.submit("--gpus", "2", *SLEEP)
+        gpus[0].run(pid_of(box, number), 5000)
+        wait_until(lambda: (box.job(number)["reason"] or "") == "IdleGPU: no process on GPU 1 for 4 s")
+        assert box.job(number)["state"] == "Running"
+        gpus[0].busy = 0
+        assert box.finished(number)["reason"].startswith("IdleGPU: GPU 0,1 not used for ")
+
+    def test_what_nobody_could_see_is_no_idleness(self, box: Box, gpus: MockGpus):
+        gpus[0].busy = 50
+        up(box, gpus, GFLOW_GPU__STOP_IDLE_SECS="3", GFLOW_GPU__PATIENCE_S="1")
+        number = box.submit("--gpus", "1", *SLEEP)
+        gpus[0].run(pid_of(box, number), 5000)
+        wait_until(lambda: gpu(box, 0)["holders"] and gpu(box, 0)["holders"][0]["used_mib"] == 5000)
+        gpus[0].busy, gpus[0].error = 0, LOST
+        wait_until(lambda: reason(box, 0).startswith("Lost"))
+        lost = time.monotonic()
+        wait_until(lambda: time.monotonic() - lost > 4)
+        assert box.job(number)["state"] == "Running"
+        gpus[0].error = 0
+        assert box.finished(number)["reason"].startswith("IdleGPU: GPU 0 not used for ")
+
+    def test_without_gpus_there_is_nothing_to_leave_idle(self, daemon: Box):
+        refused = daemon.run("gbatch", "--stop-if-idle", "30", "true")
+        assert refused.returncode == 2 and "--stop-if-idle needs --gpus" in refused.stderr
+        number = daemon.submit("--gpus", "1", *SLEEP)
+        daemon.ok("gjob", "update", str(number), "--stop-if-idle", "30")
+        assert daemon.job(number)["stop_if_idle_s"] == 1800
 
 
 class TestSharing:

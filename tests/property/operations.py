@@ -16,6 +16,8 @@ from gflow.core.events import (
     Exited,
     GpusSeen,
     Hold,
+    Idled,
+    IdleSeen,
     LeasesSeen,
     Overran,
     Release,
@@ -25,7 +27,7 @@ from gflow.core.events import (
     Update,
 )
 from gflow.core.ids import JobKey, job_key, number_of
-from gflow.core.model import Block, Job, JobState, Spec
+from gflow.core.model import Block, Idle, Job, JobState, Spec
 from gflow.daemon.redoing import Redoing
 from gflow.errors import Forbidden, NotFound, Refused
 from gflow.testing import spec
@@ -136,6 +138,7 @@ WISHES: tuple[Callable[[World, Dice], Fields], ...] = (
     lambda world, dice: {"time_limit_s": dice.pick((10, 60, 3600, 2 * int(DAY_S)))},
     lambda world, dice: {"time_limit_s": dice.pick((60, 3600)), "warning": (10, dice.pick((5, 30, 100)))},
     lambda world, dice: {"allow_unsatisfiable": True},
+    lambda world, dice: {"gpus": 1, "stop_if_idle_s": dice.pick((60, 600))},
 )
 
 
@@ -295,6 +298,7 @@ CHANGES: tuple[Callable[[World, Dice], Fields], ...] = (
     lambda world, dice: {"no_auto_cancel": dice.chance(50)},
     lambda world, dice: {"max_retries": dice.below(3)},
     lambda world, dice: {"requeue": dice.chance(50)},
+    lambda world, dice: {"stop_if_idle_s": dice.pick((0, 60))},
     lambda world, dice: {"cpus": dice.below(8)},
     lambda world, dice: {"memory_mib": dice.pick((8 << 10, 65 << 10))},
     _begin,
@@ -424,6 +428,26 @@ def overrun(world: World, dice: Dice) -> None:
     assert stopped or attempt != world.ledger.attempts[key], "a job that overran its memory goes on"
 
 
+def idle(world: World, dice: Dice) -> None:
+    """Jobs leave their GPUs unused, or one does for so long that it may have to stop."""
+    running = list(world.ledger.runs)
+    seen = {key: Idle(world.ledger.attempts[key], 60.0, "idle") for key in running if dice.chance(30)}
+    if dice.chance(20):
+        seen[some_key(world, dice)] = Idle(dice.below(3), 60.0, "nobody")
+    world.apply(IdleSeen(at=world.clock.now(), idle=seen))
+    assert world.state.unused.keys() <= world.ledger.runs.keys(), "a job that does not run leaves GPUs idle"
+    if not running:
+        return
+    key, seconds = dice.pick(running), dice.pick((60.0, 10.0, 5000.0))
+    attempt = world.ledger.attempts[key] - dice.chance(20)
+    spec, before = world.state.jobs[key].spec, set(world.ledger.stopping)
+    over = spec.gpus and spec.stop_if_idle_s and seconds >= spec.stop_if_idle_s
+    is_stopped = bool(over and attempt == world.ledger.attempts[key] and key not in before)
+    event = Idled(at=world.clock.now(), key=key, attempt=attempt, idle=Idle(attempt, seconds, "idle"))
+    world.apply(event)
+    assert world.ledger.stopping - before == ({key} if is_stopped else set()), "idle and stopped wrongly"
+
+
 def see_leases(world: World, dice: Dice) -> None:
     """Another person's daemon takes GPUs and gives them back."""
     taken = dice.below(64) if dice.chance(50) else 0
@@ -468,6 +492,7 @@ OPERATIONS: tuple[tuple[int, Callable[[World, Dice], None]], ...] = (
     (1, drain),
     (2, see_gpus),
     (2, overrun),
+    (2, idle),
     (1, see_leases),
     (3, restart),
     (1, reboot),

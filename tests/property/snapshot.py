@@ -42,6 +42,7 @@ def snapshot(state: State) -> dict[str, Any]:
             if batch.longest
         },
         "running": state.running,
+        "unused": state.unused,
         "next limit": state.next_limit(),
         "next warning": state.next_warning(),
         "next begin": state.next_begin(),

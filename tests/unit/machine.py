@@ -128,6 +128,10 @@ class Machine:
     def see(self, *gpus: Gpu) -> None:
         self._step(GpusSeen, gpus=gpus)
 
+    def hears(self, kind: type[Event], **fields: Any) -> None:
+        """Any other event."""
+        self._step(kind, **fields)
+
     def passes(self, seconds: float) -> None:
         """Time goes by, and the alarms ring."""
         self.now = Moment(self.now.wall + seconds, self.now.boot + seconds)

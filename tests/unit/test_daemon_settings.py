@@ -25,7 +25,14 @@ def test_the_gpus_are_looked_at_as_often_as_asked(asked, look_s, patience_s):
 
     async def made() -> GpuWatch:
         state = State(cpus=1, memory_mib=1)
-        return watch_of(settings, state, lambda report: None, lambda one, used: None, lambda: Watched({}, ()))
+        return watch_of(
+            settings,
+            state,
+            lambda report: None,
+            lambda one, used: None,
+            lambda: Watched({}, ()),
+            lambda report, watched: None,
+        )
 
     watch = asyncio.run(made())
     assert (watch._look_s, watch._patience_s) == (look_s, patience_s)

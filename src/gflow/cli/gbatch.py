@@ -59,7 +59,7 @@ def groups() -> dict[str, tuple[Option, ...]]:
 
 
 HEADINGS = {
-    "what the job needs": "gpus gpu-memory gpu-type shared cpus memory time allow-unsatisfiable",
+    "what the job needs": "gpus gpu-memory gpu-type shared cpus memory time stop-if-idle allow-unsatisfiable",
     "what it is called": "name project comment",
     "when it starts": "depends-on depends-on-any no-auto-cancel begin hold priority",
     "many at once": "array param param-file max-concurrent",

@@ -190,6 +190,18 @@ SETTINGS = (
         "run jobs that share GPUs under an MPS server, which holds their memory limit in the driver",
     ),
     Setting(
+        "gpu.idle_after_secs",
+        "count",
+        1800,
+        "a job that does not use a GPU of its own for so many seconds shows as IdleGPU; 0: never",
+    ),
+    Setting(
+        "gpu.stop_idle_secs",
+        "count",
+        0,
+        "a job that uses none of its GPUs for so many seconds is stopped (see --stop-if-idle); 0: never",
+    ),
+    Setting(
         "gpu.drain_xids",
         "numbers",
         (),

@@ -9,7 +9,7 @@ import msgspec
 from gflow.core.effects import Effect, Forget, Note, Ran, Save, Stop, Warn
 from gflow.core.events import Exited, Overran
 from gflow.core.ids import JobKey, job_key, label, task_of
-from gflow.core.model import CUT_OFF, Job, JobState, Moment, Progress
+from gflow.core.model import CUT_OFF, IDLE, Job, JobState, Moment, Progress
 from gflow.core.place import gib
 from gflow.core.retrying import LEASED, again, pause_s
 from gflow.core.rounds import run_round
@@ -44,8 +44,8 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
 
 def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
     """The final state of a job whose processes are gone, and the reason."""
-    if job.stopping is JobState.FAILED:
-        return JobState.FAILED, job.reason
+    if job.stopping is JobState.FAILED or (job.stopping and job.reason.startswith(IDLE)):
+        return job.stopping, job.reason
     if job.stopping is not None:
         return job.stopping, "TimeLimit" if job.stopping is JobState.TIMEOUT else "CancelledByUser"
     if event.problem:

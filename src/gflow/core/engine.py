@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core import changing, draining, ending, governing, updating
+from gflow.core import changing, draining, ending, governing, idling, updating
 from gflow.core.admission import admitted
 from gflow.core.effects import Accepted, Effect, Keep, Note, Remember, Save
 from gflow.core.events import (
@@ -24,6 +24,8 @@ from gflow.core.events import (
     Exited,
     GpusSeen,
     Hold,
+    Idled,
+    IdleSeen,
     LeasesSeen,
     Overran,
     Release,
@@ -191,6 +193,8 @@ HANDLERS: dict[type[Event], Handler] = {
     Update: updating.update,
     Exited: ending.exited,
     Overran: ending.overran,
+    IdleSeen: idling.idle_seen,
+    Idled: idling.idled,
     Tick: _tick,
     GpusSeen: _gpus_seen,
     LeasesSeen: _leases_seen,

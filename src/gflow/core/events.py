@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Block, Gpu, JobState, Moment, Spec
+from gflow.core.model import Block, Gpu, Idle, JobState, Moment, Spec
 from gflow.core.quotas import Limits
 
 
@@ -104,6 +104,20 @@ class Overran(Event, frozen=True, kw_only=True):
     attempt: int
     gpu: int
     used_mib: int
+
+
+class IdleSeen(Event, frozen=True, kw_only=True):
+    """All jobs that have not used GPUs of theirs for longer than is fine. Those not named use theirs."""
+
+    idle: dict[JobKey, Idle]
+
+
+class Idled(Event, frozen=True, kw_only=True):
+    """An attempt has used none of its GPUs for so long."""
+
+    key: JobKey
+    attempt: int
+    idle: Idle
 
 
 class LeasesSeen(Event, frozen=True, kw_only=True):

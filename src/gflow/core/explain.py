@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gflow.core.ids import label
-from gflow.core.model import Job, JobState, Shape
+from gflow.core.model import IDLE, Job, JobState, Shape
 from gflow.core.place import available, gib, impossible, suits
 from gflow.core.state import State
 
@@ -21,14 +21,15 @@ class Why(msgspec.Struct, frozen=True):
 
 
 def explain(state: State, job: Job, known: dict[Shape, Why] | None = None) -> Why | None:
-    """Why this waiting job waits; None for a job that does not wait.
+    """Why this waiting job waits, or that a running one does not use its GPUs; None: nothing to say.
 
     `known`: what jobs of one shape lack at this moment, found once for all of them.
     """
     if job.state is JobState.HOLD:
         return Why(job.reason or "JobHeldUser")
     if job.state is not JobState.QUEUED:
-        return None
+        idle = state.unused.get(job.key) if job.state is JobState.RUNNING else None
+        return Why(IDLE, idle.text) if idle and not job.stopping else None
     wait = state.waits.get(job.key)
     if wait is not None:
         return Why("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")

@@ -39,6 +39,8 @@ SHORT = {
 }
 # The reason of a job that was cancelled because a parent did not succeed begins so.
 CUT_OFF = "DependencyFailed:"
+# The reason of a job that does not use its GPUs, and of one that was stopped for it.
+IDLE = "IdleGPU"
 ACTIVE = frozenset({JobState.QUEUED, JobState.HOLD, JobState.RUNNING})
 FINAL = frozenset(JobState) - ACTIVE
 
@@ -92,6 +94,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     allow_unsatisfiable: bool = False
     priority: int = 10
     time_limit_s: int = 0
+    # Stopped when it has used none of its GPUs for so long; 0: never.
+    stop_if_idle_s: int = 0
     grace_s: int = 30
     # (signal, seconds before the limit); (0, 0): no warning.
     warning: tuple[int, int] = (0, 0)
@@ -238,6 +242,14 @@ class Block(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.detail}" if self.detail else self.kind
+
+
+class Idle(NamedTuple):
+    """GPUs that an attempt does not use: for how long, and the story."""
+
+    attempt: int
+    unused_s: float
+    text: str
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -30,6 +30,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     backfill: bool = True
     # How long jobs are expected to take: by `history`, or only by their `limits`.
     lengths: str = "history"
+    # Jobs that use none of their GPUs for so many seconds are stopped; 0: never.
+    stop_idle_s: int = 0
 
 
 USUAL = Policy()

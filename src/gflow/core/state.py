@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gflow.core.deps import Wait
 from gflow.core.history import Batch, History
 from gflow.core.ids import JobKey, job_key, number_of, task_of
-from gflow.core.model import Block, Gpu, Job, JobState
+from gflow.core.model import Block, Gpu, Idle, Job, JobState
 from gflow.core.policy import USUAL, Drained, Policy
 from gflow.core.queue import GroupKey, ReadyQueue
 from gflow.core.quotas import Ledger, exceeded
@@ -42,10 +42,9 @@ class State:
         # GPU index -> why it gets no new jobs; MiB of it that tolerated processes of others use.
         self.blocked: dict[int, Block] = {}
         self.taken: dict[int, int] = {}
-        # Why nobody can tell what GPUs there are; empty: they are known.
-        self.gpu_trouble = ""
-        # Which card each number means, as it was last kept for the next daemon.
-        self.gpu_names = ""
+        # Why nobody can tell what GPUs there are (empty: they are known); and which card each number means,
+        # as it was last kept for the next daemon.
+        self.gpu_trouble = self.gpu_names = ""
         # UUID -> what is wrong with that card, kept until somebody has looked at it.
         self.faults: dict[str, str] = {}
         # GPU index -> when the last job left it (wall clock). Not kept: it is only told.
@@ -56,6 +55,9 @@ class State:
         self.usable: set[int] = set()
         self.idle: set[int] = set()
         self.open: set[int] = set()
+
+        # Jobs that do not use GPUs they have. Not kept: the next daemon looks for itself.
+        self.unused: dict[JobKey, Idle] = {}
 
         # Where nothing more is to start, by people's word; and whether the daemon is about to leave.
         self.drained = Drained()
@@ -169,6 +171,7 @@ class State:
         self.free_cpus += shape.cpus
         self.free_memory_mib += shape.memory_mib
         self.regroup(job.spec.group, None)
+        self.unused.pop(job.key, None)
         for index in job.gpu_ids:
             holders = self.holders[index]
             del holders[job.key]

@@ -11,5 +11,9 @@ def check_together(spec: Spec) -> None:
         raise UsageError(
             "--shared needs --gpus and --gpu-memory", hint="gbatch --gpus 1 --shared --gpu-memory 20G …"
         )
+    if spec.stop_if_idle_s and not spec.gpus:
+        raise UsageError(
+            "--stop-if-idle needs --gpus", hint="it is about GPUs that a job has and does not use"
+        )
     if spec.retry_on and not spec.max_retries:
         raise UsageError("--retry-on needs --max-retries", hint="gbatch --max-retries 3 --retry-on oom …")

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gflow.core.events import GpusSeen, Overran
+from gflow.core.idling import limit_s
 from gflow.core.ids import JobKey
 from gflow.core.model import Block, Gpu, Moment, Spec
 from gflow.core.state import State
@@ -49,14 +50,22 @@ class Shared(NamedTuple):
     limit_mib: int
 
 
+class Held(NamedTuple):
+    """A run that has GPUs. `kind` tells runs of the same command (see `kind_of`); it is stopped when it uses
+    none of them for `idle_limit_s`, unless that is 0."""
+
+    key: JobKey
+    attempt: int
+    kind: str
+    idle_limit_s: int
+
+
 class Watched(NamedTuple):
     """What the thread needs to know of the jobs."""
 
     holders: Mapping[int, tuple[str, ...]] = {}
     shared: tuple[Shared, ...] = ()
-    # Run -> what tells runs of the same command (`kind_of`). Kept with their totals, for whoever wants to
-    # know what such a run took before.
-    kinds: dict[str, str] = {}
+    runs: Mapping[str, Held] = {}
 
 
 class GpuWatch:
@@ -72,7 +81,9 @@ class GpuWatch:
         overran: Callable[[Shared, int], None],
         watched: Callable[[], Watched],
         history: History | None = None,
+        looked: Callable[[Report, Watched], None] | None = None,
     ) -> None:
+        self._looked = looked
         self.history = history
         self.latest = Report()
         self.census = census
@@ -150,6 +161,8 @@ class GpuWatch:
     def _took(self, report: Report) -> None:
         self._listen()
         self._report(report)
+        if self._looked is not None:
+            self._looked(report, self._watched)
 
     def _listen(self) -> None:
         """Expect the next report in time."""
@@ -185,7 +198,8 @@ class GpuWatch:
             self._tell(self._took, report)
             if self.history is not None:
                 watched = self._watched
-                self.history.take(report, watched.holders, watched.kinds, time.time())
+                kinds = {run: held.kind for run, held in watched.runs.items()}
+                self.history.take(report, watched.holders, kinds, time.time())
             for one in self._watched.shared:
                 self._compare(one, report.used.get(one.run, {}).get(one.gpu, 0))
             until = begun + (self._look_s if report.gpus else ABSENT_S)
@@ -251,6 +265,7 @@ def watch_of(
     seen: Callable[[Report], None],
     overran: Callable[[Shared, int], None],
     watched: Callable[[], Watched],
+    looked: Callable[[Report, Watched], None],
 ) -> GpuWatch:
     """The watch over this machine's NVIDIA GPUs."""
     held = {uuid: index for index, uuid in names_of(state.gpu_names).items() if index in state.holders}
@@ -261,22 +276,23 @@ def watch_of(
     patience_s = max(settings.gpu.patience_s, 2 * look_s)
     keeping = Keeping(settings.config["retention.samples_days"], settings.retention.jobs_days)
     history = History(settings.samples, keeping)
-    return GpuWatch(Nvml(), census, look_s, patience_s, seen, overran, watched, history)
+    return GpuWatch(Nvml(), census, look_s, patience_s, seen, overran, watched, history, looked)
 
 
 def watched_of(state: State) -> Watched:
     """What the watch needs to know of the jobs."""
-    holders, shared, kinds = {}, [], {}
+    holders, shared, held = {}, [], {}
     for index, keys in state.holders.items():
         runs = []
         for key, limit in keys.items():
-            run = Run(key, state.jobs[key].attempt)
+            job = state.jobs[key]
+            run = Run(key, job.attempt)
             runs.append(run.name)
-            kinds[run.name] = kind_of(state.jobs[key].uid, state.jobs[key].spec)
+            held[run.name] = Held(key, run.attempt, kind_of(job.uid, job.spec), limit_s(state, job))
             if limit and index in state.gpus:
                 shared.append(Shared(key, run.attempt, run.name, index, state.gpus[index].uuid, limit))
         holders[index] = tuple(runs)
-    return Watched(holders, tuple(shared), kinds)
+    return Watched(holders, tuple(shared), held)
 
 
 @lru_cache(maxsize=1024)

@@ -354,5 +354,6 @@ def reload(old: State, store: Store) -> State:
     state.gpu_names = str(loaded.meta.get("gpu_names", ""))
     state.faults = msgspec.json.decode(str(loaded.meta.get("gpu_faults", "{}")), type=dict[str, str])
     state.leaving = old.leaving
+    state.unused = {key: idle for key, idle in old.unused.items() if key in state.jobs}
     state.see_gpus(old.gpus.values())
     return state

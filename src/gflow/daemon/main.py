@@ -37,6 +37,7 @@ from gflow.daemon.perform import Performer
 from gflow.daemon.settings import Settings, check_typed
 from gflow.daemon.sharing import Sharing
 from gflow.daemon.short_slices import ask_for_short_slices
+from gflow.daemon.steward import Steward
 from gflow.daemon.tokens import Tokens
 from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
@@ -171,6 +172,7 @@ class Daemon:
                 seen=self._gpus_changed,
                 overran=lambda one, used: self.loop.post(lambda at: overran_of(one, used, at)),
                 watched=lambda: watched_of(self.loop.state),
+                looked=Steward(self._settings.gpu.idle_after_secs, self.loop.post).looked,
             )
             await self.watch.begin()
             report = self.watch.latest

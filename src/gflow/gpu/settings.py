@@ -14,6 +14,8 @@ class GpuSettings(msgspec.Struct, kw_only=True, frozen=True):
     patience_s: int = 10
     trust_pids: bool = False
     mps: bool = False
+    idle_after_secs: int = 1800
+    stop_idle_secs: int = 0
     drain_xids: tuple[int, ...] = ()
     ignore_xids: tuple[int, ...] = ()
     drain_ecc_errors: int = 1

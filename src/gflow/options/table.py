@@ -119,6 +119,14 @@ JOB = (
         low=1,
     ),
     Option(
+        "stop-if-idle",
+        "duration",
+        "stop the job when it has used none of its GPUs for this long: 30 (minutes), 4:00:00",
+        metavar="T",
+        field="stop_if_idle_s",
+        low=1,
+    ),
+    Option(
         "name",
         "name",
         "name of the job (default job-<id>); in a sweep 'run_{lr}' names each",
