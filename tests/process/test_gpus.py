@@ -561,6 +561,38 @@ class TestHistory:
         assert box.ok("gjob", "usage", "--csv", str(number)).startswith("at,gpu,span_s,busy,")
         assert "no GPU history" in box.ok("gjob", "usage", str(box.submit("true")))
 
+    def test_memory_by_what_earlier_runs_used(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        auto = ("--gpus", "1", "--gpu-memory", "auto")
+        refused = box.run("gbatch", *auto, "--shared", *SLEEP)
+        assert refused.returncode == 1 and "no earlier run of this command is known" in refused.stderr
+        first = box.run("gbatch", *auto, *SLEEP)
+        assert first.stdout == "Submitted batch job 1\n", "one number, for scripts"
+        said = "--gpu-memory auto: no earlier run of this command is known, so any GPU will do\n"
+        assert first.stderr == f"gbatch: {said}"
+        assert "GPU memory: auto: no earlier run" in box.ok("gjob", "show", "1")
+        gpus[0].run(pid_of(box, 1), 5000)
+        wait_until(lambda: (box.api("GET", "/jobs/1/usage")[1]["totals"] or [{}])[0].get("memory_mib"))
+        box.ok("gcancel", "1")
+        box.finished(1)
+        figure = "5.5 GiB on each GPU; the earlier run used 4.883 GiB at most"
+        assert f"auto: {figure}" in box.ok("gbatch", "--dry-run", *auto, *SLEEP)
+        second = box.run("gbatch", *auto, "--shared", *SLEEP)
+        assert (second.stdout, second.stderr) == (
+            "Submitted batch job 2\n",
+            f"gbatch: --gpu-memory auto: {figure}\n",
+        )
+        assert box.job(2)["gpu_memory_mib"] == 5632
+        shown = "GPU memory: 5.5 GiB (auto: the earlier run used 4.883 GiB at most)\n"
+        assert shown in box.ok("gjob", "show", "2")
+        assert box.run("gbatch", *auto, "--shared", "sleep", "601").returncode == 1, "another command"
+        again = box.run("gjob", "redo", "1", "--gpu-memory", "auto")
+        assert again.returncode == 0 and figure in again.stderr
+        assert box.job(3)["gpu_memory_mib"] == 5632
+        box.ok("gjob", "redo", "3", "--gpu-memory", "7G")
+        assert (box.job(4)["gpu_memory_mib"], box.job(4)["gpu_memory_from"]) == (7168, None)
+        assert box.run("gjob", "update", "4", "--gpu-memory", "auto").returncode == 2
+
     def test_readings_again_and_again(self, box: Box, gpus: MockGpus):
         up(box, gpus)
         lines = box.ok("gflow", "gpus", "watch", "--csv", "-n", "1", "-c", "2").splitlines()

@@ -11,7 +11,7 @@ from gflow.daemon.history import History, Keeping
 from gflow.gpu.census import Report
 from gflow.gpu.history import RunHistory, Stretch
 from gflow.gpu.port import Card, Sample
-from gflow.store.samples import Batch, Mean, OfJob, Samples, samples_of
+from gflow.store.samples import Batch, Mean, OfJob, Samples, peaks_of, samples_of
 from gflow.text.usage import sparkline, summary, usage_csv, usage_page
 
 
@@ -52,6 +52,7 @@ def test_written_read_and_thrown_away(tmp_path):
     samples, totals = samples_of(path, "42_3")
     assert samples == [one._replace(kind="")] and totals[0].mean.memory_mib == 4096
     assert samples_of(path, "42") == ([], [])
+    assert peaks_of(path, ["abc", "x"]) == {"abc": (4096, 1), "x": (0, 0)}
     store.throw_away(1000 + 3 * 86400, 2, 5)
     assert samples_of(path, "42_3") == ([], totals)
 
@@ -102,6 +103,8 @@ def test_the_history_of_a_run_from_its_first_look_to_its_end(tmp_path):
     samples, totals = samples_of(tmp_path / "samples.db", "7")
     assert [one.mean.at for one in samples] == [5000, 5001, 5002, 5003, 5004]
     assert totals[0].mean[2:5] == (80.0, 80, 3000)
+    peaks = peaks_of(tmp_path / "samples.db", ["kind"])
+    assert peaks == {"kind": (3000, 1)}, "an end is told without a kind, and it is still of that kind"
 
 
 def test_a_week_of_eight_gpus_and_their_jobs_is_small(tmp_path):

@@ -70,6 +70,7 @@ WRITTEN = {
     "duration": "1:30",
     "seconds": "1:30",
     "size": "1.5G",
+    "need": "auto",
     "array": "0-9:3,12%2",
     "time": "2026-12-24T08:00Z",
     "name": "a b",

@@ -53,6 +53,7 @@ def redo(values: dict[str, Any], jobs: list[str]) -> int:
     status, headers, content = fast.deliver(json.dumps(body).encode(), path, accept)
     if status >= 400:
         raise call.refusal(headers, content, accept)
+    fast.tell(headers, "gjob")
     fast.write(1, content + (b"\n" if "json" in values else b""))
     return 0
 

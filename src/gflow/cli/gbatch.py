@@ -96,6 +96,7 @@ def _json(status: int, headers: bytes, content: bytes) -> Any:
     answer = json.loads(content)
     if status >= 400:
         raise call.DaemonError(answer)
+    fast.tell(headers)
     return answer
 
 

@@ -292,10 +292,18 @@ def unreachable(path: str, error: OSError) -> NoReturn:
 def show(status: int, headers: bytes, body: bytes) -> int:
     """Print an answer; the exit code it stands for."""
     if status < 400:
+        tell(headers)
         write(1, body)
         return 0
     write(2, b"gbatch: " + body)
     return exit_code(headers)
+
+
+def tell(headers: bytes, program: str = "gbatch") -> None:
+    """Say what the daemon has to say besides its answer; standard output may be for a program alone."""
+    at = headers.find(b"\r\nx-gflow-note: ")
+    if at >= 0:
+        write(2, program.encode() + b": " + headers[at + 16 :].partition(b"\r\n")[0] + b"\n")
 
 
 def terminal() -> dict[str, str]:

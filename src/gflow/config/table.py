@@ -190,6 +190,12 @@ SETTINGS = (
         "run jobs that share GPUs under an MPS server, which holds their memory limit in the driver",
     ),
     Setting(
+        "gpu.auto_margin_percent",
+        "count",
+        10,
+        "percent (512 MiB at least) that --gpu-memory auto adds to the most that earlier runs used",
+    ),
+    Setting(
         "gpu.idle_after_secs",
         "count",
         1800,

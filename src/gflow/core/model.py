@@ -83,6 +83,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     name_template: str = ""
     # The job that this one does again; 0: none.
     redone_from: JobKey = JobKey(0)
+    # Where the figure of `--gpu-memory auto` comes from, for people; empty: somebody gave it.
+    gpu_memory_from: str = ""
     # The fields below are filled by options of the same table row (options/table.py).
     name: str = ""
     gpus: int = 0

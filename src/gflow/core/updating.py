@@ -99,6 +99,8 @@ def _plan(state: State, job: Job, event: Update, fields: dict[str, Any], group: 
 
 def overridden(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 0) -> Spec:
     """A job's spec with other values for some fields, or a refusal if they do not go together."""
+    if "gpu_memory_mib" in fields:
+        fields = {"gpu_memory_from": "", **fields}
     spec = _filled(job, msgspec.structs.replace(spec, **fields), fields)
     if extend_s:
         if not spec.time_limit_s:

@@ -42,7 +42,7 @@ class History:
 
     def take(self, report: Report, holders: Runs, kinds: dict[str, str], now: float) -> None:
         """A look. Called from the watching thread."""
-        self._kinds = kinds
+        self._kinds |= kinds  # those that are over now are still to be written
         for index, card in report.cards.items():
             stretch = self._gpus.setdefault(index, Stretch(now))
             if now - stretch.at >= GPU_SPAN:
@@ -54,6 +54,7 @@ class History:
         ended = self._end_runs({(run, index) for index, runs in holders.items() for run in runs}, now)
         if ended or now - self._written_at >= WRITE_S:
             self._flush(now)
+        self._kinds = dict(kinds)
 
     def close(self, now: float) -> None:
         """Write what there is; wait a moment for it."""

@@ -68,8 +68,8 @@ JOB = (
     ),
     Option(
         "gpu-memory",
-        "size",
-        "memory needed on each GPU: 20G, 512M (a number alone is MB)",
+        "need",
+        "memory needed on each GPU: 20G, 512M (a number alone is MB), or auto: what earlier runs used",
         aliases=("max-gpu-mem", "max-gpu-memory", "gpu-memory-limit"),
         metavar="SIZE",
         field="gpu_memory_mib",

@@ -106,6 +106,11 @@ def read_size(value: Any, option: Option) -> int:
     return mib
 
 
+def read_need(value: Any, option: Option) -> int | str:
+    """A size, or `auto`: whoever knows the history makes a size of that."""
+    return "auto" if value == "auto" else read_size(value, option)
+
+
 def read_array(value: Any, option: Option) -> str:
     """Tasks as `1-10`, `0-90:10`, `1,3,5-7`, each once, with the cap of `%4` kept behind."""
     if type(value) is int:
@@ -339,6 +344,7 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "signal": read_signal,
     "path": read_path,
     "size": read_size,
+    "need": read_need,
     "array": read_array,
     "time": read_time,
     "name": read_name,

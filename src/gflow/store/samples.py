@@ -8,7 +8,7 @@ It is a record of the past, not of promises: written without waiting for the dis
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -112,9 +112,25 @@ def samples_of(path: Path, job: str) -> tuple[list[OfJob], list[OfJob]]:
     """The samples of a job's latest attempt in order, and its totals. Reading changes nothing."""
     if not path.exists():
         return [], []
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as db:
+    with closing(_read(path)) as db:
         attempt = db.execute("SELECT max(attempt) FROM totals WHERE job = ?", (job,)).fetchone()[0] or 0
         return _of_job(db, "jobs", job, attempt), _of_job(db, "totals", job, attempt)
+
+
+def peaks_of(path: Path, kinds: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Kind -> the most memory (MiB) that runs of it used on a GPU, and how many runs are known."""
+    if not path.exists():
+        return dict.fromkeys(kinds, (0, 0))
+    question = (
+        "SELECT coalesce(max(memory_mib), 0), count(DISTINCT job || '.' || attempt) FROM totals"
+        " WHERE kind = ? AND memory_mib > 0"
+    )
+    with closing(_read(path)) as db:
+        return {kind: db.execute(question, (kind,)).fetchone() for kind in kinds}
+
+
+def _read(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
 
 
 def _of_job(db: sqlite3.Connection, table: str, job: str, attempt: int) -> list[OfJob]:

@@ -69,7 +69,7 @@ def _asked(job: Job) -> list[tuple[str, str]]:
     on = f", on {', '.join(spec.retry_on)}" if spec.retry_on else ""
     delay = f", first after {spec.retry_delay_s} s" if spec.retry_delay_s != USUAL.retry_delay_s else ""
     return [
-        ("GPU memory", gib(spec.gpu_memory_mib) if spec.gpu_memory_mib else ""),
+        ("GPU memory", _gpu_memory(job)),
         ("GPU type", spec.gpu_type),
         ("Memory", gib(spec.memory_mib) if spec.memory_mib else ""),
         ("CPUs", str(spec.cpus) if spec.cpus is not None else ""),
@@ -119,6 +119,12 @@ def _tasks(job: Job) -> str:
         (progress.cancelled, "cancelled"),
     ]
     return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+
+def _gpu_memory(job: Job) -> str:
+    size = gib(job.spec.gpu_memory_mib) if job.spec.gpu_memory_mib else ""
+    origin = job.spec.gpu_memory_from
+    return f"{size} ({origin})" if size and origin else size or origin
 
 
 def _timing(job: Job, now: float) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from gflow.errors import UsageError
 from gflow.options.changing import FIXED
 from gflow.options.values import read_extension
 from gflow.wire.requests import (
+    AUTO_MIB,
     OPTIONS,
     JobRequest,
     References,
@@ -42,6 +43,10 @@ def describe_update(
     if not request.options and request.command is None and request.script is None:
         raise UsageError("there is nothing to change")
     change = describe_options(request.options, FIXED, defaults)
+    if change.fields.get("gpu_memory_mib") == AUTO_MIB:
+        raise UsageError(
+            "--gpu-memory auto is for gbatch and gjob redo", hint="give a size: --gpu-memory 20G"
+        )
     if request.command is not None or request.script is not None:
         # The folder is not changed; an absolute one passes the check.
         job = JobRequest(command=request.command or [], cwd="/", script=request.script)

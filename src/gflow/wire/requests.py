@@ -18,6 +18,8 @@ from gflow.wire.sweeps import combined, filled
 
 COMMAND_BYTES = 1 << 20
 BATCH = 100_000
+# Stands for `--gpu-memory auto` until somebody has looked the figure up.
+AUTO_MIB = -1
 OPTIONS = {option.name: option for option in JOB}
 
 
@@ -246,6 +248,8 @@ def read_options(options: dict[str, Any]) -> Read:
     for name, value in options.items():
         option = option_of(name)
         fields[option.field] = read(option, value)
+    if fields.get("gpu_memory_mib") == "auto":
+        fields["gpu_memory_mib"] = AUTO_MIB
     array, percent, text = fields.get("array", "").partition("%")
     if percent:
         cap = read(OPTIONS["max-concurrent"], text)

@@ -50,6 +50,7 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "cpus": spec.shape.cpus,
         "memory_mib": spec.memory_mib or None,
         "gpu_memory_mib": spec.gpu_memory_mib or None,
+        "gpu_memory_from": spec.gpu_memory_from or None,
         "shared": spec.shared,
         "begin_at": rfc3339(spec.begin_at or None),
         "depends_on": [key_label(key) for key in spec.depends_on],

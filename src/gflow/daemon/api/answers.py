@@ -19,6 +19,13 @@ def answer(request: Request, data: Callable[[], Any], text: Callable[[], str], s
     return Response(encode(data()), status, media_type="application/json")
 
 
+def noted(response: Response, note: str) -> Response:
+    """The answer, with a line for people beside it: what is printed may be for a program alone."""
+    if note:
+        response.headers["x-gflow-note"] = note
+    return response
+
+
 def wants_text(request: Request) -> bool:
     return request.headers.get("accept", "").startswith("text/plain")
 

@@ -8,13 +8,15 @@ from starlette.responses import Response
 from gflow.core.admission import admitted
 from gflow.core.events import Submit
 from gflow.core.ids import JobKey, label
+from gflow.core.updating import overridden
 from gflow.daemon import clock, rules
-from gflow.daemon.api.answers import answer
+from gflow.daemon.api.answers import answer, noted
 from gflow.daemon.api.asking import caller, context_of, known, one_key, query_of, read
 from gflow.daemon.api.permissions import check
 from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
+from gflow.daemon.needs import note_of, settled
 from gflow.daemon.people import user_name
 from gflow.daemon.redoing import Redoing
 from gflow.daemon.wishes import Submitting
@@ -24,7 +26,7 @@ from gflow.store.port import address_of
 from gflow.text.submissions import dry_run_page, submitted_lines
 from gflow.wire.changes import describe_options
 from gflow.wire.queries import SubmitQuery
-from gflow.wire.requests import BATCH, Described, Reader, RedoRequest, SubmitRequest
+from gflow.wire.requests import AUTO_MIB, BATCH, Described, Reader, RedoRequest, SubmitRequest
 from gflow.wire.views import dry_run_view, jobs_view
 
 
@@ -37,10 +39,13 @@ async def submit(request: Request) -> Response:
     described = read_submission(wanted, reader)
     for project in {job.spec.project for job in described}:
         rules.check_project(config, project)
+    specs = await settled(context, uid, [job.spec for job in described])
+    for job, spec in zip(described, specs, strict=True):
+        job.spec = spec
     wish = Submitting(uid, user_name(uid), wanted.token, described, origin)
     if query.dry_run:
         return _dry_run(request, context, wish)
-    return _taken(request, query, await context.loop.submit(wish))
+    return noted(_taken(request, query, await context.loop.submit(wish)), note_of(specs))
 
 
 def read_submission(wanted: SubmitRequest, reader: Reader) -> list[Described]:
@@ -59,8 +64,14 @@ async def redo(request: Request) -> Response:
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)
     key = one_key(context, request, wanted.job)
-    check(request, [known(context, key)])
+    job = known(context, key)
+    check(request, [job])
     change = describe_options(wanted.options, FIXED_IN_REDO, rules.defaults(context.settings.config))
+    note = ""
+    if change.fields.get("gpu_memory_mib") == AUTO_MIB:
+        (spec,) = await settled(context, uid, [overridden(job, job.spec, change.fields)])
+        change.fields |= {"gpu_memory_mib": spec.gpu_memory_mib, "gpu_memory_from": spec.gpu_memory_from}
+        note = note_of([spec])
     wish = Redoing(
         uid,
         user_name(uid),
@@ -71,7 +82,7 @@ async def redo(request: Request) -> Response:
         cascade=wanted.cascade,
         origin=origin,
     )
-    return _taken(request, query, await context.loop.submit(wish))
+    return noted(_taken(request, query, await context.loop.submit(wish)), note)
 
 
 def _check_token(token: str) -> None:
@@ -85,7 +96,9 @@ def _dry_run(request: Request, context: Context, wish: Submitting) -> Response:
     event = wish.event(state, context.store, clock.now())
     assert isinstance(event, Submit)
     admitted(state, event.uid, event.user, event.specs, event.outcomes)
-    return answer(request, lambda: dry_run_view(event.specs), lambda: dry_run_page(event.specs))
+    note = note_of(event.specs)
+    page = dry_run_page(event.specs) + (f"{note}\n" if note else "")
+    return answer(request, lambda: dry_run_view(event.specs), lambda: page)
 
 
 def _taken(request: Request, query: SubmitQuery, keys: tuple[JobKey, ...]) -> Response:

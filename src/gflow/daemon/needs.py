@@ -1,0 +1,81 @@
+"""`--gpu-memory auto`: as much as earlier runs of the same command used at most, and a margin."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from gflow.core.model import Gpu, Spec
+from gflow.core.place import gib
+from gflow.daemon.context import Context
+from gflow.daemon.gpus import kind_of
+from gflow.errors import Refused
+from gflow.store.samples import peaks_of
+from gflow.wire.requests import AUTO_MIB
+
+# Readings come once a second, so a short peak may be missed.
+LEAST_MARGIN_MIB = 512
+STEP_MIB = 256
+UNKNOWN = "no earlier run of this command is known"
+
+
+class Need(NamedTuple):
+    """Memory on each GPU, and where the figure comes from."""
+
+    mib: int
+    origin: str
+
+
+async def settled(context: Context, uid: int, specs: list[Spec]) -> list[Spec]:
+    """These specs, with a figure where one says `auto`. What history there is is read in a thread."""
+    asked = {kind_of(uid, spec): spec for spec in specs if spec.gpu_memory_mib == AUTO_MIB}
+    if not asked:
+        return specs
+    try:
+        peaks = await asyncio.to_thread(peaks_of, context.settings.samples, list(asked))
+    except sqlite3.Error as error:
+        raise Refused(f"--gpu-memory auto: the history of GPUs cannot be read: {error}") from error
+    margin = context.settings.gpu.auto_margin_percent
+    gpus = context.loop.state.gpus.values()
+    needs = {kind: need_of(spec, *peaks[kind], gpus, margin) for kind, spec in asked.items()}
+    return [
+        _with(spec, needs[kind_of(uid, spec)]) if spec.gpu_memory_mib == AUTO_MIB else spec for spec in specs
+    ]
+
+
+def _with(spec: Spec, need: Need) -> Spec:
+    return msgspec.structs.replace(spec, gpu_memory_mib=need.mib, gpu_memory_from=need.origin)
+
+
+def need_of(spec: Spec, peak_mib: int, runs: int, gpus: Iterable[Gpu], margin_percent: int) -> Need:
+    """What a job needs whose `runs` earlier runs used `peak_mib` at most on a GPU."""
+    if not peak_mib:
+        if spec.shared:
+            raise Refused(
+                f"--gpu-memory auto: {UNKNOWN}, so nobody can say how much it may use",
+                hint="run it once with a size (--gpu-memory 20G) or without --shared; then auto knows",
+            )
+        return Need(0, f"auto: {UNKNOWN}, so any GPU will do")
+    wanted = peak_mib + max(LEAST_MARGIN_MIB, -(-peak_mib * margin_percent // 100))
+    wanted = -(-wanted // STEP_MIB) * STEP_MIB
+    most = max((gpu.memory_mib for gpu in gpus if spec.gpu_type.lower() in gpu.model.lower()), default=0)
+    if peak_mib <= most < wanted:  # it ran on such a card, so it fits
+        wanted = most
+    of = "the earlier run" if runs == 1 else f"{runs} earlier runs"
+    return Need(wanted, f"auto: {of} used {gib(peak_mib)} at most")
+
+
+def note_of(specs: Iterable[Spec]) -> str:
+    """What whoever said `auto` should know, in a line; empty: nobody did."""
+    found = {spec.gpu_memory_from: spec.gpu_memory_mib for spec in specs if spec.gpu_memory_from}
+    if len(found) > 1:
+        low, high = gib(min(found.values())), gib(max(found.values()))
+        return f"--gpu-memory auto: {low} to {high}; gjob show ID says why"
+    for origin, mib in found.items():
+        figure = f"{gib(mib)} on each GPU; " if mib else ""
+        return f"--gpu-memory auto: {figure}{origin.removeprefix('auto: ')}"
+    return ""

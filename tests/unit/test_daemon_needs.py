@@ -1,0 +1,49 @@
+"""`--gpu-memory auto`: from what earlier runs used to what the next one needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gflow.core.model import Gpu
+from gflow.daemon.needs import need_of, note_of
+from gflow.errors import Refused
+from gflow.testing import spec
+
+BIG = Gpu(index=0, uuid="A", model="NVIDIA A100", memory_mib=81559)
+SMALL = Gpu(index=1, uuid="B", model="RTX 4090", memory_mib=24564)
+
+
+@pytest.mark.parametrize(
+    ("peak", "margin", "asked", "mib"),
+    [
+        (1000, 10, {}, 1536),
+        (20000, 10, {}, 22016),
+        (20000, 50, {}, 30208),
+        (20000, 0, {}, 20736),
+        (80000, 10, {}, 81559),
+        (90000, 10, {}, 99072),
+        (24000, 10, {"gpu_type": "rtx"}, 24564),
+        (24000, 10, {}, 26624),
+    ],
+)
+def test_a_margin_and_no_more_than_a_card_has_on_which_it_ran(peak, margin, asked, mib):
+    need = need_of(spec(gpus=1, **asked), peak, 3, (BIG, SMALL), margin)
+    assert need.mib == mib
+    assert need.origin.startswith("auto: 3 earlier runs used ")
+
+
+def test_without_history():
+    need = need_of(spec(gpus=1), 0, 0, (BIG,), 10)
+    assert need == (0, "auto: no earlier run of this command is known, so any GPU will do")
+    with pytest.raises(Refused, match="nobody can say how much it may use"):
+        need_of(spec(gpus=1, shared=True), 0, 0, (BIG,), 10)
+
+
+def test_what_people_are_told():
+    one = spec(gpus=1, gpu_memory_mib=1536, gpu_memory_from="auto: the earlier run used 1 GiB at most")
+    other = spec(gpus=1, gpu_memory_mib=20480, gpu_memory_from="auto: 2 earlier runs used 19 GiB at most")
+    assert note_of([spec(gpus=1, gpu_memory_mib=5)]) == ""
+    told = "--gpu-memory auto: 1.5 GiB on each GPU; the earlier run used 1 GiB at most"
+    assert note_of([one, one]) == told
+    assert note_of([one, other]) == "--gpu-memory auto: 1.5 GiB to 20 GiB; gjob show ID says why"
+    assert note_of([other]).isascii()
