@@ -152,6 +152,16 @@ class TestCensus:
         report = watch.take(Look(trouble="NVML: reload"), {}, 2)
         assert str(report.blocked[0]) == "CannotTell: NVML: reload" and report.trouble
 
+    def test_a_job_on_a_gpu_that_it_was_not_given_blocks_it(self, tmp_path):
+        watch = census(tmp_path, p10=OURS)
+        look = Look((card("A", 0, Process(10, 500)), card("B", 1, Process(10, 500))))
+        assert watch.take(look, {0: ("3.1",)}, 0).blocked == {}, "it may be about to end"
+        report = watch.take(look, {0: ("3.1",)}, 1)
+        assert str(report.blocked[1]) == ("Unmanaged: gflow, job 3, which was not given this GPU (pid 10)")
+        assert report.blocked.keys() == {1} and report.used == {"3.1": {0: 500, 1: 500}}
+        watch.ignored = frozenset({(1, 10, 7)})
+        assert watch.take(look, {0: ("3.1",)}, 2).blocked == {}
+
     def test_a_container_counts_to_the_job_that_has_the_gpu(self, tmp_path):
         (tmp_path / "3.1").write_text("shim boot 1 50 1\n")
         boxed = EVE._replace(contained=True, started=9)

@@ -150,8 +150,7 @@ def _gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
     state.blocked, state.taken = dict(event.blocked), dict(event.taken)
     state.gpu_trouble = event.trouble
     state.see_gpus(event.gpus)
-    # The driver's numbers may change while a job runs: the next daemon must know which card is meant.
-    names = ",".join(f"{gpu.index}={gpu.uuid}" for gpu in state.gpus.values() if not gpu.simulated)
+    names = _names(state)
     if names and names != state.gpu_names:
         state.gpu_names = names
         effects.append(Keep("gpu_names", names))
@@ -167,6 +166,24 @@ def _availability(state: State, event: GpusSeen) -> Iterator[Effect]:
         was, now = state.blocked.get(index), event.blocked.get(index)
         if (was and was.kind) != (now and now.kind):
             yield Note(None, "gpu", f"GPU {index}: {now or 'available'}")
+
+
+def _names(state: State) -> str:
+    """Which card each number means: `0=GPU-…`, or `4=MIG-…@GPU-…` for a slice of one.
+
+    The driver's numbers may change while a job runs, and cards that jobs have may be out of sight: the
+    next daemon must know what is meant.
+    """
+    names = {
+        gpu.index: f"{gpu.index}={gpu.uuid}" + (f"@{gpu.parent}" if gpu.parent else "")
+        for gpu in state.gpus.values()
+        if not gpu.simulated
+    }
+    for part in filter(None, state.gpu_names.split(",")):
+        index = int(part.partition("=")[0])
+        if index in state.holders:
+            names.setdefault(index, part)
+    return ",".join(names[index] for index in sorted(names))
 
 
 def _leases_seen(state: State, event: LeasesSeen, effects: list[Effect]) -> None:

@@ -268,10 +268,9 @@ def watch_of(
     looked: Callable[[Report, Watched], None],
 ) -> GpuWatch:
     """The watch over this machine's NVIDIA GPUs."""
-    held = {uuid: index for index, uuid in names_of(state.gpu_names).items() if index in state.holders}
     folder = str(settings.run_dir)
     owners = Owners(folder, trust_pids=settings.gpu.trust_pids)
-    census = Census(settings.gpu, owners, Numbering(held), folder, state.faults)
+    census = Census(settings.gpu, owners, numbering_of(state), folder, state.faults)
     look_s = settings.config["daemon.gpu_poll_interval_secs"]
     patience_s = max(settings.gpu.patience_s, 2 * look_s)
     keeping = Keeping(settings.config["retention.samples_days"], settings.retention.jobs_days)
@@ -321,7 +320,19 @@ def overran_of(one: Shared, used_mib: int, at: Moment) -> Overran:
 def names_of(text: str) -> dict[int, str]:
     """Number -> UUID, as the engine keeps it."""
     pairs = (part.split("=", 1) for part in text.split(",") if part)
-    return {int(index): uuid for index, uuid in pairs}
+    return {int(index): uuid.partition("@")[0] for index, uuid in pairs}
+
+
+def parents_of(text: str) -> dict[str, str]:
+    """UUID of a slice -> that of its card, from the same."""
+    names = (part.partition("=")[2].partition("@") for part in text.split(","))
+    return {uuid: parent for uuid, _, parent in names if parent}
+
+
+def numbering_of(state: State) -> Numbering:
+    """The numbers of cards that jobs have, as an earlier daemon gave them."""
+    held = {uuid: index for index, uuid in names_of(state.gpu_names).items() if index in state.holders}
+    return Numbering(held, parents_of(state.gpu_names))
 
 
 def visible_devices(gpus: list[Gpu], by: str) -> str:

@@ -76,7 +76,7 @@ class Census:
 
     def take(self, look: Look, holders: Mapping[int, tuple[str, ...]], now: float) -> Report:
         """Judge a look. `holders`: GPU -> the runs we have given it to."""
-        self._numbering.see(look.cards)
+        self._numbering.see(look.cards, holders.keys())
         self._forgive()
         report = self._judged(look, holders, now)
         return report._replace(faults={uuid: one.fault for uuid, one in self._health.items() if one.fault})
@@ -98,7 +98,7 @@ class Census:
         self._note_xids(look)
         scene = _Scene({card.uuid: card for card in look.cards})
         for gpu in gpus:
-            self._judge(gpu, scene, holders.get(gpu.index, ()), now)
+            self._judge(gpu, scene, holders, now)
         self._owners.keep(process.pid for card in look.cards for process in card.processes)
         self._sightings = scene.sightings
         numbers = ((self._numbering.number_of(uuid), xid) for uuid, xid in look.xids)
@@ -127,13 +127,25 @@ class Census:
             for each in slices or [uuid]:
                 self._health_of(each).xid(number)
 
-    def _judge(self, gpu: Gpu, scene: _Scene, runs: tuple[str, ...], now: float) -> None:
+    def _related(self, gpu: Gpu, holders: Mapping[int, tuple[str, ...]]) -> str:
+        """What a job still has of this card since before its MIG layout changed; empty: nothing."""
+        if gpu.parent and self._numbering.number_of(gpu.parent) in holders:
+            return "a job still has the whole card"
+        for uuid in self._numbering.slices_of(gpu.uuid):
+            if self._numbering.number_of(uuid) in holders:
+                return f"a job still has its slice {uuid}"
+        return ""
+
+    def _judge(self, gpu: Gpu, scene: _Scene, holders: Mapping[int, tuple[str, ...]], now: float) -> None:
         card = scene.by_uuid.get(gpu.uuid)
         if card is None or card.problem:
             scene.blocked[gpu.index] = Block("Lost", card.problem if card else "it is not there any more")
             return
         scene.cards[gpu.index] = card
-        self._count(gpu, card, scene, runs)
+        self._count(gpu, card, scene, holders.get(gpu.index, ()))
+        related = self._related(gpu, holders)
+        if related:
+            scene.blocked[gpu.index] = Block("Unmanaged", related)
         unhealthy = self._health_of(gpu.uuid).judge(card, now)
         if unhealthy:
             scene.blocked[gpu.index] = Block("Unhealthy", unhealthy)
@@ -145,6 +157,8 @@ class Census:
             owner = self._owners.of(process.pid)
             if owner.run:
                 scene.add_use(owner.run, gpu.index, process)
+                if owner.run not in runs and self._stays(gpu, process, scene):
+                    strangers.append(self._stray(gpu, process, owner.run))
             elif (
                 owner.is_known
                 and len(runs) == 1
@@ -160,11 +174,21 @@ class Census:
                 self._count_unknown(gpu, process, scene, runs)
         self._block(gpu.index, strangers, scene)
 
-    def _count_unknown(self, gpu: Gpu, process: Process, scene: _Scene, runs: tuple[str, ...]) -> None:
-        """A pid that means nothing here: a namespace lies between, or it has just ended."""
+    def _stays(self, gpu: Gpu, process: Process, scene: _Scene) -> bool:
+        """Whether a process that should not be there is no passing sight, as one is that ends."""
         seen = self._sightings.get((gpu.uuid, process.pid), 0) + 1
         scene.sightings[gpu.uuid, process.pid] = seen
-        if seen < SIGHTINGS:
+        return seen >= SIGHTINGS
+
+    def _stray(self, gpu: Gpu, process: Process, run: str) -> Stranger:
+        """A process of a job on a GPU that the job was not given: to this GPU it is a stranger."""
+        what = f"job {run.rpartition('.')[0]}, which was not given this GPU"
+        tolerated = self._tolerated(gpu.index, process, "", self._owners.started(process.pid) or 0)
+        return Stranger(process.pid, "gflow", what, process.memory_mib, tolerated)
+
+    def _count_unknown(self, gpu: Gpu, process: Process, scene: _Scene, runs: tuple[str, ...]) -> None:
+        """A pid that means nothing here: a namespace lies between, or it has just ended."""
+        if not self._stays(gpu, process, scene):
             return
         scene.unclear.add(gpu.index)
         if len(runs) == 1:  # it must be of the one job that is there, as far as anybody can tell

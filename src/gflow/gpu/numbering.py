@@ -6,6 +6,8 @@ hold numbers, so ours stay with the card (its UUID) until the daemon starts afre
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gflow.core.model import Gpu
 from gflow.gpu.port import Card
 
@@ -13,21 +15,31 @@ from gflow.gpu.port import Card
 class Numbering:
     """UUID -> our number. Starts with the cards that running jobs have."""
 
-    def __init__(self, held: dict[str, int] | None = None) -> None:
+    def __init__(self, held: dict[str, int] | None = None, parents: dict[str, str] | None = None) -> None:
         self._numbers = dict(held or {})
+        # Slice -> its card, also of those that are out of sight.
+        self._parents = dict(parents or {})
         self._gpus: dict[str, Gpu] = {}
 
-    def see(self, cards: tuple[Card, ...]) -> None:
-        """Number newcomers: by the driver's own number if that is free, slices after all whole cards."""
+    def see(self, cards: tuple[Card, ...], held: Collection[int] = ()) -> None:
+        """Number newcomers: by the driver's own number if that is free, slices after all whole cards.
+
+        `held`: numbers that jobs have. A slice that is gone was taken away on purpose, and leaves no gap
+        unless a job has it: under its old name it may come back.
+        """
         present = {card.uuid for card in cards}
-        for uuid in [uuid for uuid, gpu in self._gpus.items() if gpu.parent and uuid not in present]:
-            del self._numbers[uuid], self._gpus[uuid]  # a slice that is gone was taken away on purpose
+        gone = [gpu for uuid, gpu in self._gpus.items() if gpu.parent and uuid not in present]
+        for gpu in gone:
+            if gpu.index not in held:
+                del self._numbers[gpu.uuid], self._gpus[gpu.uuid]
         first = max([len(cards), *(card.number + 1 for card in cards)])
         for card in sorted(cards, key=lambda card: (bool(card.parent), card.number)):
             if card.uuid not in self._numbers:
                 self._numbers[card.uuid] = self._free(card.number if not card.parent else first)
         for card in cards:
             self._gpus[card.uuid] = self._gpu(card)
+            if card.parent:
+                self._parents[card.uuid] = card.parent
 
     def _free(self, wanted: int) -> int:
         taken = set(self._numbers.values())
@@ -49,6 +61,10 @@ class Numbering:
 
     def number_of(self, uuid: str) -> int | None:
         return self._numbers.get(uuid)
+
+    def slices_of(self, uuid: str) -> list[str]:
+        """Slices of this card that are or were there."""
+        return [each for each, parent in self._parents.items() if parent == uuid]
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:

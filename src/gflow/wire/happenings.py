@@ -30,9 +30,13 @@ NAMES: dict[str, tuple[str, ...]] = {
     "warned": ("job_warned",),
     "time limit": ("job_time_limit",),
     "gpu memory": ("job_gpu_memory",),
+    "gpus idle": ("job_gpu_idle",),
+    "gpus used again": ("job_gpu_used",),
+    "idle limit": ("job_idle_limit",),
     "gpu": ("gpu_availability_changed",),
     "allowed_gpus": ("manual_gpu_override_changed", "gpu_availability_changed"),
     "drained": ("drain_changed",),
+    "gpu_faults": ("gpu_health_changed", "gpu_availability_changed"),
     "daemon started": ("daemon_started",),
     "notification failed": ("notification_failed",),
 }
