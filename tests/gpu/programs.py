@@ -11,6 +11,7 @@ import ctypes
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 GIB = 1 << 30
@@ -116,7 +117,10 @@ def hog_torch(folder: str, name: str, limit_gib: str, most_gib: str, deaf: str =
     _overrun(folder, name, take, float(limit_gib), int(most_gib))
 
 
-def hog_jax(folder: str, name: str, limit_gib: str, most_gib: str) -> None:
+def hog_jax(folder: str, name: str, limit_gib: str, most_gib: str, deaf: str = "") -> None:
+    """`deaf`: as a program that sets the fraction itself."""
+    if deaf:
+        os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.95"
     import jax.numpy as jnp
 
     jnp.zeros(1).block_until_ready()
@@ -130,10 +134,15 @@ def hog_jax(folder: str, name: str, limit_gib: str, most_gib: str) -> None:
 
 
 def stranger(folder: str, size_gib: str) -> None:
-    """Somebody's own training, outside of gflow."""
-    import torch
-
-    kept = torch.empty(int(float(size_gib) * GIB), dtype=torch.uint8, device="cuda")
+    """Somebody's own program, outside of gflow; in PyTorch where it is installed."""
+    size = int(float(size_gib) * GIB)
+    try:
+        import torch
+    except ImportError:
+        cuda = Cuda()
+        kept: object = cuda, cuda.take(size)
+    else:
+        kept = torch.empty(size, dtype=torch.uint8, device="cuda")
     say(folder, "stranger.up", str(os.getpid()))
     wait_for(Path(folder, "stranger.stop"))
     del kept
@@ -158,9 +167,47 @@ def train(seconds: str) -> None:
 
 
 def who() -> None:
-    import torch
+    """Which GPU a job sees."""
+    Cuda()
+    name = ""
+    with suppress(ImportError):
+        import torch
 
-    print("visible:", os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.get_device_name(0))
+        name = torch.cuda.get_device_name(0)
+    print("visible:", os.environ.get("CUDA_VISIBLE_DEVICES"), name)
+
+
+def hold(size_gib: str, seconds: str) -> None:
+    """Takes memory and does nothing with it."""
+    cuda = Cuda()
+    cuda.take(int(float(size_gib) * GIB))
+    time.sleep(float(seconds))
+
+
+# Writes to address 0: the driver ends the program and reports error 31.
+WILD = b""".version 7.0
+.target sm_80
+.address_size 64
+.visible .entry wild() {
+    .reg .u64 %place;
+    .reg .u32 %value;
+    mov.u64 %place, 0;
+    mov.u32 %value, 1;
+    st.global.u32 [%place], %value;
+    ret;
+}
+"""
+
+
+def crash() -> None:
+    """A program with a wild pointer, as they happen."""
+    cuda = Cuda()
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    cuda.check(cuda.lib.cuModuleLoadData(ctypes.byref(module), WILD))
+    cuda.check(cuda.lib.cuModuleGetFunction(ctypes.byref(function), module, b"wild"))
+    nothing = ctypes.c_void_p()
+    cuda.check(cuda.lib.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nothing, nothing, nothing))
+    print("CUDA says", cuda.lib.cuCtxSynchronize())
 
 
 if __name__ == "__main__":
