@@ -3,9 +3,13 @@
 
     .venv/bin/python benchmarks/gpus.py [seconds]
 
-CPU time of the daemon while nothing else happens, and the longest that it kept a caller waiting.
+CPU time of the daemon while nothing else happens, the longest turn of its loop, the longest that it kept a
+caller waiting, and the room that a week of such samples takes.
 """
+import asyncio
+import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -22,6 +26,7 @@ def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         gpus = MockGpus(Path(folder), GPUS)
         box = Box(Path(folder))
+        box.program = [sys.executable, __file__, "daemon", f"{folder}/turns.json"]
         box.flags = []
         try:
             box.up("--cpus", "1000", env=gpus.env | {"GFLOW_LEASE_DIR": f"{folder}/leases"})
@@ -34,13 +39,67 @@ def main(seconds: float) -> None:
             for number, job in box.jobs().items():
                 gpus[job["gpu_ids"][0]].run(pid_of(box, number), 3000)
             time.sleep(2)
+            os.kill(box.daemon.pid, signal.SIGUSR1)
             busy = cost(box, seconds)
             waits = sorted(latencies(box, seconds / 2))
             print(f"{GPUS} GPUs, no job: {idle:.2f} % of a core")
             print(f"{GPUS} GPUs, {JOBS} shared jobs: {busy:.2f} % of a core, {next(line for line in info(box) if 'watchdog' in line)}")
             print(f"a caller waited {waits[len(waits) // 2] * 1000:.2f} ms (median), {waits[-1] * 1000:.2f} ms (most of {len(waits)})")
+            week(box, Path(folder))
+            box.down()
+            turns = json.loads(Path(folder, "turns.json").read_text())
+            print(f"{turns['count']} turns of the loop: {turns['cpu']:.2f} ms of work in the longest, {turns['wall']:.2f} ms by the clock")
+            print(f"  of the watch's own: {turns['watch_cpu']:.2f} ms of work in the longest")
         finally:
             box.clean_up()
+
+
+def week(box: Box, folder: Path) -> None:
+    """A week of a full machine: 100 jobs at a time on 8 GPUs, each an hour long, written as the daemon writes them."""
+    from gflow.daemon.history import History, Keeping
+    from gflow.gpu.census import Report
+    from gflow.gpu.port import Card, Sample
+
+    path, hours = folder / "week.db", 2
+    history = History(path, Keeping(7, 365))
+    for second in range(hours * 3600):
+        first = second // 3600 * JOBS
+        at = 1_800_000_000.0 + second
+        sample = Sample(20480 + second % 97, second % 101, 300 + second % 50, 60 + second % 7, 1200 + second % 300, 2600, 4)
+        card = Card(uuid="A", number=0, model="", memory_mib=81559, sample=sample)
+        runs = {gpu: tuple(f"{100_000 + first + job}.1" for job in range(JOBS) if job % GPUS == gpu) for gpu in range(GPUS)}
+        used = {run: {gpu: 5000 + second % 900} for gpu in runs for run in runs[gpu]}
+        history.take(Report(cards=dict.fromkeys(range(GPUS), card), used=used), runs, dict.fromkeys(used, "0123456789abcdef"), at)
+    history.close(at)
+    history._writer.join()
+    size = sum(each.stat().st_size for each in folder.glob("week.db*"))
+    print(f"a week of samples: {size / hours * 168 / 1e6:.0f} MB ({size / hours / 1e6:.2f} MB an hour, {hours} hours written)")
+
+
+def daemon(report: str) -> None:
+    """A daemon that notes how long the turns of its loop take."""
+    worst = {"count": 0, "cpu": 0.0, "wall": 0.0, "watch_cpu": 0.0}
+    run = asyncio.Handle._run
+
+    def timed(self) -> None:
+        cpu, wall = time.thread_time(), time.perf_counter()
+        run(self)
+        cpu, wall = (time.thread_time() - cpu) * 1000, (time.perf_counter() - wall) * 1000
+        if "GpuWatch" in str(self._callback) if self._callback else False:
+            worst["watch_cpu"] = max(worst["watch_cpu"], cpu)
+        worst["count"] += 1
+        worst["cpu"], worst["wall"] = max(worst["cpu"], cpu), max(worst["wall"], wall)
+
+    asyncio.Handle._run = timed
+    from gflow.cli.gflowd import run as gflowd
+
+    def forget(*_: object) -> None:  # starting up is no watching
+        worst.update(count=0, cpu=0.0, wall=0.0, watch_cpu=0.0)
+
+    signal.signal(signal.SIGUSR1, forget)
+    code = gflowd(["run", *sys.argv[3:]])
+    Path(report).write_text(json.dumps(worst))
+    sys.exit(code)
 
 
 def info(box: Box) -> list[str]:
@@ -78,4 +137,6 @@ def latencies(box: Box, seconds: float) -> list[float]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["daemon"]:
+        daemon(sys.argv[2])
     main(float(sys.argv[1]) if len(sys.argv) > 1 else 20)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gflow.gpu.port import Sample
 
 # How old a job is -> how long a stretch of its history: fine at first, coarse later.
-SPANS = ((120.0, 1), (3600.0, 10), (float("inf"), 60))
+SPANS = ((60.0, 1), (1200.0, 10), (float("inf"), 60))
 GPU_SPAN = 10
 
 
@@ -42,13 +42,13 @@ class Stretch:
         self.memory_mib = max(self.memory_mib, memory_mib)
         self.slowed |= sample.slowed & ~1  # idle is no slowing down
 
-    def row(self, span: int) -> tuple[int, int, float | None, int | None, int, float, int | None, float, int]:
-        """As the store has it."""
+    def row(self, span: int) -> tuple[int, int, int | None, int | None, int, int, int | None, int, int]:
+        """As the store has it: in whole numbers, which take a quarter of the room."""
         count = self._count or 1
-        busy = self._busy / self._readings if self._readings else None
+        busy = round(self._busy / self._readings) if self._readings else None
         return (
-            self.at, span, busy, self.busy_most, self.memory_mib, self._power / count, self.heat,
-            self._clock / count, self.slowed,
+            self.at, span, busy, self.busy_most, self.memory_mib, round(self._power / count), self.heat,
+            round(self._clock / count), self.slowed,
         )  # fmt: skip
 
 

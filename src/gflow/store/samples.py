@@ -1,6 +1,6 @@
 """What GPUs and jobs did, in a file of its own: samples never cost the job database a commit.
 
-Fine at first, coarse later: a job's first two minutes by the second, its first hour by ten seconds, the
+Fine at first, coarse later: a job's first minute by the second, its first twenty by ten seconds, the
 rest by the minute; GPUs by ten seconds. Totals of a job are kept when its samples are gone.
 It is a record of the past, not of promises: written without waiting for the disk, dropped if damaged.
 """
