@@ -15,6 +15,7 @@ import pytest
 
 from tests.gpu_mock import GRAPHICS, LOST, NOT_LOADED, Device, MockGpus
 from tests.harness import Box, wait_until
+from tests.process.test_events import listening
 
 SLEEP = ("sleep", "600")
 
@@ -276,6 +277,84 @@ class TestTrouble:
         assert box.finished(box.submit("--gpus", "2", "true"))["gpu_ids"] == [0, 1]
 
 
+class TestMany:
+    SLICE = "1g.10gb"
+
+    def slices(self, gpus: MockGpus) -> None:
+        for place in (8, 9, 10):
+            gpus.add(place, memory_mib=10240, name=f"NVIDIA A100 MIG {self.SLICE}", parent=1)
+
+    def test_of_sixteen_cards_only_the_good_ones_are_given_out(self, box: Box, tmp_path: Path, stranger: int):
+        gpus = MockGpus(tmp_path, 16)
+        for used in (3, 5):
+            gpus[used].run(stranger, 3000)
+        up(box, gpus)
+        gpus[7].present, gpus[9].error, gpus[11].xid = 0, LOST, 79
+        wait_until(lambda: all(reason(box, index) for index in (3, 5, 7, 9, 11)))
+        good = [index for index in range(16) if index not in (3, 5, 7, 9, 11)]
+        first = box.submit("--gpus", "11", *SLEEP)
+        assert running(box, first)["gpu_ids"] == good
+        more = box.submit("--gpus", "12", "true")
+        for _ in range(3):  # cards that flap are never given out while they are away
+            gpus[9].error = 0
+            wait_until(lambda: reason(box, 9) == "")
+            gpus[9].error = LOST
+            wait_until(lambda: reason(box, 9).startswith("Lost"))
+        box.ok("gcancel", str(first))
+        box.finished(first)
+        assert box.job(more)["reason"].startswith("Resources: Need 12 GPUs, only 11 available; GPU 3 is Unm")
+        gpus[7].present = 1
+        assert box.finished(more)["gpu_ids"] == sorted([*good, 7])
+
+    def test_a_slice_in_use_blocks_itself_alone_and_its_limit_is_held(
+        self, box: Box, gpus: MockGpus, stranger: int
+    ):
+        self.slices(gpus)
+        gpus[8].run(stranger, 500)
+        up(box, gpus)
+        assert [bool(reason(box, index)) for index in (0, 4, 5, 6)] == [False, True, False, False]
+        both = box.submit("--gpus", "2", "--gpu-type", self.SLICE, "true")
+        assert box.finished(both)["gpu_ids"] == [5, 6]
+        ask = ("--gpus", "1", "--gpu-type", self.SLICE, "--shared", "--gpu-memory", "4G")
+        hog, victim = box.submit(*ask, *SLEEP), box.submit(*ask, *SLEEP)
+        assert running(box, hog)["gpu_ids"] == running(box, victim)["gpu_ids"] == [5]
+        gpus[9].run(pid_of(box, victim), 4000)
+        gpus[9].run(pid_of(box, hog), 5000)
+        assert box.finished(hog)["reason"] == "GpuMemory: used 4.883 GiB of 4 GiB on GPU 5"
+        assert box.job(victim)["state"] == "Running"
+
+    def test_a_slice_that_goes_and_comes_back_is_still_its_jobs(self, box: Box, gpus: MockGpus):
+        self.slices(gpus)
+        up(box, gpus)
+        holder = box.submit("--gpus", "3", "--gpu-type", self.SLICE, *SLEEP)
+        assert running(box, holder)["gpu_ids"] == [4, 5, 6]
+        gpus[9].present = 0
+        wait_until(lambda: reason(box, 5).startswith("Lost"))
+        other = box.submit("--gpus", "1", "--gpu-type", self.SLICE, "true")
+        gpus[9].present = 1
+        wait_until(lambda: reason(box, 5) == "")
+        assert [view["index"] for view in box.api("GET", "/info")[1]["gpus"]] == [0, 4, 5, 6]
+        assert box.job(other)["state"] == "Queued"
+        box.ok("gcancel", str(holder))
+        assert box.finished(other)["state"] == "Finished"
+
+    def test_jobs_that_share_end_and_start_around_a_driver_that_hangs(self, box: Box, gpus: MockGpus):
+        up(box, gpus, GFLOW_GPU__PATIENCE_S="2")
+        first, second = shared(box, "20G"), shared(box, "20G")
+        running(box, second)
+        gpus.machine.hang = 1
+        wait_until(lambda: reason(box, 0).startswith("CannotTell"))
+        box.ok("gcancel", str(first))
+        assert box.finished(first)["state"] == "Cancelled"
+        waiting = shared(box, "20G")
+        assert box.finished(box.submit("true"))["state"] == "Finished"
+        gpus[0].run(pid_of(box, second), 30000)
+        assert box.job(second)["state"] == "Running" and box.job(waiting)["state"] == "Queued"
+        gpus.machine.hang = 0
+        assert box.finished(second)["reason"].startswith("GpuMemory: used 29.3 GiB")
+        running(box, waiting)
+
+
 class TestHealth:
     SICK = (
         ({"ecc": 2}, "2 uncorrectable memory errors (ECC)", None),
@@ -372,6 +451,10 @@ class TestIdle:
         story = box.ok("gjob", "history", str(number))
         assert "gpus idle        no process on GPU 0 for 1 s" in story and "gpus used again" in story
         assert box.job(number)["state"] == "Running", "nobody said that it is to be stopped"
+        gpus[1].xid = 79
+        wanted = {"job_gpu_idle", "job_gpu_used", "gpu_health_changed"}
+        with listening(box, "--after", "0", "--on", ",".join(wanted)) as heard:
+            wait_until(lambda: {event["event"] for event in heard()} == wanted, what="the events")
 
     def test_it_is_stopped_if_its_owner_said_so(self, box: Box, gpus: MockGpus):
         gpus[0].busy = 50
