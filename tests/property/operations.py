@@ -29,7 +29,7 @@ from gflow.core.events import (
 from gflow.core.ids import JobKey, job_key, number_of
 from gflow.core.model import Block, Idle, Job, JobState, Spec
 from gflow.daemon.redoing import Redoing
-from gflow.errors import Forbidden, NotFound, Refused
+from gflow.errors import Forbidden, NotFound, Refused, UsageError
 from gflow.testing import spec
 from gflow.testing.builders import USERS
 from gflow.testing.clock import DAY_S
@@ -193,7 +193,7 @@ def a_redo(world: World, dice: Dice) -> Event:
 
 
 def redo(world: World, dice: Dice) -> None:
-    with suppress(Refused, NotFound, Forbidden):  # a wish may be refused before it is an event
+    with suppress(Refused, NotFound, Forbidden, UsageError):  # a wish may be refused before it is an event
         world.apply(a_redo(world, dice))
 
 

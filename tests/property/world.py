@@ -27,7 +27,7 @@ from gflow.core.tasks import parse_tasks
 from gflow.daemon import clock as daemon_clock
 from gflow.daemon.loop import _gather as gather
 from gflow.daemon.loop import gpus_again, reload
-from gflow.errors import Forbidden, GflowError, NotFound, Refused
+from gflow.errors import Forbidden, GflowError, NotFound, Refused, UsageError
 from gflow.store.port import Changes, Store
 from gflow.testing import FakeClock, MemoryStore
 from tests.property.ledger import Ledger, find_cycle, records_of
@@ -97,7 +97,7 @@ class World:
 
     def _refused(self, event: Event, error: GflowError) -> None:
         self.refusals += 1
-        assert isinstance(error, (Refused, NotFound, Forbidden)), f"not a refusal: {error!r}"
+        assert isinstance(error, (Refused, NotFound, Forbidden, UsageError)), f"not a refusal: {error!r}"
         assert_same(self.state, self.twin, f"the refused event {event} has changed something")
         if isinstance(error, NotFound) and isinstance(event, (Submit, Update)):
             self._check_unknown(event, error)

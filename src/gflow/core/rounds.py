@@ -82,6 +82,7 @@ def start_among(state: State, keys: Iterable[GroupKey | None], at: Moment, effec
     state.wall = at.wall
     for promise in state.promises:
         promise.now = max(promise.now, at.wall)
+    is_kept = False
     line = [state.ready.standing(key) for key in keys if key is not None]
     heapq.heapify(line)
     while line:
@@ -91,9 +92,12 @@ def start_among(state: State, keys: Iterable[GroupKey | None], at: Moment, effec
         job = state.jobs[entry.head]
         gpu_ids = placement(state, job)
         if gpu_ids is not None and may_pass(state, job, gpu_ids):
+            is_kept = is_kept or any(promise.key == job.key for promise in state.promises)
             start(state, job, gpu_ids, at, effects)
             if entry.group in state.ready.groups:
                 heapq.heappush(line, state.ready.standing(entry.group))
+    if is_kept:
+        run_round(state, at, effects)  # who had to wait for what is promised no longer may start
 
 
 def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:
