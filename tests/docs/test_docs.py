@@ -88,6 +88,7 @@ def test_the_reference_is_what_the_tables_say() -> None:
 
     generator = runpy.run_path(str(ROOT / "scripts/gen_docs.py"))
     assert (ROOT / "docs/reference.md").read_text() == generator["reference"](), "run make docs"
+    assert (ROOT / "docs/modules.md").read_text() == generator["modules"](), "run make docs"
 
 
 def test_the_laws_name_tests_that_there_are() -> None:

@@ -88,6 +88,11 @@ def test_every_event_of_the_surface_fires(box: Box) -> None:
     back = box.submit(
         "--requeue", "--max-retries", "0", "bash", "-c", "[ -e once ] || { touch once; exit 75; }"
     )
+    user = box.job(done)["user"]
+    box.ok(
+        "gctl", "reserve", "create", "--user", user, "--gpus", "1", "--start", "now+1h", "--duration", "1h"
+    )
+    box.ok("gctl", "reserve", "cancel", "1")
     box.ok("gctl", "set-gpus", "0")
     box.ok("gctl", "drain", "--reason", "repair")
     for job in (failed, held, late, tried, back):

@@ -9,6 +9,7 @@ import pytest
 from gflow.core.events import Cancel, Exited, GpusSeen, Release, Tick, Update
 from gflow.core.ids import JobKey, job_key, label, parse_label
 from gflow.core.model import JobState
+from gflow.core.policy import Policy
 from gflow.testing import spec, submit
 from tests.property.world import CPUS, World
 
@@ -157,3 +158,11 @@ def test_a_job_whose_gpu_vanished_can_still_be_changed(story):
     story.submit(spec(gpus=6, time_limit_s=60))
     story.apply(GpusSeen(at=story.clock.now(), gpus=()))
     assert story.update("1", time_limit_s=600)
+
+
+def test_the_rest_of_two_arrays_starts_though_the_first_task_of_each_was_promised():
+    """A promise that a newcomer kept was gone, and those who had waited for it were not looked at again."""
+    strict = Policy(order="arrival", patience=0.0, backfill=False)
+    story = Story(policy=strict)
+    story.submit(spec(array="0-2"), spec(array="0-2"))
+    assert story.running() == ["1_0", "1_1", "1_2", "2_0", "2_1", "2_2"]

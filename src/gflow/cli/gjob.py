@@ -137,7 +137,8 @@ def _log(values: Values, jobs: list[str]) -> int:
         return as_json(place, values.get("first"), values.get("last"))
     _be_owner(place["uid"])
     if "follow" in values:
-        return follow(str(place["job_id"]), place["path"], values.get("last"))
+        follow(str(place["job_id"]), place["path"], values.get("last"))
+        return 0
     return print_lines(place["path"], values.get("first"), values.get("last"))
 
 

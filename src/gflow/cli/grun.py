@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from gflow.cli.logs import follow
 from gflow.client import call, fast
 from gflow.client.describing import describe
-from gflow.client.logs import Tail
-from gflow.client.waiting import exit_code_of, wait_for
+from gflow.client.logs import LOOK_AGAIN_S
+from gflow.client.waiting import exit_code_of
 from gflow.errors import GflowError, UsageError
 from gflow.options.parse import parse
 from gflow.options.table import CAPTURE, COMMON, JOB, SLURM
@@ -28,7 +28,6 @@ Its input is empty; a job outlives a terminal that is closed, and gjob attach sh
 EXAMPLES = """grun --gpus 1 python evaluate.py
 grun --gpus 1 --time 10 nvidia-smi
 grun --gpus 2 'python a.py && python b.py' > result.txt"""
-LOOK_S = 0.05
 # Waiting is said after this long, and again whenever the reason is another one.
 QUIET_S = 1.0
 
@@ -57,42 +56,24 @@ class Foreground:
     def __init__(self, job: str) -> None:
         self._job = job
         self._interrupts = self._obeyed = 0
-        self._ended = threading.Event()
-        self._final: dict[str, Any] = {}
-        self._trouble: Exception | None = None
+        self._looks = 0
         self._told = ""
 
     def show(self) -> int:
         """Print what it writes until it is over; its exit code."""
         signal.signal(signal.SIGINT, self._interrupted)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        threading.Thread(target=self._wait, daemon=True).start()
-        tail = Tail(str(call.get(call.job_path(self._job, "/log"))["path"]))
-        looks = 0
-        while True:
-            over = self._ended.is_set()  # asked before reading: what is read afterwards is the rest
-            for chunk in tail.new(0.0 if over else 1.0):
-                fast.write(1, chunk)
-            if over:
-                break
-            self._obey()
-            looks += 1
-            if looks * LOOK_S >= QUIET_S:
-                looks = 0
-                self._explain()
-            self._ended.wait(LOOK_S)
-        if self._trouble is not None:
-            raise self._trouble
-        self._say_how()
-        return exit_code_of(self._final)
+        path = str(call.get(call.job_path(self._job, "/log"))["path"])
+        final = follow(self._job, path, between=self._look)
+        self._say_how(final)
+        return exit_code_of(final)
 
-    def _wait(self) -> None:
-        try:
-            self._final = wait_for(self._job)
-        except Exception as error:  # told by the thread that prints
-            self._trouble = error
-        finally:
-            self._ended.set()
+    def _look(self) -> None:
+        self._obey()
+        self._looks += 1
+        if self._looks * LOOK_AGAIN_S >= QUIET_S:
+            self._looks = 0
+            self._explain()
 
     def _explain(self) -> None:
         """Why it has not started, once for each reason."""
@@ -119,11 +100,11 @@ class Foreground:
         except (GflowError, ConnectionError) as error:
             _say(str(error))
 
-    def _say_how(self) -> None:
+    def _say_how(self, final: dict[str, Any]) -> None:
         """What the exit code alone would not tell."""
-        if self._final["state"] != "Finished":
-            reason = f": {self._final['reason']}" if self._final["reason"] else ""
-            _say(f"job {self._job} ended as {self._final['state']}{reason}")
+        if final["state"] != "Finished":
+            reason = f": {final['reason']}" if final["reason"] else ""
+            _say(f"job {self._job} ended as {final['state']}{reason}")
 
 
 def _say(text: str) -> None:

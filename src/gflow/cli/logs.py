@@ -7,17 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from gflow.client import fast
-from gflow.client.logs import CHUNK, Tail, chunks, start_of_last
-from gflow.client.waiting import wait_for
-
-LOOK_AGAIN_S = 0.05
-# A log that is shorter than it was, and nothing tells where the rest went, is read anew after this long.
-PATIENCE_S = 1.0
+from gflow.client.logs import CHUNK, chunks, followed, start_of_last
 
 
 def print_lines(path: str, first: int | None, last: int | None) -> int:
@@ -61,28 +55,14 @@ def _first(file: BinaryIO, lines: int) -> Iterator[bytes]:
 # ---------------------------------------------------------------- as it grows
 
 
-def follow(job: str, path: str, last: int | None) -> int:
-    """Copy the log as it grows, through all attempts, until the job is final and all of it is printed."""
-    ended = threading.Event()
-    trouble: list[Exception] = []
-
-    def watch() -> None:
-        try:
-            wait_for(job)
-        except Exception as error:  # told by the thread that prints
-            trouble.append(error)
-        finally:
-            ended.set()
-
-    tail = Tail(path, last)
-    threading.Thread(target=watch, daemon=True).start()
+def follow(
+    job: str, path: str, last: int | None = None, between: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Copy the log as it grows, until the job is final and all of it is printed; how it ended."""
+    coming = followed(job, path, last, between)
     while True:
-        over = ended.is_set()  # asked before reading: what is read afterwards is the rest
-        for chunk in tail.new(PATIENCE_S if not over else 0.0):
-            fast.write(1, chunk)
-        if over:
-            break
-        ended.wait(LOOK_AGAIN_S)
-    if trouble:
-        raise trouble[0]
-    return 0
+        try:
+            fast.write(1, next(coming))
+        except StopIteration as end:
+            final: dict[str, Any] = end.value
+            return final

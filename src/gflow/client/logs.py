@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, BinaryIO
+
+from gflow.client.waiting import wait_for
 
 CHUNK = 1 << 16
+LOOK_AGAIN_S = 0.05
+# A log that is shorter than it was, and nothing tells where the rest went, is read anew after this long.
+PATIENCE_S = 1.0
 
 
 def chunks(file: BinaryIO, start: int) -> Iterator[bytes]:
@@ -33,6 +39,38 @@ def start_of_last(fd: int, lines: int) -> int:
         lines -= count
         end = start
     return 0
+
+
+def followed(
+    job: str, path: str, last: int | None = None, between: Callable[[], None] = lambda: None
+) -> Generator[bytes, None, dict[str, Any]]:
+    """What the job writes, as it comes, through all attempts; returns how it ended.
+
+    `between` is called at every look, some twenty times a second.
+    """
+    ended = threading.Event()
+    found: list[dict[str, Any] | Exception] = []
+
+    def watch() -> None:
+        try:
+            found.append(wait_for(job))
+        except Exception as error:  # told by the thread that reads
+            found.append(error)
+        ended.set()
+
+    tail = Tail(path, last)
+    threading.Thread(target=watch, daemon=True).start()
+    while True:
+        over = ended.is_set()  # asked before reading: what is read afterwards is the rest
+        yield from tail.new(0.0 if over else PATIENCE_S)
+        if over:
+            break
+        between()
+        ended.wait(LOOK_AGAIN_S)
+    (final,) = found
+    if isinstance(final, Exception):
+        raise final
+    return final
 
 
 class Tail:

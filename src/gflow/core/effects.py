@@ -7,7 +7,9 @@ import msgspec
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
 
-PERSONAL = frozenset({"submitted", "cancel", "held", "released", "updated"})
+PERSONAL = frozenset(
+    {"submitted", "cancel", "held", "released", "updated", "reservation created", "reservation cancelled"}
+)
 
 
 class Effect(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gflow.core.effects import Effect, Keep
+from gflow.core.effects import Effect, Keep, Note
 from gflow.core.events import Reserve, SetQuota, Unreserve
 from gflow.core.reservations import Reservation, chosen
 from gflow.core.rounds import run_round
@@ -31,7 +31,7 @@ def reserve(state: State, event: Reserve, effects: list[Effect]) -> None:
     number = max(state.reserved.all, default=0) + 1
     made = Reservation(number, event.user, gpus, event.start, event.end, event.at.wall)
     state.reserved.put(made, event.at.wall)
-    effects.append(Keep(RESERVATIONS, state.reserved.record()))
+    effects += (_told("created", made), Keep(RESERVATIONS, state.reserved.record()))
     run_round(state, event.at, effects)
 
 
@@ -42,5 +42,11 @@ def unreserve(state: State, event: Unreserve, effects: list[Effect]) -> None:
     if found.is_over(event.at.wall):
         raise Refused(f"reservation {event.id} is over already")
     state.reserved.put(msgspec.structs.replace(found, cancelled_at=event.at.wall), event.at.wall)
-    effects.append(Keep(RESERVATIONS, state.reserved.record()))
+    effects += (_told("cancelled", found), Keep(RESERVATIONS, state.reserved.record()))
     run_round(state, event.at, effects)
+
+
+def _told(what: str, reservation: Reservation) -> Note:
+    """Without the name: this goes to everybody who listens."""
+    gpus = ",".join(map(str, reservation.gpus))
+    return Note(None, f"reservation {what}", f"reservation {reservation.id} of GPU {gpus}")

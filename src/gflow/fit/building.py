@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gflow.fit.patching import patched
+
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
@@ -20,11 +22,11 @@ def without_values() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in dir(nn.init):
             if name.endswith("_") and not name.startswith("_") and callable(getattr(nn.init, name)):
-                stack.enter_context(_replaced(nn.init, name, _untouched))
+                stack.enter_context(patched(nn.init, name, _untouched))
         for owner in _pretrained():
             for name in ("_initialize_weights", "initialize_weights", "_init_weights"):
                 if hasattr(owner, name):
-                    stack.enter_context(_replaced(owner, name, lambda *_, **__: None))
+                    stack.enter_context(patched(owner, name, lambda *_, **__: None))
         yield
 
 
@@ -40,20 +42,6 @@ def _pretrained() -> list[Any]:
     from transformers.modeling_utils import PreTrainedModel
 
     return [PreTrainedModel]
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    old = getattr(owner, name)
-    is_own = name in vars(owner)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if is_own:
-            setattr(owner, name, old)
-        else:
-            delattr(owner, name)
 
 
 def to_device(model: Any, *, channels_last: bool = False) -> Any:

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from gflow.errors import Refused
 from gflow.fit import recurrent
 from gflow.fit.cards import HOPPER, Architecture
+from gflow.fit.patching import patched
 from gflow.fit.tape import Tape
 from gflow.fit.watch import Watch
 
@@ -134,7 +135,7 @@ def device(tape: Tape, card: Architecture = HOPPER) -> Iterator[Ghost]:
     ghost = Ghost(Watch(tape, card))
     with contextlib.ExitStack() as stack:
         for owner, name, value in _patches(card):
-            stack.enter_context(_patched(owner, name, value))
+            stack.enter_context(patched(owner, name, value))
         for kinds in _foreach_kinds():
             kinds.append(FakeTensor)
             stack.callback(kinds.remove, FakeTensor)
@@ -202,20 +203,6 @@ def _of_transformers() -> list[tuple[Any, str, Any]]:
 @contextlib.contextmanager
 def _no_rng(*_: Any, **__: Any) -> Iterator[None]:
     yield
-
-
-@contextlib.contextmanager
-def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    is_own = name in vars(owner)
-    old = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if is_own:
-            setattr(owner, name, old)
-        else:
-            delattr(owner, name)
 
 
 def _foreach_kinds() -> list[list[type]]:

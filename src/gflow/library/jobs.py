@@ -10,7 +10,7 @@ from typing import Any
 from gflow.client import call, fast
 from gflow.client.describing import describe
 from gflow.client.jobfile import as_words
-from gflow.client.logs import Tail
+from gflow.client.logs import followed
 from gflow.client.waiting import PATIENCE_S, exit_code_of, wait_for
 from gflow.errors import GflowError, UsageError
 from gflow.options.parse import parse
@@ -87,15 +87,7 @@ class Job:
 
     def follow(self) -> Iterator[bytes]:
         """What it writes, as it comes, through all attempts, until it is over."""
-        tail = Tail(self._log_path())
-        over = False
-        while not over:
-            try:
-                wait_for(self.id, LOOK_AGAIN_S)
-                over = True
-            except TimeoutError:
-                pass
-            yield from tail.new(0.0 if over else 1.0)
+        yield from followed(self.id, self._log_path())
 
     def cancel(self, *, now: bool = False) -> None:
         """End it: TERM, its grace time, KILL; `now` kills at once."""
@@ -109,9 +101,6 @@ class Job:
 
     def _log_path(self) -> str:
         return str(call.get(call.job_path(self.id, "/log"))["path"])
-
-
-LOOK_AGAIN_S = 0.2
 
 
 def submit(command: Command, **options: Any) -> Job:

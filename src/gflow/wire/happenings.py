@@ -37,6 +37,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "allowed_gpus": ("manual_gpu_override_changed", "gpu_availability_changed"),
     "drained": ("drain_changed",),
     "gpu_faults": ("gpu_health_changed", "gpu_availability_changed"),
+    "reservation created": ("reservation_created",),
+    "reservation cancelled": ("reservation_cancelled",),
     "daemon started": ("daemon_started",),
     "notification failed": ("notification_failed",),
 }
