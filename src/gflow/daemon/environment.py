@@ -6,7 +6,6 @@ import os
 
 from gflow.core.model import Job, Spec
 from gflow.core.parameters import variable
-from gflow.targets.local.orders import ended
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 
@@ -57,7 +56,7 @@ def slurms_words(job: Job) -> dict[str, str]:
 
 def block(variables: dict[str, str]) -> bytes:
     """Variables as a job's environment holds them."""
-    return ended([os.fsencode(f"{name}={value}") for name, value in variables.items()])
+    return os.fsencode("".join([f"{name}={value}\0" for name, value in variables.items()]))
 
 
 def activated(spec: Spec, environ: bytes) -> bytes:
@@ -76,4 +75,4 @@ def activated(spec: Spec, environ: bytes) -> bytes:
         path = os.fsencode(spec.venv) + b"/bin:" + path
         changed[b"VIRTUAL_ENV"] = os.fsencode(spec.venv)
     changed[b"PATH"] = path
-    return ended([name + b"=" + value for name, value in changed.items()])
+    return b"".join([name + b"=" + value + b"\0" for name, value in changed.items()])

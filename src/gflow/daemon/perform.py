@@ -180,10 +180,10 @@ def log_path(settings: Settings, job: Job) -> str:
     """Where the job's output goes."""
     if job.spec.output:
         return expand(job.spec.output, job)
+    if not settings.is_system:
+        return f"{settings.logs}/{job.label}.log"
     # Not among the logs of a daemon of their own: that one counts its jobs from 1, too.
-    theirs = f"{home_of(job.uid)}/.local/share/gflow/logs/system"
-    logs = theirs if settings.is_system else settings.logs
-    return f"{logs}/{job.label}.log"
+    return f"{home_of(job.uid)}/.local/share/gflow/logs/system/{job.label}.log"
 
 
 def error_path(settings: Settings, job: Job) -> str:

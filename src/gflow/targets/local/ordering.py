@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from gflow.targets.local.leftovers import TAG
-from gflow.targets.local.orders import Order, ended
+from gflow.targets.local.orders import Order
 from gflow.targets.port import Launch
 
 
@@ -22,7 +22,7 @@ class Places(NamedTuple):
 def order_of(launch: Launch, places: Places, tag: str) -> Order:
     """Everything a shim needs. `tag` names this daemon among those that share GPUs."""
     job, spec = launch.job, launch.job.spec
-    told = {TAG: places.record, "GFLOW_STOP_FILE": places.stop_file}
+    told = f"{TAG}={places.record}\0GFLOW_STOP_FILE={places.stop_file}\0"
     return Order(
         key=job.key,
         attempt=job.attempt,
@@ -31,7 +31,7 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
         script=launch.script,
         script_path=spec.script_path,
         environ=launch.environ,
-        extra=ended([os.fsencode(f"{name}={value}") for name, value in told.items()]) + launch.extra,
+        extra=os.fsencode(told) + launch.extra,
         cwd=spec.cwd,
         umask=spec.umask,
         log=launch.log,

@@ -7,6 +7,7 @@ jobs through both shims.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import NamedTuple
 
 Limits = tuple[tuple[int, int, int], ...]
@@ -67,9 +68,9 @@ def to_fields(order: Order) -> list[bytes]:
         b"%d" % order.memory_mib,
         b"%d" % order.cpus,
         b"".join([b"%d %d %d\n" % limit for limit in order.limits]),
-        ended(map(text, order.leases)),
+        ended(order.leases),
         text(order.sharing),
-        ended(map(text, order.command)),
+        ended(order.command),
         b"0" if order.script is None else b"1",
         order.script or b"",
         text(order.script_path),
@@ -116,9 +117,9 @@ def _limit(line: bytes) -> tuple[int, int, int]:
     return number, soft, hard
 
 
-def ended(strings: map[bytes] | list[bytes]) -> bytes:
+def ended(strings: Iterable[str]) -> bytes:
     """Strings as a block, each ended by a zero: none of them can hold one."""
-    return b"".join([string + b"\0" for string in strings])
+    return os.fsencode("".join([string + "\0" for string in strings]))
 
 
 def parts(block: bytes) -> list[bytes]:

@@ -25,6 +25,9 @@ from gflow.targets.port import End, Ended, Launch, Run
 
 # Idle shims kept for the next job. A plain one (True) takes a quarter of a megabyte, the other two.
 IDLE_MAX = {True: 16, False: 4}
+# Those over that number go when they were of no use for so long: many jobs that end together are
+# mostly followed by as many that start.
+SPARE_S = 2.0
 LOOK_AGAIN_S = 0.02
 # How often a run is ordered whose shims die before they begin it.
 MOST_TRIES = 5
@@ -70,6 +73,7 @@ class LocalTarget:
         self._adopted: dict[Run, int] = {}
         self._stops: dict[Run, bool] = {}
         self._closed = False
+        self._trimming = False
         self._layers = Layers()
 
     def open(self) -> None:
@@ -256,15 +260,25 @@ class LocalTarget:
             del self._busy[run]
         channel.run = None
         idle = self._idle[channel.plain]
-        if len(idle) < IDLE_MAX[channel.plain]:
-            idle.append(channel)
-        else:
-            self._drop(channel)
+        idle.append(channel)
+        if len(idle) > IDLE_MAX[channel.plain] and not self._trimming:
+            self._trimming = True
+            asyncio.get_running_loop().call_later(SPARE_S, self._trim)
         if kind == b"end":
             words = [word.decode(errors="replace") for word in message[3:]]
             self._on_end(Ended(run, record.end_of(words)))
         elif kind == b"taken":  # an earlier daemon's order reached its shim after all
             self._adopt_again(run)
+
+    def _trim(self) -> None:
+        """Let go of idle shims that the last rush of jobs left over."""
+        self._trimming = False
+        if self._closed:
+            return
+        for plain, idle in self._idle.items():
+            self._idle[plain] = idle[: IDLE_MAX[plain]]
+            for channel in idle[IDLE_MAX[plain] :]:
+                self._drop(channel)
 
     def _lost_channel(self, channel: _Channel) -> None:
         """A shim died. If it had a job, find out from the record what became of it."""
