@@ -103,3 +103,12 @@ def test_a_job_of_whose_python_nothing_can_be_learnt_does_not_hang(stage):
 def test_the_shims_and_the_engine_mean_the_same_by_a_lost_lease():
     assert leases.LEASED == retrying.LEASED
     assert f'"{retrying.LEASED}"' in Path(leases.__file__).parent.joinpath("plain/main.c").read_text()
+
+
+def test_a_job_is_told_when_its_time_is_up() -> None:
+    from gflow.daemon.environment import told_to
+    from tests.unit.builders import job
+
+    told = told_to(job(time_limit_s=60, requeue=True, started_boot=1000.0), None, "")
+    assert (told["GFLOW_DEADLINE"], told["GFLOW_REQUEUE"]) == ("1060.000", "1")
+    assert {"GFLOW_DEADLINE", "GFLOW_REQUEUE"}.isdisjoint(told_to(job(started_boot=1000.0), None, ""))

@@ -22,6 +22,11 @@ def told_to(job: Job, script: bytes | None, devices: str) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": devices,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
+    if job.spec.requeue:
+        variables["GFLOW_REQUEUE"] = "1"
+    if job.spec.time_limit_s and job.started_boot is not None:
+        # On the clock that limits run on (CLOCK_BOOTTIME). A limit that is changed later is not told.
+        variables["GFLOW_DEADLINE"] = f"{job.started_boot + job.spec.time_limit_s:.3f}"
     if job.task is not None:
         variables["GFLOW_ARRAY_JOB_ID"] = str(job.number)
         variables["GFLOW_ARRAY_TASK_ID"] = str(job.task)

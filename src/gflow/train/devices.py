@@ -1,0 +1,67 @@
+"""Which device a process trains on, and whether it can do what is asked; with the reason if it cannot."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from gflow.errors import Refused, UsageError, unknown
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def pick(wanted: str | torch.device | None = None) -> torch.device:
+    """The wanted device, or this rank's GPU, or the CPU where there is none."""
+    if wanted is None:
+        if torch.cuda.is_available():
+            return _gpu(int(os.environ.get("LOCAL_RANK", "0")))
+        if os.environ.get("GFLOW_GPUS", "0") != "0":
+            raise Refused(
+                f"the job has {os.environ['GFLOW_GPUS']} GPUs, and PyTorch sees none: {_why_none()}"
+            )
+        return torch.device("cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise UsageError(f"there is no device {str(wanted)!a}", hint="cpu, cuda, cuda:0") from None
+    if device.type != "cuda":
+        return device
+    if not torch.cuda.is_available():
+        raise Refused(f"no {device}: {_why_none()}", hint='device="cpu" trains without a GPU')
+    return _gpu(int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index)
+
+
+def _gpu(index: int) -> torch.device:
+    count = torch.cuda.device_count()
+    if index >= count:
+        seen = "one GPU, cuda:0" if count == 1 else f"{count} GPUs, cuda:0 to cuda:{count - 1}"
+        raise Refused(
+            f"there is no cuda:{index}: this process sees {seen}",
+            hint="CUDA_VISIBLE_DEVICES says which; inside a job they are counted from 0",
+        )
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _why_none() -> str:
+    if torch.version.cuda is None:
+        return "this PyTorch was built without CUDA"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return "CUDA_VISIBLE_DEVICES is empty, as in a job without --gpus"
+    return f"its CUDA {torch.version.cuda} finds no GPU; is the driver new enough (nvidia-smi)?"
+
+
+def precision_of(name: str, device: torch.device) -> torch.dtype | None:
+    """The type to compute in; None: as the model is."""
+    if name not in PRECISIONS:
+        raise unknown("precision", name, PRECISIONS)
+    if (
+        name == "bf16"
+        and device.type == "cuda"
+        and not torch.cuda.is_bf16_supported(including_emulation=False)
+    ):
+        model = torch.cuda.get_device_name(device)
+        raise Refused(f"{model} has no bf16 (that came with Ampere)", hint='precision="fp16" works there')
+    return PRECISIONS[name]

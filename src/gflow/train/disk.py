@@ -1,0 +1,73 @@
+"""The few things that are done to a disk while a checkpoint is made. All of them are here, so that a test
+can make each of them the last one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+
+class File:
+    """A new file that knows its checksum: what is written is counted on the way."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._hash = hashlib.sha256()
+        self.path = path
+        self.size = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        view = memoryview(data).cast("B")
+        done = 0
+        while done < len(view):
+            done += os.write(self._fd, view[done:])
+        self._hash.update(view)
+        self.size += done
+        return done
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Durable, then closed."""
+        try:
+            os.fsync(self._fd)
+        finally:
+            os.close(self._fd)
+
+    def drop(self) -> None:
+        os.close(self._fd)
+
+    @property
+    def checksum(self) -> str:
+        return self._hash.hexdigest()
+
+
+def make_folder(path: str) -> None:
+    os.mkdir(path)
+
+
+def rename(old: str, new: str) -> None:
+    os.rename(old, new)
+
+
+def link(target: str, path: str) -> None:
+    os.symlink(target, path)
+
+
+def remove(path: str) -> None:
+    os.unlink(path)
+
+
+def remove_folder(path: str) -> None:
+    os.rmdir(path)
+
+
+def sync(path: str) -> None:
+    """Make a file's content, or the names in a folder, durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

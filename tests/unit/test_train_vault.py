@@ -1,0 +1,217 @@
+"""Checkpoint folders: whole or not there, whatever happens while one is written, and one owner at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gflow.train import disk
+from gflow.train.vault import LATEST, CheckpointError, Owner, Superseded, Vault, verify
+from tests.unit.platter import after, record
+
+
+def owner(attempt: int, job: str = "/box:7") -> Owner:
+    return Owner(job, attempt, f"token{attempt}")
+
+
+def add(vault: Vault, step: int, text: bytes = b"weights") -> None:
+    path = vault.begin(step)
+    files = {}
+    for name in ("state.pt", "rank-0.pt"):
+        file = disk.File(os.path.join(path, name))
+        file.write(text * step)
+        file.close()
+        files[name] = (file.size, file.checksum)
+    vault.commit(path, step, files, {})
+
+
+def opened(folder: Path, attempt: int = 1, keep: int = 3) -> Vault:
+    vault = Vault(folder, keep=keep, owner=owner(attempt))
+    vault.claim()
+    return vault
+
+
+def latest(folder: Path) -> int:
+    """The step that `latest` points to, which must be whole."""
+    return int(verify(str(folder / LATEST))["step"])
+
+
+def test_the_newest_is_latest_and_older_ones_go(tmp_path):
+    vault = opened(tmp_path / "c", keep=2)
+    for step in (1, 2, 3):
+        add(vault, step)
+    assert latest(vault.folder and tmp_path / "c") == 3
+    assert [saved.step for saved in vault.saved()] == [3, 2]
+    assert sorted(os.listdir(tmp_path / "c")) == [
+        ".lock",
+        "latest",
+        "owner.json",
+        "step-00000002",
+        "step-00000003",
+    ]
+
+
+def test_a_step_that_is_saved_again(tmp_path):
+    vault = opened(tmp_path)
+    add(vault, 5)
+    add(vault, 5, b"other")
+    saved, troubles = vault.newest()
+    assert saved and (saved.step, saved.again, troubles) == (5, 1, [])
+    assert os.readlink(tmp_path / LATEST) == "step-00000005.1"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "state.pt").write_bytes(b"x" * (folder / "state.pt").stat().st_size),
+        lambda folder: (folder / "state.pt").write_bytes((folder / "state.pt").read_bytes()[:-1]),
+        lambda folder: (folder / "rank-0.pt").unlink(),
+        lambda folder: (folder / "manifest.json").write_text("{"),
+        lambda folder: (folder / "manifest.json").write_text("[]"),
+        lambda folder: (folder / "manifest.json").unlink(),
+    ],
+)
+def test_a_damaged_one_is_passed_over(tmp_path, damage):
+    vault = opened(tmp_path)
+    add(vault, 1)
+    add(vault, 2)
+    damage(tmp_path / "step-00000002")
+    saved, troubles = vault.newest()
+    assert saved and saved.step == 1
+    assert len(troubles) == 1 and "step-00000002" in troubles[0]
+
+
+def test_nothing_saved_yet(tmp_path):
+    assert opened(tmp_path / "new").newest() == (None, [])
+    assert Vault(tmp_path / "not there").newest() == (None, [])
+
+
+def test_a_zombie_cannot_add(tmp_path):
+    zombie = opened(tmp_path, attempt=1)
+    add(zombie, 10)
+    path = zombie.begin(20)  # it is in the middle of saving when the next attempt begins
+    successor = opened(tmp_path, attempt=2)
+    add(successor, 11)
+    with pytest.raises(Superseded, match="attempt 2"):
+        zombie.commit(path, 20, {}, {})
+    assert latest(tmp_path) == 11
+    assert [saved.step for saved in successor.saved()] == [11, 10]
+
+
+def test_an_earlier_attempt_that_comes_late_is_refused(tmp_path):
+    opened(tmp_path, attempt=2)
+    with pytest.raises(Superseded):
+        opened(tmp_path, attempt=1)
+
+
+def test_another_job_takes_over(tmp_path):
+    first = opened(tmp_path, attempt=5)
+    other = Vault(tmp_path, owner=owner(1, "/box:8"))
+    other.claim()
+    with pytest.raises(Superseded, match="attempt 1"):
+        add(first, 1)
+    add(other, 1)
+
+
+def test_who_owns():
+    told = {"GFLOW_JOB_ID": "42_3", "GFLOW_ATTEMPT": "4", "GFLOW_RUN": "/home/ann/gflow/run/42_3.4"}
+    assert Owner.of(told)[:2] == ("/home/ann/gflow/run:42_3", 4)
+    assert Owner.of({"SLURM_JOB_ID": "9", "SLURM_RESTART_COUNT": "2"})[:2] == ("slurm:9", 3)
+    alone = Owner.of({})
+    assert alone[:2] == ("", 0) and alone.token != Owner.of({}).token
+
+
+def test_a_folder_that_cannot_be(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="no checkpoints in"):
+        opened(tmp_path / "file" / "below")
+    with pytest.raises(CheckpointError, match="keep=0"):
+        Vault(tmp_path, keep=0)
+
+
+def test_a_torn_owner_is_nobody(tmp_path):
+    opened(tmp_path)
+    (tmp_path / "owner.json").write_text('{"job": "x"')
+    add(opened(tmp_path, attempt=1), 1)
+    assert json.loads((tmp_path / "owner.json").read_text())["attempt"] == 1
+
+
+def test_a_crash_at_every_write_leaves_a_latest_that_is_whole(tmp_path, monkeypatch):
+    """Killed or without power after any operation: old or new, never neither, and life goes on."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # the model has its own
+    folder, before = tmp_path / "c", tmp_path / "before"
+    add(opened(folder, attempt=1, keep=1), 1)
+    shutil.copytree(folder, before, symlinks=True)
+    with monkeypatch.context() as patched:
+        log = record(patched)
+        add(opened(folder, attempt=2, keep=1), 2)
+    assert len(log) > 25
+    outcomes: dict[str, set[int]] = {}
+    cases = [("kill", 0), ("cut", 0), *(("some", seed) for seed in range(8))]
+    for count in range(len(log) + 1):
+        for how, seed in cases:
+            path = tmp_path / f"{how}-{count}-{seed}"
+            after(before, folder, log[:count], how, path, seed)
+            step = latest(path)
+            saved, _ = Vault(path).newest()
+            assert saved is not None and saved.step >= step >= 1, (how, count)
+            outcomes.setdefault(how, set()).add(step)
+            successor = opened(path, attempt=3, keep=1)
+            add(successor, 3)
+            assert latest(path) == 3 and [one.step for one in successor.saved()] == [3]
+            shutil.rmtree(path)
+    assert all(steps == {1, 2} for steps in outcomes.values()), (
+        "each kind of crash leaves old ones and new ones"
+    )
+
+
+@pytest.mark.parametrize("forgotten", ["sync", "File.close"])
+def test_the_model_catches_a_vault_that_does_not_sync(tmp_path, monkeypatch, forgotten):
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # the model has its own
+    folder, before = tmp_path / "c", tmp_path / "before"
+    add(opened(folder, attempt=1, keep=1), 1)
+    shutil.copytree(folder, before, symlinks=True)
+    with monkeypatch.context() as patched:
+        log = record(patched)
+        add(opened(folder, attempt=2, keep=1), 2)
+    folders = {
+        "sync": lambda path: os.path.splitext(path)[1] == "",
+        "File.close": lambda path: path.endswith(".pt"),
+    }
+    lazy = [one for one in log if one[0] != "sync" or not folders[forgotten](one[1])]
+    found = set()
+    for count in range(len(lazy) + 1):
+        path = tmp_path / str(count)
+        after(before, folder, lazy[:count], "some", path, count)
+        try:
+            latest(path)
+        except CheckpointError:
+            found.add("lost")
+        except OSError:
+            found.add("lost")
+    after(before, folder, lazy, "cut", tmp_path / "end")
+    try:
+        found.add("kept" if latest(tmp_path / "end") == 2 else "lost")
+    except CheckpointError:
+        found.add("lost")
+    assert "lost" in found
+
+
+def test_a_full_disk_keeps_the_old_one(tmp_path, monkeypatch):
+    vault = opened(tmp_path)
+    add(vault, 1)
+
+    def full(path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "File", full)
+    path = vault.begin(2)
+    with pytest.raises(OSError):
+        vault.commit(path, 2, {}, {})
+    vault.abandon(path)
+    assert latest(tmp_path) == 1
+    assert sorted(os.listdir(tmp_path)) == [".lock", "latest", "owner.json", "step-00000001"]
