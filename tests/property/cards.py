@@ -126,14 +126,14 @@ class CardWorld(World):
 
     def _new_census(self) -> Census:
         numbering = numbering_of(self.state)
-        return Census(RULES, self.driver, numbering, "/nowhere", self.state.faults)  # type: ignore[arg-type]
+        return Census(RULES, self.driver, numbering, "/nowhere", self.state.machine.faults)  # type: ignore[arg-type]
 
     def look(self) -> None:
         """Somebody looks, and the engine hears of it."""
         self.looks += 1
         holders = {
             index: tuple(Run(key, self.state.jobs[key].attempt).name for key in keys)
-            for index, keys in self.state.holders.items()
+            for index, keys in self.state.machine.holders.items()
         }
         look = self.driver.look()
         report = self.census.take(look, holders, self.clock.boot)
@@ -182,7 +182,7 @@ class CardWorld(World):
 
     def _check_start(self, effect: Start) -> None:
         job = self.state.jobs[effect.key]
-        uuids = tuple(self.state.gpus[index].uuid for index in job.gpu_ids)
+        uuids = tuple(self.state.machine.gpus[index].uuid for index in job.gpu_ids)
         for uuid in uuids if self.looks else ():
             assert uuid not in self.forbidden, f"{job.label} starts on {uuid}: {self.forbidden[uuid]}"
             beside = [key for key, others in self.given.items() if _overlaps(uuid, others)]
@@ -265,8 +265,8 @@ def sicken(world: CardWorld, dice: Dice) -> None:
 
 def resume(world: CardWorld, dice: Dice) -> None:
     """Somebody looked at all cards and wants to use them again."""
-    world.census.forgiven = frozenset(world.state.gpus)
-    known = {gpu.uuid for gpu in world.state.gpus.values()}
+    world.census.forgiven = frozenset(world.state.machine.gpus)
+    known = {gpu.uuid for gpu in world.state.machine.gpus.values()}
     for card in world.driver.all():
         card.faulty = card.faulty and card.uuid not in known
     world.look()

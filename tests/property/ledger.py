@@ -296,7 +296,9 @@ class Ledger:
 
     def check(self, state: State, event: Event) -> None:
         """Everything that waits, waits for a reason that is true."""
-        assert state.free_cpus >= 0 and state.free_memory_mib >= 0, "the machine is overbooked"
+        assert state.machine.free_cpus >= 0 and state.machine.free_memory_mib >= 0, (
+            "the machine is overbooked"
+        )
         alive = {k for k, job in state.jobs.items() if job.state is JobState.RUNNING and not job.is_array}
         assert alive == self.runs.keys(), "what runs is not what was started"
         ready = {key for group in state.ready.groups.values() for key in group.members}

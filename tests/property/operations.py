@@ -347,9 +347,9 @@ def tick(world: World, dice: Dice) -> None:
     due = [
         moment
         for moment in (
-            _ahead(world.state.next_limit(), world.clock.boot),
-            _ahead(world.state.next_warning(), world.clock.boot),
-            _ahead(world.state.next_begin(), world.clock.wall),
+            _ahead(world.state.alarms.next_limit(), world.clock.boot),
+            _ahead(world.state.alarms.next_warning(), world.clock.boot),
+            _ahead(world.state.alarms.next_begin(), world.clock.wall),
         )
         if moment is not None
     ]

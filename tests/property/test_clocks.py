@@ -70,7 +70,7 @@ def test_a_limit_does_not_care_for_the_wall_clock(engine, jump, restarted):
     assert engine.tick() == []
     engine.clock.advance(7139)
     assert engine.tick() == []
-    assert engine.state.next_limit() == engine.clock.boot + 1
+    assert engine.state.alarms.next_limit() == engine.clock.boot + 1
     engine.clock.advance(1)
     assert engine.tick() == [("stop", 1)]
     assert engine.tick() == [], "once"
@@ -102,7 +102,7 @@ def test_a_reboot_starts_the_boot_clock_anew_and_the_limit_with_it(engine):
     assert engine.tick() == []
     engine.take(exited(engine.clock, job, None, problem="Reboot"))
     assert job.attempt == 2
-    assert engine.state.next_limit() == engine.clock.boot + 7200
+    assert engine.state.alarms.next_limit() == engine.clock.boot + 7200
 
 
 @pytest.mark.parametrize(("ran", "expected"), [(36_000.0, JobState.RUNNING), (5.0, JobState.HOLD)])
@@ -141,7 +141,7 @@ def test_a_clock_set_back_takes_the_begin_time_further(engine, restarted):
         engine.restart()
     engine.clock.advance(3600)
     assert engine.tick() == []
-    assert engine.state.next_begin() == due
+    assert engine.state.alarms.next_begin() == due
     engine.clock.advance(DAY_S)
     assert engine.tick() == [("start", 1)]
 
@@ -162,7 +162,7 @@ def test_a_job_that_was_due_waits_again_when_the_clock_is_set_back(engine):
     engine.take(exited(engine.clock, first))
     assert third.state is JobState.RUNNING, "its time stays past"
     assert second.key in engine.state.later
-    assert engine.state.next_begin() == second.spec.begin_at
+    assert engine.state.alarms.next_begin() == second.spec.begin_at
     engine.take(exited(engine.clock, third))
     engine.clock.advance(DAY_S)
     assert engine.tick() == [("start", 2)]

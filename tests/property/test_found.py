@@ -58,7 +58,7 @@ def test_the_end_of_a_whole_array_is_nobodys_end(story):
     story.submit(spec(array="0-1"))
     story.apply(Exited(at=story.clock.now(), key=key("1"), attempt=1, code=0))
     assert story.running() == ["1_0", "1_1"]
-    assert story.state.free_cpus == CPUS - 2
+    assert story.state.machine.free_cpus == CPUS - 2
 
 
 def test_a_cancelled_job_does_not_come_back_from_its_time_limit(story):

@@ -11,7 +11,7 @@ import os
 import pytest
 
 from gflow.config.table import STRATEGIES
-from gflow.core.state import State
+from gflow.core.machine import Machine
 from gflow.gpu.census import Census
 from gflow.gpu.health import Health
 from gflow.gpu.numbering import Numbering
@@ -33,7 +33,7 @@ def test_no_job_starts_where_it_must_not(number):
 
 def overlooked(monkeypatch, name):
     """The engine does not look at one of the tables that close GPUs."""
-    original = State.recount
+    original = Machine.recount
 
     def recount(self):
         empty = None if name == "allowed" else type(getattr(self, name))()
@@ -42,7 +42,7 @@ def overlooked(monkeypatch, name):
         original(self)
         setattr(self, name, kept)
 
-    monkeypatch.setattr(State, "recount", recount)
+    monkeypatch.setattr(Machine, "recount", recount)
 
 
 def blocked_is_overlooked(monkeypatch):
@@ -109,8 +109,8 @@ def faults_are_forgotten_by_the_next_daemon(monkeypatch):
     original = CardWorld._new_census
 
     def forgetful(self):
-        self.state.faults = {}
-        self.twin.faults = {}
+        self.state.machine.faults = {}
+        self.twin.machine.faults = {}
         return original(self)
 
     monkeypatch.setattr(CardWorld, "_new_census", forgetful)

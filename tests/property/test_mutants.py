@@ -33,7 +33,8 @@ def steps_until_caught(seed: int) -> tuple[int, str]:
 def double_booked(monkeypatch):
     """A GPU that somebody has is given to the next one."""
 
-    def available(machine, shape):
+    def available(state, shape):
+        machine = state.machine
         usable = [index for index in machine.gpus if machine.allowed is None or index in machine.allowed]
         return [index for index in usable if place.suits(machine.gpus[index], shape)]
 

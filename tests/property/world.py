@@ -132,12 +132,12 @@ class World:
     def _check_taken(self, job: Job) -> None:
         """It waits for resources and that is all there is to say: then jobs have them."""
         state, shape = self.state, job.spec.shape
-        if shape.cpus > state.free_cpus or state.gpu_trouble:
+        if shape.cpus > state.machine.free_cpus or state.machine.gpu_trouble:
             return
-        for index, gpu in state.gpus.items():
-            is_allowed = state.allowed is None or index in state.allowed
+        for index, gpu in state.machine.gpus.items():
+            is_allowed = state.machine.allowed is None or index in state.machine.allowed
             if is_allowed and shape.gpu_type.lower() in gpu.model.lower():
-                assert index in state.holders or shape.gpu_memory_mib > gpu.memory_mib, (
+                assert index in state.machine.holders or shape.gpu_memory_mib > gpu.memory_mib, (
                     f"{job.label} waits for GPU {index}, which nobody has, and is not told what keeps it"
                 )
 

@@ -79,7 +79,7 @@ class Machine:
     def __init__(self, *gpus: Gpu, cpus: int = 4, memory_mib: int = 64 * GIB, careful: bool = True) -> None:
         self.careful = careful
         self.state = State(cpus=cpus, memory_mib=memory_mib)
-        self.state.see_gpus(gpus)
+        self.state.machine.see_gpus(gpus)
         self.store = MemoryStore()
         self.now = Moment(NOON, 1000.0)
         self.did: list[str] = []
@@ -178,12 +178,12 @@ class Machine:
             assert remembered(self._restarted()) == remembered(self.state), "a restart would forget something"
 
     def _restarted(self) -> State:
-        fresh = State(cpus=self.state.cpus, memory_mib=self.state.memory_mib)
+        fresh = State(cpus=self.state.machine.cpus, memory_mib=self.state.machine.memory_mib)
         loaded = self.store.load()
-        fresh.allowed = self.state.allowed
-        fresh.drained, fresh.leaving = self.state.drained, self.state.leaving
+        fresh.machine.allowed = self.state.machine.allowed
+        fresh.machine.drained, fresh.machine.leaving = self.state.machine.drained, self.state.machine.leaving
         restore(fresh, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, self.now.wall)
-        fresh.see_gpus(self.state.gpus.values())
+        fresh.machine.see_gpus(self.state.machine.gpus.values())
         check(fresh)
         return fresh
 
@@ -197,9 +197,14 @@ def remembered(state: State) -> dict[str, Any]:
         "waits": {label(key): sorted(map(label, wait.parents)) for key, wait in sorted(state.waits.items())},
         "later": sorted(map(label, state.later)),
         "ready": sorted(job.label for job in state.jobs.values() if job in state.ready),
-        "holders": state.holders,
-        "free": (sorted(state.idle), sorted(state.open), state.free_cpus, state.free_memory_mib),
-        "due": (state.next_limit(), state.next_begin()),
+        "holders": state.machine.holders,
+        "free": (
+            sorted(state.machine.idle),
+            sorted(state.machine.open),
+            state.machine.free_cpus,
+            state.machine.free_memory_mib,
+        ),
+        "due": (state.alarms.next_limit(), state.alarms.next_begin()),
         "number": state.next_number,
     }
 

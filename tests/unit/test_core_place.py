@@ -18,7 +18,7 @@ def shape(gpus=0, *, cpus=0, memory=0, gpu_gib=0, shared=False, kind=""):
 
 def state_with(*jobs, gpus=(), cpus=8, memory=64):
     state = State(cpus=cpus, memory_mib=memory * GIB)
-    state.see_gpus(gpus)
+    state.machine.see_gpus(gpus)
     for one in jobs:
         state.add(one)
         state.book(one)
@@ -104,7 +104,7 @@ def test_two_halves_of_a_card_as_sold_fit():
 
 def test_restricted_gpus_are_not_given_out():
     state = state_with(sharing(1, 2, gib=10), gpus=FOUR)
-    state.restrict(frozenset({2, 3}))
+    state.machine.restrict(frozenset({2, 3}))
     assert choose(state, shape(1)) == (3,)
     assert choose(state, shape(1, shared=True, gpu_gib=1)) == (2,)
     assert impossible(state, shape(4)) is None, "what is restricted is waited for"

@@ -144,7 +144,7 @@ def test_whoever_notices_hears_of_every_job_that_changes_and_of_none_afterwards(
 def test_a_state_that_is_loaded_anew_knows_the_machine_as_before():
     """After a commit that failed: what no disk has must not be forgotten."""
     old = State(cpus=2, memory_mib=1024)
-    old.see_gpus(gpus(2))
+    old.machine.see_gpus(gpus(2))
     passing = {
         "foreign": {0: "bob's daemon"},
         "blocked": {1: Block("Lost", "")},
@@ -154,7 +154,7 @@ def test_a_state_that_is_loaded_anew_knows_the_machine_as_before():
         "leaving": True,
     }
     for name, value in passing.items():
-        setattr(old, name, value)
+        setattr(old.machine, name, value)
     new = reload(old, MemoryStore())
-    assert {name: getattr(new, name) for name in passing} == passing
-    assert new.gpus == old.gpus
+    assert {name: getattr(new.machine, name) for name in passing} == passing
+    assert new.machine.gpus == old.machine.gpus

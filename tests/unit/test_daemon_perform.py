@@ -44,7 +44,7 @@ class Sharing:
 def stage():
     """A performer of jobs that run by the book, the target, and the ends that were reported."""
     state = State(cpus=4, memory_mib=1024)
-    state.see_gpus(gpus(4))
+    state.machine.see_gpus(gpus(4))
     ends = []
     target = FakeTarget(ends.append)
     held = SimpleNamespace(paths=lambda indices: [f"/lease/{index}" for index in indices])

@@ -170,7 +170,7 @@ def test_a_held_job_does_not_start_at_its_begin_time():
     machine = Machine()
     machine.submit(begin_at=NOON + 60)
     machine.hold(1)
-    assert machine.state.next_begin() is None
+    assert machine.state.alarms.next_begin() is None
     machine.passes(60)
     assert machine.did == []
     machine.release(1)
@@ -263,7 +263,7 @@ def test_the_time_limit_of_a_running_job_moves():
     machine.submit(time_limit_s=60)
     machine.update(1, time_limit_s=120)
     assert machine.did == ["save 1 Running", "note 1 updated: time limit = 120 s"]
-    assert machine.state.next_limit() == 1120.0
+    assert machine.state.alarms.next_limit() == 1120.0
     machine.passes(60)
     assert machine.did == []
     machine.update(1, time_limit_s=90)
@@ -405,4 +405,4 @@ def test_a_lost_gpu_does_not_freeze_the_limit_of_a_job_that_runs():
     machine.submit(gpus=2, time_limit_s=60)
     machine.see(gpu(0))
     machine.update(1, time_limit_s=600)
-    assert machine.state.next_limit() == 1600.0
+    assert machine.state.alarms.next_limit() == 1600.0

@@ -47,9 +47,9 @@ def test_draining_adds_up_and_resume_without_a_gpu_lifts_all():
     machine.drain(1, reason="b")
     machine.drain(reason="c")
     machine.drain(0, on=False)
-    assert machine.state.drained == Drained(everything="c", gpus={1: "b"})
+    assert machine.state.machine.drained == Drained(everything="c", gpus={1: "b"})
     machine.drain(on=False)
-    assert machine.state.drained == Drained()
+    assert machine.state.machine.drained == Drained()
 
 
 def test_a_daemon_that_leaves_starts_nothing_and_the_next_one_does():

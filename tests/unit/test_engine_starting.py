@@ -162,12 +162,12 @@ def test_a_job_starts_at_its_begin_time():
     machine = Machine()
     machine.submit(begin_at=NOON + 60)
     assert machine.stands(1) == "Queued (BeginTime)"
-    assert machine.state.next_begin() == NOON + 60
+    assert machine.state.alarms.next_begin() == NOON + 60
     machine.passes(59)
     assert machine.did == []
     machine.passes(1)
     assert machine.did == ["save 1 Running"] * 2 + ["note 1 started: attempt 1", "start 1 #1"]
-    assert machine.state.next_begin() is None
+    assert machine.state.alarms.next_begin() is None
 
 
 def test_a_begin_time_in_the_past_is_now():

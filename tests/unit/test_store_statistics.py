@@ -140,7 +140,7 @@ def test_a_job_that_waits_for_its_next_attempt_ran_on_gpus_of_one_kind(ask):
 def test_what_the_engine_tells_is_what_is_counted(tmp_path):
     """A retry, an attempt that another daemon's lease undid at once, an hour of waiting, and the last one."""
     state, store = State(cpus=1, memory_mib=1024), SqliteStore(tmp_path / "gflow.db")
-    state.see_gpus(gpus(2))
+    state.machine.see_gpus(gpus(2))
 
     def happens(kind, at, **fields):
         moment = Moment(NOON + at, at)

@@ -146,8 +146,8 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
 def admit_due(state: State, at: Moment, effects: list[Effect]) -> set[GroupKey | None]:
     """Put jobs whose begin time has come into the queue; the groups they joined."""
     due: set[GroupKey | None] = set()
-    while (begin := state.next_begin()) is not None and begin <= at.wall:
-        _, key = heapq.heappop(state.begins)
+    while (begin := state.alarms.next_begin()) is not None and begin <= at.wall:
+        _, key = heapq.heappop(state.alarms.begins)
         state.later.discard(key)
         due.add(state.admit(state.jobs[key], at.wall))
         effects.append(Save(state.jobs[key]))

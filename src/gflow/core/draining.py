@@ -13,16 +13,16 @@ from gflow.errors import Refused
 
 
 def drain(state: State, event: Drain, effects: list[Effect]) -> None:
-    if unknown := sorted(set(event.gpus or ()) - set(state.gpus)):
+    if unknown := sorted(set(event.gpus or ()) - set(state.machine.gpus)):
         raise Refused(f"there is no GPU {unknown[0]} here", hint="see what there is with ginfo")
     if event.passing:
-        state.leaving = event.on
+        state.machine.leaving = event.on
     else:
         if not event.on and event.gpus is None:  # also for a daemon that was to leave and did not
-            state.leaving = False
-        state.drained = _changed(state.drained, event)
-        effects.append(Keep("drained", msgspec.json.encode(state.drained).decode()))
-        state.recount()
+            state.machine.leaving = False
+        state.machine.drained = _changed(state.machine.drained, event)
+        effects.append(Keep("drained", msgspec.json.encode(state.machine.drained).decode()))
+        state.machine.recount()
     run_round(state, event.at, effects)
 
 

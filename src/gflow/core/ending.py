@@ -6,6 +6,7 @@ import heapq
 
 import msgspec
 
+from gflow.core.alarms import WARNED
 from gflow.core.effects import Effect, Forget, Note, Ran, Save, Stop, Warn
 from gflow.core.events import Exited, Overran
 from gflow.core.ids import JobKey, job_key, label, task_of
@@ -13,7 +14,7 @@ from gflow.core.model import CUT_OFF, IDLE, Job, JobState, Moment, Progress
 from gflow.core.place import gib
 from gflow.core.retrying import LEASED, again, pause_s
 from gflow.core.rounds import run_round
-from gflow.core.state import WARNED, State
+from gflow.core.state import State
 from gflow.core.states import move
 
 # A job that wants to be queued again after each of this many short attempts is held instead.
@@ -198,8 +199,8 @@ def array_verdict(array: Job) -> tuple[JobState, str]:
 
 def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
     """Warn every job whose time is nearly up."""
-    while (due := state.next_warning()) is not None and due <= at.boot:
-        _, key, attempt = heapq.heappop(state.warnings)
+    while (due := state.alarms.next_warning()) is not None and due <= at.boot:
+        _, key, attempt = heapq.heappop(state.alarms.warnings)
         job = state.jobs[key]
         job.reason = WARNED
         number, before_s = job.spec.warning
@@ -209,8 +210,8 @@ def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
 
 def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:
     """Stop every job whose time limit is reached."""
-    while (due := state.next_limit()) is not None and due <= at.boot:
-        _, key, attempt = heapq.heappop(state.limits)
+    while (due := state.alarms.next_limit()) is not None and due <= at.boot:
+        _, key, attempt = heapq.heappop(state.alarms.limits)
         job = state.jobs[key]
         job.stopping = JobState.TIMEOUT
         limit = f"after {job.spec.time_limit_s} s"

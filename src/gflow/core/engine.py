@@ -147,23 +147,23 @@ def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
 
 def _gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
     effects += _availability(state, event)
-    state.blocked, state.taken = dict(event.blocked), dict(event.taken)
-    state.gpu_trouble = event.trouble
-    state.see_gpus(event.gpus)
+    state.machine.blocked, state.machine.taken = dict(event.blocked), dict(event.taken)
+    state.machine.gpu_trouble = event.trouble
+    state.machine.see_gpus(event.gpus)
     names = _names(state)
-    if names and names != state.gpu_names:
-        state.gpu_names = names
+    if names and names != state.machine.gpu_names:
+        state.machine.gpu_names = names
         effects.append(Keep("gpu_names", names))
-    if event.faults is not None and event.faults != state.faults:
-        state.faults = dict(event.faults)
-        effects.append(Keep("gpu_faults", msgspec.json.encode(state.faults).decode()))
+    if event.faults is not None and event.faults != state.machine.faults:
+        state.machine.faults = dict(event.faults)
+        effects.append(Keep("gpu_faults", msgspec.json.encode(state.machine.faults).decode()))
     run_round(state, event.at, effects)
 
 
 def _availability(state: State, event: GpusSeen) -> Iterator[Effect]:
     """A line for every GPU that is blocked now and was not, or the other way round."""
-    for index in sorted({*state.blocked, *event.blocked}):
-        was, now = state.blocked.get(index), event.blocked.get(index)
+    for index in sorted({*state.machine.blocked, *event.blocked}):
+        was, now = state.machine.blocked.get(index), event.blocked.get(index)
         if (was and was.kind) != (now and now.kind):
             yield Note(None, "gpu", f"GPU {index}: {now or 'available'}")
 
@@ -176,26 +176,26 @@ def _names(state: State) -> str:
     """
     names = {
         gpu.index: f"{gpu.index}={gpu.uuid}" + (f"@{gpu.parent}" if gpu.parent else "")
-        for gpu in state.gpus.values()
+        for gpu in state.machine.gpus.values()
         if not gpu.simulated
     }
-    for part in filter(None, state.gpu_names.split(",")):
+    for part in filter(None, state.machine.gpu_names.split(",")):
         index = int(part.partition("=")[0])
-        if index in state.holders:
+        if index in state.machine.holders:
             names.setdefault(index, part)
     return ",".join(names[index] for index in sorted(names))
 
 
 def _leases_seen(state: State, event: LeasesSeen, effects: list[Effect]) -> None:
-    state.foreign = dict(event.foreign)
-    state.recount()
+    state.machine.foreign = dict(event.foreign)
+    state.machine.recount()
     run_round(state, event.at, effects)
 
 
 def _restrict(state: State, event: Restrict, effects: list[Effect]) -> None:
-    if event.allowed is not None and (unknown := sorted(set(event.allowed) - set(state.gpus))):
+    if event.allowed is not None and (unknown := sorted(set(event.allowed) - set(state.machine.gpus))):
         raise Refused(f"there is no GPU {unknown[0]} here", hint="see what there is with ginfo")
-    state.restrict(None if event.allowed is None else frozenset(event.allowed))
+    state.machine.restrict(None if event.allowed is None else frozenset(event.allowed))
     state.policy = msgspec.structs.replace(state.policy, gpus_win=False)  # what is said later holds
     value = "all" if event.allowed is None else ",".join(map(str, sorted(event.allowed)))
     effects.append(Keep("allowed_gpus", value))

@@ -35,8 +35,8 @@ def explain(state: State, job: Job, known: dict[Shape, Why] | None = None) -> Wh
         return Why("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
     if job.key in state.later:
         return Why("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
-    if state.is_drained:
-        return Why("Drained", state.drained.everything or "")
+    if state.machine.is_drained:
+        return Why("Drained", state.machine.drained.everything or "")
     if state.is_capped(job):
         return Why("JobArrayTaskLimit")
     shape = job.spec.shape
@@ -73,23 +73,27 @@ def explain_shape(state: State, shape: Shape) -> Why:
         if shape.gpus > free:
             only = f"Need {shape.gpus} GPUs, only {free} available" if free else ""
             return Why("Resources", "; ".join(filter(None, (only, _blockade(state, shape)))))
-    if shape.cpus > state.free_cpus:
+    if shape.cpus > state.machine.free_cpus:
         return Why(
-            "Resources", f"Need {shape.cpus} CPUs, only {state.free_cpus} free" if shape.cpus > 1 else ""
+            "Resources",
+            f"Need {shape.cpus} CPUs, only {state.machine.free_cpus} free" if shape.cpus > 1 else "",
         )
-    if shape.memory_mib > state.free_memory_mib:
+    if shape.memory_mib > state.machine.free_memory_mib:
         return Why(
-            "Resources", f"Need {gib(shape.memory_mib)} memory, only {gib(state.free_memory_mib)} free"
+            "Resources",
+            f"Need {gib(shape.memory_mib)} memory, only {gib(state.machine.free_memory_mib)} free",
         )
     return Why("Priority")
 
 
 def _blockade(state: State, shape: Shape) -> str:
     """What keeps a GPU from a job that nobody has; empty: jobs have them all."""
-    if state.gpu_trouble:
-        return state.gpu_trouble
-    for index, gpu in state.gpus.items():
-        why = state.closed(index) if index not in state.holders and suits(gpu, shape) else None
+    if state.machine.gpu_trouble:
+        return state.machine.gpu_trouble
+    for index, gpu in state.machine.gpus.items():
+        why = (
+            state.machine.closed(index) if index not in state.machine.holders and suits(gpu, shape) else None
+        )
         if why is not None and why.kind != "Restricted":  # that is how somebody wants it to be
             return f"GPU {index} is {why}"
     return ""

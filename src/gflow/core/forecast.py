@@ -65,8 +65,8 @@ def _blockers(state: State, job: Job, wall: float) -> Iterator[Why]:
             yield Why("Dependency", f"job {label(parent)} is not over")
     if job.begin_at > wall:
         yield Why("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
-    if state.is_drained:
-        yield Why("Drained", state.drained.everything or "")
+    if state.machine.is_drained:
+        yield Why("Drained", state.machine.drained.everything or "")
     if state.is_capped(job):
         yield Why("JobArrayTaskLimit", f"{job.spec.max_concurrent} of its group run, and no more may")
     if over := state.over_quota(job):
@@ -92,9 +92,9 @@ def _short_of(state: State, job: Job, wall: float) -> Iterator[Why]:
     if shape.gpus:
         holders = {
             key
-            for index in state.usable
-            if suits(state.gpus[index], shape)
-            for key in state.holders.get(index, ())
+            for index in state.machine.usable
+            if suits(state.machine.gpus[index], shape)
+            for key in state.machine.holders.get(index, ())
         }
         ends = sorted((state.expected_end(state.running[key], wall), key) for key in holders)
         for _, key in ends[:5]:
@@ -143,7 +143,7 @@ def expected_start(state: State, job: Job, wall: float) -> Start | None:
 def _patience(state: State, job: Job, wall: float) -> float:
     """How long it takes until the job is promised its start: so long may others pass it."""
     shape, length = job.spec.shape, state.ready.expected_s(job)
-    wanted, pool = (shape.gpus, len(state.gpus)) if shape.gpus else (shape.cpus, state.cpus)
+    wanted, pool = (shape.gpus, len(state.machine.gpus)) if shape.gpus else (shape.cpus, state.machine.cpus)
     if state.policy.patience < 0 or not pool or length == float("inf"):
         return 0.0
     return max(0.0, job.ready_at + state.policy.patience * wanted * length / pool - wall)
@@ -153,10 +153,10 @@ def _played(state: State, job: Job, wall: float) -> float | None:
     """The queue played forward on GPUs alone, or on CPU slots for a job that asks for no GPU."""
     shape = job.spec.shape
     with_gpus = shape.gpus > 0
-    total = len(state.usable) if with_gpus else state.cpus
+    total = len(state.machine.usable) if with_gpus else state.machine.cpus
     if _size(shape, with_gpus) > total:
         return None
-    free = len(state.idle) if with_gpus else state.free_cpus
+    free = len(state.machine.idle) if with_gpus else state.machine.free_cpus
     ends = [
         (state.expected_end(one, wall), _size(one.spec.shape, with_gpus)) for one in state.running.values()
     ]
@@ -197,7 +197,7 @@ def _size(shape: Shape, with_gpus: bool) -> int:
 
 def _instead(state: State, job: Job, wall: float) -> Iterator[str]:
     """Changes with which it would start now."""
-    if state.is_drained or state.is_capped(job) or state.over_quota(job):
+    if state.machine.is_drained or state.is_capped(job) or state.over_quota(job):
         return
     shape, barred = job.spec.shape, state.barred(job)
     for gpus in range(shape.gpus - 1, 0, -1):
@@ -209,13 +209,16 @@ def _instead(state: State, job: Job, wall: float) -> Iterator[str]:
         yield "without --gpu-type"
     if len(available(state, shape)) >= shape.gpus:
         if (
-            shape.cpus > state.free_cpus
-            and choose(state, shape._replace(cpus=state.free_cpus), 0, barred) is not None
+            shape.cpus > state.machine.free_cpus
+            and choose(state, shape._replace(cpus=state.machine.free_cpus), 0, barred) is not None
         ):
-            yield f"--cpus {state.free_cpus}"
-        lacking = shape.memory_mib > state.free_memory_mib
-        if lacking and choose(state, shape._replace(memory_mib=state.free_memory_mib), 0, barred) is not None:
-            yield f"--memory {state.free_memory_mib}M"
+            yield f"--cpus {state.machine.free_cpus}"
+        lacking = shape.memory_mib > state.machine.free_memory_mib
+        if (
+            lacking
+            and choose(state, shape._replace(memory_mib=state.machine.free_memory_mib), 0, barred) is not None
+        ):
+            yield f"--memory {state.machine.free_memory_mib}M"
         ids = choose(state, shape, 0)
         if ids is not None and (most := _short_enough(state, job, ids, wall)) >= 60:
             yield f"--time {int(most // 60)}"

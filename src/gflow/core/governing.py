@@ -27,7 +27,7 @@ def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
 def reserve(state: State, event: Reserve, effects: list[Effect]) -> None:
     if event.end <= event.at.wall:
         raise Refused("that time is over already", hint="gctl reserve create --start 14:00 --duration 2h …")
-    gpus = chosen(state.reserved, state.gpus, event.gpus, event.count, (event.start, event.end))
+    gpus = chosen(state.reserved, state.machine.gpus, event.gpus, event.count, (event.start, event.end))
     number = max(state.reserved.all, default=0) + 1
     made = Reservation(number, event.user, gpus, event.start, event.end, event.at.wall)
     state.reserved.put(made, event.at.wall)

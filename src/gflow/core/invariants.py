@@ -73,22 +73,26 @@ def _check_gpus(state: State) -> None:
         assert len(set(job.gpu_ids)) == shape.gpus, f"job {job.label} has the wrong number of GPUs"
         for index in job.gpu_ids:
             expected.setdefault(index, {})[job.key] = shape.gpu_memory_mib if shape.shared else 0
-    assert expected == state.holders, "the holders' table does not match the running jobs"
-    for index, holders in state.holders.items():
+    assert expected == state.machine.holders, "the holders' table does not match the running jobs"
+    for index, holders in state.machine.holders.items():
         if 0 in holders.values():
             assert len(holders) == 1, f"GPU {index} is given to {len(holders)} jobs, one of them alone"
-        elif index in state.gpus:
-            assert sum(holders.values()) <= state.gpus[index].memory_mib * SLACK, f"GPU {index} is overbooked"
-    idle, open_ = state.idle, state.open
-    state.recount()
-    assert (idle, open_) == (state.idle, state.open), "the tables of free GPUs are stale"
+        elif index in state.machine.gpus:
+            assert sum(holders.values()) <= state.machine.gpus[index].memory_mib * SLACK, (
+                f"GPU {index} is overbooked"
+            )
+    idle, open_ = state.machine.idle, state.machine.open
+    state.machine.recount()
+    assert (idle, open_) == (state.machine.idle, state.machine.open), "the tables of free GPUs are stale"
 
 
 def _check_counts(state: State) -> None:
     running = [job for job in state.jobs.values() if job.state is JobState.RUNNING and not job.is_array]
-    assert state.free_cpus == state.cpus - sum(job.spec.shape.cpus for job in running), "CPU slots are off"
+    assert state.machine.free_cpus == state.machine.cpus - sum(job.spec.shape.cpus for job in running), (
+        "CPU slots are off"
+    )
     memory = sum(job.spec.memory_mib for job in running)
-    assert state.free_memory_mib == state.memory_mib - memory, "host memory is off"
+    assert state.machine.free_memory_mib == state.machine.memory_mib - memory, "host memory is off"
     assert state.running == {job.key: job for job in running}, "the table of running jobs is off"
     had = Counter(job.uid for job in running for _ in job.gpu_ids)
     assert had == {uid: use.gpus for uid, use in state.shares.uses.items() if use.gpus}, "shares are off"

@@ -19,7 +19,7 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
 
     The one gate to a start: caps, quotas and reservations are checked here.
     """
-    if state.is_drained or state.is_capped(job) or state.over_quota(job):
+    if state.machine.is_drained or state.is_capped(job) or state.over_quota(job):
         return None
     return choose(state, job.spec.shape, _lot(job), state.barred(job))
 
@@ -34,7 +34,7 @@ def choose(
     state: State, shape: Shape, lot: int = 0, barred: frozenset[int] = frozenset()
 ) -> tuple[int, ...] | None:
     """GPUs for a job of this shape, as the strategy picks them, or None if it does not fit now."""
-    if shape.cpus > state.free_cpus or shape.memory_mib > state.free_memory_mib:
+    if shape.cpus > state.machine.free_cpus or shape.memory_mib > state.machine.free_memory_mib:
         return None
     if not shape.gpus:
         return ()
@@ -54,13 +54,13 @@ def in_order(state: State, found: list[int], lot: int, count: int) -> list[int]:
     if state.policy.strategy == "pack":
         return sorted(found, key=lambda index: (free_mib(state, index), index))
     if state.policy.strategy == "topology":
-        return nearest_first(state.gpus, found, count)
+        return nearest_first(state.machine.gpus, found, count)
     return found
 
 
 def free_mib(state: State, index: int) -> int:
     """Memory of the GPU that no shared job has declared."""
-    return state.gpus[index].memory_mib - sum(state.holders.get(index, {}).values())
+    return state.machine.gpus[index].memory_mib - sum(state.machine.holders.get(index, {}).values())
 
 
 def available(state: State, shape: Shape) -> list[int]:
@@ -68,19 +68,22 @@ def available(state: State, shape: Shape) -> list[int]:
     if not shape.shared:
         return [
             index
-            for index in sorted(state.idle)
-            if suits(state.gpus[index], shape) and has_room(state, index, shape)
+            for index in sorted(state.machine.idle)
+            if suits(state.machine.gpus[index], shape) and has_room(state, index, shape)
         ]
     return [
         index
-        for index in sorted(state.open)
-        if suits(state.gpus[index], shape) and fits_beside(state, index, shape.gpu_memory_mib)
+        for index in sorted(state.machine.open)
+        if suits(state.machine.gpus[index], shape) and fits_beside(state, index, shape.gpu_memory_mib)
     ]
 
 
 def has_room(state: State, index: int, shape: Shape) -> bool:
     """Whether what others use of an idle GPU leaves as much memory as the job needs."""
-    return shape.gpu_memory_mib <= (state.gpus[index].memory_mib - state.taken.get(index, 0)) * SLACK
+    return (
+        shape.gpu_memory_mib
+        <= (state.machine.gpus[index].memory_mib - state.machine.taken.get(index, 0)) * SLACK
+    )
 
 
 def suits(gpu: Gpu, shape: Shape) -> bool:
@@ -92,24 +95,24 @@ def suits(gpu: Gpu, shape: Shape) -> bool:
 
 def fits_beside(state: State, index: int, memory_mib: int) -> bool:
     """Whether a shared job of this size fits beside those that are on the GPU."""
-    others = sum(state.holders.get(index, {}).values()) + state.taken.get(index, 0)
-    return others + memory_mib <= state.gpus[index].memory_mib * SLACK
+    others = sum(state.machine.holders.get(index, {}).values()) + state.machine.taken.get(index, 0)
+    return others + memory_mib <= state.machine.gpus[index].memory_mib * SLACK
 
 
 def impossible(state: State, shape: Shape) -> str | None:
     """Why this machine could never run such a job, however long it waits; None if it could."""
-    if shape.cpus > state.cpus:
-        return f"the job asks for {shape.cpus} CPUs, and this machine has {state.cpus}"
-    if shape.memory_mib > state.memory_mib:
-        have = gib(state.memory_mib)
+    if shape.cpus > state.machine.cpus:
+        return f"the job asks for {shape.cpus} CPUs, and this machine has {state.machine.cpus}"
+    if shape.memory_mib > state.machine.memory_mib:
+        have = gib(state.machine.memory_mib)
         return f"the job asks for {gib(shape.memory_mib)} of memory, and this machine has {have}"
-    if not shape.gpus or state.gpu_trouble:
+    if not shape.gpus or state.machine.gpu_trouble:
         return None
-    if not state.gpus:
+    if not state.machine.gpus:
         return f"the job asks for {_gpus(shape.gpus)}, and this machine has none that gflow can see"
-    if shape.gpus > len(state.gpus):
-        return f"the job asks for {_gpus(shape.gpus)}, and this machine has {len(state.gpus)}"
-    fitting = sum(suits(gpu, shape) for gpu in state.gpus.values())
+    if shape.gpus > len(state.machine.gpus):
+        return f"the job asks for {_gpus(shape.gpus)}, and this machine has {len(state.machine.gpus)}"
+    fitting = sum(suits(gpu, shape) for gpu in state.machine.gpus.values())
     if shape.gpus > fitting:
         kind = f" of type {shape.gpu_type!r}" if shape.gpu_type else ""
         size = f" with {gib(shape.gpu_memory_mib)}" if shape.gpu_memory_mib else ""

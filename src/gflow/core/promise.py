@@ -75,7 +75,7 @@ class Ends(NamedTuple):
 def due(state: State, wall: float) -> list[Promise]:
     """Promises to those who have waited longest, if that is long enough and they can be promised anything."""
     found: list[Promise] = []
-    if state.policy.patience < 0 or state.is_drained:
+    if state.policy.patience < 0 or state.machine.is_drained:
         return found
     ends: list[tuple[float, JobKey]] | None = None
     for priority, with_gpus in sorted(state.ready.ages, key=lambda age: (-age[0], not age[1])):
@@ -100,7 +100,7 @@ def _is_due(state: State, group: Group, waited: float) -> bool:
     if not patience:
         return True
     shape = group.key.shape
-    wanted, pool = (shape.gpus, len(state.gpus)) if shape.gpus else (shape.cpus, state.cpus)
+    wanted, pool = (shape.gpus, len(state.machine.gpus)) if shape.gpus else (shape.cpus, state.machine.cpus)
     return waited * pool >= patience * wanted * group.length
 
 
@@ -112,12 +112,12 @@ def first_fit(
     barred: frozenset[int] = frozenset(),
 ) -> Ends | None:
     """When a job of this shape fits first, if running jobs end as expected; None: not even then."""
-    usable = {index for index in state.usable - barred if suits(state.gpus[index], shape)}
+    usable = {index for index in state.machine.usable - barred if suits(state.machine.gpus[index], shape)}
     if len(usable) < shape.gpus:
         return None
     left: dict[int, dict[JobKey, int]] = {}
-    free = {index for index in usable if _is_free(state, index, shape, state.holders.get(index, {}))}
-    cpus, memory, at = state.free_cpus, state.free_memory_mib, wall
+    free = {index for index in usable if _is_free(state, index, shape, state.machine.holders.get(index, {}))}
+    cpus, memory, at = state.machine.free_cpus, state.machine.free_memory_mib, wall
     for end, key in ends:
         if len(free) >= shape.gpus and cpus >= shape.cpus and memory >= shape.memory_mib and at < end:
             break
@@ -129,7 +129,7 @@ def first_fit(
         for index in usable.intersection(job.gpu_ids):
             holders = left.get(index)
             if holders is None:
-                holders = left[index] = dict(state.holders[index])
+                holders = left[index] = dict(state.machine.holders[index])
             holders.pop(key, None)
             if _is_free(state, index, shape, holders):
                 free.add(index)
@@ -142,5 +142,5 @@ def _is_free(state: State, index: int, shape: Shape, holders: dict[JobKey, int])
     """Whether such a job could have this GPU beside these holders."""
     if holders and (not shape.shared or 0 in holders.values()):
         return False
-    used = sum(holders.values()) + state.taken.get(index, 0)
-    return used + shape.gpu_memory_mib <= state.gpus[index].memory_mib * SLACK
+    used = sum(holders.values()) + state.machine.taken.get(index, 0)
+    return used + shape.gpu_memory_mib <= state.machine.gpus[index].memory_mib * SLACK

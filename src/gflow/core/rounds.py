@@ -59,7 +59,7 @@ def _look_around(state: State, at: Moment) -> None:
         state.ready.refresh()
     if state.policy.fair_share and len(state.shares.uses.keys() | state.ready.people.keys()) > 1:
         people = state.ready.people.keys() | {uid for uid, use in state.shares.uses.items() if use.gpus}
-        state.ready.set_bands(state.shares.bands(people, len(state.gpus), at.wall))
+        state.ready.set_bands(state.shares.bands(people, len(state.machine.gpus), at.wall))
 
 
 def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
@@ -118,7 +118,7 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     move(job, JobState.RUNNING)
     job.attempt += 1
     job.gpu_ids = gpu_ids
-    job.simulated = any(state.gpus[index].simulated for index in gpu_ids)
+    job.simulated = any(state.machine.gpus[index].simulated for index in gpu_ids)
     job.started_at = at.wall
     job.started_boot = at.boot
     job.exit_code = job.signal = None
@@ -160,4 +160,9 @@ def new_task(state: State, array: Job, task: int) -> Job:
 
 
 def _room(state: State) -> Room:
-    return Room(len(state.idle), len(state.open), state.free_cpus, state.free_memory_mib)
+    return Room(
+        len(state.machine.idle),
+        len(state.machine.open),
+        state.machine.free_cpus,
+        state.machine.free_memory_mib,
+    )

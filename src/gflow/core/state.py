@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from gflow.core.alarms import Alarms
 from gflow.core.deps import Wait
 from gflow.core.history import Batch, History
 from gflow.core.ids import JobKey, job_key, number_of, task_of
-from gflow.core.model import Block, Gpu, Idle, Job, JobState
-from gflow.core.policy import USUAL, Drained, Policy
+from gflow.core.machine import Machine
+from gflow.core.model import Idle, Job, JobState
+from gflow.core.policy import USUAL, Policy
 from gflow.core.queue import GroupKey, ReadyQueue
 from gflow.core.quotas import Ledger, exceeded
 from gflow.core.reservations import Book, span_of
@@ -23,45 +24,16 @@ if TYPE_CHECKING:
 # How far back `@~N` reaches, per user.
 RECENT = 100
 
-# The reason of a running job that has been warned of its limit; it is saved, so a restart warns nobody twice.
-WARNED = "Warned"
-
 
 class State:
     """Active jobs and the machine. Final jobs live in the store only."""
 
     def __init__(self, *, cpus: int, memory_mib: int, policy: Policy = USUAL) -> None:
         self.policy = policy
-        self.cpus, self.memory_mib = cpus, memory_mib
-        self.free_cpus, self.free_memory_mib = cpus, memory_mib
-        self.gpus: dict[int, Gpu] = {}
-        # GPU indices that new jobs may get; None: all.
-        self.allowed: frozenset[int] | None = policy.gpus
-        # GPU index -> who else uses it: another user's daemon. Never given out.
-        self.foreign: dict[int, str] = {}
-        # GPU index -> why it gets no new jobs; MiB of it that tolerated processes of others use.
-        self.blocked: dict[int, Block] = {}
-        self.taken: dict[int, int] = {}
-        # Why nobody can tell what GPUs there are (empty: they are known); and which card each number means,
-        # as it was last kept for the next daemon.
-        self.gpu_trouble = self.gpu_names = ""
-        # UUID -> what is wrong with that card, kept until somebody has looked at it.
-        self.faults: dict[str, str] = {}
-        # GPU index -> when the last job left it (wall clock). Not kept: it is only told.
-        self.freed_at: dict[int, float] = {}
-        # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.
-        self.holders: dict[int, dict[JobKey, int]] = {}
-        # Derived from the above: GPUs we may give out, those nobody has, those no job has alone.
-        self.usable: set[int] = set()
-        self.idle: set[int] = set()
-        self.open: set[int] = set()
-
+        self.machine = Machine(cpus, memory_mib, policy.gpus)
         # Jobs that do not use GPUs they have. Not kept: the next daemon looks for itself.
         self.unused: dict[JobKey, Idle] = {}
 
-        # Where nothing more is to start, by people's word; and whether the daemon is about to leave.
-        self.drained = Drained()
-        self.leaving = False
         self.jobs: dict[JobKey, Job] = {}
         self.next_number = 1
         # A waiting job is in exactly one of: waits (for parents), later (for its time), ready.
@@ -96,70 +68,21 @@ class State:
         self.recent: dict[int, deque[JobKey]] = {}
         # Jobs that ended since the last commit: out of `jobs`, not yet in the store.
         self.ended: dict[JobKey, Job] = {}
-        # When something is due: (boot time, job, attempt) and (wall time, job). Stale entries are skipped.
-        self.limits: list[tuple[float, JobKey, int]] = []
-        self.begins: list[tuple[float, JobKey]] = []
-        self.warnings: list[tuple[float, JobKey, int]] = []
+        self.alarms = Alarms(self.jobs, self.later)
         # The latest begin time that jobs in `ready` had: a clock before it has been set back.
         # What time it was last.
         self.latest_begin = self.wall = 0.0
 
-    # ------------------------------------------------------------ the machine
-
-    def see_gpus(self, gpus: Iterable[Gpu]) -> None:
-        self.gpus = {gpu.index: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.index)}
-        self.recount()
-
-    def restrict(self, allowed: frozenset[int] | None) -> None:
-        self.allowed = allowed
-        self.recount()
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether nothing at all may start."""
-        return self.leaving or self.drained.everything is not None
-
-    def closed(self, index: int) -> Block | None:
-        """Why this GPU gets no new jobs, whoever found that out; None: it may get some."""
-        if index in self.blocked:
-            return self.blocked[index]
-        if index in self.foreign:
-            return Block("Unmanaged", self.foreign[index])
-        if index in self.drained.gpus:
-            return Block("Drained", self.drained.gpus[index])
-        is_allowed = self.allowed is None or index in self.allowed
-        return None if is_allowed else Block("Restricted", "")
-
-    def recount(self) -> None:
-        """Derive `idle` and `open` anew. O(GPUs)."""
-        self.usable = usable = {index for index in self.gpus if self.closed(index) is None}
-        self.idle = {index for index in usable if index not in self.holders}
-        self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
+    # ------------------------------------------------------------ what runs
 
     def book(self, job: Job) -> None:
         """Take the resources of a job that runs from now on."""
-        shape = job.spec.shape
-        self.free_cpus -= shape.cpus
-        self.free_memory_mib -= shape.memory_mib
+        self.machine.take(job)
         self.regroup(None, job.spec.group)
-        declared = shape.gpu_memory_mib if shape.shared else 0
-        for index in job.gpu_ids:
-            self.holders.setdefault(index, {})[job.key] = declared
-            self.idle.discard(index)
-            if not declared:
-                self.open.discard(index)
         self.running[job.key] = job
         self.batches[job.key] = self.history.started(job)
         self.ledger.run(job)
-        self.set_limit(job)
-
-    def set_limit(self, job: Job) -> None:
-        """Note when a running job's time is up, and when to warn it."""
-        if job.spec.time_limit_s and job.started_boot is not None:
-            due = job.started_boot + job.spec.time_limit_s
-            heapq.heappush(self.limits, (due, job.key, job.attempt))
-            if job.spec.warning[0] and job.reason != WARNED:
-                heapq.heappush(self.warnings, (due - job.spec.warning[1], job.key, job.attempt))
+        self.alarms.set_limit(job)
 
     def unbook(self, job: Job, wall: float = 0.0) -> None:
         """Give them back."""
@@ -168,21 +91,9 @@ class State:
         self.history.stopped(job, self.batches.pop(job.key))
         self.ledger.run(job, -1)
         self.shares.run(job.uid, -shape.gpus, wall)
-        self.free_cpus += shape.cpus
-        self.free_memory_mib += shape.memory_mib
+        self.machine.give_back(job, wall)
         self.regroup(job.spec.group, None)
         self.unused.pop(job.key, None)
-        for index in job.gpu_ids:
-            holders = self.holders[index]
-            del holders[job.key]
-            if not holders:
-                del self.holders[index]
-                self.freed_at[index] = wall
-            if index in self.usable:
-                if not holders:
-                    self.idle.add(index)
-                if 0 not in holders.values():
-                    self.open.add(index)
 
     def expected_end(self, job: Job, wall: float) -> float:
         """When a running job is expected to be over: not before now."""
@@ -256,7 +167,7 @@ class State:
         begin_at = job.begin_at
         if begin_at > wall:
             self.later.add(job.key)
-            heapq.heappush(self.begins, (begin_at, job.key))
+            self.alarms.set_begin(job)
             return None
         self.latest_begin = max(self.latest_begin, begin_at)
         if not again:
@@ -329,61 +240,16 @@ class State:
 
     # ------------------------------------------------------------ time
 
-    def next_limit(self) -> float | None:
-        """The boot time at which the next time limit is reached."""
-        while self.limits:
-            due, key, attempt = self.limits[0]
-            job = self.jobs.get(key)
-            if job and _runs_until(job, due, attempt):
-                return due
-            heapq.heappop(self.limits)
-        return None
-
-    def next_warning(self) -> float | None:
-        """The boot time at which the next job is to be warned."""
-        while self.warnings:
-            due, key, attempt = self.warnings[0]
-            job = self.jobs.get(key)
-            if job and job.reason != WARNED and _runs_until(job, due + job.spec.warning[1], attempt):
-                return due
-            heapq.heappop(self.warnings)
-        return None
-
-    def next_alarm(self) -> float | None:
-        """The boot time at which a limit or a warning is due."""
-        due = [at for at in (self.next_limit(), self.next_warning()) if at is not None]
-        return min(due, default=None)
-
     def next_promise(self) -> float | None:
         """The wall time at which the next promised start is due."""
         times = [one.until for one in self.promises if one.now < one.until < float("inf")]
         return min(times, default=None)
 
-    def next_begin(self) -> float | None:
-        """The wall time at which the next job may begin."""
-        while self.begins:
-            due, key = self.begins[0]
-            if key in self.later and self.jobs[key].begin_at == due:
-                return due
-            heapq.heappop(self.begins)
-        return None
-
 
 def next_look(state: State) -> float | None:
     """The wall time at which somebody may begin, or is not to start as promised."""
-    times = [state.next_begin(), state.next_promise(), state.reserved.next_end]
+    times = [state.alarms.next_begin(), state.next_promise(), state.reserved.next_end]
     return min((at for at in times if at is not None), default=None)
-
-
-def _runs_until(job: Job, due: float, attempt: int) -> bool:
-    """Whether an entry of `limits` still speaks of this job."""
-    return (
-        job.state is JobState.RUNNING
-        and job.attempt == attempt
-        and job.stopping is None
-        and job.started_boot is not None
-        and job.started_boot + job.spec.time_limit_s == due
-    )
 
 
 def restore(

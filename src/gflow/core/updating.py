@@ -156,7 +156,7 @@ def _update_running(state: State, job: Job, spec: Spec) -> None:
     state.regroup(old.group, spec.group)
     if (spec.time_limit_s, spec.warning) != (old.time_limit_s, old.warning):
         job.reason = ""  # a new limit has its own warning
-        state.set_limit(job)
+        state.alarms.set_limit(job)
 
 
 def _option(field: str) -> str:

@@ -270,7 +270,7 @@ def watch_of(
     """The watch over this machine's NVIDIA GPUs."""
     folder = str(settings.run_dir)
     owners = Owners(folder, trust_pids=settings.gpu.trust_pids)
-    census = Census(settings.gpu, owners, numbering_of(state), folder, state.faults)
+    census = Census(settings.gpu, owners, numbering_of(state), folder, state.machine.faults)
     look_s = settings.config["daemon.gpu_poll_interval_secs"]
     patience_s = max(settings.gpu.patience_s, 2 * look_s)
     keeping = Keeping(settings.config["retention.samples_days"], settings.retention.jobs_days)
@@ -281,15 +281,17 @@ def watch_of(
 def watched_of(state: State) -> Watched:
     """What the watch needs to know of the jobs."""
     holders, shared, held = {}, [], {}
-    for index, keys in state.holders.items():
+    for index, keys in state.machine.holders.items():
         runs = []
         for key, limit in keys.items():
             job = state.jobs[key]
             run = Run(key, job.attempt)
             runs.append(run.name)
             held[run.name] = Held(key, run.attempt, kind_of(job.uid, job.spec), limit_s(state, job))
-            if limit and index in state.gpus:
-                shared.append(Shared(key, run.attempt, run.name, index, state.gpus[index].uuid, limit))
+            if limit and index in state.machine.gpus:
+                shared.append(
+                    Shared(key, run.attempt, run.name, index, state.machine.gpus[index].uuid, limit)
+                )
         holders[index] = tuple(runs)
     return Watched(holders, tuple(shared), held)
 
@@ -331,8 +333,12 @@ def parents_of(text: str) -> dict[str, str]:
 
 def numbering_of(state: State) -> Numbering:
     """The numbers of cards that jobs have, as an earlier daemon gave them."""
-    held = {uuid: index for index, uuid in names_of(state.gpu_names).items() if index in state.holders}
-    return Numbering(held, parents_of(state.gpu_names))
+    held = {
+        uuid: index
+        for index, uuid in names_of(state.machine.gpu_names).items()
+        if index in state.machine.holders
+    }
+    return Numbering(held, parents_of(state.machine.gpu_names))
 
 
 def visible_devices(gpus: list[Gpu], by: str) -> str:

@@ -292,7 +292,7 @@ class Loop:
 
     def arm(self) -> None:
         """Wake up when the next limit or begin time is due."""
-        self._limits.set(self.state.next_alarm())
+        self._limits.set(self.state.alarms.next_alarm())
         self._begins.set(next_look(self.state))
 
     def _tick(self) -> None:
@@ -320,20 +320,26 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
 
 def gpus_again(state: State, at: Moment) -> GpusSeen:
     """The GPUs as they are known already."""
-    gpus = tuple(state.gpus.values())
-    return GpusSeen(at=at, gpus=gpus, blocked=state.blocked, taken=state.taken, trouble=state.gpu_trouble)
+    gpus = tuple(state.machine.gpus.values())
+    return GpusSeen(
+        at=at,
+        gpus=gpus,
+        blocked=state.machine.blocked,
+        taken=state.machine.taken,
+        trouble=state.machine.gpu_trouble,
+    )
 
 
 def reload(old: State, store: Store) -> State:
     """A state of the same machine, filled from what the store has."""
-    state = State(cpus=old.cpus, memory_mib=old.memory_mib, policy=old.policy)
+    state = State(cpus=old.machine.cpus, memory_mib=old.machine.memory_mib, policy=old.policy)
     loaded = store.load()
     allowed = loaded.meta.get("allowed_gpus")
     if allowed is not None and not old.policy.gpus_win:
         chosen = frozenset(int(index) for index in str(allowed).split(",") if index.isdecimal())
-        state.allowed = None if allowed == "all" else chosen
+        state.machine.allowed = None if allowed == "all" else chosen
     if "drained" in loaded.meta:
-        state.drained = msgspec.json.decode(str(loaded.meta["drained"]), type=Drained)
+        state.machine.drained = msgspec.json.decode(str(loaded.meta["drained"]), type=Drained)
     if QUOTAS in loaded.meta:
         state.ledger.quotas = msgspec.json.decode(str(loaded.meta[QUOTAS]), type=Quotas)
     if RESERVATIONS in loaded.meta:
@@ -349,11 +355,15 @@ def reload(old: State, store: Store) -> State:
         clock.now().wall,
         loaded.finished,
     )
-    state.foreign, state.freed_at = old.foreign, old.freed_at
-    state.blocked, state.taken, state.gpu_trouble = old.blocked, old.taken, old.gpu_trouble
-    state.gpu_names = str(loaded.meta.get("gpu_names", ""))
-    state.faults = msgspec.json.decode(str(loaded.meta.get("gpu_faults", "{}")), type=dict[str, str])
-    state.leaving = old.leaving
+    state.machine.foreign, state.machine.freed_at = old.machine.foreign, old.machine.freed_at
+    state.machine.blocked, state.machine.taken, state.machine.gpu_trouble = (
+        old.machine.blocked,
+        old.machine.taken,
+        old.machine.gpu_trouble,
+    )
+    state.machine.gpu_names = str(loaded.meta.get("gpu_names", ""))
+    state.machine.faults = msgspec.json.decode(str(loaded.meta.get("gpu_faults", "{}")), type=dict[str, str])
+    state.machine.leaving = old.machine.leaving
     state.unused = {key: idle for key, idle in old.unused.items() if key in state.jobs}
-    state.see_gpus(old.gpus.values())
+    state.machine.see_gpus(old.machine.gpus.values())
     return state

@@ -103,7 +103,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     daemon.notifier.end()
     if daemon.watch is not None:
         daemon.watch.close()
-    if daemon.mps is not None and not daemon.loop.state.holders:
+    if daemon.mps is not None and not daemon.loop.state.machine.holders:
         await daemon.mps.end()
     for server, connections in servers:
         server.close()
@@ -159,7 +159,7 @@ class Daemon:
         # As the last daemon knew them: what it promised to start is started before the first look.
         self.leases.see(
             Gpu(index=index, uuid=uuid, model="", memory_mib=0)
-            for index, uuid in names_of(state.gpu_names).items()
+            for index, uuid in names_of(state.machine.gpu_names).items()
         )
 
     async def see_gpus(self) -> None:
@@ -230,7 +230,7 @@ class Daemon:
         return True
 
     def _is_ours(self, gpu: int) -> bool:
-        return gpu in self.loop.state.holders
+        return gpu in self.loop.state.machine.holders
 
     def _leases_changed(self, foreign: dict[int, str]) -> None:
         self.loop.post(lambda at: LeasesSeen(at=at, foreign=foreign))

@@ -40,7 +40,7 @@ async def settled(context: Context, uid: int, specs: list[Spec]) -> list[Spec]:
     except sqlite3.Error as error:
         raise Refused(f"--gpu-memory auto: the history of GPUs cannot be read: {error}") from error
     margin = context.settings.gpu.auto_margin_percent
-    gpus = context.loop.state.gpus.values()
+    gpus = context.loop.state.machine.gpus.values()
     needs = {kind: need_of(spec, *peaks[kind], gpus, margin) for kind, spec in asked.items()}
     return [
         _with(spec, needs[kind_of(uid, spec)]) if spec.gpu_memory_mib == AUTO_MIB else spec for spec in specs

@@ -160,17 +160,18 @@ class Performer:
 
     def _devices(self, indices: tuple[int, ...]) -> str:
         state = self._state()
-        gpus = [state.gpus[index] for index in indices if index in state.gpus]
+        gpus = [state.machine.gpus[index] for index in indices if index in state.machine.gpus]
         if len(gpus) == len(indices):
             return visible_devices(gpus, self._settings.gpu.visible_by)
-        names = names_of(state.gpu_names)  # an earlier daemon gave them out, and we have not looked yet
+        # An earlier daemon gave them out, and we have not looked yet.
+        names = names_of(state.machine.gpu_names)
         return ",".join(names.get(index, str(index)) for index in indices)
 
     def _shared(self, job: Job) -> bytes:
         """What keeps a job that shares its GPUs to its limit."""
         if not job.spec.shared:
             return b""
-        known = self._state().gpus
+        known = self._state().machine.gpus
         gpus = [known[index] for index in job.gpu_ids if index in known]
         told = self._sharing.environment(job, gpus, self._environ(job))
         return block(told)

@@ -43,7 +43,7 @@ async def gpus(request: Request) -> Response:
     state = context_of(request).loop.state
     lines = gpu_lines(state, viewer(request))
     data = {"gpus": lines, **drained_view(state)}
-    return answer(request, lambda: data, lambda: show_gpus(lines, state.drained.everything))
+    return answer(request, lambda: data, lambda: show_gpus(lines, state.machine.drained.everything))
 
 
 async def drain(request: Request) -> Response:
@@ -59,7 +59,7 @@ async def drain(request: Request) -> Response:
 
     await context.loop.ask(event, origin)
     if not wanted.on and context.watch is not None:
-        context.watch.forgive(context.loop.state.gpus if gpus is None else gpus)
+        context.watch.forgive(context.loop.state.machine.gpus if gpus is None else gpus)
     data = drained_view(context.loop.state)
     return answer(request, lambda: data, lambda: drain_line(gpus, reason, on=wanted.on))
 
@@ -98,20 +98,20 @@ def capped_together(state: State, job: Job) -> list[Job]:
 def gpu_lines(state: State, looks: Viewer) -> list[dict[str, Any]]:
     """Each GPU: whether it is idle, allocated or closed to new jobs, and the notes that explain it."""
     lines = []
-    for index, gpu in state.gpus.items():
-        holders = [looks.shown(state.jobs[key]) for key in sorted(state.holders.get(index, ()))]
+    for index, gpu in state.machine.gpus.items():
+        holders = [looks.shown(state.jobs[key]) for key in sorted(state.machine.holders.get(index, ()))]
         notes = [f"job {job.label} ({job.name})" for job in holders]
-        if index in state.foreign:
-            notes.append(f"unmanaged: {state.foreign[index]}")
-        if index in state.blocked:
-            notes.append(str(state.blocked[index]))
-        if state.allowed is not None and index not in state.allowed:
+        if index in state.machine.foreign:
+            notes.append(f"unmanaged: {state.machine.foreign[index]}")
+        if index in state.machine.blocked:
+            notes.append(str(state.machine.blocked[index]))
+        if state.machine.allowed is not None and index not in state.machine.allowed:
             notes.append("restricted")
-        if index in state.drained.gpus:
-            notes.append(_because("drained", state.drained.gpus[index]))
+        if index in state.machine.drained.gpus:
+            notes.append(_because("drained", state.machine.drained.gpus[index]))
         if gpu.simulated:
             notes.append("simulated")
-        status = "allocated" if holders else "idle" if index in state.idle else "unavailable"
+        status = "allocated" if holders else "idle" if index in state.machine.idle else "unavailable"
         lines.append({"index": index, "status": status, "notes": notes})
     return lines
 

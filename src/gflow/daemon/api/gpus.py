@@ -33,16 +33,19 @@ SLOWED = {
 
 def holders_of(state: State, looks: Viewer) -> dict[int, list[Job]]:
     return {
-        index: [looks.shown(state.jobs[key]) for key in sorted(jobs)] for index, jobs in state.holders.items()
+        index: [looks.shown(state.jobs[key]) for key in sorted(jobs)]
+        for index, jobs in state.machine.holders.items()
     }
 
 
 def blocked_of(state: State) -> dict[int, Block]:
     """All GPUs that get no new jobs, whoever found that out."""
-    found = ((index, state.closed(index)) for index in state.gpus)
+    found = ((index, state.machine.closed(index)) for index in state.machine.gpus)
     # That a GPU is restricted is no news while a job has it.
     return {
-        index: why for index, why in found if why and (why.kind != "Restricted" or index not in state.holders)
+        index: why
+        for index, why in found
+        if why and (why.kind != "Restricted" or index not in state.machine.holders)
     }
 
 
@@ -52,7 +55,7 @@ def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
     report = context.watch.latest if context.watch else Report()
     holders, blocked = holders_of(state, looks), blocked_of(state)
     gpus = []
-    for gpu in state.gpus.values():
+    for gpu in state.machine.gpus.values():
         jobs = holders.get(gpu.index, [])
         view = gpu_view(gpu, jobs, blocked.get(gpu.index)) | _meters(gpu, report)
         view |= _times(context, gpu, jobs)
@@ -61,8 +64,8 @@ def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
         gpus.append(view)
     return {
         "gpus": gpus,
-        "allowed_gpu_indices": None if state.allowed is None else sorted(state.allowed),
-        "trouble": state.gpu_trouble,
+        "allowed_gpu_indices": None if state.machine.allowed is None else sorted(state.machine.allowed),
+        "trouble": state.machine.gpu_trouble,
         "driver": report.driver,
         "limits": limits_of(context, report),
         **drained_view(state),
@@ -73,7 +76,7 @@ def _times(context: Context, gpu: Gpu, jobs: list[Job]) -> dict[str, Any]:
     """Since when it is idle, as far as we know; or when the last of its jobs must be done."""
     now = clock.now()
     began = now.wall - (now.boot - context.started_boot)
-    left_at = context.loop.state.freed_at.get(gpu.index)
+    left_at = context.loop.state.machine.freed_at.get(gpu.index)
     ends = [
         job.started_at + job.spec.time_limit_s for job in jobs if job.started_at and job.spec.time_limit_s
     ]
@@ -86,8 +89,12 @@ def _times(context: Context, gpu: Gpu, jobs: list[Job]) -> dict[str, Any]:
 
 def drained_view(state: State) -> dict[str, Any]:
     """Whether and where nothing more starts."""
-    reasons = {str(index): why for index, why in state.drained.gpus.items()}
-    return {"drained": state.is_drained, "reason": state.drained.everything, "drained_gpus": reasons}
+    reasons = {str(index): why for index, why in state.machine.drained.gpus.items()}
+    return {
+        "drained": state.machine.is_drained,
+        "reason": state.machine.drained.everything,
+        "drained_gpus": reasons,
+    }
 
 
 def limits_of(context: Context, report: Report) -> list[str]:
@@ -146,7 +153,7 @@ async def list_ignored(request: Request) -> Response:
 async def ignore(request: Request) -> Response:
     """From now on this process blocks nothing on this GPU. For its life, and the daemon's."""
     context, wanted = context_of(request), await read(request, GpuProcess)
-    if wanted.gpu_index not in context.loop.state.gpus or context.watch is None:
+    if wanted.gpu_index not in context.loop.state.machine.gpus or context.watch is None:
         raise NotFound(f"there is no GPU {wanted.gpu_index} here", hint="see what there is with ginfo")
     return await _changed(request, wanted, "ignored", context.watch.ignore(wanted.gpu_index, wanted.pid))
 

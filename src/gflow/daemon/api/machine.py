@@ -29,7 +29,7 @@ async def info(request: Request) -> Response:
     """The GPUs and who has them; `long` for all about them."""
     context, looks = context_of(request), viewer(request)
     state = context.loop.state
-    gpus = list(state.gpus.values())
+    gpus = list(state.machine.gpus.values())
     query = query_of(request, InfoQuery)
     width = number("width", query.width or "0", 0)
     if query.long:
@@ -38,7 +38,9 @@ async def info(request: Request) -> Response:
     return answer(
         request,
         lambda: gpus_data(context, looks),
-        lambda: gpu_table(gpus, holders_of(state, looks), blocked_of(state), state.drained.everything, width),
+        lambda: gpu_table(
+            gpus, holders_of(state, looks), blocked_of(state), state.machine.drained.everything, width
+        ),
     )
 
 
@@ -52,13 +54,13 @@ async def status(request: Request) -> Response:
         "version": __version__,
         "pid": os.getpid(),
         "uptime_secs": clock.now().boot - context.started_boot,
-        "gpu_total": len(state.gpus),
-        "gpu_available": len(state.idle),
-        "gpu_simulated": any(gpu.simulated for gpu in state.gpus.values()),
-        "cpu_total": state.cpus,
-        "cpu_available": state.free_cpus,
-        "memory_total_mib": state.memory_mib,
-        "memory_available_mib": state.free_memory_mib,
+        "gpu_total": len(state.machine.gpus),
+        "gpu_available": len(state.machine.idle),
+        "gpu_simulated": any(gpu.simulated for gpu in state.machine.gpus.values()),
+        "cpu_total": state.machine.cpus,
+        "cpu_available": state.machine.free_cpus,
+        "memory_total_mib": state.machine.memory_mib,
+        "memory_available_mib": state.machine.free_memory_mib,
         "read_only": context.loop.read_only,
         "running": running,
         "waiting": len(state.jobs) - running - started_arrays,

@@ -38,7 +38,7 @@ async def show(request: Request) -> Response:
         now=time.time(),
         user=user,
         since=parse_since(query.since) if query.since else 0.0,
-        is_simulated=any(gpu.simulated for gpu in context.loop.state.gpus.values()),
+        is_simulated=any(gpu.simulated for gpu in context.loop.state.machine.gpus.values()),
     )
     found = await asyncio.to_thread(_count, context, question)
     data: dict[str, Any] = statistics_view(question, found)

@@ -1,0 +1,84 @@
+"""When something is due: time limits, warnings before them, begin times.
+
+Heaps whose entries may be stale: a job that ended or changed leaves its entries behind, and who looks
+for the next one skips them.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from gflow.core.ids import JobKey
+from gflow.core.model import Job, JobState
+
+# The reason of a running job that has been warned of its limit; it is saved, so a restart warns nobody twice.
+WARNED = "Warned"
+
+
+class Alarms:
+    """Of these jobs: running ones on the boot clock, those that wait for their time on the wall clock."""
+
+    def __init__(self, jobs: dict[JobKey, Job], later: set[JobKey]) -> None:
+        self._jobs = jobs
+        self._later = later
+        # (boot time, job, attempt) and (wall time, job)
+        self.limits: list[tuple[float, JobKey, int]] = []
+        self.warnings: list[tuple[float, JobKey, int]] = []
+        self.begins: list[tuple[float, JobKey]] = []
+
+    def set_limit(self, job: Job) -> None:
+        """Note when a running job's time is up, and when to warn it."""
+        if job.spec.time_limit_s and job.started_boot is not None:
+            due = job.started_boot + job.spec.time_limit_s
+            heapq.heappush(self.limits, (due, job.key, job.attempt))
+            if job.spec.warning[0] and job.reason != WARNED:
+                heapq.heappush(self.warnings, (due - job.spec.warning[1], job.key, job.attempt))
+
+    def set_begin(self, job: Job) -> None:
+        """Note when a job that waits for its time may begin."""
+        heapq.heappush(self.begins, (job.begin_at, job.key))
+
+    def next_limit(self) -> float | None:
+        """The boot time at which the next time limit is reached."""
+        while self.limits:
+            due, key, attempt = self.limits[0]
+            job = self._jobs.get(key)
+            if job and _runs_until(job, due, attempt):
+                return due
+            heapq.heappop(self.limits)
+        return None
+
+    def next_warning(self) -> float | None:
+        """The boot time at which the next job is to be warned."""
+        while self.warnings:
+            due, key, attempt = self.warnings[0]
+            job = self._jobs.get(key)
+            if job and job.reason != WARNED and _runs_until(job, due + job.spec.warning[1], attempt):
+                return due
+            heapq.heappop(self.warnings)
+        return None
+
+    def next_alarm(self) -> float | None:
+        """The boot time at which a limit or a warning is due."""
+        due = [at for at in (self.next_limit(), self.next_warning()) if at is not None]
+        return min(due, default=None)
+
+    def next_begin(self) -> float | None:
+        """The wall time at which the next job may begin."""
+        while self.begins:
+            due, key = self.begins[0]
+            if key in self._later and self._jobs[key].begin_at == due:
+                return due
+            heapq.heappop(self.begins)
+        return None
+
+
+def _runs_until(job: Job, due: float, attempt: int) -> bool:
+    """Whether an entry of `limits` still speaks of this job."""
+    return (
+        job.state is JobState.RUNNING
+        and job.attempt == attempt
+        and job.stopping is None
+        and job.started_boot is not None
+        and job.started_boot + job.spec.time_limit_s == due
+    )

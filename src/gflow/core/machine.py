@@ -1,0 +1,100 @@
+"""What there is to give out on this machine, and who has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gflow.core.ids import JobKey
+from gflow.core.model import Block, Gpu, Job
+from gflow.core.policy import Drained
+
+
+class Machine:
+    """CPU slots, memory and GPUs: all of it, what is free, and why some of it is not to be had."""
+
+    def __init__(self, cpus: int, memory_mib: int, allowed: frozenset[int] | None) -> None:
+        self.cpus, self.memory_mib = cpus, memory_mib
+        self.free_cpus, self.free_memory_mib = cpus, memory_mib
+        self.gpus: dict[int, Gpu] = {}
+        # GPU indices that new jobs may get; None: all.
+        self.allowed = allowed
+        # GPU index -> who else uses it: another user's daemon. Never given out.
+        self.foreign: dict[int, str] = {}
+        # GPU index -> why it gets no new jobs; MiB of it that tolerated processes of others use.
+        self.blocked: dict[int, Block] = {}
+        self.taken: dict[int, int] = {}
+        # Why nobody can tell what GPUs there are (empty: they are known); and which card each number means,
+        # as it was last kept for the next daemon.
+        self.gpu_trouble = self.gpu_names = ""
+        # UUID -> what is wrong with that card, kept until somebody has looked at it.
+        self.faults: dict[str, str] = {}
+        # GPU index -> when the last job left it (wall clock). Not kept: it is only told.
+        self.freed_at: dict[int, float] = {}
+        # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.
+        self.holders: dict[int, dict[JobKey, int]] = {}
+        # Derived from the above: GPUs we may give out, those nobody has, those no job has alone.
+        self.usable: set[int] = set()
+        self.idle: set[int] = set()
+        self.open: set[int] = set()
+        # Where nothing more is to start, by people's word; and whether the daemon is about to leave.
+        self.drained = Drained()
+        self.leaving = False
+
+    def see_gpus(self, gpus: Iterable[Gpu]) -> None:
+        self.gpus = {gpu.index: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.index)}
+        self.recount()
+
+    def restrict(self, allowed: frozenset[int] | None) -> None:
+        self.allowed = allowed
+        self.recount()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing at all may start."""
+        return self.leaving or self.drained.everything is not None
+
+    def closed(self, index: int) -> Block | None:
+        """Why this GPU gets no new jobs, whoever found that out; None: it may get some."""
+        if index in self.blocked:
+            return self.blocked[index]
+        if index in self.foreign:
+            return Block("Unmanaged", self.foreign[index])
+        if index in self.drained.gpus:
+            return Block("Drained", self.drained.gpus[index])
+        is_allowed = self.allowed is None or index in self.allowed
+        return None if is_allowed else Block("Restricted", "")
+
+    def recount(self) -> None:
+        """Derive `idle` and `open` anew. O(GPUs)."""
+        self.usable = usable = {index for index in self.gpus if self.closed(index) is None}
+        self.idle = {index for index in usable if index not in self.holders}
+        self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
+
+    def take(self, job: Job) -> None:
+        """This job has what it asked for, and its GPUs, from now on."""
+        shape = job.spec.shape
+        self.free_cpus -= shape.cpus
+        self.free_memory_mib -= shape.memory_mib
+        declared = shape.gpu_memory_mib if shape.shared else 0
+        for index in job.gpu_ids:
+            self.holders.setdefault(index, {})[job.key] = declared
+            self.idle.discard(index)
+            if not declared:
+                self.open.discard(index)
+
+    def give_back(self, job: Job, wall: float) -> None:
+        """It has them no more."""
+        shape = job.spec.shape
+        self.free_cpus += shape.cpus
+        self.free_memory_mib += shape.memory_mib
+        for index in job.gpu_ids:
+            holders = self.holders[index]
+            del holders[job.key]
+            if not holders:
+                del self.holders[index]
+                self.freed_at[index] = wall
+            if index in self.usable:
+                if not holders:
+                    self.idle.add(index)
+                if 0 not in holders.values():
+                    self.open.add(index)
