@@ -28,6 +28,7 @@ TOOLS = {
     "fit": "predict the memory of a training run, without a GPU",
     "plan": "find the fastest way to train that fits",
     "events": "print what happens, as it happens",
+    "api": "print the description of the HTTP API",
     "simulate": "replay a trace under another policy, before you change it",
 }
 

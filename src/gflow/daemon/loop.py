@@ -31,6 +31,7 @@ from gflow.core.policy import Drained
 from gflow.core.quotas import Quotas
 from gflow.core.state import State, next_look, restore
 from gflow.daemon import clock
+from gflow.daemon.meters import Meters
 from gflow.daemon.news import News
 from gflow.daemon.timers import Alarm
 from gflow.daemon.wishes import Noting, Plain, Submitting, Wish
@@ -64,6 +65,8 @@ class Loop:
         # Why nothing can be written at the moment; empty while all is well.
         self.read_only = ""
         self.news = News()
+        self.meters = Meters()
+        self.meters.recount(state.jobs.values())
         self._perform = perform
         self._paranoid = paranoid
         self._inbox: list[Waiting] = []
@@ -162,7 +165,7 @@ class Loop:
     def _try_turn(self, wishes: list[Waiting]) -> bool:
         """One turn; False if the engine failed in the middle, and then memory is what the disk has."""
         turn = Turn(wishes)
-        at = clock.now()
+        at, began = clock.now(), time.perf_counter()
         try:
             for wish, future in wishes:
                 self._take(turn, wish, future, at)
@@ -171,6 +174,7 @@ class Loop:
             self._is_ahead = True
             self._go_back()
             return False
+        self.meters.turns["step"].observe(time.perf_counter() - began)
         self.conclude(turn)
         return True
 
@@ -209,7 +213,10 @@ class Loop:
         if turn.changes:
             if turn.changes.new:
                 turn.changes.meta["next_number"] = self.state.next_number
+            began = time.perf_counter()
             self.store.commit(turn.changes)
+            self.meters.turns["commit"].observe(time.perf_counter() - began)
+            self.meters.saw(turn.changes)
         point("turn.after-commit")
         self.state.ended.clear()
         for changed in self._noticing:
@@ -271,6 +278,7 @@ class Loop:
     def _go_back(self) -> None:
         if self._is_ahead:
             self.state = reload(self.state, self.store)
+            self.meters.recount(self.state.jobs.values())
             self._is_ahead = False
 
     def _try_again(self) -> None:

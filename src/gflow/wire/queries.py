@@ -4,11 +4,14 @@ a misspelt filter must not list everything."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from gflow.errors import UsageError, unknown
+
+# Times behind it cannot be shown in every time zone.
+LATEST = 250_000_000_000
 
 
 class Query(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -68,6 +71,17 @@ class UsageQuery(Query, frozen=True):
     """`GET /jobs/{job}/usage`."""
 
     csv: bool = False
+
+
+class ReservationsQuery(Query, frozen=True):
+    """`GET /reservations`: whose, and which; as a timeline from and to a time (seconds since 1970)."""
+
+    user: str = ""
+    status: Literal["pending", "active", "completed", "cancelled", ""] = ""
+    active: bool = False
+    timeline: bool = False
+    begin: Annotated[float, msgspec.Meta(ge=0, le=LATEST)] | None = msgspec.field(name="from", default=None)
+    end: Annotated[float, msgspec.Meta(ge=0, le=LATEST)] | None = msgspec.field(name="to", default=None)
 
 
 class SubmitQuery(Query, frozen=True):

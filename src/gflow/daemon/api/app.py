@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gflow.daemon.api import (
@@ -20,6 +20,8 @@ from gflow.daemon.api import (
     jobs,
     listing,
     machine,
+    metrics,
+    openapi,
     statistics,
     submitting,
     tokens,
@@ -68,6 +70,8 @@ ROUTES = [
     Route("/info", machine.info, methods=["GET"]),
     Route("/status", machine.status, methods=["GET"]),
     Route("/health", machine.health, methods=["GET"]),
+    Route("/metrics", metrics.metrics, methods=["GET"]),
+    Route("/openapi.json", openapi.show, methods=["GET"]),
 ]
 
 
@@ -75,8 +79,20 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     """What the router refuses, in the shape of every other refusal."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        return await on_error(request, WrongMethod(f"{request.url.path} does not take {request.method}"))
+        refusal = await on_error(request, WrongMethod(f"{request.url.path} does not take {request.method}"))
+        refusal.headers["allow"] = ", ".join(sorted(_methods_at(request)))
+        return refusal
     return await on_error(request, NoSuchRoute(f"there is nothing at {request.url.path!a:.80}"))
+
+
+def _methods_at(request: Request) -> set[str]:
+    """What this address does take."""
+    return {
+        method
+        for route in ROUTES
+        if route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
 
 
 def make_app(context: Context) -> ASGIApp:

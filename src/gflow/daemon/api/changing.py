@@ -134,6 +134,7 @@ def _joined(parents: list[JobKey]) -> list[str]:
 
 
 async def hold(request: Request) -> Response:
+    """Keep waiting jobs from starting."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
     keys = _named(context, request, wanted.jobs)
@@ -143,6 +144,7 @@ async def hold(request: Request) -> Response:
 
 
 async def release(request: Request) -> Response:
+    """Let held jobs start, perhaps not before a time."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ReleaseRequest)
     keys = _named(context, request, wanted.jobs)
@@ -158,6 +160,7 @@ async def release(request: Request) -> Response:
 
 
 async def update(request: Request) -> Response:
+    """Change what active jobs ask for."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, UpdateRequest)
     keys = _named(context, request, wanted.jobs)

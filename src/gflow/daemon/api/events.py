@@ -46,9 +46,9 @@ class Wanted(NamedTuple):
 
 
 async def stream(request: Request) -> Response:
-    """`GET /events?events=job_failed,job_started&job=17`, from `Last-Event-ID` on or from now.
+    """What happens, as it happens, from `Last-Event-ID` on or from now.
 
-    With `follow=0` the answer ends with what there is.
+    `events=job_failed,job_started` and `job=17` choose; with `follow=0` the answer ends with what there is.
     """
     context, query = context_of(request), query_of(request, EventsQuery)
     names = frozenset(filter(None, query.events.split(",")))

@@ -15,11 +15,12 @@ from gflow.core.quotas import PROJECT, USER, Limits
 from gflow.core.reservations import Reservation
 from gflow.core.state import State
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of, read
+from gflow.daemon.api.asking import caller, context_of, query_of, read
 from gflow.errors import NotFound, UsageError
 from gflow.options.table import Option
 from gflow.options.values import read as read_option
 from gflow.text.governing import quota_line, quota_page, reservation_line, reservation_page, timeline
+from gflow.wire.queries import ReservationsQuery
 from gflow.wire.requests import QuotaRequest, ReservationRequest
 
 _NAME = Option("name", "name", "whose")
@@ -52,12 +53,15 @@ async def set_quota(request: Request) -> Response:
 
 async def reservations(request: Request) -> Response:
     """Reservations, those that begin first in front."""
-    state, asked = context_of(request).loop.state, request.query_params
+    state, asked = context_of(request).loop.state, query_of(request, ReservationsQuery)
     now = time.time()
     found = [one for one in state.reserved.all.values() if _is_meant(one, asked, now)]
     views = [reservation_view(one, now) for one in sorted(found, key=lambda one: (one.start, one.id))]
-    if "timeline" in asked:
-        span = _number(asked, "from", now), _number(asked, "to", now + 48 * 3600)
+    if asked.timeline:
+        span = (
+            now if asked.begin is None else asked.begin,
+            now + 48 * 3600 if asked.end is None else asked.end,
+        )
         return answer(request, lambda: {"reservations": views}, lambda: timeline(views, span))
     return answer(request, lambda: {"reservations": views}, lambda: reservation_page(views))
 
@@ -85,11 +89,13 @@ async def reserve(request: Request) -> Response:
 
 
 async def reservation(request: Request) -> Response:
+    """One reservation."""
     view = reservation_view(_one(request), time.time())
     return answer(request, lambda: view, lambda: reservation_page([view]))
 
 
 async def unreserve(request: Request) -> Response:
+    """Give up a reservation."""
     context, (uid, origin) = context_of(request), caller(request)
     found = _one(request)
     await context.loop.ask(lambda at: Unreserve(at=at, uid=uid, id=found.id), origin)
@@ -106,18 +112,11 @@ def _one(request: Request) -> Reservation:
     return book.all[number]
 
 
-def _is_meant(one: Reservation, asked: Any, now: float) -> bool:
+def _is_meant(one: Reservation, asked: ReservationsQuery, now: float) -> bool:
     status = one.status(now)
-    if "active" in asked and status not in ("pending", "active"):
+    if asked.active and status not in ("pending", "active"):
         return False
-    return bool(asked.get("user", one.user) == one.user and asked.get("status", status) == status)
-
-
-def _number(asked: Any, name: str, otherwise: float) -> float:
-    try:
-        return float(asked.get(name, otherwise))
-    except ValueError:
-        raise UsageError(f"{name} is a time in seconds, not {asked[name]!a:.40}") from None
+    return asked.user in ("", one.user) and asked.status in ("", status)
 
 
 def reservation_view(one: Reservation, now: float) -> dict[str, Any]:

@@ -159,6 +159,7 @@ async def ignore(request: Request) -> Response:
 
 
 async def unignore(request: Request) -> Response:
+    """From now on this process blocks its GPU again."""
     context, wanted = context_of(request), await read(request, GpuProcess)
     changed = context.watch is not None and context.watch.unignore(wanted.gpu_index, wanted.pid)
     return await _changed(request, wanted, "no longer ignored", changed)

@@ -45,6 +45,7 @@ async def info(request: Request) -> Response:
 
 
 async def status(request: Request) -> Response:
+    """The daemon: its version, its settings, what it has and what runs."""
     context = context_of(request)
     state = context.loop.state
     running = sum(state.group_running.values())
@@ -79,6 +80,7 @@ async def status(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
+    """Whether the daemon is there and takes changes."""
     why = context_of(request).loop.read_only
     data = {"status": "read_only" if why else "ok", "pid": os.getpid(), "detail": why}
     return answer(request, lambda: data, lambda: f"{data['status']}\n", 503 if why else 200)

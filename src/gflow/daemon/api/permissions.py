@@ -69,6 +69,8 @@ PERMISSIONS: dict[tuple[str, str], Who] = {
     ("GET", "/info"): Who.ANYONE,
     ("GET", "/status"): Who.ANYONE,
     ("GET", "/health"): Who.ANYONE,
+    ("GET", "/metrics"): Who.ANYONE,
+    ("GET", "/openapi.json"): Who.ANYONE,
 }
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -1,0 +1,215 @@
+"""The API described (OpenAPI 3.1): made from the routes, the table of permissions, the types of
+requests and answers (`shapes`), and the option table. A route without a description fails a test."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gflow import __version__
+from gflow.daemon.api.permissions import PERMISSIONS
+from gflow.daemon.api.shapes import JSON, SHAPES, STREAM, TEXT, Shape
+from gflow.options.table import JOB, Option
+from gflow.wire import answers, queries
+from gflow.wire.views import encode
+
+PROBLEM = "application/problem+json"
+PREFIX = "#/components/schemas/"
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "job": {
+        "description": "A job's id (17), a task of an array (42_3), or @ for the caller's latest job.",
+        "schema": {"type": "string"},
+        "example": "17",
+    },
+    "id": {"description": "The number of the reservation.", "schema": {"type": "integer", "minimum": 1}},
+}
+LAST_EVENT = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "The last event that the caller has seen.",
+    "schema": {"type": "string", "pattern": "^[0-9]{0,18}$"},
+}
+# What the readers of options take as JSON, by kind; all of them take text as well.
+_LIST = {"type": ["string", "array"], "items": {"type": "string"}}
+_JOBS = {"type": ["string", "integer", "array"], "items": {"type": ["string", "integer"]}}
+KINDS: dict[str, dict[str, Any]] = {
+    "flag": {"type": "boolean"},
+    "count": {"type": ["integer", "string"]},
+    "duration": {"type": ["integer", "string"], "description": "seconds as a number"},
+    "seconds": {"type": ["integer", "string"], "description": "seconds as a number"},
+    "size": {"type": ["integer", "string"], "description": "MiB as a number"},
+    "need": {"type": ["integer", "string"], "description": "MiB as a number"},
+    "time": {"type": ["number", "string"], "description": "seconds since 1970 as a number"},
+    "array": {"type": ["integer", "string"]},
+    "depends": _JOBS,
+    "retry": _LIST,
+    "emails": _LIST,
+    "events": _LIST,
+    "params": {"type": ["string", "array", "object"], "items": {}},
+}
+# Which requests have options, and whether null sets one back.
+OPTIONED = {"JobRequest": "Options", "UpdateRequest": "Changes", "RedoRequest": "Changes"}
+
+
+async def show(request: Request) -> Response:
+    """This description of the API (OpenAPI 3.1)."""
+    return Response(document(), media_type=JSON)
+
+
+@cache
+def document() -> bytes:
+    """The description, as JSON."""
+    from gflow.daemon.api.app import ROUTES
+
+    return encode(described(ROUTES))
+
+
+def described(routes: list[Route]) -> dict[str, Any]:
+    """OpenAPI of these routes."""
+    schemas = _schemas()
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        (method,) = (route.methods or set()) - {"HEAD"}
+        operation = _operation(route, method, SHAPES[method, route.path])
+        paths.setdefault(route.path, {})[method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "gflow",
+            "version": __version__,
+            "description": "Runs GPU work. Answers are JSON; with `Accept: text/plain` most are text. "
+            "Refusals are problem documents (RFC 9457). A name in a query that is not listed is refused.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [
+            {
+                "url": "http://localhost",
+                "description": "the daemon's Unix socket, which knows your uid; or daemon.port, with a token",
+            }
+        ],
+        "security": [{}, {"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": {
+                "Refused": {
+                    "description": "Refused, and nothing has happened",
+                    "content": {PROBLEM: {"schema": {"$ref": f"{PREFIX}Problem"}}, TEXT: _text()},
+                }
+            },
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "gctl token create"}
+            },
+        },
+    }
+
+
+def _operation(route: Route, method: str, shape: Shape) -> dict[str, Any]:
+    about = " ".join((route.endpoint.__doc__ or "").split())
+    if not about:
+        raise ValueError(f"{method} {route.path} does not say what it does")
+    summary, dot, _ = about.partition(". ")
+    schema = _schema(shape.answer)
+    content: dict[str, Any] = {shape.media: {"schema": _frame(schema) if shape.media == STREAM else schema}}
+    if shape.has_text:
+        content[TEXT] = _text()
+    operation: dict[str, Any] = {
+        "operationId": _name(method, route.path),
+        "summary": summary + dot.strip(),
+        "description": f"{about}\n\nFor {PERMISSIONS[method, route.path].value}.",
+        "tags": [route.path.split("/")[1]],
+        "parameters": [*_of_path(route), *_of_query(shape.query)],
+        "responses": {
+            str(shape.status): {"description": "Done", "content": content},
+            "4XX": {"$ref": "#/components/responses/Refused"},
+            "503": {"$ref": "#/components/responses/Refused"},
+        },
+    }
+    if shape.query is queries.SubmitQuery:
+        operation["responses"]["200"] = {"description": "A dry run: what would be done", "content": content}
+    if shape.media == STREAM:
+        operation["parameters"].append(LAST_EVENT)
+    if shape.body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _schema(shape.body)}}}
+    return operation
+
+
+def _name(method: str, path: str) -> str:
+    """An id that clients made from this can use as a name: get_jobs_job_log."""
+    plain = "".join(c if c.isalnum() else " " for c in path)
+    return "_".join([method.lower(), *plain.split()])
+
+
+def _of_path(route: Route) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "path", "required": True, **PARAMETERS[name]} for name in route.param_convertors
+    ]
+
+
+def _of_query(query: type[queries.Query]) -> list[dict[str, Any]]:
+    schema = msgspec.json.schema(query)["$defs"][query.__name__]
+    for about in schema["properties"].values():
+        if about.get("type") == "boolean":  # a flag is on when it is there, unless it says 0
+            about |= {"type": "string", "enum": ["", "1", "0", "true", "false"]}
+            about["default"] = "true" if about["default"] else "false"
+    return [{"name": name, "in": "query", "schema": about} for name, about in schema["properties"].items()]
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    if kind is None:
+        return {"type": "string"}
+    if isinstance(kind, tuple):
+        return {"type": "object", **({"anyOf": [_schema(one) for one in kind]} if kind else {})}
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template=PREFIX + "{name}")
+    return schema
+
+
+def _frame(schema: dict[str, Any]) -> dict[str, Any]:
+    """One server-sent event, whose data are JSON. The first is `connected`: it says where the rest begins."""
+    data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}
+    return {
+        "type": "object",
+        "properties": {"event": {"type": "string"}, "id": {"type": "string"}, "data": data},
+        "required": ["event", "data"],
+    }
+
+
+def _text() -> dict[str, Any]:
+    return {"schema": {"type": "string"}}
+
+
+def _schemas() -> dict[str, Any]:
+    kinds: list[Any] = [answers.Problem]
+    for shape in SHAPES.values():
+        kinds += (
+            (*shape.answer, shape.body) if isinstance(shape.answer, tuple) else (shape.answer, shape.body)
+        )
+    named = [kind for kind in kinds if kind is not None]
+    _, found = msgspec.json.schema_components(named, ref_template=PREFIX + "{name}")
+    for name, options in OPTIONED.items():
+        found[name]["properties"]["options"] = {"$ref": PREFIX + options}
+    found["Options"] = _options("What a job asks for, by option.", is_nullable=False)
+    found["Changes"] = _options("Options that change; null sets one back to its default.", is_nullable=True)
+    return found
+
+
+def _options(about: str, *, is_nullable: bool) -> dict[str, Any]:
+    properties = {option.name: _option(option, is_nullable) for option in JOB}
+    return {"type": "object", "description": about, "properties": properties, "additionalProperties": False}
+
+
+def _option(option: Option, is_nullable: bool) -> dict[str, Any]:
+    schema = dict(KINDS.get(option.kind, {"type": "string"}))
+    schema["description"] = "; ".join(filter(None, (option.help, schema.get("description"))))
+    if option.kind == "count":
+        bounds = (("minimum", option.low), ("maximum", option.high))
+        schema |= {name: bound for name, bound in bounds if bound is not None}
+    if is_nullable:
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        schema["type"] = [*kinds, "null"]
+    return schema

@@ -1,0 +1,73 @@
+"""The description of the API: complete, and made of what there is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from gflow.daemon.api import openapi
+from gflow.daemon.api.app import ROUTES
+from gflow.daemon.api.openapi import KINDS, described
+from gflow.daemon.api.shapes import SHAPES
+from gflow.options.table import JOB
+from gflow.options.values import READERS
+
+DOCUMENT = json.loads(openapi.document())
+OPERATIONS = [operation for path in DOCUMENT["paths"].values() for operation in path.values()]
+
+
+def test_every_route_is_described_and_nothing_else():
+    routes = {(method, route.path) for route in ROUTES for method in route.methods - {"HEAD"}}
+    assert routes == set(SHAPES)
+    told = {(method.upper(), path) for path, found in DOCUMENT["paths"].items() for method in found}
+    assert told == routes
+
+
+def test_a_route_that_does_not_say_what_it_does_is_refused():
+    async def silent(request): ...
+
+    with pytest.raises(ValueError, match="GET /health does not say"):
+        described([Route("/health", silent, methods=["GET"])])
+    with pytest.raises(KeyError):
+        described([Route("/secret", silent, methods=["GET"])])
+
+
+def test_operations_have_names_of_their_own_and_a_sentence():
+    names = [operation["operationId"] for operation in OPERATIONS]
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() for name in names)
+    for operation in OPERATIONS:
+        assert operation["summary"].endswith(".") and operation["summary"].isprintable(), operation
+        assert "\n\nFor " in operation["description"]
+
+
+def references(part: Any) -> set[str]:
+    if isinstance(part, list):
+        return {found for one in part for found in references(one)}
+    if not isinstance(part, dict):
+        return set()
+    own = {part["$ref"]} if "$ref" in part else set()
+    return own | {found for one in part.values() for found in references(one)}
+
+
+def test_every_reference_leads_somewhere_and_every_schema_is_used_and_explained():
+    schemas = DOCUMENT["components"]["schemas"]
+    used = {name.removeprefix(openapi.PREFIX) for name in references(DOCUMENT) if openapi.PREFIX in name}
+    assert used == set(schemas)
+    for name, schema in schemas.items():
+        assert schema.get("description"), name
+
+
+@pytest.mark.parametrize("schema", ["Options", "Changes"])
+def test_the_options_are_those_of_the_table(schema):
+    options = DOCUMENT["components"]["schemas"][schema]
+    assert set(options["properties"]) == {option.name for option in JOB}
+    assert options["additionalProperties"] is False
+    assert options["properties"]["priority"]["maximum"] == 255
+
+
+def test_kinds_are_those_of_the_readers():
+    assert set(KINDS) <= set(READERS)
