@@ -6,42 +6,22 @@ import asyncio
 import hashlib
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from gflow.core.ids import JobKey
 from gflow.targets.local import record
-from gflow.targets.local.cgroups import Group, Layers, find_layers, remove_layers, sweep_others, sweep_shims
-from gflow.targets.local.frames import pack, unpack
+from gflow.targets.local.cgroups import Group
 from gflow.targets.local.leftovers import kill_leftovers
 from gflow.targets.local.ordering import Places, order_of
 from gflow.targets.local.orders import to_fields
-from gflow.targets.local.zygote import PLAIN
+from gflow.targets.local.shims import Channel, Shims
 from gflow.targets.port import End, Ended, Launch, Run
 
-# Idle shims kept for the next job. A plain one (True) takes a quarter of a megabyte, the other two.
-IDLE_MAX = {True: 16, False: 4}
-# Those over that number go when they were of no use for so long: many jobs that end together are
-# mostly followed by as many that start.
-SPARE_S = 2.0
 LOOK_AGAIN_S = 0.02
 # How often a run is ordered whose shims die before they begin it.
 MOST_TRIES = 5
-DISMISS_S = 2.0
-
-
-class _Channel:
-    """Our end of one shim's channel, and the run it is busy with."""
-
-    def __init__(self, sock: socket.socket, *, plain: bool) -> None:
-        self.sock = sock
-        self.plain = plain
-        self.buffer = bytearray()
-        self.run: Run | None = None
 
 
 class LocalTarget:
@@ -64,57 +44,28 @@ class LocalTarget:
         # Names our control groups and shared leases: those of another daemon are none of our business.
         self.tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
         self._on_end = on_end
-        self._zygote: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._idle: dict[bool, list[_Channel]] = {True: [], False: []}
-        # Whether there is a plain shim, for jobs that ask for nothing special.
-        self.has_plain = os.access(PLAIN, os.X_OK) and os.environ.get("GFLOW_SHIM") != "python"
-        self._busy: dict[Run, _Channel] = {}
+        self._shims = Shims(self._folder, self.tag, self._hear, self._lost)
+        self._busy: dict[Run, Channel] = {}
         self._adopted: dict[Run, int] = {}
         self._stops: dict[Run, bool] = {}
         self._closed = False
-        self._trimming = False
-        self._layers = Layers()
 
     def open(self) -> None:
-        """Start the zygote. Call before any file is opened that jobs must not inherit."""
+        """Start what runs jobs. Call before any file is opened that jobs must not inherit."""
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        root = str(Path(__file__).resolve().parents[3])
-        boot = f"import sys; sys.path.append({root!r}); from gflow.targets.local import zygote; zygote.main()"
-        fd = theirs.fileno()
-        self._zygote = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", boot, str(fd), self.tag],
-            pass_fds=(fd,),
-            stdin=subprocess.DEVNULL,
-            # Nothing of the daemon's environment; the folder tells a reader of `ps e` whose this is.
-            env={"PATH": os.defpath, "GFLOW_RUN_DIR": self._folder} | _kept("GFLOW_NO_CGROUPS"),
-        )
-        theirs.close()
-        self._control = ours
-        self._layers = find_layers(self.tag)
-        sweep_others(self._layers)
+        self._shims.open()
 
     def warm_up(self) -> None:
         """Have a shim ready before the first job asks for one."""
-        if not self._idle[self.has_plain] and not self._closed:
-            self._idle[self.has_plain].append(self._new_channel(plain=self.has_plain))
+        self._shims.warm_up()
 
     def close(self) -> None:
         """Let go of everything; running jobs go on under their shims."""
         self._closed = True
-        loop = asyncio.get_running_loop()
-        for channel in self._busy.values():
-            self._drop(channel)
-        self._dismiss([*self._idle[True], *self._idle[False]])
+        self._shims.close(self._busy.values())
         for pidfd in self._adopted.values():
-            loop.remove_reader(pidfd)
+            asyncio.get_running_loop().remove_reader(pidfd)
             os.close(pidfd)
-        if self._control:
-            self._control.close()
-        if self._zygote:
-            self._zygote.wait()
-        remove_layers(self._layers)
 
     # ------------------------------------------------------------ the port
 
@@ -123,15 +74,9 @@ class LocalTarget:
         run = launch.run
         places = Places(self.record_path(run), self.shown_path(run, "stop"), self.shown_path(run, "script"))
         order = order_of(launch, places, self.tag)
-        plain = self.has_plain and order.is_plain
-        # The shim that is idle longest is surely ready for the next job.
-        idle = self._idle[plain]
-        channel = idle.pop(0) if idle else self._new_channel(plain=plain)
-        channel.run = run
+        channel = self._shims.take(run, plain=self._shims.has_plain and order.is_plain)
         self._busy[run] = channel
-        self._send(channel, to_fields(order))
-        if not idle:
-            asyncio.get_running_loop().call_soon(self.warm_up)
+        self._shims.send(channel, to_fields(order))
 
     def stop(self, run: Run, *, now: bool) -> None:
         """Ask for the stop contract; with `now`, KILL at once."""
@@ -196,7 +141,7 @@ class LocalTarget:
             if path.name.removesuffix(".script").removesuffix(".stop") not in keep:
                 path.unlink(missing_ok=True)
 
-    # ------------------------------------------------------------ shims
+    # ------------------------------------------------------------ its files
 
     def record_path(self, run: Run) -> str:
         """Where the run's record is; also the tag by which its processes are known."""
@@ -206,106 +151,28 @@ class LocalTarget:
         """Where the job finds something that is meant for it: its stop file, a copy of its script."""
         return f"{self._shown_dir}/{run.name}.{what}"
 
-    def _new_channel(self, *, plain: bool) -> _Channel:
-        if self._zygote is None or self._zygote.poll() is not None:
-            self.open()
-        assert self._control is not None
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        kind = [b"plain" if plain else b"shim"]
-        try:
-            socket.send_fds(self._control, kind, [theirs.fileno()])
-        except (BrokenPipeError, ConnectionResetError):  # it died since we looked
-            self.open()
-            socket.send_fds(self._control, kind, [theirs.fileno()])
-        theirs.close()
-        channel = _Channel(ours, plain=plain)
-        asyncio.get_running_loop().add_reader(ours, self._readable, channel)
-        return channel
+    # ------------------------------------------------------------ shims
 
-    def _say(self, channel: _Channel, word: bytes, run: Run, argument: int) -> None:
-        """A word about a running job."""
-        self._send(channel, [word, b"%d" % run.key, b"%d" % run.attempt, b"%d" % argument])
-
-    def _send(self, channel: _Channel, fields: list[bytes]) -> None:
-        data = pack(fields)
-        try:
-            sent = channel.sock.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:  # the shim is gone; the reader will see it and settle the run
-            return
-        if sent < len(data):
-            task = asyncio.ensure_future(asyncio.get_running_loop().sock_sendall(channel.sock, data[sent:]))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    def _readable(self, channel: _Channel) -> None:
-        try:
-            data = channel.sock.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            data = b""
-        if not data:
-            self._lost_channel(channel)
-            return
-        channel.buffer += data
-        for message in unpack(channel.buffer):
-            self._hear(channel, message)
-
-    def _hear(self, channel: _Channel, message: list[bytes]) -> None:
+    def _hear(self, channel: Channel, message: list[bytes]) -> None:
         kind, key, attempt = message[:3]
         run = Run(JobKey(int(key)), int(attempt))
         if self._busy.get(run) is channel:
             del self._busy[run]
-        channel.run = None
-        idle = self._idle[channel.plain]
-        idle.append(channel)
-        if len(idle) > IDLE_MAX[channel.plain] and not self._trimming:
-            self._trimming = True
-            asyncio.get_running_loop().call_later(SPARE_S, self._trim)
+        self._shims.give_back(channel)
         if kind == b"end":
             words = [word.decode(errors="replace") for word in message[3:]]
             self._on_end(Ended(run, record.end_of(words)))
         elif kind == b"taken":  # an earlier daemon's order reached its shim after all
             self._adopt_again(run)
 
-    def _trim(self) -> None:
-        """Let go of idle shims that the last rush of jobs left over."""
-        self._trimming = False
-        if self._closed:
-            return
-        for plain, idle in self._idle.items():
-            self._idle[plain] = idle[: IDLE_MAX[plain]]
-            for channel in idle[IDLE_MAX[plain] :]:
-                self._drop(channel)
+    def _say(self, channel: Channel, word: bytes, run: Run, argument: int) -> None:
+        """A word about a running job."""
+        self._shims.send(channel, [word, b"%d" % run.key, b"%d" % run.attempt, b"%d" % argument])
 
-    def _lost_channel(self, channel: _Channel) -> None:
-        """A shim died. If it had a job, find out from the record what became of it."""
-        self._drop(channel)
-        sweep_shims(self._layers)
-        if channel in self._idle[channel.plain]:
-            self._idle[channel.plain].remove(channel)
-        if channel.run is not None:
-            self._busy.pop(channel.run, None)
-            self._adopt_again(channel.run)
-
-    def _drop(self, channel: _Channel) -> None:
-        asyncio.get_running_loop().remove_reader(channel.sock)
-        channel.sock.close()
-
-    def _dismiss(self, idle: list[_Channel]) -> None:
-        """Let idle shims go, and see them gone: each takes its control group along."""
-        loop = asyncio.get_running_loop()
-        for channel in idle:
-            loop.remove_reader(channel.sock)
-            channel.sock.settimeout(DISMISS_S)
-            with suppress(OSError):
-                channel.sock.shutdown(socket.SHUT_WR)
-        for channel in idle:
-            with suppress(OSError):
-                channel.sock.recv(1)
-            channel.sock.close()
+    def _lost(self, run: Run) -> None:
+        """A shim died: find out from the record what became of its job."""
+        self._busy.pop(run, None)
+        self._adopt_again(run)
 
     # ------------------------------------------------------------ adoption
 
@@ -339,10 +206,10 @@ class LocalTarget:
         """End what a killed shim left; True when nothing was found any more."""
         shim = content.shim
         names = [run.name] + ([f"shim-{shim.pid}-{shim.started}"] if shim else [])
-        groups = [Group(self._layers, name).find() for name in names]
+        groups = [Group(self._shims.layers, name).find() for name in names]
         for group in groups:
             group.kill()
-        zygote = self._zygote.pid if self._zygote else None
+        zygote = self._shims.zygote_pid
         gone = kill_leftovers(content.job, self.record_path(run), just_now=just_now, zygote=zygote)
         if gone:
             for group in groups:
@@ -362,11 +229,6 @@ class LocalTarget:
         else:
             loop = asyncio.get_running_loop()
             loop.call_later(again_s, self._settle, run, content, just_now, min(1.0, again_s * 2))
-
-
-def _kept(name: str) -> dict[str, str]:
-    """One variable of our own environment, if it is set."""
-    return {name: os.environ[name]} if name in os.environ else {}
 
 
 def _problem(reason: str) -> End:
