@@ -37,11 +37,18 @@ class Points(Dataset):  # type: ignore[type-arg]
 
 def net() -> nn.Module:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+    # A rank may get a single sample, of which there is no variance.
+    norm = nn.LayerNorm(16) if "WORLD_SIZE" in os.environ else nn.BatchNorm1d(16)
+    return nn.Sequential(nn.Linear(6, 16), norm, nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
 
 
 def train(
-    folder: Path, said: Path, interrupt: Interrupt | None = None, own_loader: bool = False, **options: Any
+    folder: Path,
+    said: Path,
+    interrupt: Interrupt | None = None,
+    own_loader: bool = False,
+    batch: int = BATCH,
+    **options: Any,
 ) -> str:
     """One attempt; every loss goes into the file `said`. Why it stopped, empty at the end."""
     with_defaults = {"accumulate": ACCUMULATE, "clip": 1.0, "every_steps": 4, "device": "cpu"} | options
@@ -52,7 +59,7 @@ def train(
     if own_loader:
         loader: Any = torch.utils.data.DataLoader(Points(), BATCH, shuffle=True)
     else:
-        loader = run.loader(Points(), BATCH)
+        loader = run.loader(Points(), batch)
     run.resume()
     for inputs, targets in run.batches(loader, EPOCHS):
         with run.autocast():

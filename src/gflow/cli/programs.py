@@ -27,6 +27,7 @@ TOOLS = {
     "gpus": "which GPU to take, and what those of this machine do",
     "fit": "predict the memory of a training run, without a GPU",
     "plan": "find the fastest way to train that fits",
+    "launch": "run a training script on one GPU or several",
     "events": "print what happens, as it happens",
     "api": "print the description of the HTTP API",
     "simulate": "replay a trace under another policy, before you change it",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -55,7 +56,13 @@ def spread(
         return _shard(model, device, dtype)
     from torch.nn.parallel import DistributedDataParallel
 
-    return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+    if device.type == "cuda":
+        return DistributedDataParallel(model, device_ids=[device.index])
+    # After the first step DDP packs gradients anew, in the order in which they came, and sums differ in
+    # their last bits: a resumed run would not be the run that went through. Looking for unused
+    # parameters makes it pack once.
+    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+    return DistributedDataParallel(model, find_unused_parameters=True)
 
 
 def _shard(model: nn.Module, device: torch.device, dtype: torch.dtype | None) -> nn.Module:

@@ -1,0 +1,123 @@
+"""gflow launch: a training script on one GPU or several, one process for each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import Any
+
+from gflow.errors import Refused, UsageError
+from gflow.options.parse import parse
+from gflow.options.table import COMMON, Option
+
+OPTIONS = (
+    Option(
+        "gpus",
+        "count",
+        "processes, one for each GPU (default: all GPUs of the job, or of this machine)",
+        short="g",
+        metavar="G",
+        low=1,
+        high=1024,
+    ),
+    Option("processes", "count", "so many processes without GPUs", metavar="N", low=1, high=1024),
+    Option("module", "flag", "run a Python module instead of a file", short="m"),
+    Option("logs", "path", "keep what each rank prints in this folder", metavar="DIR"),
+    Option(
+        "stall",
+        "seconds",
+        "end it when no rank has printed anything for so long, in seconds or 10:00 (default: never)",
+        metavar="T",
+        low=1,
+    ),
+    Option(
+        "grace",
+        "seconds",
+        "time between a stop request and KILL, in seconds or 1:30 (default 60; in a job its --grace counts)",
+        metavar="S",
+        low=0,
+    ),
+    *COMMON,
+)
+ABOUT = """Run a training script on one GPU or several: one process for each, as torchrun starts them, which
+find each other at a port that is free. In a job it takes the job's GPUs.
+
+When one process fails the others are ended. A stop request goes to all of them once; a script that uses
+gflow.train then saves itself. The exit code is that of the process that failed first, or 75 when they
+stopped before their end. The first rank's output comes here; that of the others is kept if they fail."""
+EXAMPLES = """gflow launch train.py --lr 0.1
+gflow launch --gpus 4 train.py
+gflow launch --processes 4 -m mylab.train
+gbatch --gpus 4 --requeue --time 4:00:00 gflow launch train.py"""
+
+
+def run(words: list[str]) -> int:
+    values, command = parse(words, OPTIONS, until_word=True)
+    if "help" in values:
+        from gflow.options import help
+
+        sys.stdout.write(help.render("gflow launch [options] SCRIPT [ARGS…]", ABOUT, OPTIONS, EXAMPLES))
+        return 0
+    from gflow.launch.plan import Plan
+    from gflow.launch.ports import free_port
+    from gflow.launch.supervisor import launch
+
+    argv = command_of(command, is_module="module" in values)
+    processes = processes_of(values)
+    logs = values.get("logs")
+    with free_port() as port:
+        plan = Plan(argv, processes, port=port, name=os.environ.get("GFLOW_JOB_ID") or f"gflow-{os.getpid()}")
+        return launch(
+            plan,
+            logs=None if logs is None else os.path.abspath(logs),
+            grace_s=values.get("grace", 60),
+            stall_s=values.get("stall", 0),
+        )
+
+
+def command_of(command: list[str], *, is_module: bool) -> tuple[str, ...]:
+    """What each process runs: Python files and modules with the Python of the caller, other things as they
+    are.
+    """
+    if not command:
+        raise UsageError("there is no script to launch", hint="gflow launch train.py")
+    if not is_module and not command[0].endswith(".py"):
+        if shutil.which(command[0]) is None:
+            raise UsageError(f"there is no program {command[0]!a}", hint="gflow launch train.py")
+        return tuple(command)
+    if not is_module and not os.path.isfile(command[0]):
+        raise UsageError(f"there is no file {command[0]!a}")
+    python = shutil.which("python") or shutil.which("python3") or sys.executable
+    return (python, *(["-m"] if is_module else []), *command)
+
+
+def processes_of(values: dict[str, Any]) -> int:
+    """How many processes: what was asked for, as far as there are GPUs for them."""
+    if "processes" in values:
+        if "gpus" in values:
+            raise UsageError("--gpus and --processes do not go together")
+        return int(values["processes"])
+    there, whose = gpus_there()
+    wanted = int(values.get("gpus", there or 1))
+    if "gpus" in values and wanted > there:
+        raise Refused(
+            f"--gpus {wanted}: {whose} {there or 'none'}",
+            hint="--processes N starts processes without GPUs",
+        )
+    return wanted
+
+
+def gpus_there() -> tuple[int, str]:
+    """How many GPUs the processes can have, and who has them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    whose = "the job has" if "GFLOW_JOB_ID" in os.environ else "CUDA_VISIBLE_DEVICES names"
+    if visible is not None:
+        return len([one for one in visible.split(",") if one.strip() not in ("", "-1")]), whose
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount()), "this machine has"
+    except pynvml.NVMLError:
+        return 0, "this machine has"

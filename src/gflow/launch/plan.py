@@ -1,0 +1,64 @@
+"""Which processes a launch consists of, and what each is told. Pure.
+
+A process finds the same variables as under torchrun, so scripts and frameworks that know torchrun need
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Plan(NamedTuple):
+    """`processes` on this node, which is number `node` of `nodes`; the first rank of all listens at the
+    address.
+    """
+
+    command: tuple[str, ...]
+    processes: int
+    address: str = "127.0.0.1"
+    port: int = 0
+    nodes: int = 1
+    node: int = 0
+    # Names this launch among others, for frameworks that ask.
+    name: str = "gflow"
+
+    @property
+    def world(self) -> int:
+        return self.processes * self.nodes
+
+    def rank(self, local: int) -> int:
+        return self.node * self.processes + local
+
+
+def variables(plan: Plan, local: int, given: Mapping[str, str], cores: int) -> dict[str, str]:
+    """What one process gets beside `given`, the launcher's own; what is set there stays."""
+    defaults = {
+        # As many threads as cores would have every process compete with every other one.
+        "OMP_NUM_THREADS": str(max(1, cores // plan.processes)),
+        "NCCL_DEBUG": "WARN",
+        # A rank whose peers are gone ends instead of waiting for them.
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if plan.nodes == 1:
+        # Nothing goes over a network, so no firewall or virtual interface can be in the way.
+        defaults |= {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+    rank = plan.rank(local)
+    return {name: value for name, value in defaults.items() if name not in given} | {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(plan.world),
+        "LOCAL_WORLD_SIZE": str(plan.processes),
+        "GROUP_RANK": str(plan.node),
+        "GROUP_WORLD_SIZE": str(plan.nodes),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(plan.world),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": plan.address,
+        "MASTER_PORT": str(plan.port),
+        "TORCHELASTIC_RUN_ID": plan.name,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+    }

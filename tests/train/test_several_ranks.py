@@ -1,0 +1,138 @@
+"""Runs of several ranks (gloo): stopped or killed and resumed, the same curve; nobody hangs."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.harness import wait_until  # noqa: E402
+from tests.train.several import ranks  # noqa: E402
+from tests.train.small import curve, train  # noqa: E402
+
+WORLD = 4
+
+
+def part(folder: Path, interrupt=None, strategy: str = "auto", world: int = WORLD) -> list[int]:
+    """One attempt of all ranks, each with a file for its losses."""
+
+    def act(rank: int) -> None:
+        stopped = train(
+            folder / "c",
+            folder / f"said{rank}",
+            (lambda run: interrupt(rank, run)) if interrupt else None,
+            strategy=strategy,
+            batch=1,
+        )
+        sys.exit(75 if stopped else 0)
+
+    return ranks(world, act)
+
+
+def curves(folder: Path, world: int = WORLD) -> list[dict[str, str]]:
+    return [curve(folder / f"said{rank}") for rank in range(world)]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> list[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("whole")
+    assert part(folder) == [0] * WORLD
+    return curves(folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_one_rank_is_hit(tmp_path, whole, number):
+    """TERM reaches one rank and all stop after the same step; a rank that is killed takes the others down."""
+    dice = random.Random(number)
+    hits = sorted(dice.sample(range(10), 3))
+    for step in hits:
+        victim = dice.randrange(WORLD)
+
+        def hit(rank: int, run, step=step, victim=victim) -> None:
+            if (rank, run.place.step) == (victim, step):
+                os.kill(os.getpid(), number)
+
+        codes = part(tmp_path, hit)
+        if number == signal.SIGTERM:
+            assert codes == [75] * WORLD
+        else:
+            assert codes[victim] == -signal.SIGKILL and 0 not in codes
+    assert part(tmp_path) == [0] * WORLD
+    assert curves(tmp_path) == whole
+
+
+def test_shards_are_saved_and_resumed(tmp_path):
+    """FSDP: each rank saves its part, and gets it back."""
+    (tmp_path / "w").mkdir()
+    assert part(tmp_path / "w", strategy="fsdp", world=2) == [0, 0]
+
+    def hit(rank: int, run) -> None:
+        if run.place.step == 6:
+            run.stop.ask("test")
+
+    assert part(tmp_path, hit, strategy="fsdp", world=2) == [75, 75]
+    assert part(tmp_path, strategy="fsdp", world=2) == [0, 0]
+    assert curves(tmp_path, 2) == curves(tmp_path / "w", 2)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.train.small import train
+import os
+rank = os.environ["RANK"]
+print("ready", flush=True)
+pause = lambda run: __import__("time").sleep(float(sys.argv[2]))
+sys.exit(75 if train(Path(sys.argv[1]) / "c", Path(sys.argv[1]) / f"said{rank}", pause, batch=1) else 0)
+"""
+
+
+@pytest.mark.slow
+def test_under_gflow_launch(tmp_path, whole, box):
+    """The command itself: KILL of one rank, then TERM to the launcher, then to the end."""
+    import subprocess
+
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    root = str(Path(__file__).parents[2])
+
+    def launch(pause: str):
+        words = ["launch", "--processes", str(WORLD), "--logs", "logs", str(script), str(tmp_path), pause]
+        return subprocess.Popen(
+            [f"{Path(sys.executable).parent}/gflow", *words],
+            cwd=tmp_path,
+            env=box.env | {"PYTHONPATH": root},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def at_step(count: int) -> bool:
+        said = tmp_path / "said2"
+        return said.exists() and len(said.read_text().splitlines()) >= count
+
+    first = launch("0.2")
+    wait_until(lambda: at_step(5), 120)
+    victim = next(pid for pid in box.processes() if b"\0RANK=2\0" in _environ(pid))
+    os.kill(victim, signal.SIGKILL)
+    _, said = first.communicate(timeout=30)
+    assert first.returncode == 137 and "rank 2 was ended by SIGKILL" in said
+    before = len((tmp_path / "said2").read_text().splitlines())
+    second = launch("0.2")
+    wait_until(lambda: at_step(before + 3), 120)
+    second.terminate()
+    assert second.wait(30) == 75
+    assert launch("0").wait(120) == 0
+    assert curves(tmp_path) == whole
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""

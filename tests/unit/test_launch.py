@@ -1,0 +1,204 @@
+"""Launching: what each process is told, and that all of them end together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gflow.cli import launch as command
+from gflow.errors import Refused, UsageError
+from gflow.launch.plan import Plan, variables
+from gflow.launch.ports import FIRST, LAST, free_port
+from tests.harness import wait_until
+
+RUN = """
+import sys
+from gflow.launch.plan import Plan
+from gflow.launch.supervisor import launch
+sys.exit(launch(Plan(tuple(sys.argv[4:]), int(sys.argv[1])), logs=sys.argv[2], **eval(sys.argv[3])))
+"""
+
+BEGIN = "import os, signal, sys, time; rank = int(os.environ['RANK'])\n"
+
+
+def start(tmp_path: Path, processes: int, code: str, **options) -> subprocess.Popen[str]:
+    ranks = [sys.executable, "-S", "-c", f"{BEGIN}{code}"]
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, str(processes), str(tmp_path / "logs"), repr(options), *ranks],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+
+
+def finish(tmp_path: Path, processes: int, code: str, **options) -> tuple[int, str, str]:
+    process = start(tmp_path, processes, code, **options)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+def printed(tmp_path: Path, text: str, ranks: int) -> bool:
+    logs = [tmp_path / f"logs/rank-{rank}.log" for rank in range(ranks)]
+    return all(log.exists() and text in log.read_text() for log in logs)
+
+
+def test_what_each_rank_is_told():
+    plan = Plan(("x",), 4, port=21000, nodes=2, node=1, address="node0")
+    told = variables(plan, 2, {"OMP_NUM_THREADS": "7"}, 16)
+    assert (told["RANK"], told["LOCAL_RANK"], told["WORLD_SIZE"]) == ("6", "2", "8")
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("node0", "21000")
+    assert "OMP_NUM_THREADS" not in told and "GLOO_SOCKET_IFNAME" not in told
+    alone = variables(Plan(("x",), 3), 0, {}, 16)
+    assert alone["OMP_NUM_THREADS"] == "5" and alone["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_ports_are_free_and_different(tmp_path):
+    with free_port(str(tmp_path)) as one, free_port(str(tmp_path)) as other:
+        assert one != other and FIRST <= one <= LAST
+        with socket.socket() as first_rank:
+            first_rank.bind(("", one))
+
+
+def test_a_port_that_somebody_has_is_not_taken(tmp_path, monkeypatch):
+    with socket.socket() as held:
+        held.bind(("", 0))
+        monkeypatch.setattr("gflow.launch.ports.random.sample", lambda *_: [held.getsockname()[1]])
+        with pytest.raises(Refused, match="no free port"), free_port(str(tmp_path)):
+            pass
+
+
+def test_all_is_well(tmp_path):
+    code, out, err = finish(tmp_path, 3, "print('hello from', rank); print('oh', file=sys.stderr)")
+    assert (code, out, err) == (0, "hello from 0\n", "oh\n")
+    assert (tmp_path / "logs/rank-2.log").read_text().splitlines() == ["hello from 2", "oh"]
+
+
+def test_one_fails_and_the_others_are_ended(tmp_path):
+    begun = time.monotonic()
+    code, _, err = finish(tmp_path, 3, "if rank == 1: print('no such file'); sys.exit(3)\nsignal.pause()")
+    assert code == 3 and time.monotonic() - begun < 10
+    assert "rank 1 left with code 3; the others were ended" in err and "[1] no such file" in err
+
+
+def test_who_does_not_listen_is_killed(tmp_path):
+    begun = time.monotonic()
+    code, _, err = finish(
+        tmp_path,
+        2,
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif rank: os.kill(os.getpid(), 9)\ntime.sleep(60)",
+    )
+    assert code == 137 and time.monotonic() - begun < 10
+    assert "rank 1 was ended by SIGKILL" in err
+
+
+def test_a_stop_reaches_each_rank_once_and_75_comes_back(tmp_path):
+    code = """
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+print('ready')
+while not heard: time.sleep(0.01)
+time.sleep(0.3 if rank == 0 else 0)
+print('heard', len(heard))
+sys.exit(75)
+"""
+    process = start(tmp_path, 3, code)
+    wait_until(lambda: printed(tmp_path, "ready", 3))
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err.count("left with")) == (75, 0)
+    assert printed(tmp_path, "heard 1\n", 3)
+
+
+def test_one_may_save_while_the_others_are_gone(tmp_path):
+    """A script of which only the first rank handles TERM: the others die of it, and it gets its time."""
+    code = """
+if rank == 0: signal.signal(signal.SIGTERM, lambda *_: None)
+print('ready')
+signal.pause()
+time.sleep(0.5)
+print('saved')
+"""
+    process = start(tmp_path, 3, code)
+    wait_until(lambda: printed(tmp_path, "ready", 3))
+    process.terminate()
+    out, _ = process.communicate(timeout=20)
+    assert out == "ready\nsaved\n" and process.returncode == 128 + signal.SIGTERM
+
+
+def test_the_grace_time_ends(tmp_path):
+    process = start(
+        tmp_path,
+        1,
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); time.sleep(60)",
+        grace_s=0.2,
+    )
+    wait_until(lambda: printed(tmp_path, "ready", 1))
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGKILL
+
+
+def test_ranks_die_with_their_launcher(tmp_path):
+    process = start(tmp_path, 2, "print(os.getpid(), 'ready'); time.sleep(60)")
+    wait_until(lambda: printed(tmp_path, "ready", 2))
+    pids = [int((tmp_path / f"logs/rank-{rank}.log").read_text().split()[0]) for rank in (0, 1)]
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+
+
+def test_nobody_prints_anything(tmp_path):
+    code, _, err = finish(tmp_path, 2, "print('begun'); time.sleep(60)", stall_s=0.3)
+    assert code == 124 and "nobody printed anything for 0.3 s" in err
+
+
+def test_a_child_that_holds_the_pipe_is_not_waited_for(tmp_path):
+    begun = time.monotonic()
+    code, out, _ = finish(
+        tmp_path, 1, "if os.fork() == 0: os.setsid(); time.sleep(8); os._exit(0)\nprint('done')"
+    )
+    assert (code, out) == (0, "done\n") and time.monotonic() - begun < 6
+
+
+@pytest.mark.parametrize(
+    ("visible", "wanted", "found"),
+    [
+        ("0,1", {}, 2),
+        ("0,1", {"gpus": 1}, 1),
+        ("", {}, 1),
+        ("-1", {}, 1),
+        ("GPU-a", {}, 1),
+        ("", {"processes": 3}, 3),
+    ],
+)
+def test_as_many_as_the_job_has(monkeypatch, visible, wanted, found):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert command.processes_of(wanted) == found
+
+
+def test_more_than_there_are(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("GFLOW_JOB_ID", "7")
+    with pytest.raises(Refused, match="--gpus 2: the job has 1"):
+        command.processes_of({"gpus": 2})
+    with pytest.raises(UsageError, match="do not go together"):
+        command.processes_of({"gpus": 2, "processes": 2})
+
+
+def test_what_is_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert command.command_of(["train.py", "--lr", "1"], is_module=False)[1:] == ("train.py", "--lr", "1")
+    assert command.command_of(["mylab.train"], is_module=True)[1:] == ("-m", "mylab.train")
+    assert command.command_of(["bash", "x"], is_module=False) == ("bash", "x")
+    for words in ([], ["gone.py"], ["no-such-program"]):
+        with pytest.raises(UsageError):
+            command.command_of(words, is_module=False)
