@@ -101,6 +101,9 @@ BUSY = [
     ((G, "--memory", "900T", "true"), 1, "of memory, and this machine has"),
     ((G, "--gpus", "1", "--shared", "true"), 2, "--shared needs"),
     ((G, "--gpus", "1", "--shared", "--gpu-memory", "82G", "true"), 1, "with 82 GiB"),
+    ((G, "--gpus", "1", "--fit", "/nothing", "true"), 2, "/nothing cannot be read"),
+    ((G, "--gpus", "1", "--fit", "/etc/passwd", "true"), 2, "is not a plan: it is no JSON"),
+    ((G, "--fit", "/etc/passwd", "true"), 2, "is not a plan"),
     ((G, "--gpus", "1", "--shared", "--gpu-memory", "900G", "true"), 1, "with 900 GiB"),
     # names
     ((G, "--name", "a\nb", "true"), 2, "printable"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -676,6 +677,33 @@ class TestHistory:
         box.ok("gjob", "redo", "3", "--gpu-memory", "7G")
         assert (box.job(4)["gpu_memory_mib"], box.job(4)["gpu_memory_from"]) == (7168, None)
         assert box.run("gjob", "update", "4", "--gpu-memory", "auto").returncode == 2
+
+    def test_predicted_beside_measured(self, box: Box, gpus: MockGpus):
+        up(box, gpus)
+        plan = box.root / "plan.json"
+        plan.write_text(json.dumps({"gpu": "X", "chosen": {"gpus": 1, "bytes": 6000 << 20}}))
+        auto = ("--gpus", "1", "--gpu-memory", "auto", "--fit", str(plan))
+        first = box.run("gbatch", *auto, "--shared", *SLEEP)
+        said = "6.5 GiB on each GPU; 5.859 GiB were predicted"
+        assert first.stderr == f"gbatch: --gpu-memory auto: {said}\n"
+        assert (box.job(1)["gpu_memory_mib"], box.job(1)["gpu_memory_predicted_mib"]) == (6656, 6000)
+        assert "Predicted: 5.859 GiB on each GPU\n" in box.ok("gjob", "show", "1")
+        gpus[0].run(pid_of(box, 1), 5000)
+        wait_until(lambda: (box.api("GET", "/jobs/1/usage")[1]["totals"] or [{}])[0].get("memory_mib"))
+        shown = "Predicted: 5.859 GiB on each GPU; measured 4.883 GiB at most: 20.0 % too high\n"
+        assert shown in box.ok("gjob", "show", "1")
+        box.ok("gbatch", "--gpus", "1", "--fit", str(plan), *SLEEP)
+        assert box.job(2)["gpu_memory_mib"] is None, "a prediction alone is no need"
+        figures = json.loads(box.ok("gstats", "--predictions", "--json"))
+        assert [(job["id"], job["measured_mib"], job["error_percent"]) for job in figures["jobs"]] == [
+            (1, 5000, 20.0),
+            (2, None, None),
+        ]
+        assert (figures["measured_jobs"], figures["too_low_jobs"]) == (1, 0)
+        told = "2 predicted, 1 measured; error: median 20.0 %, p90 20.0 %, worst 20.0 %; 0 predicted too low"
+        assert told in box.ok("gstats", "--predictions")
+        rows = box.ok("gstats", "--predictions", "-o", "csv").splitlines()
+        assert len(rows) == 3 and rows[1].endswith("6000,5000,20.0")
 
     def test_readings_again_and_again(self, box: Box, gpus: MockGpus):
         up(box, gpus)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gflow.core.model import Gpu
+from gflow.daemon.gpus import kind_of
 from gflow.daemon.needs import need_of, note_of
 from gflow.errors import Refused
 from gflow.testing import spec
@@ -30,6 +31,28 @@ def test_a_margin_and_no_more_than_a_card_has_on_which_it_ran(peak, margin, aske
     need = need_of(spec(gpus=1, **asked), peak, 3, (BIG, SMALL), margin)
     assert need.mib == mib
     assert need.origin.startswith("auto: 3 earlier runs used ")
+
+
+@pytest.mark.parametrize(
+    ("predicted", "peak", "mib", "origin"),
+    [
+        (20000, 0, 22016, "auto: 19.53 GiB were predicted"),
+        (20000, 5000, 22016, "auto: 19.53 GiB were predicted, 2 earlier runs used 4.883 GiB at most"),
+        (5000, 20000, 22016, "auto: 4.883 GiB were predicted, 2 earlier runs used 19.53 GiB at most"),
+        (80000, 0, 81559, "auto: 78.12 GiB were predicted"),
+        (1000, 0, 1536, "auto: 1000 MiB were predicted"),
+    ],
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_was_predicted_or_measured_whichever_is_more(predicted, peak, mib, origin, shared):
+    need = need_of(spec(gpus=1, shared=shared, predicted_mib=predicted), peak, 2, (BIG, SMALL), 10)
+    assert need == (mib, origin)
+
+
+def test_runs_of_another_plan_are_another_kind():
+    kinds = [kind_of(7, spec(gpus=1, predicted_mib=mib)) for mib in (0, 1000, 2000)]
+    assert len(set(kinds)) == 3
+    assert kind_of(7, spec(gpus=2, predicted_mib=1000)) == kinds[1]
 
 
 def test_without_history():

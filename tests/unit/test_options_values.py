@@ -71,6 +71,7 @@ WRITTEN = {
     "seconds": "1:30",
     "size": "1.5G",
     "need": "auto",
+    "prediction": "plan.json",
     "array": "0-9:3,12%2",
     "time": "2026-12-24T08:00Z",
     "name": "a b",

@@ -19,10 +19,11 @@ GIVEN = {
     "max-concurrent": 4, "max-retries": 3, "retry-on": "oom,exit:75", "retry-delay": 60, "requeue": True,
     "grace": 5, "signal": "USR1@90", "output": "out-%j.txt", "error": "err-%j.txt", "project": "p",
     "comment": "a note", "venv": "/venv", "conda-env": "/conda", "notify-email": "ann@example.org",
-    "notify-on": "job_failed", "param": "lr=0.1", "stop-if-idle": 1800,
+    "notify-on": "job_failed", "param": "lr=0.1", "stop-if-idle": 1800, "fit": 21000,
 }  # fmt: skip
 NEEDED = {
     "shared": {"gpus": 1, "gpu-memory": 1024}, "retry-on": {"max-retries": 1}, "stop-if-idle": {"gpus": 1},
+    "fit": {"gpus": 1},
 }  # fmt: skip
 KEYS = {"7": 7 << 20, "9_3": (9 << 20) + 4, "8": 8 << 20}
 

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from gflow.client import call, fast
-from gflow.client.capture import with_environments
+from gflow.client.capture import resolved
 from gflow.client.describing import program_of, read_file
 from gflow.errors import UsageError
 from gflow.options.changing import CHANGEABLE
@@ -63,7 +63,7 @@ def _overrides(values: dict[str, Any]) -> dict[str, Any]:
     names = {option.name for option in CHANGEABLE}
     given = {name: value for name, value in values.items() if name in names}
     cleared = {name.removeprefix("clear-") for name in values if name.startswith("clear-")} & names
-    return with_environments(given) | dict.fromkeys(cleared)
+    return resolved(given) | dict.fromkeys(cleared)
 
 
 def _script(path: str) -> bytes:

@@ -26,6 +26,8 @@ def run(words: list[str]) -> int:
     query = {"form": output, "user": values.get("user", "")}
     if "all-users" in values:
         query["all"] = "1"
+    if "predictions" in values:
+        query["predictions"] = "1"
     if "since" in values:
         query["since"] = since_of(values["since"])
     if output == "table":
@@ -42,4 +44,5 @@ the most GPUs in use at one moment; by person and by project.
 Jobs on simulated GPUs are counted only where all GPUs are simulated, and then it says so."""
 EXAMPLES = """gstats
 gstats --all-users --since 7d
+gstats --predictions --since 30d
 gstats -u ann --since 2026-12-01 -o csv"""

@@ -1,5 +1,5 @@
 """What of the submitter's world a job gets: folder and environment, as --chdir, --export, --config say;
-and where the Python environments are that --venv and --conda-env name.
+where the Python environments are that --venv and --conda-env name, and what is in the file of --fit.
 """
 
 from __future__ import annotations
@@ -45,13 +45,18 @@ def _exported(spec: str) -> dict[bytes, bytes]:
     return kept
 
 
-def with_environments(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with folders for --venv and --conda-env: what they mean is known here, not in the daemon."""
+def resolved(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with folders for --venv and --conda-env, and the figure of --fit: what they mean is known
+    here, not in the daemon."""
     found = dict(values)
     if values.get("venv"):
         found["venv"] = _existing(os.path.abspath(values["venv"]), "--venv")
     if values.get("conda-env"):
         found["conda-env"] = _existing(_conda_prefix(values["conda-env"]), "--conda-env")
+    if isinstance(values.get("fit"), str):
+        from gflow.client.prediction import predicted_mib
+
+        found["fit"] = predicted_mib(values["fit"], values.get("gpus"))
     return found
 
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from gflow.client import fast
-from gflow.client.capture import captured, with_environments
+from gflow.client.capture import captured, resolved
 from gflow.errors import UsageError
 from gflow.options import directives, slurm
 
@@ -125,7 +125,7 @@ def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[s
 
 def _body(values: dict[str, Any], command: list[str], script: str = "") -> str:
     rows = f',"rows":{fast.dumps(_rows(values["param-file"]))}' if "param-file" in values else ""
-    return fast.job_body(with_environments(values), command, script + rows, captured(values))
+    return fast.job_body(resolved(values), command, script + rows, captured(values))
 
 
 def _rows(path: str) -> list[dict[str, str]]:

@@ -152,7 +152,7 @@ def deliver(body: bytes, path: str, accept: str = "text/plain") -> tuple[int, by
 
 
 # What the hot path leaves to `gflow.cli`. A time is read there: the configuration may name a zone.
-SLOW = {"help", "version", "wait", "json", "begin", "dry-run", "venv", "conda-env"} | {
+SLOW = {"help", "version", "wait", "json", "begin", "dry-run", "venv", "conda-env", "fit"} | {
     option.name for option in CAPTURE
 }
 JOB_NAMES = {option.name for option in JOB}

@@ -90,6 +90,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     gpus: int = 0
     shared: bool = False
     gpu_memory_mib: int = 0
+    # What was predicted on each GPU (--fit); 0: nothing.
+    predicted_mib: int = 0
     gpu_type: str = ""
     cpus: int | None = None
     memory_mib: int = 0

@@ -53,6 +53,17 @@ class TopJob(NamedTuple):
     gpus: int
 
 
+class Prediction(NamedTuple):
+    """What was predicted of a job, and what was measured: MiB on the GPU that was fullest; 0: nothing."""
+
+    key: JobKey
+    name: str
+    user: str
+    state: str
+    predicted_mib: int
+    measured_mib: int
+
+
 class Statistics(NamedTuple):
     total: Usage
     by_user: dict[str, Usage]

@@ -15,5 +15,7 @@ def check_together(spec: Spec) -> None:
         raise UsageError(
             "--stop-if-idle needs --gpus", hint="it is about GPUs that a job has and does not use"
         )
+    if spec.predicted_mib and not spec.gpus:
+        raise UsageError("--fit needs --gpus", hint="it is about the memory of a job's GPUs")
     if spec.retry_on and not spec.max_retries:
         raise UsageError("--retry-on needs --max-retries", hint="gbatch --max-retries 3 --retry-on oom …")

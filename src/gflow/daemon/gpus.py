@@ -298,8 +298,10 @@ def watched_of(state: State) -> Watched:
 
 @lru_cache(maxsize=1024)
 def kind_of(uid: int, spec: Spec) -> str:
-    """What runs of one person's same command have in common: what they need is likely the same."""
-    text = repr((uid, spec.command, spec.script, spec.script_path, spec.parameters))
+    """What runs of one person's same command have in common: what they need is likely the same.
+    One that was predicted otherwise has another plan, and so another need."""
+    said: tuple[object, ...] = (uid, spec.command, spec.script, spec.script_path, spec.parameters)
+    text = repr((*said, spec.predicted_mib) if spec.predicted_mib else said)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

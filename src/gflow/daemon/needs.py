@@ -1,4 +1,5 @@
-"""`--gpu-memory auto`: as much as earlier runs of the same command used at most, and a margin."""
+"""`--gpu-memory auto`: what was predicted (`--fit`) or what earlier runs of the same command used at most,
+whichever is more, and a margin."""
 
 from __future__ import annotations
 
@@ -53,20 +54,27 @@ def _with(spec: Spec, need: Need) -> Spec:
 
 def need_of(spec: Spec, peak_mib: int, runs: int, gpus: Iterable[Gpu], margin_percent: int) -> Need:
     """What a job needs whose `runs` earlier runs used `peak_mib` at most on a GPU."""
-    if not peak_mib:
+    most_mib = max(peak_mib, spec.predicted_mib)
+    if not most_mib:
         if spec.shared:
             raise Refused(
                 f"--gpu-memory auto: {UNKNOWN}, so nobody can say how much it may use",
-                hint="run it once with a size (--gpu-memory 20G) or without --shared; then auto knows",
+                hint="give a size (--gpu-memory 20G) or a prediction (--fit), or run it once unshared",
             )
         return Need(0, f"auto: {UNKNOWN}, so any GPU will do")
-    wanted = peak_mib + max(LEAST_MARGIN_MIB, -(-peak_mib * margin_percent // 100))
+    wanted = most_mib + max(LEAST_MARGIN_MIB, -(-most_mib * margin_percent // 100))
     wanted = -(-wanted // STEP_MIB) * STEP_MIB
-    most = max((gpu.memory_mib for gpu in gpus if spec.gpu_type.lower() in gpu.model.lower()), default=0)
-    if peak_mib <= most < wanted:  # it ran on such a card, so it fits
-        wanted = most
+    largest = max((gpu.memory_mib for gpu in gpus if spec.gpu_type.lower() in gpu.model.lower()), default=0)
+    if most_mib <= largest < wanted:  # it fits on such a card, if only just
+        wanted = largest
+    return Need(wanted, f"auto: {_origin(spec, peak_mib, runs)}")
+
+
+def _origin(spec: Spec, peak_mib: int, runs: int) -> str:
     of = "the earlier run" if runs == 1 else f"{runs} earlier runs"
-    return Need(wanted, f"auto: {of} used {gib(peak_mib)} at most")
+    said = [f"{gib(spec.predicted_mib)} were predicted"] if spec.predicted_mib else []
+    said += [f"{of} used {gib(peak_mib)} at most"] if peak_mib else []
+    return ", ".join(said)
 
 
 def note_of(specs: Iterable[Spec]) -> str:

@@ -87,6 +87,7 @@ GSTATS = (
         short="t",
         metavar="TIME",
     ),
+    Option("predictions", "flag", "GPU memory that was predicted (gbatch --fit) beside what was measured"),
     Option(
         "output", "text", "table, json or csv", short="o", metavar="FORM", choices=("table", "json", "csv")
     ),

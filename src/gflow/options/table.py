@@ -76,6 +76,13 @@ JOB = (
         low=1,
     ),
     Option(
+        "fit",
+        "prediction",
+        "what gflow plan or gflow fit predicted; with --gpu-memory auto this is the job's need",
+        metavar="FILE",
+        field="predicted_mib",
+    ),
+    Option(
         "gpu-type",
         "name",
         "only GPUs whose model has this in its name: A100",

@@ -111,6 +111,11 @@ def read_need(value: Any, option: Option) -> int | str:
     return "auto" if value == "auto" else read_size(value, option)
 
 
+def read_prediction(value: Any, option: Option) -> int | str:
+    """A file, which whoever has it makes a size of; from programs MiB on each GPU."""
+    return read_path(value, option) if isinstance(value, str) else read_size(value, option)
+
+
 def read_array(value: Any, option: Option) -> str:
     """Tasks as `1-10`, `0-90:10`, `1,3,5-7`, each once, with the cap of `%4` kept behind."""
     if type(value) is int:
@@ -345,6 +350,7 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "path": read_path,
     "size": read_size,
     "need": read_need,
+    "prediction": read_prediction,
     "array": read_array,
     "time": read_time,
     "name": read_name,

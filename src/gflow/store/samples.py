@@ -129,6 +129,15 @@ def peaks_of(path: Path, kinds: Iterable[str]) -> dict[str, tuple[int, int]]:
         return {kind: db.execute(question, (kind,)).fetchone() for kind in kinds}
 
 
+def most_used(path: Path, jobs: Iterable[str]) -> dict[str, int]:
+    """Job -> the most memory (MiB) that it used on a GPU in any of its attempts; 0: none was seen."""
+    if not path.exists():
+        return dict.fromkeys(jobs, 0)
+    question = "SELECT coalesce(max(memory_mib), 0) FROM totals WHERE job = ?"
+    with closing(_read(path)) as db:
+        return {job: db.execute(question, (job,)).fetchone()[0] for job in jobs}
+
+
 def _read(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)
 

@@ -5,11 +5,14 @@ A job may have run more than once: its last attempt is in its own record, the ea
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from gflow.core.statistics import Question, Statistics, TopJob, Usage
+from gflow.core.ids import label
+from gflow.core.statistics import Prediction, Question, Statistics, TopJob, Usage
 from gflow.core.tasks import parse_tasks
 from gflow.store.reading import NAME, PROJECT, Reader
+from gflow.store.samples import most_used
 
 TOP = 5
 
@@ -109,6 +112,21 @@ def statistics(reader: Reader, question: Question) -> Statistics:
         peak_gpus=reader.rows(_PEAK, values)[0][0],
         left_out=reader.rows(_LEFT_OUT, values)[0][0],
     )
+
+
+_PREDICTED = f"""
+SELECT key, {NAME}, user, state, json_extract(spec, '$.predicted_mib') FROM jobs
+WHERE {_COUNTED} AND {_KIND} AND json_extract(spec, '$.predicted_mib') > 0 ORDER BY key
+"""
+
+
+def predictions(reader: Reader, question: Question, samples: Path) -> list[Prediction]:
+    """Jobs whose memory was predicted, with what was measured of each."""
+    rows = reader.rows(_PREDICTED, question._asdict())
+    measured = most_used(samples, [label(key) for key, *_ in rows])
+    return [
+        Prediction(key, name, user, state, mib, measured[label(key)]) for key, name, user, state, mib in rows
+    ]
 
 
 def _groups(reader: Reader, values: dict[str, Any]) -> list[tuple[str, str, Usage]]:

@@ -20,7 +20,9 @@ from gflow.text.table import table
 USUAL = Spec(command=(), cwd="")
 
 
-def job_page(job: Job, why: Why | None, now: float, log: str, gpu_use: str = "") -> str:
+def job_page(
+    job: Job, why: Why | None, now: float, log: str, gpu_use: str = "", measured_mib: int = 0
+) -> str:
     """`gjob show`: everything about one job that is not secret."""
     spec = job.spec
     reason = str(why) if why else job.reason
@@ -40,6 +42,8 @@ def job_page(job: Job, why: Why | None, now: float, log: str, gpu_use: str = "")
     if tasks := _tasks(job):
         lines.append(("Tasks", tasks))
     lines += [(name, value) for name, value in _asked(job) if value]
+    if spec.predicted_mib:
+        lines.append(("Predicted", compared(spec.predicted_mib, measured_mib)))
     lines += _timing(job, now) + _usage(job)
     if job.exit_code is not None:
         lines.append(("Exit code", str(job.exit_code)))
@@ -125,6 +129,15 @@ def _gpu_memory(job: Job) -> str:
     size = gib(job.spec.gpu_memory_mib) if job.spec.gpu_memory_mib else ""
     origin = job.spec.gpu_memory_from
     return f"{size} ({origin})" if size and origin else size or origin
+
+
+def compared(predicted_mib: int, measured_mib: int) -> str:
+    """A prediction of memory beside what was measured; 0: nothing was."""
+    if not measured_mib:
+        return f"{gib(predicted_mib)} on each GPU"
+    error = 100 * (predicted_mib / measured_mib - 1)
+    off = f"{abs(error):.1f} % too {'high' if error > 0 else 'low'}"
+    return f"{gib(predicted_mib)} on each GPU; measured {gib(measured_mib)} at most: {off}"
 
 
 def _timing(job: Job, now: float) -> list[tuple[str, str]]:

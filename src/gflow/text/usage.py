@@ -76,11 +76,16 @@ def summary(totals: Sequence[Mapping[str, Any]]) -> str:
     if known:
         busy = sum(one["busy"] for one in known) / len(known)
         parts.append(f"{busy:.0f}% busy (most {max(one['busy_most'] or 0 for one in known)}%)")
-    parts.append(f"{max(one['memory_mib'] for one in totals) / 1024:.1f} GiB of memory at most")
+    parts.append(f"{most_memory(totals) / 1024:.1f} GiB of memory at most")
     power = [one["power_w"] for one in totals if one["power_w"]]
     if power:
         parts.append(f"{sum(power) / len(power):.0f} W")
     return ", ".join(parts)
+
+
+def most_memory(totals: Sequence[Mapping[str, Any]]) -> int:
+    """MiB on the GPU that was fullest."""
+    return max(int(one["memory_mib"]) for one in totals)
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -44,6 +44,7 @@ class StatsQuery(Query, frozen=True):
 
     user: str = ""
     all: bool = False
+    predictions: bool = False
     since: str = ""
     form: str = ""
     width: str = ""

@@ -259,6 +259,11 @@ def read_options(options: dict[str, Any]) -> Read:
                 hint="leave one of them out",
             )
         fields |= {"array": array, "max_concurrent": cap}
+    if isinstance(fields.get("predicted_mib"), str):
+        raise UsageError(
+            f"--fit {fields['predicted_mib']!a} names a file, which is not here",
+            hint="give programs' predictions as a number: MiB on each GPU",
+        )
     for name in ("venv", "conda_env"):
         if name in fields and not fields[name].startswith("/"):
             raise UsageError(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from statistics import median
 from typing import Any
 
 import msgspec
 
 from gflow.core.explain import Why
 from gflow.core.model import Block, Gpu, Job, Line, Progress, Spec
-from gflow.core.statistics import Question, Statistics, Usage
+from gflow.core.statistics import Prediction, Question, Statistics, Usage
 from gflow.errors import GflowError
 from gflow.options.table import JOB
 
@@ -51,6 +52,7 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "memory_mib": spec.memory_mib or None,
         "gpu_memory_mib": spec.gpu_memory_mib or None,
         "gpu_memory_from": spec.gpu_memory_from or None,
+        "gpu_memory_predicted_mib": spec.predicted_mib or None,
         "shared": spec.shared,
         "begin_at": rfc3339(spec.begin_at or None),
         "depends_on": [key_label(key) for key in spec.depends_on],
@@ -184,6 +186,37 @@ def statistics_view(question: Question, found: Statistics) -> dict[str, Any]:
         "by_project": [
             {"project": name or None, **usage_view(usage)} for name, usage in found.by_project.items()
         ],
+    }
+
+
+def predictions_view(question: Question, found: Sequence[Prediction]) -> dict[str, Any]:
+    """Predictions of GPU memory, one by one and all together. An error above zero: predicted too much."""
+    jobs = [
+        {
+            "id": key_label(job.key),
+            "name": job.name,
+            "user": job.user,
+            "state": job.state,
+            "predicted_mib": job.predicted_mib,
+            "measured_mib": job.measured_mib or None,
+            "error_percent": round(100 * (job.predicted_mib / job.measured_mib - 1), 2)
+            if job.measured_mib
+            else None,
+        }
+        for job in found
+    ]
+    errors = sorted(abs(job.predicted_mib / job.measured_mib - 1) * 100 for job in found if job.measured_mib)
+    return {
+        "user": question.user,
+        "since": rfc3339(question.since or None),
+        "simulated": question.is_simulated,
+        "predicted_jobs": len(found),
+        "measured_jobs": len(errors),
+        "median_error_percent": round(median(errors), 2) if errors else None,
+        "p90_error_percent": round(errors[-(-9 * len(errors) // 10) - 1], 2) if errors else None,
+        "worst_error_percent": round(errors[-1], 2) if errors else None,
+        "too_low_jobs": sum(job.predicted_mib < job.measured_mib for job in found),
+        "jobs": jobs,
     }
 
 

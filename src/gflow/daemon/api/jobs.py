@@ -26,7 +26,7 @@ from gflow.daemon.perform import log_path
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.text.pages import job_page, story_page
 from gflow.text.queue import Entry
-from gflow.text.usage import summary
+from gflow.text.usage import most_memory, summary
 from gflow.text.why import why_page
 from gflow.wire.views import jobs_view, key_label, line_view
 
@@ -49,9 +49,10 @@ async def show(request: Request) -> Response:
         entries += context.entries([known(context, key)], looks)
         if wants_text(request):
             job, why = entries[-1]
-            used = await _used(context, job) if len(keys) == 1 and looks.knows(job) else ""
+            totals = await _totals(context, job) if len(keys) == 1 and looks.knows(job) else []
             log = log_path(context.settings, job) if looks.knows(job) else ""
-            pages.append(job_page(job, why, time.time(), log, used))
+            used, most = (summary(totals), most_memory(totals)) if totals else ("", 0)
+            pages.append(job_page(job, why, time.time(), log, used, most))
         if len(entries) % TOGETHER == 0:
             await asyncio.sleep(0)  # others may want something too
     if len(keys) == 1 and entries[0][0].is_array:
@@ -59,12 +60,12 @@ async def show(request: Request) -> Response:
     return answer(request, lambda: jobs_view(entries), lambda: BETWEEN.join(pages))
 
 
-async def _used(context: Context, job: Job) -> str:
-    """What a job did with its GPUs, in one line."""
+async def _totals(context: Context, job: Job) -> list[dict[str, Any]]:
+    """What a job did with its GPUs, a row for each."""
     if not job.spec.gpus or not job.attempt:
-        return ""
-    totals = (await usage_of(context, job))["totals"]
-    return summary(totals) if totals else ""
+        return []
+    totals: list[dict[str, Any]] = (await usage_of(context, job))["totals"]
+    return totals
 
 
 async def wait(request: Request) -> Response:

@@ -39,6 +39,7 @@ async def usage_of(context: Context, job: Job) -> dict[str, Any]:
     samples, totals = await asyncio.to_thread(_read, context, job.label)
     return {
         "job": key_label(job.key),
+        "predicted_mib": job.spec.predicted_mib or None,
         "samples": [_view(one) for one in samples],
         "totals": [_view(one) for one in totals],
     }
