@@ -190,3 +190,45 @@ class Ours(System):
     def jobs(self) -> list[dict[str, Any]]:
         listed = self.request("GET", "/jobs?all=1&limit=0")["jobs"]
         return [job for job in listed if job["name"] != self.holder]
+
+
+@register
+class OursForAll(Ours):
+    """The same as root's daemon for everybody: jobs run as the person `nobody`, who submits them."""
+
+    name = "ours-system"
+    person = 65534
+
+    def start(self, slots: int | None = None, hold: bool = False) -> None:
+        if os.geteuid():
+            raise NotOffered("only root runs jobs as others")
+        super().start(slots, hold)
+
+    def restart(self) -> None:
+        self.env["GFLOW_SYSTEM_ROOT"] = str(self.dir / "machine")
+        (self.dir / "machine").mkdir(exist_ok=True)
+        for folder in (self.dir, self.work):
+            folder.chmod(0o755)
+        os.chown(self.work, self.person, self.person)
+        if "--system" not in self.flags:
+            self.flags.append("--system")
+        super().restart()
+
+    def stop(self) -> None:
+        if self.pid:
+            self.call([f"{self.bin}/gflowd", "down", "--system", "--kill-jobs"])
+            self.pid = 0
+            self.sweep()
+
+    def connection(self) -> UnixConnection:
+        """As that person: the kernel notes who connects."""
+        connection = UnixConnection(str(self.dir / "machine/run/gflow/gflowd.sock"))
+        os.seteuid(self.person)
+        try:
+            connection.connect()
+        finally:
+            os.seteuid(0)
+        return connection
+
+    def submission(self, script: str, count: int = 1, **options: Any) -> bytes:
+        return super().submission(script, count, output=f"{self.work}/%j.log", **options)
