@@ -24,7 +24,7 @@ check: $(STAMP)          ## format, lint, types, import rules: under a minute
 
 # PyTorch for the CPU and transformers, for the tests of gflow fit alone: one or two minutes, once.
 $(FIT): tests/fit/constraints.txt $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit,plot]'
 	@touch $(FIT)
 
 test: $(STAMP) $(FIT) check  ## everything that runs in minutes

@@ -44,6 +44,14 @@ def build(case, dtype):
     settings = dict(case["hf"]); config = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings); config.use_cache = False
     kind = next(kind for kind, auto in AUTO.items() if type(config) in getattr(transformers, auto)._model_mapping)
     auto = getattr(transformers, AUTO[kind])
+    offered = auto._model_mapping[type(config)]
+    # Several models for one task (DeiT with and without its teacher): the first is the plain one.
+    if isinstance(offered, tuple) and not config.architectures: config.architectures = [offered[0].__name__]
+    # Filling three billion weights on the host takes longer than training them; their values do not matter.
+    for name in ("_initialize_weights", "initialize_weights", "_init_weights"):
+        if hasattr(transformers.PreTrainedModel, name): setattr(transformers.PreTrainedModel, name, lambda *_, **__: None)
+    for name in dir(nn.init):
+        if name.endswith("_") and not name.startswith("_"): setattr(nn.init, name, lambda tensor, *_, **__: tensor)
     try: model = auto.from_config(config, attn_implementation=case.get("attention", "sdpa"), dtype=dtype)
     except ValueError: model = auto.from_config(config, dtype=dtype)
     model = model.to(dtype)
@@ -85,6 +93,8 @@ def one(case):
     narrow = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(case["precision"])
     model, kind, config = build(case, dtype)
     model = model.to("cuda").train()
+    with torch.no_grad():
+        for parameter in model.parameters(): parameter.normal_(0, 0.02) if parameter.dim() > 1 else parameter.fill_(0.5)
     if case.get("channels_last"): model = model.to(memory_format=torch.channels_last)
     learned = [p for p in model.parameters() if p.requires_grad]
     optimizer = getattr(torch.optim, case.get("optimizer", "AdamW"))(learned, **{"lr": 1e-4, **case.get("optimizer_options", {})})
@@ -133,9 +143,9 @@ def compare(predicted, measured):
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("what", choices=("predict", "measure", "compare", "one")); options.add_argument("files", nargs="+")
-    options.add_argument("--cases", type=Path, default=HERE / "fit_proof_cases.json"); options.add_argument("--id"); options.add_argument("--seconds", type=float, default=540)
+    options.add_argument("--cases", type=Path, default=HERE / "fit_proof_cases.json"); options.add_argument("--id"); options.add_argument("--only", default=""); options.add_argument("--seconds", type=float, default=540)
     options = options.parse_args()
-    cases = json.loads(options.cases.read_text())
+    cases = [case for case in json.loads(options.cases.read_text()) if not options.only or any(text in case["id"] for text in options.only.split(","))]
     if options.what == "predict": predict(cases, options.files[0])
     elif options.what == "measure": measure(cases, options.files[0], options.seconds, options.cases)
     elif options.what == "one": print(json.dumps(one(next(case for case in cases if case["id"] == options.id))))

@@ -160,3 +160,59 @@ def test_nothing_is_left_behind():
     tensor = torch.randn(3)
     assert type(torch.nn.functional.dropout(tensor)) is torch.Tensor
     assert torch.get_rng_state().numel() > 0
+
+
+def test_a_run_for_any_batch_is_near_the_run_itself():
+    from gflow.fit.answer import answer
+    from gflow.fit.sharing import Sharing
+    from gflow.fit.speed import work_of
+    from gflow.fit.stretching import Stretched
+
+    run = Stretched(
+        lambda batch: record(hf=SMALL, recipe=Recipe(batch=batch, sequence=256, precision="bf16"))
+    )
+    assert run.is_even
+    tape = record(hf=SMALL, recipe=Recipe(batch=24, sequence=256, precision="bf16"))
+    truth = answer(tape).peak_reserved_bytes
+    assert run.needed(24, Sharing(), eight_bit=False) == pytest.approx(truth, rel=0.02)
+    assert run.work(24).flops == pytest.approx(work_of(tape).flops, rel=0.01)
+    assert run.work(24).kernels == work_of(tape).kernels > 100
+    weights = sum(p.numel() for p in _llama().parameters())
+    assert run.work(1).flops > 6 * (weights - 2 * 1000 * 128) * 256, "products of all weights, three times"
+
+
+def test_the_short_way_through_optimizers_changes_nothing(monkeypatch):
+    short = estimate(hf=SMALL, batch=2, sequence=64, clip=1.0)
+    monkeypatch.setattr("gflow.fit.foreach.run", lambda *_: NotImplemented)
+    assert estimate(hf=SMALL, batch=2, sequence=64, clip=1.0) == short
+
+
+def test_states_in_8_bit():
+    plain = estimate(hf=GPT2, batch=1, sequence=64)
+    narrow = estimate(hf=GPT2, batch=1, sequence=64, optimizer="AdamW8bit")
+    assert narrow.breakdown["optimizer"] == pytest.approx(plain.total_params * 2.03, rel=0.02)
+    assert narrow.confidence == "medium" and "8 bit" in narrow.doubts[0]
+
+
+@pytest.mark.parametrize(("bits", "each"), [(4, 0.5), (8, 1.0)])
+def test_weights_below_adapters_in_few_bits(bits, each):
+    config = SMALL | {"hidden_size": 512, "intermediate_size": 1024, "vocab_size": 64}
+    settings = {"hf": config, "batch": 1, "sequence": 64, "precision": "bf16-pure", "lora": 4}
+    plain, narrow = estimate(**settings), estimate(**settings, quantize=bits)
+    saved = plain.breakdown["parameters"] - narrow.breakdown["parameters"]
+    layers = 2 * (4 * 512 * 512 + 3 * 512 * 1024)
+    assert saved == pytest.approx(layers * (2 - each), rel=0.05)
+    assert narrow.total_params == plain.total_params
+    assert narrow.trainable_params == plain.trainable_params
+    assert narrow.confidence == "medium"
+
+
+def test_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    from gflow.cli.fit import run
+
+    path = tmp_path / "memory.png"
+    assert run(["--params", "1B", "--plot", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match="cannot write"):
+        run(["--params", "1B", "--plot", str(tmp_path / "memory.nothing")])

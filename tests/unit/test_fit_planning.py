@@ -2,72 +2,115 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from gflow.errors import Refused
-from gflow.fit.answer import KINDS, Estimate
+from gflow.errors import Refused, UsageError
+from gflow.fit.allocator import Allocator
 from gflow.fit.catalogue import Gpu, named
-from gflow.fit.planning import plan
+from gflow.fit.formula import Counted
+from gflow.fit.planning import Plan, Way, Wish, plan, read
+from gflow.fit.recipe import Recipe
+from gflow.fit.sharing import SHARDING, Sharing, blocks_of, extras, kept
+from gflow.fit.speed import Work, work_of
+from gflow.fit.stretching import Stretched
+from gflow.fit.tape import Request, Tape, play
 from gflow.fit.verdict import largest_batch
 
 GIB = 1 << 30
 
 
-def measured(states, example, recomputed, confidence="high"):
-    """Weights, gradients and optimizer of `states` GiB; so many GiB per example, recomputed or not."""
+class Line:
+    """Weights, gradients and optimizer of `states` GiB, and so many GiB per example."""
 
-    def measure(checkpointing, batch):
-        each = recomputed if checkpointing else example
-        size = int((states + batch * each) * GIB)
-        parts = dict.fromkeys(KINDS, 0) | {
-            "parameters": int(states / 4 * GIB),
-            "gradients": int(states / 4 * GIB),
-            "optimizer": int(states / 2 * GIB),
-        }
-        return Estimate(
-            peak_allocated_bytes=size, peak_reserved_bytes=size, process_bytes=size, confidence=confidence,
-            doubts=[], breakdown=parts, peak_phase="backward", peak_step=2, largest=[], total_params=100,
-            trainable_params=100,
-        )  # fmt: skip
+    def __init__(self, states, example, confidence="high", flops=1e12):
+        self.states, self.example, self.confidence, self.flops = states, example, confidence, flops
+        self.doubts = []
+        self.asked = []
 
-    return measure
+    def needed(self, batch, sharing, *, eight_bit, cap=None):
+        self.asked.append((batch, sharing, eight_bit))
+        quarter = self.states / 4
+        weights, gradients, states = quarter, quarter, 2 * quarter * (0.25 if eight_bit else 1)
+        if sharing.sharding != "none":
+            states /= sharing.gpus
+        if sharing.sharding in ("zero2", "fsdp"):
+            gradients /= sharing.gpus
+        if sharing.sharding == "fsdp":
+            weights /= sharing.gpus
+        states = 0 if sharing.offload else states
+        size = int((weights + gradients + states + batch * self.example) * GIB)
+        return None if cap is not None and size > cap else size
+
+    def work(self, batch):
+        return Work(batch * self.flops, batch * self.example * GIB, 100, self.states * GIB, 1e9)
+
+
+def planned(states, example, recomputed, gpu, gpus, batch, confidence="high"):
+    runs = {False: Line(states, example, confidence), True: Line(states, recomputed, confidence, 1.33e12)}
+    return plan(runs, Wish(named(gpu), gpus, batch, 2048, "bf16"))
 
 
 def test_what_fits_easily_is_left_alone():
-    way = plan(measured(4, 0.1, 0.05), named("H200"), 1, 32, 2048, "bf16").chosen
+    way = planned(4, 0.1, 0.05, "H200", 1, 32).chosen
     assert (way.micro_batch, way.accumulate) == (32, 1)
     assert not (way.checkpointing or way.eight_bit or way.offload)
 
 
 def test_the_effective_batch_is_kept():
     for gpus in (1, 2, 3, 8):
-        found = plan(measured(4, 1, 0.2), named("A100-40GB"), gpus, 48, 512, "bf16")
+        found = planned(4, 1, 0.2, "A100-40GB", gpus, 48)
         for way in (found.chosen, *found.alternatives):
             assert way.micro_batch * way.accumulate * way.gpus == 48
 
 
 def test_nothing_in_the_plan_is_larger_than_the_card():
-    found = plan(measured(60, 2, 0.5), named("A100-80GB"), 4, 64, 2048, "bf16")
+    found = planned(60, 2, 0.5, "A100-80GB", 4, 64)
     assert all(way.share <= 0.95 for way in (found.chosen, *found.alternatives))
     assert found.chosen.relative_speed == 1
     assert all(way.relative_speed <= 1 for way in found.alternatives)
 
 
+def test_one_of_each_kind_the_fastest_first():
+    found = planned(10, 1.5, 0.2, "A100-80GB", 1, 64)
+    ways = [found.chosen, *found.alternatives]
+    assert len({(way.checkpointing, way.eight_bit, way.offload) for way in ways}) == len(ways) == 6
+    speeds = [way.relative_speed for way in ways]
+    assert speeds == sorted(speeds, reverse=True)
+    plain = next(way for way in ways if not (way.checkpointing or way.eight_bit or way.offload))
+    assert plain.micro_batch == 32, "the largest that fits"
+
+
+def test_a_larger_batch_that_fits_is_not_passed_over():
+    asked = Line(10, 1.5)
+    plan({False: asked}, Wish(named("A100-80GB"), 1, 64, 2048, "bf16", has_states=False))
+    assert [batch for batch, sharing, _ in asked.asked if not sharing.offload] == [64, 32]
+
+
 def test_states_too_large_for_one_card_are_sharded():
-    found = plan(measured(120, 0.5, 0.2), named("H100-80GB"), 8, 64, 2048, "bf16")
+    found = planned(120, 0.5, 0.2, "H100-80GB", 8, 64)
     assert found.chosen.sharding in ("zero1", "zero2", "fsdp")
     assert found.chosen.gpus == 8
 
 
 def test_what_cannot_fit_is_refused_with_the_least_it_takes():
     with pytest.raises(Refused, match="GiB on each at least"):
-        plan(measured(500, 0.5, 0.2), named("T4"), 1, 8, 512, "fp32")
+        planned(500, 0.5, 0.2, "T4", 1, 8)
 
 
-def test_rules_on_top_lower_confidence():
-    assert plan(measured(4, 0.1, 0.05), named("H200"), 1, 8, 2048, "bf16").confidence == "high"
-    assert plan(measured(4, 0.1, 0.05), named("H200"), 2, 8, 2048, "bf16").confidence == "medium"
-    assert plan(measured(4, 0.1, 0.05, "rough"), named("H200"), 2, 8, 2048, "bf16").confidence == "rough"
+def test_a_model_that_cannot_be_checkpointed():
+    found = plan({False: Line(10, 1)}, Wish(named("A100-80GB"), 1, 64, 2048, "bf16"))
+    assert not any(way.checkpointing for way in (found.chosen, *found.alternatives))
+
+
+def test_rules_on_top_lower_confidence_and_say_so():
+    alone, two, rough = (
+        planned(4, 0.1, 0.05, "H200", gpus, 8, word)
+        for gpus, word in ((1, "high"), (2, "high"), (2, "rough"))
+    )
+    assert (alone.confidence, alone.doubts) == ("high", [])
+    assert two.confidence == "medium" and "several GPUs" in two.doubts[0]
+    assert rough.confidence == "rough"
 
 
 @pytest.mark.parametrize("bend", [0, 7, 90, -60])
@@ -75,7 +118,7 @@ def test_rules_on_top_lower_confidence():
 def test_the_largest_batch_is_found_in_few_runs(true, bend, monkeypatch):
     runs = []
 
-    class Line:
+    class Steady:
         def __init__(self, batch):
             runs.append(batch)
             self.size = 1000 + batch * 10 + bend * batch // 100
@@ -85,9 +128,9 @@ def test_the_largest_batch_is_found_in_few_runs(true, bend, monkeypatch):
         "gflow.fit.verdict.answer", lambda tape: type("Found", (), {"peak_allocated_bytes": tape.size})
     )
     room = 1000 + 10 * true + 5
-    true = next(batch for batch in range(2000, -1, -1) if Line(batch).size <= room or not batch)
+    true = next(batch for batch in range(2000, -1, -1) if Steady(batch).size <= room or not batch)
     runs.clear()
-    assert largest_batch(Line, room) == true
+    assert largest_batch(Steady, room) == true
     assert len(runs) <= 14
     if not bend:
         assert len(runs) <= 5
@@ -95,4 +138,164 @@ def test_the_largest_batch_is_found_in_few_runs(true, bend, monkeypatch):
 
 def test_a_card_of_ones_own():
     gpu = Gpu(name="x", architecture="hopper", memory_gib=8, bandwidth=0, bf16=0, fp32=0)
-    assert plan(measured(2, 0.1, 0.05), gpu, 1, 8, 512, "bf16").chosen.bytes < 8 * GIB
+    assert plan({False: Line(2, 0.1)}, Wish(gpu, 1, 8, 512, "bf16")).chosen.bytes < 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("sharding", "parameters", "gradients", "states"),
+    [("none", 1, 1, 1), ("zero1", 1, 1, 4), ("zero2", 1, 4, 4), ("fsdp", 4, 4, 4)],
+)
+def test_what_each_technique_shares_out(sharding, parameters, gradients, states):
+    def left(kind, phase):
+        return 4096 / kept(Request(4096, kind, phase, 0, "", ""), 4096, Sharing(4, sharding))
+
+    assert left("parameters", "model") == parameters
+    assert left("gradients", "backward") == gradients
+    assert left("optimizer", "optimizer") == left("", "optimizer") == states
+    assert left("", "backward") == left("batch", "forward") == 1
+
+
+def test_offloaded_states_are_gone():
+    away = Sharing(1, "none", offload=True)
+    assert kept(Request(4096, "optimizer", "optimizer", 0, "", ""), 4096, away) == 0
+    assert kept(Request(4096, "gradients", "backward", 0, "", ""), 4096, away) == 4096
+
+
+def tape_of(*parameters):
+    tape = Tape()
+    for name, size in parameters:
+        tape.requests.append(Request(size, "parameters", "model", 0, "", name))
+    tape.parameters = tape.learned = sum(size for _, size in parameters) // 4
+    return tape
+
+
+def test_what_comes_on_top_of_shares():
+    tape = tape_of(
+        ("model.layers.0.a", 400), ("model.layers.0.b", 200), ("model.layers.1.a", 400), ("head", 80)
+    )
+    assert blocks_of(tape) == (600, 80)
+    assert extras(tape, Sharing()) == []
+    assert extras(tape, Sharing(4)) == extras(tape, Sharing(4, "zero1")) == [1080]
+    assert extras(tape, Sharing(4, "zero2")) == [1200]
+    assert extras(tape, Sharing(4, "fsdp")) == [1200, 80, 1200]
+
+
+def test_size_alone_has_the_same_rules():
+    run = Counted(7 * 10**9, Recipe(precision="bf16-pure", sequence=2048))
+    plain = run.needed(1, Sharing(), eight_bit=False)
+    sizes = [run.needed(1, Sharing(8, sharding), eight_bit=False) for sharding in SHARDING]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] > plain > sizes[1]
+    assert run.needed(1, Sharing(offload=True), eight_bit=False) < plain
+    assert run.needed(1, Sharing(), eight_bit=True) < plain
+    assert run.needed(1, Sharing(), eight_bit=False, cap=plain) == plain
+    assert run.needed(1, Sharing(), eight_bit=False, cap=plain - 1) is None
+
+
+class Recorded:
+    """Runs of a model with one weight of 400 MiB, its states, and 1.2 GiB per example."""
+
+    def __init__(self, bend=0):
+        self.batches = []
+        self.bend = bend
+
+    def __call__(self, batch):
+        self.batches.append(batch)
+        tape = Tape()
+        tape.learned = tape.parameters = 100 << 20
+        tape.request(400 << 20, "", "parameters")
+        for step in range(2):
+            tape.mark("forward", step)
+            held = [tape.request(batch * (300 << 20), "mm") for _ in range(4)]
+            if batch == 4 and self.bend:
+                tape.release(tape.request(1 << 20, "extra"))
+            tape.mark("optimizer", step)
+            if not step:
+                tape.request(800 << 20, "", "optimizer")
+            tape.release(tape.request(400 << 20, ""))
+            for number in held:
+                tape.release(number)
+        tape.flops = batch * 10
+        return tape
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 16, 100])
+def test_a_run_for_any_batch_is_the_run_itself(batch):
+    record = Recorded()
+    run = Stretched(record)
+    truth = Recorded()(batch)
+    found = run.needed(batch, Sharing(), eight_bit=False)
+    assert found == play(truth, Allocator()).peak_reserved
+    assert run.work(batch) == work_of(truth)
+    assert record.batches == [2, 4]
+    assert run.needed(batch, Sharing(), eight_bit=False, cap=found) == found
+    assert run.needed(batch, Sharing(), eight_bit=False, cap=found - 1) is None
+
+
+def test_runs_that_differ_in_kind_are_run_one_by_one():
+    record = Recorded(bend=1)
+    run = Stretched(record)
+    assert run.needed(16, Sharing(), eight_bit=False) == play(Recorded()(16), Allocator()).peak_reserved
+    assert record.batches == [2, 4, 16]
+
+
+def test_states_in_8_bit_and_shares_are_smaller():
+    run = Stretched(Recorded())
+    plain = run.needed(8, Sharing(), eight_bit=False)
+    assert plain - run.needed(8, Sharing(), eight_bit=True) >= 590 << 20
+    assert run.needed(8, Sharing(8, "zero1"), eight_bit=False) < plain
+    assert run.needed(8, Sharing(offload=True), eight_bit=False) < plain
+
+
+def test_what_is_not_wanted_is_left_out():
+    runs = {False: Line(10, 1.5), True: Line(10, 0.2, flops=1.33e12)}
+    for word, name in (("8-bit", "eight_bit"), ("offload", "offload")):
+        found = plan(runs, Wish(named("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({word})))
+        assert not any(getattr(way, name) for way in (found.chosen, *found.alternatives))
+    found = plan(runs, Wish(named("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({"sharding"})))
+    assert {way.sharding for way in (found.chosen, *found.alternatives)} == {"none"}
+
+
+def written(tmp_path, found):
+    path = tmp_path / "plan.json"
+    path.write_bytes(msgspec.json.encode(found))
+    return str(path)
+
+
+def test_a_plan_is_read_again(tmp_path):
+    found = planned(60, 2, 0.5, "A100-80GB", 4, 64)
+    assert read(written(tmp_path, found)) == found
+
+
+@pytest.mark.parametrize(
+    ("precision", "gpus", "sharding", "told"),
+    [
+        ("bf16", 1, "none", {"precision": "bf16", "strategy": "auto"}),
+        ("bf16-pure", 2, "none", {"precision": "fp32", "strategy": "ddp"}),
+        ("fp16", 8, "fsdp", {"precision": "fp16", "strategy": "fsdp"}),
+    ],
+)
+def test_what_a_training_run_is_told(precision, gpus, sharding, told):
+    way = Way(micro_batch=4, accumulate=2, checkpointing=True, sharding=sharding, eight_bit=False,
+              offload=False, gpus=gpus)  # fmt: skip
+    found = Plan(gpu="H200", precision=precision, effective_batch=8 * gpus, sequence=512, confidence="high",
+                 chosen=way, alternatives=[], clip=1.0)  # fmt: skip
+    rest = {"effective_batch": 8 * gpus, "gradient_checkpointing": True, "clip": 1.0}
+    assert found.run == told | rest
+    assert found.micro_batch == 4
+
+
+def test_what_gflow_train_cannot_do_is_refused():
+    found = planned(10, 1, 0.2, "A100-80GB", 1, 64)
+    narrow = next(way for way in found.alternatives if way.eight_bit)
+    with pytest.raises(Refused, match="does not"):
+        _ = msgspec.structs.replace(found, chosen=narrow).run
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"chosen": 7}'])
+def test_what_is_no_plan_is_refused(tmp_path, content):
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="is not a plan"):
+        read(str(path))
+    with pytest.raises(UsageError, match="cannot be read"):
+        read(str(tmp_path / "nothing"))

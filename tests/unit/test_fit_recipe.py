@@ -16,6 +16,9 @@ from gflow.fit.recipe import Recipe, optimizer
 def test_optimizers_by_the_names_that_people_write():
     assert optimizer("adamw") == ("AdamW", {})
     assert optimizer("adamw-fused") == ("AdamW", {"fused": True})
+    assert optimizer("adamw-8bit") == ("AdamW8bit", {})
+    with pytest.raises(UsageError, match="no states in 8 bit"):
+        optimizer("sgd-8bit")
     assert optimizer("sgd:momentum=0.9,nesterov=true") == ("SGD", {"momentum": 0.9, "nesterov": True})
     assert optimizer("LBFGS") == ("LBFGS", {})
 
@@ -67,3 +70,11 @@ def test_what_is_not_installed_is_named(missing, monkeypatch):
 def test_gflow_is_imported_without_torch():
     code = "import sys, gflow, gflow.fit, gflow.cli.fit; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_quantised_weights_need_adapters():
+    assert Recipe(quantize=4, lora=8).quantize == 4
+    with pytest.raises(UsageError, match="do not learn"):
+        Recipe(quantize=4)
+    with pytest.raises(UsageError, match="3 bit"):
+        Recipe(quantize=3, lora=8)

@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+from gflow.cli.serving import SERVING, serve
 from gflow.errors import UsageError
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
@@ -48,7 +49,7 @@ RECIPE = (
     Option(
         "optimizer",
         "text",
-        "adamw, sgd, adafactor …; adamw-fused, sgd:momentum=0.9",
+        "adamw, sgd, adafactor …; adamw-fused, adamw-8bit, sgd:momentum=0.9",
         short="o",
         metavar="NAME",
     ),
@@ -57,6 +58,14 @@ RECIPE = (
     Option("clip", "text", "clip the norm of the gradients: 1.0", metavar="NORM"),
     Option("attn", "text", "sdpa or eager", metavar="NAME"),
     Option("lora", "count", "train low-rank adapters of this rank only", metavar="R", low=1, high=1 << 14),
+    Option(
+        "quantize",
+        "count",
+        "bits of the weights below the adapters: 4 or 8",
+        metavar="N",
+        low=1,
+        high=16,
+    ),
     Option("channels-last", "flag", "pictures with their channels last"),
 )
 CARD = (
@@ -64,19 +73,13 @@ CARD = (
     Option("cap", "size", "… or for a card with this much memory: 24G", metavar="SIZE", low=1),
     Option("largest", "flag", "find the largest batch that fits there (several runs)"),
 )
-SERVING = (
-    Option("infer", "flag", "serve the model instead of training it"),
-    Option("bits", "count", "bits of a weight: 16, 8 or 4 (default 16)", metavar="N", low=4, high=16),
-    Option(
-        "context", "count", "tokens that a request holds (default 4096)", metavar="N", low=1, high=1 << 24
-    ),
-    Option("concurrency", "count", "requests at once (default 1)", metavar="N", low=1, high=1 << 20),
-    Option(
-        "tensor-parallel", "count", "GPUs that share every layer (default 1)", metavar="N", low=1, high=1024
-    ),
+CHART = (
+    Option("chart", "flag", "draw memory against the batch, with the limits of the cards (two more runs)"),
+    Option("plot", "path", "the same as a picture: memory.png (needs gflow[plot])", metavar="FILE"),
 )
-OPTIONS = (*MODEL, *RECIPE, *CARD, *SERVING, JSON, *COMMON)
-GROUPS = {"model": MODEL, "training": RECIPE, "the GPU": CARD, "serving": SERVING, "options": (JSON, *COMMON)}
+OPTIONS = (*MODEL, *RECIPE, *CARD, *CHART, *SERVING, JSON, *COMMON)
+GROUPS = {"model": MODEL, "training": RECIPE, "the GPU": CARD, "chart": CHART, "serving": SERVING,
+          "options": (JSON, *COMMON)}  # fmt: skip
 ABOUT = """Predict the memory of a training run, without a GPU and without the weights.
 
 The training step itself is run by shape alone (forward, backward, optimizer, three times), every
@@ -86,6 +89,7 @@ torch.cuda.max_memory_allocated and max_memory_reserved would say. Needs gflow[f
 EXAMPLES = """gflow fit --hf config.json --batch 8 --seq 2048 --precision bf16 --optimizer adamw
 gflow fit --hf ~/models/llama --batch 4 --seq 4096 --precision bf16-pure --checkpointing
 gflow fit --tv resnet50 --precision bf16 --optimizer sgd:momentum=0.9 --gpu A10G --largest
+gflow fit --hf config.json --seq 2048 --precision bf16 --chart --plot memory.png
 gflow fit --py mymodel:make --batch 32 --json
 gflow fit --params 7B --precision bf16-pure --checkpointing
 gflow fit --infer --hf config.json --bits 4 --context 8192 --concurrency 16"""
@@ -101,7 +105,7 @@ def run(words: list[str]) -> int:
     if rest:
         raise UsageError(f"what is {rest[0]!a} for?", hint="gflow fit --hf config.json")
     if "infer" in values:
-        return _serve(values)
+        return serve(values)
     if any(option.name in values for option in SERVING):
         raise UsageError(
             "--bits, --context, --concurrency and --tensor-parallel are for serving", hint="--infer"
@@ -134,7 +138,34 @@ def _train(values: dict[str, Any]) -> int:
         page["fits"] = _fits(tape, found, room)
         if "largest" in values:
             page["largest_batch"] = _largest(values, recipe, gpu.card if gpu else HOPPER, room)
+    if "chart" in values or "plot" in values:
+        page["chart"] = _chart(values, recipe, gpu.card if gpu else HOPPER, gpus)
     return _print(values, page, found)
+
+
+def _chart(values: dict[str, Any], recipe: Any, card: Any, gpus: dict[str, Any]) -> Any:
+    """Memory against the batch; drawn into a file if one is named."""
+    from gflow.fit.charting import chart, picture, sizes
+
+    cards = {"the card": int(values["cap"]) << 20} if "cap" in values else sizes(gpus)
+    found = chart(run_of(values, recipe, card), cards, card.context)
+    if "plot" in values:
+        given = next(values[name] for name in ("hf", "tv", "py", "params") if name in values)
+        picture(found, f"{given}, {recipe.precision}, sequence {recipe.sequence}", values["plot"])
+    return found
+
+
+def run_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
+    """The model trained as the recipe says, for any batch."""
+    import msgspec
+
+    if "params" in values:
+        from gflow.fit import formula
+
+        return formula.Counted(formula.count(values["params"]), recipe)
+    from gflow.fit.stretching import Stretched
+
+    return Stretched(lambda batch: tape_of(values, msgspec.structs.replace(recipe, batch=batch), card))
 
 
 def _fits(tape: Any, found: Any, room: int) -> bool:
@@ -173,35 +204,6 @@ def _largest(values: dict[str, Any], recipe: Any, card: Any, room: int) -> int:
     )
 
 
-def _serve(values: dict[str, Any]) -> int:
-    from gflow.fit import formula, serving
-
-    names = {
-        "bits": "bits",
-        "context": "context",
-        "concurrency": "concurrency",
-        "tensor-parallel": "tensor_parallel",
-    }
-    settings = {field: values[name] for name, field in names.items() if name in values}
-    if "params" in values:
-        found = serving.by_count(formula.count(values["params"]), **settings)
-    elif "hf" in values:
-        from gflow.fit.configs import read
-
-        found = serving.by_config(read(values["hf"]), **settings)
-    else:
-        raise UsageError("which model is served?", hint="--hf config.json, or --params 7B")
-    if "json" in values:
-        import msgspec
-
-        print(json.dumps(msgspec.to_builtins(found), indent=2))
-        return 0
-    from gflow.text.fit import serving_page
-
-    sys.stdout.write(serving_page(found, settings.get("tensor_parallel", 1)))
-    return 0
-
-
 def _print(values: dict[str, Any], page: dict[str, Any], found: Any) -> int:
     import msgspec
 
@@ -211,6 +213,12 @@ def _print(values: dict[str, Any], page: dict[str, Any], found: Any) -> int:
         from gflow.text import fit as text
 
         sys.stdout.write(text.page(found) + text.cards(page))
+        if "chart" in values:
+            from gflow.client import fast
+            from gflow.text.chart import chart_page
+
+            width = int(fast.terminal().get("width", 0))
+            sys.stdout.write("\n" + chart_page(page["chart"], width))
     return 0
 
 
@@ -220,7 +228,8 @@ def recipe_of(values: dict[str, Any]) -> Any:
 
     names = {"batch": "batch", "seq": "sequence", "target-seq": "target", "image": "image",
              "precision": "precision", "accumulate": "accumulate", "checkpointing": "checkpointing",
-             "attn": "attention", "lora": "lora", "channels-last": "channels_last"}  # fmt: skip
+             "attn": "attention", "lora": "lora", "quantize": "quantize",
+             "channels-last": "channels_last"}  # fmt: skip
     settings = {field: values[name] for name, field in names.items() if name in values}
     if "optimizer" in values:
         settings["optimizer"], settings["optimizer_options"] = optimizer(values["optimizer"])

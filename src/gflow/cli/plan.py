@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from typing import Any
 
-from gflow.cli.fit import MODEL, RECIPE, recipe_of, tape_of
-from gflow.errors import UsageError
+from gflow.cli.fit import MODEL, RECIPE, recipe_of, run_of
+from gflow.errors import Refused, UsageError, unknown
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
@@ -22,6 +23,14 @@ PLAN = (
         metavar="N",
         low=1,
         high=1 << 20,
+    ),
+    Option("cap", "size", "… with only this much memory: 24G", metavar="SIZE", low=1),
+    Option(
+        "without",
+        "text",
+        "leave these out: 8-bit, offload, sharding, checkpointing",
+        metavar="LIST",
+        many=True,
     ),
     Option("out", "path", "write the plan to this file", metavar="FILE"),
 )
@@ -47,19 +56,22 @@ def run(words: list[str]) -> int:
         raise UsageError(f"what is {rest[0]!a} for?", hint="gflow plan --hf config.json --on 4xA100-80GB")
     import msgspec
 
-    from gflow.fit.planning import plan
+    from gflow.fit.planning import Wish, plan
 
     recipe = recipe_of(values)
     gpu, count = _gpus(values)
-    found = plan(
-        _measure(values, recipe, gpu.card),
+    wish = Wish(
         gpu,
         count,
         values.get("effective-batch", 32),
         recipe.sequence,
         recipe.precision,
+        recipe.optimizer in ("Adam", "AdamW"),
+        _without(values),
     )
-    made = {**msgspec.to_builtins(found), "command": _command(found.chosen)}
+    found = plan(_runs(values, recipe, gpu.card, wish), wish)
+    found = msgspec.structs.replace(found, optimizer=recipe.optimizer, clip=recipe.clip, lora=recipe.lora)
+    made = {**msgspec.to_builtins(found), "command": _command(found.chosen, values.get("out"))}
     if "out" in values:
         _write(values["out"], made)
     if "json" in values:
@@ -71,19 +83,31 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _measure(values: dict[str, Any], recipe: Any, card: Any) -> Any:
+def _without(values: dict[str, Any]) -> frozenset[str]:
+    from gflow.fit.planning import TECHNIQUES
+
+    found = frozenset(word.strip() for word in values.get("without", "").split(",") if word.strip())
+    for word in sorted(found - set(TECHNIQUES)):
+        raise unknown("technique", word, TECHNIQUES)
+    return found
+
+
+def _runs(values: dict[str, Any], recipe: Any, card: Any, wish: Any) -> dict[bool, Any]:
+    """Without and with checkpointing; not every model can do that."""
+    runs = {False: _run(values, recipe, card, False)}
+    if "checkpointing" in wish.without:
+        return runs
+    try:
+        runs[True] = _run(values, recipe, card, True)
+    except Refused as refusal:
+        sys.stderr.write(f"gflow plan: no checkpointing here: {refusal.message}\n")
+    return runs
+
+
+def _run(values: dict[str, Any], recipe: Any, card: Any, checkpointing: bool) -> Any:
     import msgspec
 
-    from gflow.fit import formula
-    from gflow.fit.answer import answer
-
-    def measure(checkpointing: bool, batch: int) -> Any:
-        wanted = msgspec.structs.replace(recipe, checkpointing=checkpointing, batch=batch)
-        if "params" in values:
-            return formula.estimate(formula.count(values["params"]), wanted)
-        return answer(tape_of(values, wanted, card), card)
-
-    return measure
+    return run_of(values, msgspec.structs.replace(recipe, checkpointing=checkpointing), card)
 
 
 def _gpus(values: dict[str, Any]) -> tuple[Any, int]:
@@ -95,9 +119,17 @@ def _gpus(values: dict[str, Any]) -> tuple[Any, int]:
         if times and count.isdigit():
             if not 1 <= int(count) <= 1024:
                 raise UsageError(f"{count} GPUs are not possible", hint="--on 4xA100-80GB")
-            return named(name), int(count)
-        return named(values["on"]), 1
-    return _of_this_machine()
+            return _capped(named(name), values), int(count)
+        return _capped(named(values["on"]), values), 1
+    gpu, count = _of_this_machine()
+    return _capped(gpu, values), count
+
+
+def _capped(gpu: Any, values: dict[str, Any]) -> Any:
+    """The card with less memory, if that was said."""
+    import msgspec
+
+    return msgspec.structs.replace(gpu, memory_gib=values["cap"] / 1024) if "cap" in values else gpu
 
 
 def _of_this_machine() -> tuple[Any, int]:
@@ -121,10 +153,11 @@ def _of_this_machine() -> tuple[Any, int]:
     )
 
 
-def _command(way: Any) -> str:
+def _command(way: Any, path: str | None) -> str:
     """The line that submits it."""
-    start = f"torchrun --nproc-per-node {way.gpus} train.py" if way.gpus > 1 else "python train.py"
-    return f"gbatch --gpus {way.gpus} --gpu-memory {-(-way.bytes // (1 << 20))}M {start}"
+    start = "gflow launch train.py" if way.gpus > 1 else "python train.py"
+    size = f"auto --fit {shlex.quote(path)}" if path else f"{-(-way.bytes // (1 << 20))}M"
+    return f"gbatch --gpus {way.gpus} --gpu-memory {size} {start}"
 
 
 def _write(path: str, made: dict[str, Any]) -> None:

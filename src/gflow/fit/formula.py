@@ -8,18 +8,33 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from gflow.errors import UsageError
 from gflow.fit.answer import KINDS, Estimate
 from gflow.fit.cards import HOPPER
 from gflow.fit.recipe import Recipe
+from gflow.fit.sharing import Sharing
+from gflow.fit.speed import Work
 
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST = 10**12
 ASPECT = 128
+# Reserved against allocated: the median of what was measured.
+RESERVED = 1.09
+# Kernels of a layer in forward and backward pass.
+KERNELS = 90
 VOCABULARY = 32000
 # Bytes per parameter that an optimizer keeps, for states of four bytes.
 STATES = {"Adafactor": 0.1, "SGD": 0.0, "Adagrad": 4.0, "RMSprop": 4.0, "Lion": 4.0, "Muon": 4.0}
 ADAM = 8.0
+# Two states of a byte, and a scale of four bytes for 256 of them.
+EIGHT_BIT = 2 * (1 + 4 / 256)
+# Scales of quantised weights: a byte for every 64.
+SCALED = 1 + 1 / 64
+
+
+DOUBT = "only the number of parameters is known: the shape of the model is guessed"
 
 
 class Shape(NamedTuple):
@@ -56,10 +71,14 @@ def estimate(parameters: int, recipe: Recipe) -> Estimate:
         learned = 4 * recipe.lora * width * depth
     weight = 2 if is_pure else 4
     state = STATES.get(recipe.optimizer, ADAM) * (0.5 if is_pure else 1)
+    if recipe.optimizer.endswith("8bit"):
+        state = EIGHT_BIT
     if recipe.optimizer == "SGD" and recipe.optimizer_options.get("momentum"):
         state = weight
     parts = dict.fromkeys(KINDS, 0)
     parts["parameters"] = parameters * weight
+    if recipe.quantize:
+        parts["parameters"] = int(parameters * recipe.quantize / 8 * SCALED)
     parts["gradients"] = learned * weight
     parts["optimizer"] = int(learned * state)
     parts["activations"] = activations(parameters, recipe)
@@ -67,10 +86,10 @@ def estimate(parameters: int, recipe: Recipe) -> Estimate:
     whole = sum(parts.values())
     return Estimate(
         peak_allocated_bytes=whole,
-        peak_reserved_bytes=int(whole * 1.09),  # the median of what was measured
-        process_bytes=int(whole * 1.09) + HOPPER.context,
+        peak_reserved_bytes=int(whole * RESERVED),
+        process_bytes=int(whole * RESERVED) + HOPPER.context,
         confidence="rough",
-        doubts=["only the number of parameters is known: the shape of the model is guessed"],
+        doubts=[DOUBT],
         breakdown=parts,
         peak_phase="backward",
         peak_step=2,
@@ -89,3 +108,59 @@ def activations(parameters: int, recipe: Recipe) -> int:
     layer = 17 * size * tokens * width
     kept = layer * depth if not recipe.checkpointing else size * tokens * width * depth + layer
     return kept + tokens * VOCABULARY * 3 * 4
+
+
+class Counted:
+    """One way to train a model of which only the size is known, for any batch (see `planning.Run`)."""
+
+    confidence = "rough"
+
+    def __init__(self, parameters: int, recipe: Recipe) -> None:
+        self._parameters = parameters
+        self._recipe = recipe
+        self.doubts = [DOUBT]
+
+    def needed(self, batch: int, sharing: Sharing, *, eight_bit: bool, cap: int | None = None) -> int | None:
+        parts = dict(self._parts(batch))
+        if eight_bit:
+            parts["optimizer"] = min(parts["optimizer"], int(EIGHT_BIT * self._learned(batch)))
+        block = parts["parameters"] // shape(self._parameters).depth
+        for kind, among in SHARED.items():
+            if sharing.sharding in among:
+                parts[kind] //= sharing.gpus
+        if sharing.offload:
+            parts["optimizer"] = 0
+        size = sum(parts.values())
+        if sharing.gpus > 1:
+            size += parts["gradients"] if sharing.sharding in ("none", "zero1") else 4 * block
+        size = int(size * RESERVED)
+        return None if cap is not None and size > cap else size
+
+    def work(self, batch: int) -> Work:
+        parts, tokens = self._parts(batch), batch * self._recipe.sequence
+        passes = 8 if self._recipe.checkpointing else 6
+        state = parts["parameters"] + parts["gradients"] + parts["optimizer"]
+        return Work(
+            passes * self._parameters * tokens,
+            2 * activations(self._parameters, self._at(batch, checkpointing=False)),
+            KERNELS * shape(self._parameters).depth * passes / 6,
+            state,
+            self._learned(batch),
+        )
+
+    def _at(self, batch: int, **more: bool) -> Recipe:
+        return msgspec.structs.replace(self._recipe, batch=batch, **more)
+
+    def _parts(self, batch: int) -> dict[str, int]:
+        return estimate(self._parameters, self._at(batch)).breakdown
+
+    def _learned(self, batch: int) -> int:
+        return estimate(self._parameters, self._at(batch)).trainable_params
+
+
+# What is shared out, by which techniques.
+SHARED = {
+    "parameters": ("fsdp",),
+    "gradients": ("zero2", "fsdp"),
+    "optimizer": ("zero1", "zero2", "fsdp"),
+}

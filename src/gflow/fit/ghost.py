@@ -20,7 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gflow.errors import Refused
-from gflow.fit import recurrent
+from gflow.fit import foreach, recurrent
 from gflow.fit.cards import HOPPER, Architecture
 from gflow.fit.patching import patched
 from gflow.fit.tape import Tape
@@ -66,6 +66,10 @@ class Ghost(FakeTensorMode):  # type: ignore[misc]
         own = OWN.get(func)
         if own is not None:
             return own(self, func, args, kwargs)
+        if func._schema.name.startswith("aten::_foreach_"):
+            out = foreach.run(self, func, args)
+            if out is not NotImplemented:
+                return out
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 

@@ -1,37 +1,39 @@
 """From a model, some GPUs and a wanted batch to the fastest way of training that is expected to fit.
 
-Two runs by shape (one and two examples), with and without checkpointing, give memory as a line over the
-batch; sharding, 8-bit states and offloading are rules on top. Speeds are relative: what each technique costs
-is in `COST`, with the reason.
+Four runs by shape (two batches, with and without checkpointing) give the memory of any batch; sharding, 8-bit
+states and offloading are rules on top (`sharing`). Ways are tried from the fastest on, by a rough idea of
+their speed (`speed`), and each is played to an allocator with the room of the card.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from gflow.errors import Refused
-from gflow.fit.answer import Estimate
+from gflow.errors import Refused, UsageError
 from gflow.fit.catalogue import Gpu
+from gflow.fit.sharing import DOUBT, SHARDING, Sharing
+from gflow.fit.speed import Work, seconds
 from gflow.fit.verdict import TIGHT
 
-SHARDING = ("none", "zero1", "zero2", "fsdp")
+VERSION = 1
 # Time of a step, as a multiple.
 COST = {
-    "checkpointing": 1.30,  # one more forward pass of three
+    "none": 1.0,  # gradients travel behind the arithmetic
     "zero1": 1.02,
     "zero2": 1.04,
     "fsdp": 1.10,  # weights are gathered twice, mostly behind the arithmetic
     "fsdp without NVLink": 1.60,
     "8-bit": 1.02,
-    "offload": 2.5,  # states cross PCIe every step
 }
-# Tokens in flight at which a GPU works at half its speed.
-HALF_SPEED_TOKENS = 1024
-# Adam's two states in 8 bit instead of 32.
-EIGHT_BIT = 0.25
+DOUBT_EIGHT_BIT = "8-bit states are a rule on top (a quarter of the size); they were not measured"
 ALTERNATIVES = 5
+
+
+TECHNIQUES = ("8-bit", "offload", "sharding", "checkpointing")
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,134 +47,193 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     offload: bool
     gpus: int
     # On each GPU, whole process.
-    bytes: int
-    share: float
+    bytes: int = 0
+    share: float = 0
     # Against the fastest way found.
-    relative_speed: float
+    relative_speed: float = 0
+
+    @property
+    def sharing(self) -> Sharing:
+        return Sharing(self.gpus, self.sharding, self.offload)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `gflow plan --out` writes (docs/fit.md has the format)."""
+
+    version: int = VERSION
     gpu: str
     precision: str
+    optimizer: str = "AdamW"
+    clip: float | None = None
+    lora: int = 0
     effective_batch: int
     sequence: int
     confidence: str
+    doubts: list[str] = []
     chosen: Way
     alternatives: list[Way]
 
+    @property
+    def micro_batch(self) -> int:
+        return self.chosen.micro_batch
 
-Measure = Callable[[bool, int], Estimate]
+    @property
+    def run(self) -> dict[str, Any]:
+        """What `gflow.train.Run` is told. Weights in 16 bit (`-pure`) are made so by who builds the model."""
+        way = self.chosen
+        if way.sharding in ("zero1", "zero2") or way.eight_bit or way.offload:
+            raise Refused(
+                "this plan shards, shrinks or offloads the optimizer, which gflow.train does not",
+                hint="gflow plan --without 8-bit,offload, or take an alternative of the plan",
+            )
+        return {
+            "precision": "fp32" if self.precision.endswith("-pure") else self.precision,
+            "effective_batch": self.effective_batch,
+            "gradient_checkpointing": way.checkpointing,
+            "clip": self.clip,
+            "strategy": {"fsdp": "fsdp"}.get(way.sharding, "ddp") if way.gpus > 1 else "auto",
+        }
 
 
-def plan(measure: Measure, gpu: Gpu, gpus: int, effective_batch: int, sequence: int, precision: str) -> Plan:
-    """`measure(checkpointing, batch)` predicts one GPU alone."""
-    lines = {is_on: (measure(is_on, 1), measure(is_on, 2)) for is_on in (False, True)}
-    room = TIGHT * (gpu.room + gpu.card.context)
-    sized = [_sized(way, lines[way.checkpointing], gpu) for way in _ways(gpus, effective_batch)]
-    found = [(_time(way, sequence, gpu), way) for way in sized if way.bytes <= room]
+def read(path: str) -> Plan:
+    """A plan that `gflow plan --out` wrote."""
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=Plan)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise UsageError(
+            f"{path} is not a plan: {error}", hint="gflow plan --out plan.json writes one"
+        ) from None
+
+
+class Run(Protocol):
+    """One model trained in one way, for any batch."""
+
+    doubts: list[str]
+
+    @property
+    def confidence(self) -> str: ...
+
+    def needed(
+        self, batch: int, sharing: Sharing, *, eight_bit: bool, cap: int | None = None
+    ) -> int | None: ...
+
+    def work(self, batch: int) -> Work: ...
+
+
+class Wish(NamedTuple):
+    """What is to be trained on what."""
+
+    gpu: Gpu
+    gpus: int
+    effective_batch: int
+    sequence: int
+    precision: str
+    # Whether the optimizer has states that 8 bit can hold.
+    has_states: bool = True
+    # Techniques that somebody does not want.
+    without: frozenset[str] = frozenset()
+
+
+def plan(runs: dict[bool, Run], wish: Wish) -> Plan:
+    """`runs`: without checkpointing, and with it where the model can do that."""
+    found = list(_fitting(runs, wish))
     if not found:
-        least = min(way.bytes for way in sized) / (1 << 30)
-        raise Refused(
-            f"nothing makes it fit on {gpus} x {gpu.name}: it takes {least:.1f} GiB on each at least",
-            hint="more GPUs or larger ones, a shorter sequence, or adapters: --lora 16",
-        )
-    found.sort(key=lambda item: (item[0], item[1].bytes))
+        raise _refusal(runs, wish)
     best = found[0][0]
     ways = [msgspec.structs.replace(way, relative_speed=round(best / time, 3)) for time, way in found]
+    run = runs[ways[0].checkpointing]
+    doubts = _doubts(ways[0], run)
+    is_rule = len(doubts) > len(run.doubts) and run.confidence == "high"
     return Plan(
-        gpu=gpu.name,
-        precision=precision,
-        effective_batch=effective_batch,
-        sequence=sequence,
-        confidence=_confidence(ways[0], lines[ways[0].checkpointing][0]),
+        gpu=wish.gpu.name,
+        precision=wish.precision,
+        effective_batch=wish.effective_batch,
+        sequence=wish.sequence,
+        confidence="medium" if is_rule else run.confidence,
+        doubts=doubts,
         chosen=ways[0],
-        alternatives=_different(ways[0], ways[1:])[:ALTERNATIVES],
+        alternatives=ways[1:],
     )
 
 
-def _ways(gpus: int, effective_batch: int) -> Iterator[Way]:
-    """Everything that makes the effective batch exactly."""
-    used = [
-        count for count in range(1, gpus + 1) if effective_batch % count == 0 and count & (count - 1) == 0
-    ]
-    for count in used:
-        share = effective_batch // count
-        micros = [size for size in range(1, share + 1) if share % size == 0]
-        for micro in micros:
-            for is_on in (False, True):
-                for sharding in SHARDING if count > 1 else ("none",):
-                    for eight_bit, offload in ((False, False), (True, False), (False, True)):
-                        yield Way(
-                            micro_batch=micro,
-                            accumulate=share // micro,
-                            checkpointing=is_on,
-                            sharding=sharding,
-                            eight_bit=eight_bit,
-                            offload=offload,
-                            gpus=count,
-                            bytes=0,
-                            share=0,
-                            relative_speed=0,
-                        )
+def _fitting(runs: dict[bool, Run], wish: Wish) -> Iterator[tuple[float, Way]]:
+    """The fastest ways that fit, one of each kind: people choose between techniques, not batch sizes."""
+    room = int(TIGHT * wish.gpu.room)
+    whole = wish.gpu.room + wish.gpu.card.context
+    queue = [(_time(way, runs, wish), place, way) for place, way in enumerate(_kinds(runs, wish))]
+    heapq.heapify(queue)
+    left = 1 + ALTERNATIVES
+    while queue and left:
+        time, place, way = heapq.heappop(queue)
+        needed = runs[way.checkpointing].needed(
+            way.micro_batch, way.sharing, eight_bit=way.eight_bit, cap=room
+        )
+        if needed is not None:
+            size = needed + wish.gpu.card.context
+            yield time, msgspec.structs.replace(way, bytes=size, share=round(size / whole, 3))
+            left -= 1
+            continue
+        smaller = _smaller(way)
+        if smaller is not None:
+            heapq.heappush(queue, (_time(smaller, runs, wish), place, smaller))
 
 
-def _sized(way: Way, line: tuple[Estimate, Estimate], gpu: Gpu) -> Way:
-    one, two = line
-    slope = max(0, two.peak_reserved_bytes - one.peak_reserved_bytes)
-    size = one.peak_reserved_bytes + (way.micro_batch - 1) * slope
-    learned, whole = one.trainable_params, max(1, one.total_params)
-    weights = one.breakdown["parameters"]
-    gradients = weights * learned // whole
-    states = one.breakdown["optimizer"]
-    if way.eight_bit:
-        size -= int(states * (1 - EIGHT_BIT))
-        states = int(states * EIGHT_BIT)
-    if way.gpus > 1:
-        size += gradients  # the buckets in which gradients travel
-    kept = 1 / way.gpus
-    if way.sharding != "none":
-        size -= int(states * (1 - kept))
-        states = int(states * kept)
-    if way.sharding in ("zero2", "fsdp"):
-        size -= int(2 * gradients * (1 - kept))
-    if way.sharding == "fsdp":
-        # Two blocks are whole at any time; models have a dozen or more.
-        size -= int(weights * (1 - kept)) - weights // 6
-    if way.offload:
-        size -= states
-    size = max(size, 0) + gpu.card.context
-    return msgspec.structs.replace(way, bytes=size, share=round(size / (gpu.room + gpu.card.context), 3))
+def _kinds(runs: Iterable[bool], wish: Wish) -> Iterator[Way]:
+    """Every technique with the largest micro-batch there is; all make the effective batch exactly."""
+    for count in (1 << power for power in range(wish.gpus.bit_length())):
+        if wish.effective_batch % count:
+            continue
+        for is_on in runs:
+            for sharding in SHARDING if count > 1 and "sharding" not in wish.without else ("none",):
+                for eight_bit, offload in ((False, False), (True, False), (False, True)):
+                    if eight_bit and (not wish.has_states or "8-bit" in wish.without):
+                        continue
+                    if offload and "offload" in wish.without:
+                        continue
+                    yield Way(
+                        micro_batch=wish.effective_batch // count,
+                        accumulate=1,
+                        checkpointing=is_on,
+                        sharding=sharding,
+                        eight_bit=eight_bit,
+                        offload=offload,
+                        gpus=count,
+                    )
 
 
-def _time(way: Way, sequence: int, gpu: Gpu) -> float:
-    """Of one effective batch, in units of one example at full speed on one GPU."""
-    tokens = way.micro_batch * sequence
-    time = way.micro_batch * way.accumulate * (1 + HALF_SPEED_TOKENS / tokens)
-    if way.checkpointing:
-        time *= COST["checkpointing"]
-    if way.sharding != "none":
-        is_slow = way.sharding == "fsdp" and not gpu.nvlink
-        time *= COST["fsdp without NVLink" if is_slow else way.sharding]
-    if way.eight_bit:
-        time *= COST["8-bit"]
-    return time * (COST["offload"] if way.offload else 1)
+def _smaller(way: Way) -> Way | None:
+    """The same with the next smaller micro-batch that divides the share of a GPU."""
+    share = way.micro_batch * way.accumulate
+    for size in range(way.micro_batch - 1, 0, -1):
+        if share % size == 0:
+            return msgspec.structs.replace(way, micro_batch=size, accumulate=share // size)
+    return None
 
 
-def _confidence(way: Way, found: Estimate) -> str:
+def _time(way: Way, runs: dict[bool, Run], wish: Wish) -> float:
+    """Of one effective batch, in seconds."""
+    work = runs[way.checkpointing].work(way.micro_batch)
+    time = seconds(work, wish.gpu, wish.precision, way.accumulate, gpus=way.gpus, offload=way.offload)
+    is_slow = way.sharding == "fsdp" and not wish.gpu.nvlink
+    time *= COST["fsdp without NVLink" if is_slow else way.sharding]
+    return time * (COST["8-bit"] if way.eight_bit else 1)
+
+
+def _doubts(way: Way, run: Run) -> list[str]:
     """Rules on top of a prediction make it less certain, never more."""
-    is_plain = way.gpus == 1 and not way.eight_bit and not way.offload
-    return found.confidence if is_plain or found.confidence == "rough" else "medium"
+    rules = [DOUBT] if not way.sharing.is_plain else []
+    return [*run.doubts, *rules, *([DOUBT_EIGHT_BIT] if way.eight_bit else [])]
 
 
-def _different(chosen: Way, ways: list[Way]) -> list[Way]:
-    """The best of each other kind: people choose between techniques, not between batch sizes."""
-
-    def kind(way: Way) -> tuple[object, ...]:
-        return way.checkpointing, way.sharding, way.eight_bit, way.offload, way.gpus
-
-    seen, kept = {kind(chosen)}, []
-    for way in ways:
-        if kind(way) not in seen:
-            seen.add(kind(way))
-            kept.append(way)
-    return kept
+def _refusal(runs: dict[bool, Run], wish: Wish) -> Refused:
+    run = runs[max(runs)]
+    ways = _kinds([max(runs)], wish)
+    sizes = [run.needed(1, way.sharing, eight_bit=way.eight_bit) or 0 for way in ways]
+    least = (min(sizes) + wish.gpu.card.context) / (1 << 30)
+    return Refused(
+        f"nothing makes it fit on {wish.gpus} x {wish.gpu.name}: it takes {least:.1f} GiB on each at least",
+        hint="more GPUs or larger ones, a shorter sequence, or adapters: --lora 16",
+    )

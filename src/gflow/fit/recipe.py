@@ -10,6 +10,7 @@ from gflow.errors import UsageError, did_you_mean
 
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-pure", "fp16-pure")
 ATTENTION = ("sdpa", "eager")
+QUANTIZE = (0, 4, 8)
 # By the name that people write; any other is looked up in torch.optim as it stands.
 OPTIMIZERS = {
     "adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "adafactor": "Adafactor", "adagrad": "Adagrad",
@@ -38,6 +39,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     attention: str = "sdpa"
     # Rank of the low-rank adapters; 0: all weights are trained.
     lora: int = 0
+    # Bits of the weights below the adapters; 16 or more: as the precision says.
+    quantize: int = 0
     channels_last: bool = False
     steps: int = 3
 
@@ -47,6 +50,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         _within("batch", self.batch, MOST_BATCH)
         _within("sequence", self.sequence, MOST_SEQUENCE)
         _within("accumulate", self.accumulate, 1 << 16)
+        if self.quantize not in QUANTIZE:
+            raise UsageError(f"weights of {self.quantize} bit are not known", hint="--quantize 4, or 8")
+        if self.quantize and not self.lora:
+            raise UsageError("quantised weights do not learn", hint="put adapters on them: --lora 16")
         if self.clip is not None and not self.clip > 0:
             raise UsageError(f"gradients cannot be clipped to {self.clip}", hint="--clip 1.0")
 
@@ -60,9 +67,12 @@ def optimizer(name: str) -> tuple[str, dict[str, Any]]:
         options[variant] = True
     elif variant == "loop":
         options["foreach"] = False
+    elif variant == "8bit":
+        word = _eight_bit(word)
     elif variant:
         raise UsageError(
-            f"unknown variant {variant!a} of an optimizer", hint="adamw-fused, adamw-foreach, adamw-loop"
+            f"unknown variant {variant!a} of an optimizer",
+            hint="adamw-fused, adamw-foreach, adamw-loop, adamw-8bit",
         )
     for setting in filter(None, settings.split(",")):
         key, _, value = setting.partition("=")
@@ -74,6 +84,12 @@ def optimizer(name: str) -> tuple[str, dict[str, Any]]:
             hint=did_you_mean(word, OPTIMIZERS, "one of " + ", ".join(OPTIMIZERS)),
         )
     return known or word, options
+
+
+def _eight_bit(word: str) -> str:
+    if word.lower() not in ("adam", "adamw"):
+        raise UsageError(f"{word!a} has no states in 8 bit", hint="adamw-8bit, or adam-8bit")
+    return f"{OPTIMIZERS[word.lower()]}8bit"
 
 
 def _value(text: str) -> Any:

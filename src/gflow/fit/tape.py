@@ -35,6 +35,9 @@ class Tape:
         self.phase = "model"
         self.step = 0
         self.module = ""
+        # Of the second step's forward and backward passes: arithmetic, and kernels that were launched.
+        self.flops = 0
+        self.kernels = 0
         # Of the model: all of its numbers, and those that learn.
         self.parameters = self.learned = 0
         # Set at the end of the last step: what is dropped on the way out belongs to no step.

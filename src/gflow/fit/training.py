@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gflow.errors import Refused, UsageError
-from gflow.fit import ghost
+from gflow.fit import ghost, quantised
 from gflow.fit.building import to_device
 from gflow.fit.cards import Architecture
 from gflow.fit.recipe import Recipe
@@ -35,8 +35,10 @@ def record(workload: Workload, recipe: Recipe, card: Architecture) -> Tape:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             kinds.name([tensor], "parameters", name)
         tape.parameters = sum(parameter.numel() for parameter in model.parameters())
+        tape.parameters += quantised.numbers(model)
         tape.learned = sum(parameter.numel() for parameter in learned)
         optimizer = _optimizer(recipe, learned)
+        tape.doubts |= _rules(recipe)
         tape.mark("forward", 0)
         if workload.step is None:
             _loop(workload, model, optimizer, learned, recipe, kinds)
@@ -107,13 +109,19 @@ def _own_steps(workload: Workload, model: Any, optimizer: Any, recipe: Recipe, k
 
 
 def _optimizer(recipe: Recipe, learned: list[Any]) -> Any:
-    kind = getattr(torch.optim, recipe.optimizer, None)
+    kind = quantised.OPTIMIZERS.get(recipe.optimizer) or getattr(torch.optim, recipe.optimizer, None)
     if kind is None:
         raise UsageError(f"torch {torch.__version__} has no optimizer {recipe.optimizer!a}")
     try:
         return kind(learned, **{"lr": 1e-4, **recipe.optimizer_options})
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"{recipe.optimizer} refuses its options: {error}") from None
+
+
+def _rules(recipe: Recipe) -> set[str]:
+    """What is followed by rules that nobody compared with a GPU."""
+    found = {quantised.DOUBTS[recipe.quantize]} if recipe.quantize else set()
+    return found | ({quantised.DOUBT_STATES} if recipe.optimizer in quantised.OPTIMIZERS else set())
 
 
 def _state(optimizer: Any) -> Iterator[Any]:

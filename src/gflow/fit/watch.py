@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from gflow.fit.cards import Architecture
 from gflow.fit.tape import Tape
@@ -30,10 +31,20 @@ class Watch:
             for leaf in tree_leaves(out):
                 if isinstance(leaf, torch.Tensor):
                     self.saw(leaf, func)
+        if self.tape.step == 1 and self.tape.phase != "optimizer":
+            self._count(func, args, kwargs, out)
         for scratch in self._workspaces.of(func, args, out):
             for number in [self.tape.request(size, str(func), "workspace") for size in scratch]:
                 self.tape.release(number)
         return out
+
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """What the operator is to a GPU, for whoever asks how long a step takes."""
+        if not func.is_view:
+            self.tape.kernels += 1
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            self.tape.flops += int(count(*args, **kwargs, out_val=out))
 
     def saw(self, tensor: Any, func: Any = "") -> int | None:
         """The number of the request behind a tensor of the device."""

@@ -15,6 +15,10 @@ from gflow.fit.recipe import Recipe
 ADAPTED = ("q_proj", "v_proj", "query", "value", "c_attn", "query_key_value", "qkv_proj", "Wqkv", "q", "v")
 
 
+# Layers that stay as they are when the others are quantised.
+HEADS = ("lm_head", "embed_out", "classifier", "score", "head")
+
+
 class Workload:
     """A model on the CPU; `batch` makes one on the device, `loss` is what is differentiated.
 
@@ -71,6 +75,10 @@ def adapt(model: Any, recipe: Recipe) -> Any:
             "this model has no projections that adapters are put on",
             hint=f"looked for {', '.join(ADAPTED)}; build it with adapters and use --py",
         )
+    if recipe.quantize:
+        from gflow.fit.quantised import narrow
+
+        narrow(model, recipe.quantize, HEADS)
     if recipe.checkpointing and hasattr(model, "enable_input_require_grads"):
         model.enable_input_require_grads()
     return model

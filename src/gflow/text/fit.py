@@ -85,7 +85,7 @@ def plan_page(plan: Any, command: str) -> str:
     header = ["", "GPUS", "MICRO-BATCH X ACCUMULATE", "WITH", "ON EACH", "SPEED"]
     return table(header, rows) + (
         f"effective batch {plan.effective_batch}, sequence {plan.sequence}, {plan.precision}; "
-        f"confidence: {plan.confidence}\n{command}\n"
+        f"confidence: {plan.confidence}\n" + "".join(f"  {doubt}\n" for doubt in plan.doubts) + f"{command}\n"
     )
 
 

@@ -1,0 +1,82 @@
+"""What PyTorch's own MemTracker says of the measured cases, as its documentation shows it: fake tensors, two steps.
+
+    python benchmarks/fit_tracker.py FOLDER OUT.jsonl [--only TEXT]
+
+It runs on fake tensors of the CPU, as `fit_cases.py` reads it (--tracker OUT.jsonl): fake CUDA tensors need a
+build of PyTorch for CUDA, and a GPU.
+"""
+import argparse, contextlib, json, signal, sys, time
+from pathlib import Path
+
+
+def tracked(case, cases):
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+    narrow = {"bf16_autocast": torch.bfloat16, "fp16_scaler": torch.float16}.get(case["precision"])
+    model = cases.build(case)
+    if case["channels_last"]: model = model.to(memory_format=torch.channels_last)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        made_fake(model, mode)
+        optimizer = cases.make_opt(case, model)
+        tracker = MemTracker()
+        tracker.track_external(model, optimizer)
+        learned = [p for p in model.parameters() if p.requires_grad]
+        with tracker:
+            for step in range(2):
+                if step: tracker.reset_mod_stats()
+                for part in range(case["accum"]):
+                    if part: tracker.reset_mod_stats()
+                    batch = cases.make_batch(case, "cpu")
+                    with torch.autocast("cpu", dtype=narrow) if narrow else contextlib.nullcontext():
+                        loss = cases.loss_of(case, model, batch)
+                    loss.backward()
+                if case["clip"]: torch.nn.utils.clip_grad_norm_(learned, case["clip"])
+                optimizer.step(); optimizer.zero_grad(set_to_none=True)
+    return max(sum(size for name, size in parts.items() if name != "Total") for parts in tracker.get_tracker_snapshot("peak").values())
+
+
+def made_fake(model, mode):
+    """Weights as fake tensors; those that are one and the same stay one."""
+    import torch
+    made = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None: continue
+                if id(tensor) not in made:
+                    fake = mode.from_tensor(tensor.detach())
+                    made[id(tensor)] = tensor, torch.nn.Parameter(fake, requires_grad=tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else fake
+                tensors[name] = made[id(tensor)][1]
+        if isinstance(module, torch.nn.RNNBase): module._flat_weights = [module._parameters[n] for names in module._all_weights for n in names]
+
+
+def too_long(*_):
+    raise TimeoutError("longer than 240 s")
+
+
+def main():
+    options = argparse.ArgumentParser()
+    options.add_argument("folder", type=Path); options.add_argument("out", type=Path); options.add_argument("--only", default="")
+    options = options.parse_args()
+    sys.path.insert(0, str(options.folder))
+    from gflow.fit import vision
+    with contextlib.suppress(Exception): vision.load()
+    import cases
+    signal.signal(signal.SIGALRM, too_long)
+    for line in open(options.folder / "ground_truth.jsonl"):
+        truth = json.loads(line); case = truth["case"]
+        if options.only not in case["id"]: continue
+        began, row = time.time(), {"id": case["id"]}
+        signal.alarm(240)
+        try: row["bytes"] = tracked(case, cases)
+        except Exception as error: row["refused"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        signal.alarm(0)
+        row["seconds"] = round(time.time() - began, 1)
+        found = f"{100 * (row['bytes'] / truth['max_allocated'] - 1):+.2f} %" if "bytes" in row else row["refused"]
+        print(f"{case['id']:66} {found}", flush=True)
+        with open(options.out, "a") as file: file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

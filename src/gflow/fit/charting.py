@@ -1,0 +1,106 @@
+"""Memory against the batch, and the limits of cards: the figures of a chart, and the chart as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gflow.errors import Refused, UsageError
+from gflow.fit.catalogue import Gpu
+from gflow.fit.recipe import MOST_BATCH
+from gflow.fit.sharing import Sharing
+
+if TYPE_CHECKING:
+    from gflow.fit.planning import Run
+
+LEAST_POINTS = 4
+GIB = 1 << 30
+
+
+class Point(msgspec.Struct, frozen=True):
+    batch: int
+    # Whole process.
+    bytes: int
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """Cards of about one size."""
+
+    gpus: list[str]
+    bytes: int
+    # The largest batch among the points that fits; 0: none.
+    batch: int
+
+
+class Chart(msgspec.Struct, frozen=True):
+    points: list[Point]
+    limits: list[Limit]
+
+
+def chart(run: Run, cards: dict[str, int], context: int) -> Chart:
+    """`cards`: their memory by name. Batches double until the largest card is full."""
+    points: list[Point] = []
+    batch, most = 1, max(cards.values())
+    while batch <= MOST_BATCH:
+        size = run.needed(batch, Sharing(), eight_bit=False) or 0
+        points.append(Point(batch, size + context))
+        if size + context > most and len(points) >= LEAST_POINTS:
+            break
+        batch *= 2
+    return Chart(points, _limits(cards, points))
+
+
+def sizes(gpus: dict[str, Gpu]) -> dict[str, int]:
+    return {name: int(gpu.memory_gib * GIB) for name, gpu in gpus.items()}
+
+
+def _limits(cards: dict[str, int], points: list[Point]) -> list[Limit]:
+    """Cards within 8 % of each other are one line; the smallest of them counts."""
+    groups: list[tuple[int, list[str]]] = []
+    for name, size in sorted(cards.items(), key=lambda item: item[1]):
+        if groups and size <= 1.08 * groups[-1][0]:
+            groups[-1][1].append(name)
+        else:
+            groups.append((size, [name]))
+    return [
+        Limit(names, size, max((point.batch for point in points if point.bytes <= size), default=0))
+        for size, names in groups
+    ]
+
+
+def picture(found: Chart, title: str, path: str) -> None:
+    """The chart as a file; the ending says which kind."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Refused(
+            "--plot needs matplotlib, which is not installed", hint="pip install 'gflow[plot]'"
+        ) from None
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.plot(
+        [p.batch for p in found.points], [p.bytes / GIB for p in found.points], marker="o", color="tab:blue"
+    )
+    for limit in found.limits:
+        axes.axhline(limit.bytes / GIB, color="tab:red", linewidth=0.8, linestyle="--")
+        axes.annotate(
+            ", ".join(limit.gpus), (1, limit.bytes / GIB), xycoords=("axes fraction", "data"), fontsize=7,
+            ha="right", va="bottom",
+        )  # fmt: skip
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="batch on one GPU",
+        ylabel="memory of the process, GiB",
+        title=title,
+    )
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.grid(alpha=0.3)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot write {path!a}: {error}", hint="--plot memory.png") from None

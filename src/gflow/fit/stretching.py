@@ -1,0 +1,85 @@
+"""A run for any batch, from the tapes of two: the same steps in the same order, each size on its own line.
+
+Where the two differ in more than sizes, batches are run one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gflow.fit.allocator import Allocator, OutOfMemory
+from gflow.fit.formula import EIGHT_BIT
+from gflow.fit.sharing import Sharing, extras, kept
+from gflow.fit.speed import Work, work_of
+from gflow.fit.tape import Request, Tape
+
+# A batch of one is special to many kernels.
+POINTS = (2, 4)
+
+
+class Stretched:
+    """One way to train a model, whatever the batch."""
+
+    def __init__(self, record: Callable[[int], Tape]) -> None:
+        self._record = record
+        self._tapes = {batch: record(batch) for batch in POINTS}
+        few, many = (self._tapes[batch] for batch in POINTS)
+        self.is_even = few.moves == many.moves
+        self.doubts = sorted(few.doubts | many.doubts)
+
+    @property
+    def confidence(self) -> str:
+        return "medium" if self.doubts else "high"
+
+    def needed(self, batch: int, sharing: Sharing, *, eight_bit: bool, cap: int | None = None) -> int | None:
+        """The most that the allocator takes of each GPU; None if it needs more than `cap`."""
+        tape, sizes = self._at(batch)
+        narrow = _narrowing(tape) if eight_bit else 1.0
+        left = [_left(request, size, sharing, narrow, eight_bit=eight_bit)
+                for request, size in zip(tape.requests, sizes, strict=True)]  # fmt: skip
+        allocator = Allocator(cap)
+        try:
+            for size in extras(tape, sharing):
+                allocator.allocate(size)
+            live = {}
+            for move in tape.moves:
+                if move >= 0:
+                    live[move] = allocator.allocate(left[move])
+                else:
+                    allocator.free(live.pop(-1 - move))
+        except OutOfMemory:
+            return None
+        return allocator.peak_reserved
+
+    def work(self, batch: int) -> Work:
+        """What one such batch is to the GPU, and one update."""
+        if not self.is_even:
+            return work_of(self._at(batch)[0])
+        few, many = (work_of(self._tapes[place]) for place in POINTS)
+        share = (batch - POINTS[0]) / (POINTS[1] - POINTS[0])
+        return Work(*(low + share * (high - low) for low, high in zip(few, many, strict=True)))
+
+    def _at(self, batch: int) -> tuple[Tape, Sequence[int]]:
+        if batch in self._tapes or not self.is_even:
+            tape = self._tapes.get(batch) or self._record(batch)
+            self._tapes[batch] = tape
+            return tape, [request.size for request in tape.requests]
+        few, many = (self._tapes[place] for place in POINTS)
+        share = (batch - POINTS[0]) / (POINTS[1] - POINTS[0])
+        pairs = zip(few.requests, many.requests, strict=True)
+        return few, [max(0, round(low.size + share * (high.size - low.size))) for low, high in pairs]
+
+
+def _left(request: Request, size: int, sharing: Sharing, narrow: float, *, eight_bit: bool) -> int:
+    if eight_bit and request.phase == "optimizer":
+        # The update is one kernel for each tensor, without results of its own.
+        size = int(size * narrow) if request.kind == "optimizer" else 0
+    return kept(request, size, sharing)
+
+
+def _narrowing(tape: Tape) -> float:
+    """What 8 bit make of the states."""
+    states = sum(
+        {id(request): request.size for request in tape.requests if request.kind == "optimizer"}.values()
+    )
+    return min(1.0, EIGHT_BIT * tape.learned / states) if states else 1.0

@@ -1,0 +1,61 @@
+"""Memory against the batch, with the limits of cards."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from gflow.errors import Refused
+from gflow.fit.charting import chart, picture
+from gflow.fit.formula import Counted
+from gflow.fit.recipe import Recipe
+from gflow.text.chart import chart_page
+
+GIB = 1 << 30
+CARDS = {"small": 10 * GIB, "like it": int(10.5 * GIB), "large": 40 * GIB}
+
+
+class Line:
+    def needed(self, batch, sharing, *, eight_bit, cap=None):
+        return batch * GIB
+
+
+def test_batches_double_until_the_largest_card_is_full():
+    found = chart(Line(), CARDS, GIB)
+    assert [(point.batch, point.bytes // GIB) for point in found.points] == [
+        (1, 2), (2, 3), (4, 5), (8, 9), (16, 17), (32, 33), (64, 65),
+    ]  # fmt: skip
+    assert [(limit.gpus, limit.batch) for limit in found.limits] == [
+        (["small", "like it"], 8),
+        (["large"], 32),
+    ]
+
+
+def test_even_a_card_that_is_too_small_has_a_few_points():
+    found = chart(Line(), {"tiny": GIB}, GIB)
+    assert [point.batch for point in found.points] == [1, 2, 4, 8]
+    assert found.limits[0].batch == 0
+
+
+@pytest.mark.parametrize("width", [0, 40, 200])
+def test_the_picture_on_a_terminal(width):
+    lines = chart_page(chart(Line(), CARDS, GIB), width).splitlines()
+    head, rows, legend = lines[0], lines[1:8], lines[9:]
+    assert max(map(len, lines[:8])) <= max(40, width or 80)
+    assert [head.index(name) for name in "ab"] == sorted(head.index(name) for name in "ab")
+    for row, fits in zip(rows, [True] * 4 + [False] * 3, strict=True):
+        assert (row.index("●") <= head.index("a")) == fits, "left of its limit is what fits"
+    assert legend == ["a   10.0 GiB  batch 8 fits: small, like it", "b   40.0 GiB  batch 32 fits: large"]
+
+
+def test_a_card_that_nothing_fits_on_says_so():
+    assert "nothing fits: tiny" in chart_page(chart(Line(), {"tiny": GIB}, GIB))
+
+
+def test_a_picture_without_matplotlib_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    run = Counted(10**9, Recipe(precision="bf16"))
+    with pytest.raises(Refused, match="needs matplotlib"):
+        picture(chart(run, CARDS, GIB), "a model", str(tmp_path / "a.png"))
