@@ -26,8 +26,10 @@ def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         gpus = MockGpus(Path(folder), GPUS)
         box = Box(Path(folder))
-        box.program = [sys.executable, __file__, "daemon", f"{folder}/turns.json"]
+        report = Path(folder, "turns.json")
+        box.program = [sys.executable, __file__, "daemon", str(report)]
         box.flags = []
+        box.env["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
         try:
             box.up("--cpus", "1000", env=gpus.env | {"GFLOW_LEASE_DIR": f"{folder}/leases"})
             idle = cost(box, seconds / 2)
@@ -40,14 +42,16 @@ def main(seconds: float) -> None:
                 gpus[job["gpu_ids"][0]].run(pid_of(box, number), 3000)
             time.sleep(2)
             os.kill(box.daemon.pid, signal.SIGUSR1)
+            wait_until(report.exists)
+            report.unlink()
             busy = cost(box, seconds)
             waits = sorted(latencies(box, seconds / 2))
             print(f"{GPUS} GPUs, no job: {idle:.2f} % of a core")
             print(f"{GPUS} GPUs, {JOBS} shared jobs: {busy:.2f} % of a core, {next(line for line in info(box) if 'watchdog' in line)}")
             print(f"a caller waited {waits[len(waits) // 2] * 1000:.2f} ms (median), {waits[-1] * 1000:.2f} ms (most of {len(waits)})")
+            os.kill(box.daemon.pid, signal.SIGUSR1)
+            turns = json.loads(wait_until(lambda: report.exists() and report.read_text()))
             week(box, Path(folder))
-            box.down()
-            turns = json.loads(Path(folder, "turns.json").read_text())
             print(f"{turns['count']} turns of the loop: {turns['cpu']:.2f} ms of work in the longest, {turns['wall']:.2f} ms by the clock")
             print(f"  of the watch's own: {turns['watch_cpu']:.2f} ms of work in the longest")
         finally:
@@ -93,13 +97,14 @@ def daemon(report: str) -> None:
     asyncio.Handle._run = timed
     from gflow.cli.gflowd import run as gflowd
 
-    def forget(*_: object) -> None:  # starting up is no watching
+    def tell(*_: object) -> None:
+        """How it was since the last time: starting and stopping are no watching."""
+        text = json.dumps(worst)
         worst.update(count=0, cpu=0.0, wall=0.0, watch_cpu=0.0)
+        Path(report).write_text(text)
 
-    signal.signal(signal.SIGUSR1, forget)
-    code = gflowd(["run", *sys.argv[3:]])
-    Path(report).write_text(json.dumps(worst))
-    sys.exit(code)
+    signal.signal(signal.SIGUSR1, tell)
+    sys.exit(gflowd(["run", *sys.argv[3:]]))
 
 
 def info(box: Box) -> list[str]:
