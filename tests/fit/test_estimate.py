@@ -190,7 +190,7 @@ def test_the_short_way_through_optimizers_changes_nothing(monkeypatch):
 def test_states_in_8_bit():
     plain = estimate(hf=GPT2, batch=1, sequence=64)
     narrow = estimate(hf=GPT2, batch=1, sequence=64, optimizer="AdamW8bit")
-    assert narrow.breakdown["optimizer"] == pytest.approx(plain.total_params * 2.03, rel=0.02)
+    assert narrow.breakdown["optimizer"] == pytest.approx(plain.total_params * 2.03, rel=0.05)
     assert narrow.confidence == "medium" and "8 bit" in narrow.doubts[0]
 
 

@@ -49,7 +49,7 @@ def _written(tape: Tape) -> int:
     return sum(
         request.size
         for request in {id(one): one for one in tape.requests}.values()
-        if request.step == 1 and request.phase in ("forward", "backward")
+        if request.step == 1 and request.phase in ("forward", "backward") and request.kind != "workspace"
     )
 
 

@@ -1,6 +1,7 @@
 """A run for any batch, from the tapes of two: the same steps in the same order, each size on its own line.
 
-Where the two differ in more than sizes, batches are run one by one.
+Scratch of kernels may come and go with the batch; it is taken from the larger one, in proportion. Where the
+two differ in more than that, batches are run one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Stretched:
         self._record = record
         self._tapes = {batch: record(batch) for batch in POINTS}
         few, many = (self._tapes[batch] for batch in POINTS)
-        self.is_even = few.moves == many.moves
+        self._lines = _lines(few, many)
+        self.is_even = self._lines is not None
         self.doubts = sorted(few.doubts | many.doubts)
 
     @property
@@ -60,14 +62,41 @@ class Stretched:
         return Work(*(low + share * (high - low) for low, high in zip(few, many, strict=True)))
 
     def _at(self, batch: int) -> tuple[Tape, Sequence[int]]:
-        if batch in self._tapes or not self.is_even:
+        if batch in self._tapes or self._lines is None:
             tape = self._tapes.get(batch) or self._record(batch)
             self._tapes[batch] = tape
             return tape, [request.size for request in tape.requests]
-        few, many = (self._tapes[place] for place in POINTS)
-        share = (batch - POINTS[0]) / (POINTS[1] - POINTS[0])
-        pairs = zip(few.requests, many.requests, strict=True)
-        return few, [max(0, round(low.size + share * (high.size - low.size))) for low, high in pairs]
+        share = batch - POINTS[1]
+        return self._tapes[POINTS[1]], [max(0, round(size + share * each)) for size, each in self._lines]
+
+
+def _lines(few: Tape, many: Tape) -> list[tuple[int, float]] | None:
+    """Of every request of the larger batch its size, and what each further example adds; None: not alike."""
+    (order, small), (same, large) = _ordered(few), _ordered(many)
+    if order != same:
+        return None
+    released = {-1 - move for move in many.moves if move < 0}
+    lines = [(request.size, 0.0) for request in many.requests]
+    for number, request in enumerate(many.requests):
+        if number in released and request.kind == "workspace":
+            lines[number] = request.size, request.size / POINTS[1]
+    for before, after in zip(small, large, strict=True):
+        size = many.requests[after].size
+        lines[after] = size, (size - few.requests[before].size) / (POINTS[1] - POINTS[0])
+    return lines
+
+
+def _ordered(tape: Tape) -> tuple[list[int], list[int]]:
+    """The moves without the scratch of kernels, counted anew; and the old numbers by the new ones."""
+    moves, numbers = list[int](), dict[int, int]()
+    for move in tape.moves:
+        number = move if move >= 0 else -1 - move
+        if tape.requests[number].kind == "workspace":
+            continue
+        if move >= 0:
+            numbers[number] = len(numbers)
+        moves.append(numbers[number] if move >= 0 else -1 - numbers[number])
+    return moves, list(numbers)
 
 
 def _left(request: Request, size: int, sharing: Sharing, narrow: float, *, eight_bit: bool) -> int:
