@@ -77,6 +77,8 @@ def asked(box: Box) -> dict[tuple[str, str], list[tuple[str, Any]]]:
         ("GET", "/jobs/{job}"): [(f"/jobs/{job}", None) for job in (done, running, waiting, array, swept)],
         ("GET", "/jobs/{job}/wait"): [(f"/jobs/{done}/wait", None)],
         ("GET", "/jobs/{job}/log"): [(f"/jobs/{done}/log", None)],
+        ("GET", "/jobs/{job}/terminal"): [(f"/jobs/{running}/terminal", None)],
+        ("POST", "/jobs/{job}/exec"): [(f"/jobs/{running}/exec", {"command": ["true"]})],
         ("GET", "/jobs/{job}/history"): [(f"/jobs/{running}/history", None)],
         ("GET", "/jobs/{job}/why"): [(f"/jobs/{job}/why", None) for job in (done, running, waiting, array)],
         ("GET", "/jobs/{job}/usage"): [(f"/jobs/{running}/usage", None)],

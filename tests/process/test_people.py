@@ -36,6 +36,7 @@ ALLOWED = {
 BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("POST", "/jobs"): lambda job: {"token": os.urandom(8).hex(), "jobs": [request("true")]},
     ("POST", "/jobs/redo"): lambda job: {"token": os.urandom(8).hex(), "job": str(job), "options": {}},
+    ("POST", "/jobs/{job}/exec"): lambda job: {"command": ["true"]},
     ("POST", "/jobs/cancel"): lambda job: {"jobs": [str(job)]},
     ("POST", "/jobs/hold"): lambda job: {"jobs": [str(job)]},
     ("POST", "/jobs/release"): lambda job: {"jobs": [str(job)], "at": "+1h"},
@@ -52,8 +53,9 @@ BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("POST", "/tokens"): lambda job: {},
     ("POST", "/tokens/revoke"): lambda job: {},  # see below
 }
-# Simulated GPUs have no processes, and nobody is to be notified: these refusals come from behind the door.
-BEHIND = {"/gpu-processes/ignore": 404, "/notifications/test": 409}
+# Simulated GPUs have no processes, nobody is to be notified, the job does not run: these refusals come from
+# behind the door.
+BEHIND = {"/gpu-processes/ignore": 404, "/notifications/test": 409, "/jobs/{job}/exec": 409}
 QUERIES = {"/events": "?after=0&follow=0"}
 SECRET = "opensesame"
 

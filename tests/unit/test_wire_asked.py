@@ -20,6 +20,7 @@ GIVEN = {
     "grace": 5, "signal": "USR1@90", "output": "out-%j.txt", "error": "err-%j.txt", "project": "p",
     "comment": "a note", "venv": "/venv", "conda-env": "/conda", "notify-email": "ann@example.org",
     "notify-on": "job_failed", "param": "lr=0.1", "stop-if-idle": 1800, "fit": 21000,
+    "pty": True,
 }  # fmt: skip
 NEEDED = {
     "shared": {"gpus": 1, "gpu-memory": 1024}, "retry-on": {"max-retries": 1}, "stop-if-idle": {"gpus": 1},

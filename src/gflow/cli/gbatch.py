@@ -67,7 +67,7 @@ HEADINGS = {
     "when it starts": "depends-on depends-on-any no-auto-cancel begin hold priority",
     "many at once": "array param param-file max-concurrent",
     "when it fails or its time is up": "max-retries retry-on retry-delay requeue signal grace",
-    "its world": "chdir export venv conda-env config output error",
+    "its world": "chdir export venv conda-env config output error pty",
     "whom to tell": "notify-email notify-on",
     "gbatch itself": "wait parsable json dry-run auto-close help version",
     "understood from Slurm": " ".join(option.name for option in SLURM),

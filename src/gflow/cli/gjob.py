@@ -34,6 +34,8 @@ gjob redo 42 --cascade            # also the jobs that fell with it
 gjob wait 40-45
 gjob history @
 gjob why 42
+gjob exec 42 -- nvidia-smi
+gjob exec @ bash
 gjob usage @ --csv"""
 
 LOG = (
@@ -41,6 +43,7 @@ LOG = (
     Option("first", "count", "only the first N lines", metavar="N", low=0),
     Option("last", "count", "only the last N lines", short="l", aliases=("tail", "n"), metavar="N", low=0),
 )
+EXEC = (Option("no-tty", "flag", "no terminal for the command, even at one", short="T"),)
 RELEASE = (Option("at", "time", "not before this time", metavar="TIME"),)
 USAGE = (Option("csv", "flag", "every reading, as comma-separated values"),)
 SESSIONS = (
@@ -63,11 +66,14 @@ class Command:
         handler: Callable[[Values, list[str]], int],
         *,
         needs_jobs: bool = True,
+        until_word: bool = False,
     ) -> None:
         self.about = about
         self.options = options
         self.handler = handler
         self.needs_jobs = needs_jobs
+        # Whether what follows the job is somebody else's command line.
+        self.until_word = until_word
 
 
 def run(words: list[str]) -> int:
@@ -87,7 +93,7 @@ def run(words: list[str]) -> int:
         from gflow.config import zone
 
         zone.use_configured()
-    values, jobs = parse(rest, options)
+    values, jobs = parse(rest, options, until_word=command.until_word)
     if "help" in values:
         sys.stdout.write(_command_page(meant, command, options))
         return 0
@@ -155,7 +161,18 @@ def _be_owner(uid: int) -> None:
 
 
 def _attach(values: Values, jobs: list[str]) -> int:
+    from gflow.cli import terminals
+
+    code = terminals.attach(_one(jobs)) if "json" not in values else None
+    if code is not None:
+        return code
     return _log(values | {"follow": True}, jobs)
+
+
+def _exec(values: Values, words: list[str]) -> int:
+    from gflow.cli import terminals
+
+    return terminals.execute(values, words)
 
 
 def _why(values: Values, jobs: list[str]) -> int:
@@ -212,7 +229,10 @@ def _change(verb: str) -> Callable[[Values, list[str]], int]:
 COMMANDS = {
     "show": Command("all about jobs", (), _show),
     "log": Command("its output", LOG, _log),
-    "attach": Command("follow its output until it ends (log -f)", (), _attach),
+    "attach": Command("sit at its terminal (--pty), or follow its output until it ends", (), _attach),
+    "exec": Command(
+        "run a command beside it: its environment, GPUs and limits", EXEC, _exec, until_word=True
+    ),
     "why": Command("say why it waits, when it starts, what would start now", (), _why),
     "history": Command("everything that happened to it, and who did it", (), _history),
     "usage": Command("what it did with its GPUs, over time", USAGE, _usage),

@@ -13,20 +13,29 @@ from gflow.cli.logs import follow
 from gflow.client import call, fast
 from gflow.client.describing import describe
 from gflow.client.logs import LOOK_AGAIN_S
-from gflow.client.waiting import exit_code_of
+from gflow.client.waiting import exit_code_of, wait_for
 from gflow.errors import GflowError, UsageError
 from gflow.options.parse import parse
-from gflow.options.table import CAPTURE, COMMON, JOB, SLURM
+from gflow.options.table import CAPTURE, COMMON, JOB, SLURM, Option
 
-OPTIONS = tuple(
-    option for option in JOB + CAPTURE if option.name not in ("array", "param", "param-file", "hold")
+DETACHABLE = Option(
+    "detachable", "flag", "--pty: the job goes on when this terminal is closed; Ctrl-\\ leaves it"
+)
+OPTIONS = (
+    *(option for option in JOB + CAPTURE if option.name not in ("array", "param", "param-file", "hold")),
+    DETACHABLE,
 )
 ABOUT = """Run a command as a job, in the foreground: its output comes here, and its exit code is grun's.
 
 Ctrl-C cancels the job as gcancel does; a second one kills it at once. The options are those of gbatch.
-Its input is empty; a job outlives a terminal that is closed, and gjob attach shows it again."""
+Its input is empty; a job outlives a terminal that is closed, and gjob attach shows it again.
+
+With --pty it has a terminal, and this is it: keys, also Ctrl-C and Ctrl-Z, are the job's. When the terminal
+is closed, the job is hung up; with --detachable it goes on, Ctrl-\\ leaves it, gjob attach comes back."""
 EXAMPLES = """grun --gpus 1 python evaluate.py
 grun --gpus 1 --time 10 nvidia-smi
+grun --gpus 1 --pty bash                 # a shell on a GPU
+grun --gpus 1 --pty --detachable python  # closed by mistake? gjob attach @
 grun --gpus 2 'python a.py && python b.py' > result.txt"""
 # Waiting is said after this long, and again whenever the reason is another one.
 QUIET_S = 1.0
@@ -41,13 +50,21 @@ def run(words: list[str]) -> int:
         return 0
     if not command:
         raise UsageError("there is no command to run", hint="grun COMMAND ARGS…")
+    is_detachable = values.pop("detachable", False)
+    if is_detachable and "pty" not in values:
+        raise UsageError("--detachable is for --pty", hint="without it the job goes on anyway: gjob attach")
+    if "pty" in values and not (os.isatty(0) and os.isatty(1)):
+        raise UsageError(
+            "--pty needs a terminal here, too", hint="without it, grun shows what the job writes"
+        )
     body = fast.submission(os.urandom(16).hex(), describe(values, command))
     # Ctrl-C from here on is about a job that may exist already: it counts when the job's id is known.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     status, headers, content = fast.deliver(body, "/jobs", "application/json")
     if status >= 400:
         raise call.refusal(headers, content, "application/json")
-    return Foreground(str(call.parsed(content)["jobs"][0]["id"])).show()
+    foreground = Foreground(str(call.parsed(content)["jobs"][0]["id"]))
+    return foreground.sit(is_detachable=is_detachable) if "pty" in values else foreground.show()
 
 
 class Foreground:
@@ -67,6 +84,29 @@ class Foreground:
         final = follow(self._job, path, between=self._look)
         self._say_how(final)
         return exit_code_of(final)
+
+    def sit(self, *, is_detachable: bool) -> int:
+        """Be its terminal until it is over; its exit code."""
+        from gflow.cli import terminals
+
+        signal.signal(signal.SIGINT, self._interrupted)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if not is_detachable:
+            signal.signal(signal.SIGHUP, self._hung_up)
+        sock = terminals.reached(self._job, between=self._look)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if sock is not None and not terminals.seated("grun", self._job, sock, is_host=not is_detachable):
+            return 0
+        final = wait_for(self._job)
+        self._say_how(final)
+        return exit_code_of(final)
+
+    def _hung_up(self, number: int, frame: FrameType | None) -> None:
+        """The terminal was closed before the job began: nobody will sit there."""
+        with suppress(GflowError, ConnectionError):
+            call.post("/jobs/cancel", {"jobs": [self._job], "now": True})
+        raise SystemExit(128 + number)
 
     def _look(self) -> None:
         self._obey()

@@ -100,6 +100,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     time_limit_s: int = 0
     # Stopped when it has used none of its GPUs for so long; 0: never.
     stop_if_idle_s: int = 0
+    # Whether it has a terminal.
+    pty: bool = False
     grace_s: int = 30
     # (signal, seconds before the limit); (0, 0): no warning.
     warning: tuple[int, int] = (0, 0)

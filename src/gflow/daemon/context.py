@@ -16,6 +16,7 @@ from gflow.daemon.gpus import GpuWatch
 from gflow.daemon.loop import Loop
 from gflow.daemon.mps import Mps
 from gflow.daemon.notify.notifier import Notifier
+from gflow.daemon.perform import Performer
 from gflow.daemon.settings import Settings
 from gflow.daemon.tokens import Tokens
 from gflow.store.sqlite import SqliteStore
@@ -36,6 +37,7 @@ class Context(NamedTuple):
     loop: Loop
     store: SqliteStore
     target: Target
+    performer: Performer
     started_boot: float
     stopped: asyncio.Event
     tokens: Tokens

@@ -84,6 +84,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         daemon.loop,
         daemon.store,
         daemon.target,
+        daemon.performer,
         clock.now().boot,
         stopped,
         Tokens(settings.tokens),

@@ -97,6 +97,12 @@ class Performer:
             self._failed(job, error.strerror or str(error))
         point("start.after-order")
 
+    def beside(self, job: Job, command: tuple[str, ...], term: str, *, is_tty: bool) -> str:
+        """Run a command beside a job that runs, in its environment; the socket by which it is reached."""
+        launch = self._launch(job)
+        told = block({"TERM": term}) if term else b""
+        return self._target.beside(launch._replace(extra=launch.extra + told), command, is_tty=is_tty)
+
     def _failed(self, job: Job, why: str) -> None:
         self._on_end(Ended(Run(job.key, job.attempt), End(None, None, f"StartFailed: {why}")))
 

@@ -134,6 +134,12 @@ JOB = (
         low=1,
     ),
     Option(
+        "pty",
+        "flag",
+        "give the job a terminal; grun sits down at it, gjob attach reaches it",
+        field="pty",
+    ),
+    Option(
         "name",
         "name",
         "name of the job (default job-<id>); in a sweep 'run_{lr}' names each",

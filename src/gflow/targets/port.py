@@ -67,6 +67,12 @@ class Target(Protocol):
     def signal(self, run: Run, number: int) -> None:
         """A signal to the job: a warning that its time is nearly up."""
 
+    def terminal(self, run: Run) -> str:
+        """The socket of the terminal of a run that has one."""
+
+    def beside(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
+        """Run a command beside a run that is on; the socket by which it is reached. OSError: it cannot be."""
+
     def adopt(self, run: Run) -> bool:
         """Find a run that an earlier daemon started, and report its end. False: it never started."""
 

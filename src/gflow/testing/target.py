@@ -37,6 +37,12 @@ class FakeTarget:
     def signal(self, run: Run, number: int) -> None:
         self.signalled.append((run, number))
 
+    def terminal(self, run: Run) -> str:
+        return f"/nowhere/{run.name}.tty"
+
+    def beside(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
+        return f"/nowhere/{launch.run.name}.x1.tty"
+
     def adopt(self, run: Run) -> bool:
         if run in self.unheard:
             self._on_end(Ended(run, self.unheard.pop(run)))

@@ -90,6 +90,7 @@ def _asked(job: Job) -> list[tuple[str, str]]:
         ("Held at submission", "yes" if spec.hold else ""),
         ("Even if it never fits", "yes" if spec.allow_unsatisfiable else ""),
         ("Requeue", "yes" if spec.requeue else ""),
+        ("Terminal", "yes (gjob attach)" if spec.pty else ""),
         ("Stopped if idle for", clock(spec.stop_if_idle_s) if spec.stop_if_idle_s else ""),
         ("Retries", retries + on + delay if retries else ""),
         ("Not before", _when(job.begin_at) if job.begin_at and not job.is_final else ""),

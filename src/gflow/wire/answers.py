@@ -140,6 +140,20 @@ class LogAnswer(TypedDict):
     uid: int
 
 
+class TerminalAnswer(TypedDict):
+    """The socket of a job's terminal, for its owner alone; null: it has none now."""
+
+    job_id: int | str
+    state: State
+    path: str | None
+
+
+class ExecAnswer(TypedDict):
+    """The socket by which a command is reached. It starts when somebody comes, within half a minute."""
+
+    path: str
+
+
 class WhyAnswer(TypedDict):
     """What is in a job's way, when it will probably start, and options with which it would start now."""
 

@@ -80,6 +80,14 @@ class RevokeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     id: str
 
 
+class ExecRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A command to run beside a job that runs. `tty`: at a terminal of the kind `term`."""
+
+    command: list[str]
+    tty: bool = False
+    term: str = ""
+
+
 class References(NamedTuple):
     """Parents as written: `17`, `@`, `@~2`. What they mean is known when the job is taken."""
 

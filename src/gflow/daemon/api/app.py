@@ -24,6 +24,7 @@ from gflow.daemon.api import (
     openapi,
     statistics,
     submitting,
+    terminals,
     tokens,
     usage,
 )
@@ -44,6 +45,8 @@ ROUTES = [
     Route("/jobs/{job}", jobs.show, methods=["GET"]),
     Route("/jobs/{job}/wait", jobs.wait, methods=["GET"]),
     Route("/jobs/{job}/log", jobs.log_place, methods=["GET"]),
+    Route("/jobs/{job}/terminal", terminals.place, methods=["GET"]),
+    Route("/jobs/{job}/exec", terminals.execute, methods=["POST"]),
     Route("/jobs/{job}/history", jobs.history, methods=["GET"]),
     Route("/jobs/{job}/why", jobs.why, methods=["GET"]),
     Route("/jobs/{job}/usage", usage.usage, methods=["GET"]),

@@ -43,6 +43,8 @@ PERMISSIONS: dict[tuple[str, str], Who] = {
     ("GET", "/jobs/{job}"): Who.ANYONE,
     ("GET", "/jobs/{job}/wait"): Who.ANYONE,
     ("GET", "/jobs/{job}/log"): Who.OWNER,
+    ("GET", "/jobs/{job}/terminal"): Who.OWNER,
+    ("POST", "/jobs/{job}/exec"): Who.OWNER,
     ("GET", "/jobs/{job}/history"): Who.OWNER,
     ("GET", "/jobs/{job}/why"): Who.ANYONE,
     ("GET", "/jobs/{job}/usage"): Who.ANYONE,

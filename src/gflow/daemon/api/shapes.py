@@ -36,6 +36,8 @@ SHAPES: dict[tuple[str, str], Shape] = {
     ("GET", "/jobs/{job}"): Shape(answers.JobsAnswer),
     ("GET", "/jobs/{job}/wait"): Shape(answers.JobsAnswer),
     ("GET", "/jobs/{job}/log"): Shape(answers.LogAnswer),
+    ("GET", "/jobs/{job}/terminal"): Shape(answers.TerminalAnswer),
+    ("POST", "/jobs/{job}/exec"): Shape(answers.ExecAnswer, requests.ExecRequest, status=201),
     ("GET", "/jobs/{job}/history"): Shape(answers.StoryAnswer),
     ("GET", "/jobs/{job}/why"): Shape(answers.WhyAnswer),
     ("GET", "/jobs/{job}/usage"): Shape(answers.UsageAnswer, query=queries.UsageQuery),

@@ -7,13 +7,16 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from gflow.targets.local import person
+from gflow.targets.local import lines, person
 from gflow.targets.local.cgroups import Group, Layers
 from gflow.targets.local.orders import Limits, Order
+from gflow.targets.local.terminal import Terminal, close_others, end_like
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 RESET_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
@@ -37,16 +40,25 @@ def launch(order: Order, layers: Layers) -> Started:
         held = group.make(order.memory_mib, order.cpus)
     if order.uid is not None and order.script is not None:
         write_snapshot(order)
+    listener = lines.listen(order.terminal, order.uid) if order.terminal else None
     trouble, trouble_in = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         os.close(trouble)
-        _become(order, group, trouble_in)
+        groups = [group] if group is not None else _groups_of_job(order, layers)
+        _become(order, groups, trouble_in, listener)
     os.close(trouble_in)
+    if listener is not None:
+        listener.close()
     return Started(pid, trouble, group, held)
 
 
-def _become(order: Order, group: Group | None, trouble: int) -> NoReturn:
+def _groups_of_job(order: Order, layers: Layers) -> list[Group]:
+    """Where a command beside a job belongs: into the control groups of that job."""
+    return [Group(layers, name).find() for name in order.beside[2:]]
+
+
+def _become(order: Order, groups: list[Group], trouble: int, listener: socket.socket | None) -> NoReturn:
     """In the child: be the job."""
     code = 126
     try:
@@ -56,11 +68,11 @@ def _become(order: Order, group: Group | None, trouble: int) -> NoReturn:
             with suppress(OSError, ValueError):
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        if group is not None:
+        for group in groups:
             group.join()
         if order.uid is not None:
             person.become(order.uid)
-        _exec(order)
+        _exec(order, trouble, listener)
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
         os.write(trouble, describe(error).encode(errors="replace"))
@@ -71,18 +83,51 @@ def _become(order: Order, group: Group | None, trouble: int) -> NoReturn:
         os._exit(code)
 
 
-def _exec(order: Order) -> None:
+def _exec(order: Order, trouble: int, listener: socket.socket | None) -> None:
     environment = environment_of(order)
     logs = open_logs(order)
     argv = command_of(order, environment, logs[0])
-    program = find_program(argv[0], environment.get(b"PATH", DEFAULT_PATH), order.cwd)
-    os.chdir(order.cwd)
-    os.umask(order.umask)
-    set_limits(order.limits)
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    for to, fd in enumerate((null, *logs)):
+
+    def execute() -> None:
+        program = find_program(argv[0], environment.get(b"PATH", DEFAULT_PATH), order.cwd)
+        os.chdir(order.cwd)
+        os.umask(order.umask)
+        set_limits(order.limits)
+        if listener is None:
+            _take_up((null, *logs))
+        os.execve(program, argv, environment)
+
+    if listener is None:
+        execute()
+    else:
+        _take_up((null, *logs))
+        _sit_before(order, listener, trouble, execute)
+
+
+def _take_up(fds: tuple[int, ...]) -> None:
+    """Have these as standard input, output and error."""
+    for to, fd in enumerate(fds):
         os.dup2(fd, to)
-    os.execve(program, argv, environment)
+
+
+def _sit_before(order: Order, listener: socket.socket, trouble: int, execute: Callable[[], None]) -> NoReturn:
+    """Be the one who has the job's terminal; the job is our child."""
+    close_others({0, 1, 2, listener.fileno(), trouble})
+
+    def become() -> None:
+        try:
+            execute()
+        except OSError as error:
+            said = describe(error).encode(errors="replace")
+            os.write(*((2, b"gflow: %b\n" % said) if order.beside else (trouble, said)))
+            os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+    is_tty = not order.beside or order.beside[0] == "pty"
+    guard = int(order.beside[1]) if order.beside else None
+    code = Terminal(listener, is_tty=is_tty, log=None if order.beside else 1, beside=guard).run(become)
+    end_like(code)
+    raise AssertionError("we have ended")
 
 
 def set_limits(limits: Limits) -> None:

@@ -17,6 +17,7 @@ class Places(NamedTuple):
     stop_file: str
     # Where the script is copied to if the original changed.
     snapshot: str
+    terminal: str = ""
 
 
 def order_of(launch: Launch, places: Places, tag: str) -> Order:
@@ -46,4 +47,28 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
         sharing=tag if spec.shared else "",
         uid=launch.uid,
         snapshot=places.snapshot,
+        terminal=places.terminal if spec.pty else "",
+    )
+
+
+def order_beside(
+    order: Order, record: str, terminal: str, beside: tuple[str, ...], command: tuple[str, ...]
+) -> Order:
+    """The order for a command beside a job that runs: all as the job has it, but nothing is booked twice."""
+    return order._replace(
+        record=record,
+        command=command,
+        script=None,
+        log=os.devnull,
+        error_log=os.devnull,
+        log_cap=0,
+        grace_s=0,
+        stop_file="",
+        memory_mib=0,
+        cpus=0,
+        leases=(),
+        sharing="",
+        snapshot="",
+        terminal=terminal,
+        beside=beside,
     )

@@ -43,11 +43,16 @@ class Order(NamedTuple):
     uid: int | None
     # Where the script is copied to if the original changed.
     snapshot: str
+    # The socket of the job's terminal; empty: it has none.
+    terminal: str = ""
+    # For a command beside a job that runs: `pty` or `pipes`, the job's process, names of its control groups.
+    beside: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
-        """Whether the plain shim can run it: no control group with limits, no shared or countless leases."""
-        return not (self.memory_mib or self.cpus or self.sharing or len(self.leases) > 64)
+        """Whether the plain shim can run it: no control group with limits, no shared or countless leases, no
+        terminal."""
+        return not (self.memory_mib or self.cpus or self.sharing or self.terminal or len(self.leases) > 64)
 
 
 def to_fields(order: Order) -> list[bytes]:
@@ -78,6 +83,8 @@ def to_fields(order: Order) -> list[bytes]:
         order.extra,
         b"" if order.uid is None else b"%d" % order.uid,
         text(order.snapshot),
+        text(order.terminal),
+        ended(order.beside),
     ]
 
 
@@ -85,7 +92,7 @@ def from_fields(fields: list[bytes]) -> Order:
     text = os.fsdecode
     (_, key, attempt, record, cwd, umask, log, error_log, log_cap, grace_s, stop_file, memory_mib, cpus,
      limits, leases, sharing, command, has_script, script, script_path, environ, extra, uid,
-     snapshot) = fields  # fmt: skip
+     snapshot, terminal, beside) = fields  # fmt: skip
     return Order(
         key=int(key),
         attempt=int(attempt),
@@ -109,6 +116,8 @@ def from_fields(fields: list[bytes]) -> Order:
         extra=extra,
         uid=int(uid) if uid else None,
         snapshot=text(snapshot),
+        terminal=text(terminal),
+        beside=tuple(map(text, parts(beside))),
     )
 
 

@@ -166,7 +166,7 @@ class Shim:
         self.tell("end", order.key, order.attempt, *record.words_of(end))
         record.write_end(fd, end)
         os.close(fd)
-        for path in (order.snapshot if order.script is not None else "", order.stop_file):
+        for path in (order.snapshot if order.script is not None else "", order.stop_file, order.terminal):
             if path:
                 with suppress(FileNotFoundError):
                     os.unlink(path)

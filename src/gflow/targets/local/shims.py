@@ -103,6 +103,17 @@ class Shims:
             asyncio.get_running_loop().call_soon(self.warm_up)
         return channel
 
+    def take_fresh(self, run: Run | None) -> Channel:
+        """A shim (not a plain one) that has run nothing yet: who carries a terminal's bytes remembers what its
+        shim did. Without a run, nobody is told when it is gone."""
+        channel = self._new(plain=False)
+        channel.run = run
+        return channel
+
+    def let_go(self, channel: Channel) -> None:
+        """Nothing more is wanted of this shim."""
+        self._drop(channel)
+
     def give_back(self, channel: Channel) -> None:
         """Its job is over: it waits for the next one."""
         channel.run = None

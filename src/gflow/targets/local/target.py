@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import signal
@@ -14,7 +15,7 @@ from gflow.core.ids import JobKey
 from gflow.targets.local import record
 from gflow.targets.local.cgroups import Group
 from gflow.targets.local.leftovers import kill_leftovers
-from gflow.targets.local.ordering import Places, order_of
+from gflow.targets.local.ordering import Places, order_beside, order_of
 from gflow.targets.local.orders import to_fields
 from gflow.targets.local.shims import Channel, Shims
 from gflow.targets.port import End, Ended, Launch, Run
@@ -22,6 +23,8 @@ from gflow.targets.port import End, Ended, Launch, Run
 LOOK_AGAIN_S = 0.02
 # How often a run is ordered whose shims die before they begin it.
 MOST_TRIES = 5
+# Commands beside jobs, of everybody together.
+MOST_BESIDE = 64
 
 
 class LocalTarget:
@@ -46,6 +49,9 @@ class LocalTarget:
         self._on_end = on_end
         self._shims = Shims(self._folder, self.tag, self._hear, self._lost)
         self._busy: dict[Run, Channel] = {}
+        # Shims of commands beside jobs, and the records of those.
+        self._beside: dict[Channel, str] = {}
+        self._besides = 0
         self._adopted: dict[Run, int] = {}
         self._stops: dict[Run, bool] = {}
         self._closed = False
@@ -62,7 +68,8 @@ class LocalTarget:
     def close(self) -> None:
         """Let go of everything; running jobs go on under their shims."""
         self._closed = True
-        self._shims.close(self._busy.values())
+        living = [channel for channel in self._beside if channel.sock.fileno() >= 0]
+        self._shims.close([*self._busy.values(), *living])
         for pidfd in self._adopted.values():
             asyncio.get_running_loop().remove_reader(pidfd)
             os.close(pidfd)
@@ -72,11 +79,43 @@ class LocalTarget:
     def start(self, launch: Launch) -> None:
         """Hand a job to a shim. Its end is reported through `on_end`."""
         run = launch.run
-        places = Places(self.record_path(run), self.shown_path(run, "stop"), self.shown_path(run, "script"))
-        order = order_of(launch, places, self.tag)
-        channel = self._shims.take(run, plain=self._shims.has_plain and order.is_plain)
+        order = order_of(launch, self._places(run), self.tag)
+        if order.terminal:
+            channel = self._shims.take_fresh(run)
+        else:
+            channel = self._shims.take(run, plain=self._shims.has_plain and order.is_plain)
         self._busy[run] = channel
         self._shims.send(channel, to_fields(order))
+
+    def terminal(self, run: Run) -> str:
+        """The socket of the terminal of a run that has one."""
+        return self.shown_path(run, "tty")
+
+    def beside(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
+        """Run a command beside this run: in its control groups, as its owner, gone when it is."""
+        run = launch.run
+        content = record.read(Path(self.record_path(run)).read_bytes())
+        if content.job is None or record.identity_of(content.job.pid) != content.job:
+            raise ProcessLookupError(errno.ESRCH, "its process is not there")
+        for channel in [one for one in self._beside if one.sock.fileno() < 0]:  # its shim was killed
+            self._over_beside(channel)
+        if len(self._beside) >= MOST_BESIDE:
+            raise OSError(errno.EAGAIN, f"{MOST_BESIDE} commands run beside jobs already")
+        self._besides += 1
+        name = f"{run.name}.x{self._besides}"
+        record_path, path = f"{self._folder}/{name}", f"{self._shown_dir}/{name}.tty"
+        beside = ("pty" if is_tty else "pipes", str(content.job.pid), *_groups_of(run, content))
+        order = order_of(launch, self._places(run), self.tag)
+        fields = to_fields(order_beside(order, record_path, path, beside, command))
+        channel = self._shims.take_fresh(None)
+        self._beside[channel] = record_path
+        self._shims.send(channel, fields)
+        return path
+
+    def _over_beside(self, channel: Channel) -> None:
+        """A command beside a job has ended, however: nobody but its client wants to know."""
+        with suppress(FileNotFoundError):
+            os.unlink(self._beside.pop(channel))
 
     def stop(self, run: Run, *, now: bool) -> None:
         """Ask for the stop contract; with `now`, KILL at once."""
@@ -138,7 +177,7 @@ class LocalTarget:
     def forget_others(self, keep: set[str]) -> None:
         """Drop records that no running job has: their ends were committed, and then we died."""
         for path in [path for folder in {self._run_dir, self._shown_dir} for path in folder.iterdir()]:
-            if path.name.removesuffix(".script").removesuffix(".stop") not in keep:
+            if path.name.removesuffix(".script").removesuffix(".stop").removesuffix(".tty") not in keep:
                 path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------ its files
@@ -151,9 +190,21 @@ class LocalTarget:
         """Where the job finds something that is meant for it: its stop file, a copy of its script."""
         return f"{self._shown_dir}/{run.name}.{what}"
 
+    def _places(self, run: Run) -> Places:
+        return Places(
+            self.record_path(run),
+            self.shown_path(run, "stop"),
+            self.shown_path(run, "script"),
+            self.terminal(run),
+        )
+
     # ------------------------------------------------------------ shims
 
     def _hear(self, channel: Channel, message: list[bytes]) -> None:
+        if channel in self._beside:
+            self._over_beside(channel)
+            self._shims.let_go(channel)
+            return
         kind, key, attempt = message[:3]
         run = Run(JobKey(int(key)), int(attempt))
         if self._busy.get(run) is channel:
@@ -204,9 +255,7 @@ class LocalTarget:
 
     def _kill_leftovers(self, run: Run, content: record.Content, just_now: bool) -> bool:
         """End what a killed shim left; True when nothing was found any more."""
-        shim = content.shim
-        names = [run.name] + ([f"shim-{shim.pid}-{shim.started}"] if shim else [])
-        groups = [Group(self._shims.layers, name).find() for name in names]
+        groups = [Group(self._shims.layers, name).find() for name in _groups_of(run, content)]
         for group in groups:
             group.kill()
         zygote = self._shims.zygote_pid
@@ -229,6 +278,12 @@ class LocalTarget:
         else:
             loop = asyncio.get_running_loop()
             loop.call_later(again_s, self._settle, run, content, just_now, min(1.0, again_s * 2))
+
+
+def _groups_of(run: Run, content: record.Content) -> list[str]:
+    """Names of the control groups that a run may be in: its own, or its shim's."""
+    shim = content.shim
+    return [run.name] + ([f"shim-{shim.pid}-{shim.started}"] if shim else [])
 
 
 def _problem(reason: str) -> End:

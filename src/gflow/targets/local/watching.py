@@ -45,7 +45,8 @@ class Watch:
         self._layers = layers
         now = time.monotonic()
         # The next time at which each thing is due; None: never.
-        self._group_at = now + GROUP_AFTER_S if layers.kill and started.group is None else None
+        needs_group = layers.kill and started.group is None and not order.beside
+        self._group_at = now + GROUP_AFTER_S if needs_group else None
         self._memory = Memory(order.memory_mib, started.group if started.held else None)
         first_look = self._memory.first_look()
         self._memory_at = None if first_look is None else now + first_look

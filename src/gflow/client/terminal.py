@@ -1,0 +1,155 @@
+"""Sitting at the terminal of a job, or at the pipes of a command beside one: bytes there and back."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from gflow.client import fast
+from gflow.targets.local.lines import (
+    BYE,
+    CODE,
+    END,
+    ERROR,
+    GREETING,
+    HELLO,
+    INPUT,
+    NO_MORE,
+    OUTPUT,
+    SIZE,
+    frame,
+    frames,
+)
+
+PIECE = 1 << 16
+# How much may wait to be sent before no more is read.
+MOST_WAITING = 1 << 18
+# Ctrl-\ leaves the terminal and lets the job go on, as in dtach.
+LEAVE = b"\x1c"
+
+
+class Left(Exception):
+    """Whoever sat there has left, and the job goes on."""
+
+
+def is_terminal() -> bool:
+    return os.isatty(0) and os.isatty(1)
+
+
+def sit(sock: socket.socket, *, is_tty: bool, is_host: bool, may_leave: bool) -> int | None:
+    """Carry bytes until the end; its code (negative: a signal), None if the line was cut. `Left`: Ctrl-\\.
+
+    `is_host`: the job is hung up when we go without a word, as when our own terminal is closed.
+    """
+    rows, columns = _size()
+    sock.sendall(frame(HELLO, GREETING.pack(rows, columns, is_host)))
+    with _raw(is_tty), _resizing() as resized:
+        return _Seat(sock, is_tty=is_tty, may_leave=may_leave).carry(resized)
+
+
+class _Seat:
+    """Bytes on their way. Nothing waits for one way only: whoever is at the other end may do so, too."""
+
+    def __init__(self, sock: socket.socket, *, is_tty: bool, may_leave: bool) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._is_tty = is_tty
+        self._may_leave = may_leave
+        self._inbox, self._outbox = bytearray(), bytearray()
+        self._is_typing = True
+        self._code: int | None = None
+
+    def carry(self, resized: int) -> int | None:
+        line = self._sock.fileno()
+        while True:
+            types = self._is_typing and len(self._outbox) < MOST_WAITING
+            reads = [line, resized] + ([0] if types else [])
+            ready, writable, _ = select.select(reads, [line] if self._outbox else [], [])
+            try:
+                if resized in ready:
+                    os.read(resized, 4096)
+                    self._outbox += frame(SIZE, struct.pack("!HH", *_size()))
+                if 0 in ready:
+                    self._type()
+                if writable:
+                    del self._outbox[: self._sock.send(self._outbox[:PIECE])]
+                if line in ready and not self._show():
+                    return self._code
+            except (BrokenPipeError, ConnectionResetError):
+                return self._code
+
+    def _type(self) -> None:
+        """Take what was typed."""
+        try:
+            data = os.read(0, PIECE)
+        except OSError:  # our terminal is gone
+            data = b""
+        if self._may_leave and self._is_tty and LEAVE in data:
+            self._sock.setblocking(True)
+            self._sock.sendall(self._outbox + frame(INPUT, data.partition(LEAVE)[0]) + frame(BYE))
+            raise Left
+        if not data and self._is_tty:
+            raise ConnectionResetError("the terminal is gone")
+        self._outbox += frame(INPUT, data) if data else frame(NO_MORE)
+        self._is_typing = bool(data)
+
+    def _show(self) -> bool:
+        """Print what came; False: that was all."""
+        data = self._sock.recv(PIECE)
+        self._inbox += data
+        for kind, content in frames(self._inbox):
+            if kind == OUTPUT:
+                fast.write(1, content)
+            elif kind == ERROR:
+                fast.write(2, content)
+            elif kind == END:
+                (self._code,) = CODE.unpack(content)
+        return bool(data)
+
+
+def _size() -> tuple[int, int]:
+    for fd in (0, 1, 2):
+        with suppress(OSError):
+            columns, rows = os.get_terminal_size(fd)
+            return rows, columns
+    return 24, 80
+
+
+@contextmanager
+def _raw(is_tty: bool) -> Iterator[None]:
+    """Every key is the job's, also Ctrl-C; as it was before, afterwards."""
+    if not is_tty:
+        yield
+        return
+    before = termios.tcgetattr(0)
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead is the job's
+        yield
+    finally:
+        with suppress(termios.error):
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def _resizing() -> Iterator[int]:
+    """A descriptor that becomes readable when the window has another size."""
+    reads, writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.signal(signal.SIGWINCH, lambda *_: os.write(writes, b"w"))
+    try:
+        yield reads
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+        os.close(reads)
+        os.close(writes)
