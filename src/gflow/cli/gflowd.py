@@ -45,11 +45,11 @@ gflowd up --simulate-gpus 4x80G
 gflowd restart --gpus 0-3
 gflowd status
 gflowd down
-sudo gflowd up --system"""
-# Commands that other versions of gflow have, and what to do instead.
-NOT_YET = {
-    "service": "start it at login yourself: gflowd up does nothing if it runs already",
-}
+sudo gflowd up --system
+gflowd service install                    # started by systemd, also after a reboot
+sudo gflowd service install --system"""
+# Commands that take a word, and what it is.
+TAKES = {"restore": "the file of a backup", "service": "install or uninstall"}
 # What each command does, and the module and function that do it.
 COMMANDS = {
     "up": ("start it, apart from this terminal", "hosting", "up"),
@@ -63,6 +63,11 @@ COMMANDS = {
     "init": ("write a gflow.toml", "configuring", "init"),
     "backup": ("a checked copy of its database now (one a day is made anyway)", "gflowd", "backup"),
     "restore": ("put such a copy in the database's place, which is kept", "hosting", "restore_backup"),
+    "service": (
+        "install|uninstall: let systemd start it, yours or the machine's (--system)",
+        "service",
+        "service",
+    ),
     "unit": ("print a systemd unit for the machine's daemon (--system)", "units", "show"),
     "run": ("the daemon in the foreground; also what gflowd alone does", "hosting", "run"),
 }
@@ -74,13 +79,11 @@ def run(words: list[str]) -> int:
         sys.stdout.write(_help())
         return 0
     name = rest[0] if rest else "run"
-    if name in NOT_YET:
-        raise UsageError(f"gflowd {name} is not there yet", hint=NOT_YET[name])
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS, otherwise="commands: " + ", ".join(COMMANDS))
         raise UsageError(f"gflowd has no command {name!a}", hint=hint)
-    if len(rest[1:]) != (name == "restore"):
-        raise UsageError(f"gflowd {name} takes {'the file of a backup' if name == 'restore' else 'no words'}")
+    if len(rest[1:]) != (name in TAKES):
+        raise UsageError(f"gflowd {name} takes {TAKES.get(name, 'no words')}")
     if values.keys() & {"system", "private"}:
         from gflow.cli.which import choose
 

@@ -43,6 +43,11 @@ def up(values: dict[str, Any]) -> int:
     except (ConnectionError, Unreachable):
         pass
     settings = _settings(values)
+    if not _start_words({name: value for name, value in values.items() if name != "system"}):
+        from gflow.cli import service
+
+        if service.is_installed(values):
+            return service.hand_over(values, "start")
     plan = logout.decide(logout.facts(str(settings.socket)))
     notes = [*settings.notes, *filter(None, [plan.note])]
     logs = str(settings.logs)
@@ -137,6 +142,11 @@ def down(values: dict[str, Any]) -> int:
     if "kill-jobs" in values:
         _kill_jobs()
         running = 0
+    from gflow.cli import service
+
+    scope = {"system": True} if "--system" in status["flags"] else {}
+    if "again" not in values and service.is_active(scope):
+        return service.hand_over(values | scope, "stop")
     _terminate(status["pid"], signal.SIGUSR2 if "again" in values else signal.SIGTERM)
     left = f"; {running} running job{'s go' if running > 1 else ' goes'} on" if running else ""
     if "again" not in values or "json" not in values:
@@ -181,6 +191,14 @@ def restart(values: dict[str, Any]) -> int:
     kept = {name: value for name, value in told.items() if name not in passing}
     if "system" in kept and os.geteuid():
         raise Forbidden("the machine's gflow daemon is root's")
+    from gflow.cli import service
+
+    if service.is_active(kept):
+        if _start_words(values):
+            raise UsageError(
+                "flags do not reach a service", hint="put it into gflow.toml: gflowd config shows where"
+            )
+        return service.hand_over(values | kept, "restart")
     _settings(kept | values)  # what is wrong is said while the old one still runs
     down({"again": True} | {name: True for name in values if name == "json"})
     return up(kept | values)

@@ -29,6 +29,7 @@ TOOLS = {
     "plan": "find the fastest way to train that fits",
     "launch": "run a training script on one GPU or several",
     "events": "print what happens, as it happens",
+    "mcp": "serve gflow to an assistant (MCP)",
     "api": "print the description of the HTTP API",
     "simulate": "replay a trace under another policy, before you change it",
 }

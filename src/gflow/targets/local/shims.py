@@ -104,8 +104,10 @@ class Shims:
         return channel
 
     def take_fresh(self, run: Run | None) -> Channel:
-        """A shim (not a plain one) that has run nothing yet: who carries a terminal's bytes remembers what its
-        shim did. Without a run, nobody is told when it is gone."""
+        """A Python shim that has run nothing yet: who carries a terminal's bytes remembers what its shim did.
+
+        Without a run, nobody is told when it is gone.
+        """
         channel = self._new(plain=False)
         channel.run = run
         return channel

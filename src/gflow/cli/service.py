@@ -1,0 +1,146 @@
+"""`gflowd service install|uninstall`: the daemon as a service of systemd, the user's own or the machine's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gflow.cli.hosting import down, say
+from gflow.cli.units import MARK, program, system_unit, user_unit
+from gflow.client import call
+from gflow.errors import Forbidden, GflowError, Refused, Unreachable, UsageError
+
+NAME = "gflowd.service"
+
+
+def service(values: dict[str, Any], verb: str) -> int:
+    """Make the daemon a service, or no longer one."""
+    verbs = {"install": install, "uninstall": uninstall}
+    if verb not in verbs:
+        raise UsageError(f"gflowd service takes install or uninstall, not {verb!a:.60}")
+    if shutil.which("systemctl") is None:
+        raise Refused("there is no systemd here", hint="gflowd up starts the daemon without it")
+    if "system" in values and os.geteuid():
+        raise Forbidden("the machine's service is root's", hint="sudo gflowd service install --system")
+    return verbs[verb](values)
+
+
+def install(values: dict[str, Any]) -> int:
+    """Write the unit and let systemd start the daemon, now and from now on. Running jobs go on."""
+    path, text = _path(values), _text(values)
+    if path.exists() and MARK not in path.read_text() and "force" not in values:
+        raise Refused(f"{path} is there, and not of gflow's making", hint="--force writes over it")
+    notes = _leave_the_old_one(values)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    _systemctl(values, "daemon-reload")
+    _systemctl(values, "enable", "--now", NAME)
+    if "system" not in values:
+        notes += _linger()
+    line = f"gflowd is a service now: {path}"
+    say(
+        values,
+        "\n".join([line, *(f"({note})" for note in notes)]),
+        unit=str(path),
+        installed=True,
+        notes=notes,
+    )
+    return 0
+
+
+def uninstall(values: dict[str, Any]) -> int:
+    """Stop the service and take its unit away. Running jobs go on, and the next daemon takes them over."""
+    path = _path(values)
+    if not path.exists():
+        raise Refused(f"there is no service: {path} is not there")
+    if MARK not in path.read_text() and "force" not in values:
+        raise Refused(f"{path} is not of gflow's making", hint="--force removes it anyway")
+    _systemctl(values, "disable", "--now", NAME)
+    path.unlink()
+    _systemctl(values, "daemon-reload")
+    text = "gflowd is no service any more; running jobs go on. gflowd up starts it again"
+    say(values, text, unit=str(path), installed=False)
+    return 0
+
+
+def is_installed(values: dict[str, Any]) -> bool:
+    """Whether systemd is to start this daemon."""
+    return shutil.which("systemctl") is not None and _is_ours(_path(values))
+
+
+def is_active(values: dict[str, Any]) -> bool:
+    """Whether systemd has started this daemon."""
+    if not is_installed(values):
+        return False
+    words = ["systemctl", *_scope(values), "is-active", "--quiet", NAME]
+    return subprocess.run(words, capture_output=True).returncode == 0
+
+
+def hand_over(values: dict[str, Any], verb: str) -> int:
+    """Let systemd start, stop or restart the daemon."""
+    if "system" in values and os.geteuid():
+        raise Forbidden("the machine's gflow daemon is root's")
+    _systemctl(values, verb, NAME)
+    done = {"start": "is running", "stop": "is down; running jobs go on", "restart": "is running anew"}[verb]
+    say(values, f"gflowd {done} (a service of systemd)", running=verb != "stop", service=True)
+    return 0
+
+
+def _is_ours(path: Path) -> bool:
+    with suppress(OSError):
+        return MARK in path.read_text()
+    return False
+
+
+def _path(values: dict[str, Any]) -> Path:
+    if "system" in values:
+        root = os.environ.get("GFLOW_SYSTEM_ROOT", "")
+        return Path(f"{root}/etc/systemd/system/{NAME}")
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(config) / "systemd/user" / NAME
+
+
+def _text(values: dict[str, Any]) -> str:
+    return system_unit(program()) if "system" in values else user_unit(program(), dict(os.environ))
+
+
+def _scope(values: dict[str, Any]) -> list[str]:
+    return [] if "system" in values else ["--user"]
+
+
+def _systemctl(values: dict[str, Any], *words: str) -> None:
+    scope = _scope(values)
+    done = subprocess.run(["systemctl", *scope, *words], capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise GflowError(
+            f"systemctl {' '.join([*scope, *words])} failed: {said[-1] if said else done.returncode}",
+            hint="journalctl" + (" --user" if scope else "") + " -u gflowd says more",
+        )
+
+
+def _leave_the_old_one(values: dict[str, Any]) -> list[str]:
+    """A daemon that runs already makes room for the service; its jobs go on."""
+    try:
+        flags = call.get("/status")["flags"]
+    except (ConnectionError, Unreachable):
+        return []
+    if is_active(values):
+        return []
+    down({"again": True, "json": True})  # says nothing
+    kept = [flag for flag in flags if flag not in ("--system", "--private")]
+    return [f"it ran with {' '.join(kept)}: put that into gflow.toml"] if kept else []
+
+
+def _linger() -> list[str]:
+    """A user's services end with the last login, unless that user lingers."""
+    command = shutil.which("loginctl")
+    if command and subprocess.run([command, "enable-linger"], capture_output=True).returncode == 0:
+        return []
+    return [
+        "it ends when you log out, and your jobs with it, until you linger: sudo loginctl enable-linger $USER"
+    ]

@@ -1,0 +1,29 @@
+"""The MCP server, on standard input and output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+
+from gflow import __version__
+from gflow.mcp import changing, reading, tools
+
+INSTRUCTIONS = """gflow runs GPU jobs on this machine. You act as the person who started this server, with
+their rights. Look first (list_jobs, get_info, why, triage_job), preview before you submit or update, and
+change only what the person asked for. Jobs are named by id (42), task (42_3) or @ for the latest."""
+
+
+def make() -> MCPServer[Any]:
+    """The server with all of its tools."""
+    server: MCPServer[Any] = MCPServer(
+        "gflow", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
+    )
+    tools.add(server, tools.READS, [*reading.TOOLS, *changing.PREVIEWS])
+    tools.add(server, tools.CHANGES, changing.CHANGES)
+    tools.add(server, tools.DESTROYS, changing.DESTROYS)
+    return server
+
+
+def serve() -> None:
+    make().run("stdio")
