@@ -7,6 +7,7 @@ what the description does not allow is refused.
 from __future__ import annotations
 
 import base64
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -114,15 +115,18 @@ def harmless(body: Any, work: str) -> None:
 @SCHEMA.parametrize()
 @settings(settings.get_profile("fuzz"))
 def test_a_route_is_as_described(box: Box, session: requests.Session, case: schemathesis.Case) -> None:
+    before = copy.deepcopy(case.body)
     harmless(case.body, str(box.work))
     if case.path == "/quotas" and isinstance(case.body, dict) and isinstance(case.body.get("name", ""), str):
         case.body["name"] = "ann"  # ours would keep us from submitting
     if case.path == "/events":
         case.query = dict(case.query or {}) | {"follow": "0"}
     waits = case.path.endswith("/wait")
+    # What was wrong with a request may have been what we have just taken out of it.
+    tried = [one for one in CHECKS if one is not checks.negative_data_rejection or case.body == before]
     try:
         case.call_and_validate(
-            base_url="http://localhost", session=session, checks=CHECKS, timeout=0.3 if waits else PATIENCE_S
+            base_url="http://localhost", session=session, checks=tried, timeout=0.3 if waits else PATIENCE_S
         )
     except requests.exceptions.Timeout:
         assert waits, "no answer"

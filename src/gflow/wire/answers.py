@@ -426,6 +426,33 @@ class StatsAnswer(Figures):
     by_project: list[OfProject]
 
 
+class PredictedJob(TypedDict):
+    """A job whose memory was predicted. An error above zero: too much."""
+
+    id: int | str
+    name: str
+    user: str
+    state: str
+    predicted_mib: int
+    measured_mib: int | None
+    error_percent: float | None
+
+
+class PredictionsAnswer(TypedDict):
+    """How good predictions of GPU memory were, if they are asked for."""
+
+    user: str | None
+    since: str | None
+    simulated: bool
+    predicted_jobs: int
+    measured_jobs: int
+    median_error_percent: float | None
+    p90_error_percent: float | None
+    worst_error_percent: float | None
+    too_low_jobs: int
+    jobs: list[PredictedJob]
+
+
 class Process(TypedDict):
     """A process on a GPU that is of no job. `tolerated`: why it blocks nothing."""
 

@@ -65,7 +65,7 @@ SHAPES: dict[tuple[str, str], Shape] = {
     ("POST", "/tokens"): Shape(answers.NewTokenAnswer, requests.TokenRequest, status=201),
     ("GET", "/tokens"): Shape(answers.TokensAnswer),
     ("POST", "/tokens/revoke"): Shape(answers.RevokedAnswer, requests.RevokeRequest),
-    ("GET", "/stats"): Shape(answers.StatsAnswer, query=queries.StatsQuery),
+    ("GET", "/stats"): Shape((answers.StatsAnswer, answers.PredictionsAnswer), query=queries.StatsQuery),
     ("GET", "/info"): Shape(answers.InfoAnswer, query=queries.InfoQuery),
     ("GET", "/status"): Shape(answers.StatusAnswer),
     ("GET", "/health"): Shape(answers.HealthAnswer),
