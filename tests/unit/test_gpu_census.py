@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 
@@ -211,6 +212,16 @@ class TestOwners:
     def test_another_daemons_tag_is_a_strangers(self, owners, spawn, tmp_path):
         owner = owners.of(spawn({"GFLOW_RUN": f"{tmp_path}x/42.1", "X": f"GFLOW_RUN={tmp_path}/1.1"}).pid)
         assert not owner.run and owner.command.startswith(sys.executable) and owner.user
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+    @pytest.mark.parametrize("dumpable", [1, 0])
+    def test_a_tag_that_somebody_else_wrote_is_not_believed(self, owners, spawn, tmp_path, dumpable):
+        """Else whoever shares a GPU could have a neighbour's job killed for the memory that they use."""
+        code = f"import ctypes, os, time; os.setuid(65534); ctypes.CDLL(None).prctl(4, {dumpable}); "
+        child = spawn({"GFLOW_RUN": f"{tmp_path}/42.1"}, code + "print(flush=True); time.sleep(99)")
+        child.stdout.readline()
+        owner = owners.of(child.pid)
+        assert (owner.run, owner.user) == ("", pwd.getpwuid(65534).pw_name)
 
     def test_below_a_shim(self, owners, spawn, tmp_path):
         shim = spawn({"GFLOW_RUN_DIR": str(tmp_path)})

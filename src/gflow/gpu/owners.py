@@ -1,7 +1,8 @@
 """Whose process is it? A process on a GPU is of one of our jobs, or somebody's, or cannot be told.
 
 Ours: it, or a process above it, carries a run's tag in its environment or is a run's shim. (What
-a job detaches stays below the shim, which is its subreaper.)
+a job detaches stays below the shim, which is its subreaper.) Anybody can write a tag: it is believed of
+processes of our own user only. As root we know others' by their shims, which nobody can become.
 
 NVML speaks of host pids. In a pid namespace of our own those are other processes here, or none:
 there a pid is believed only if that process has the NVIDIA device open.
@@ -82,7 +83,7 @@ class Owners:
         """The run whose tag this process or one above it carries."""
         self._shims = {}
         for _ in range(FAR_UP):
-            environ = self._read(pid, "environ") or b""
+            environ = (self._read(pid, "environ") or b"") if self._is_ours(pid) else b""
             at = environ.find(self._tag)
             if at == 0 or (at > 0 and environ[at - 1] == 0):
                 return os.fsdecode(environ[at + len(self._tag) :].split(b"\0", 1)[0])
@@ -121,14 +122,25 @@ class Owners:
     def _has_gpu_open(self, pid: int) -> bool:
         return b"/dev/nvidia" in (self._read(pid, "maps") or b"")
 
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process is this user's and was started by nobody else."""
+        return set(self._uids(pid)) == {os.geteuid()}
+
+    def _uids(self, pid: int) -> list[int]:
+        """Real, effective, saved. Not who owns the folder in /proc: a process can have that changed."""
+        for line in (self._read(pid, "status") or b"").splitlines():
+            if line.startswith(b"Uid:"):
+                return list(map(int, line.split()[1:4]))
+        return []
+
     def _user(self, pid: int) -> str:
-        with suppress(OSError):
-            uid = os.stat(f"{self._proc}/{pid}").st_uid
-            try:
-                return pwd.getpwuid(uid).pw_name
-            except KeyError:
-                return str(uid)
-        return "?"
+        uids = self._uids(pid)
+        if not uids:
+            return "?"
+        try:
+            return pwd.getpwuid(uids[0]).pw_name
+        except KeyError:
+            return str(uids[0])
 
     def _command(self, pid: int) -> str:
         words = (self._read(pid, "cmdline") or b"").split(b"\0")

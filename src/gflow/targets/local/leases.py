@@ -180,8 +180,14 @@ def _owner_of_lock(inode: int) -> int:
         for line in file:
             fields = line.split()
             if "FLOCK" in fields and fields[5].endswith(f":{inode}"):
-                return os.stat(f"/proc/{fields[4]}").st_uid
+                return _uid_of(fields[4])
     return -1
+
+
+def _uid_of(pid: str) -> int:
+    """Whose process this is. Not who owns its folder in /proc: a process can have that changed."""
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
 
 
 def shown(uid: int) -> str:
