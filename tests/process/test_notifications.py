@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 import ssl
 import subprocess
 import threading
@@ -171,6 +172,26 @@ def test_a_flaky_receiver_is_asked_again_and_a_refusal_is_not(
     assert "HTTP 400" in box.ok("gflow", "events", "--past", "--on", "notification_failed")
 
 
+def test_an_answer_that_is_none_is_no_end(box: Box, certificate: Any, receiver: Receiver) -> None:
+    """Whatever one of them says, the others are told, and later it is again."""
+    with socket.create_server(("localhost", 0)) as mute:
+        answers = iter([b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"])
+        heard = []
+
+        def answer() -> None:
+            for text in answers:
+                caller, _ = mute.accept()
+                heard.append(caller.recv(65536))
+                caller.sendall(text)
+                caller.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://localhost:{mute.getsockname()[1]}/"
+        configured(box, certificate, table("webhooks", url=url, events=["job_completed"]))
+        box.submit("true")
+        wait_until(lambda: len(heard) == 2, what="the second try")
+
+
 def test_what_a_killed_daemon_did_not_deliver_the_next_one_does(
     box: Box, certificate: Any, receiver: Receiver
 ) -> None:
@@ -226,7 +247,7 @@ def test_a_test_tells_what_works_and_shows_no_secret(
     hook = table("webhooks", url=receiver.url, secret="sesame")
     configured(box, certificate, hook + mailbox(url.replace("p%40ss", "wrong")))
     first, second = box.ok("gctl", "notify", "test").splitlines()
-    assert first.endswith("/hook: sent")
+    assert first.startswith("webhook https://localhost/…") and first.endswith(": sent")
     assert "SMTP 535" in second
     shown = box.ok("gflowd", "config", "--json") + box.ok("gflowd", "status", "--json") + first + second
     assert "sesame" not in shown

@@ -1,12 +1,15 @@
 """What notifications are about and what they say."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
 from gflow.core.ids import job_key
 from gflow.core.model import JobState, Line
 from gflow.daemon.notify.destinations import Mailbox, Webhook
 from gflow.daemon.notify.messages import Notice, mail, payload
-from gflow.daemon.notify.notifier import recipients, wants_mail
+from gflow.daemon.notify.notifier import Notifier, recipients, wants_mail
 from gflow.testing.builders import job
 from gflow.wire.happenings import TOLD, told_as
 
@@ -78,3 +81,30 @@ def test_events_and_people_choose():
 def test_a_job_without_addresses_wants_no_mail():
     assert not wants_mail(job(1), "job_failed")
     assert not wants_mail(None, "job_failed")
+
+
+def test_the_path_of_a_webhook_is_not_shown():
+    """It is the password of many a one."""
+    hook = Webhook(url="https://hooks.example.org/services/T0/sesame")
+    assert "sesame" not in hook.shown and "hooks.example.org" in hook.shown
+
+
+def test_a_notice_that_cannot_be_told_keeps_nobody_from_the_next():
+    async def main():
+        told, notes = [], []
+
+        class Odd(Notifier):
+            async def _tried(self, destination, notice):
+                told.append(notice.number)
+                if notice.number == 1:
+                    raise IndexError("somebody's address")
+
+        loop = SimpleNamespace(note=lambda what, detail: notes.append((what, detail)))
+        odd = Odd(loop, None, (), 1)
+        for number in (1, 2):
+            await odd._deliver(Webhook(url="http://x/"), notice()._replace(number=number))
+        return told, notes
+
+    told, notes = asyncio.run(main())
+    assert told == [1, 2]
+    assert [what for what, _ in notes] == ["notification failed"]

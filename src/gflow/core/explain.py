@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from gflow.core.ids import label
@@ -59,8 +61,13 @@ def _kept_for_others(state: State, job: Job, shape: Shape) -> Why | None:
         return None
     kept = barred & free
     owners = {one.user for one in state.reserved.live if one.user != job.user and kept & set(one.gpus)}
-    gpus = ",".join(map(str, sorted(kept)))
-    return Why("Reservation", f"GPU {gpus} reserved for {', '.join(sorted(owners))}")
+    return reserved_for(state, sorted(kept), sorted(owners))
+
+
+def reserved_for(state: State, gpus: Iterable[int], owners: Iterable[str]) -> Why:
+    """These GPUs are kept for these people, as far as those are to be known."""
+    names = "somebody else" if state.policy.is_private else ", ".join(owners)
+    return Why("Reservation", f"GPU {','.join(map(str, gpus))} reserved for {names}")
 
 
 def explain_shape(state: State, shape: Shape) -> Why:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gflow.core.explain import Why, explain_shape
+from gflow.core.explain import Why, explain_shape, reserved_for
 from gflow.core.ids import label
 from gflow.core.model import Job, JobState, Shape
 from gflow.core.place import available, choose, suits
@@ -80,7 +80,7 @@ def _reserved(state: State, job: Job) -> Iterator[Why]:
     barred = state.barred(job)
     for one in state.reserved.live:
         if barred & set(one.gpus) and one.user != job.user:
-            yield Why("Reservation", f"GPU {','.join(map(str, one.gpus))} reserved for {one.user}")
+            yield reserved_for(state, one.gpus, [one.user])
 
 
 def _short_of(state: State, job: Job, wall: float) -> Iterator[Why]:

@@ -16,6 +16,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     gpus_win: bool = False
     # Active jobs that one person may have; 0: any number. Root may have any.
     most_jobs: int = 0
+    # Whether people are not to learn each other's names.
+    is_private: bool = False
     # Within a priority: `shortest` predicted first, or by `arrival`.
     order: str = "shortest"
     # Whether people who had much come after people who had little; how fast what they had fades.

@@ -23,9 +23,15 @@ from gflow.store.sqlite import SqliteStore
 from gflow.targets.port import Target
 from gflow.text.queue import Entry
 
+# What stands for others and what is theirs, where they are not to be known.
+NAMELESS = "private"
+
 
 class Viewer(Protocol):
     """Somebody who looks at jobs."""
+
+    # Whether others' names are shown.
+    sees_names: bool
 
     def shown(self, job: Job) -> Job: ...
 

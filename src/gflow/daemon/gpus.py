@@ -31,6 +31,7 @@ from gflow.gpu.port import GpuSource, Look
 from gflow.targets.port import Run
 
 log = logging.getLogger("gflow.gpus")
+SOMEBODY = "a process of somebody else"
 # While there is nothing to see.
 ABSENT_S = 5.0
 # Between two looks at GPUs that jobs share: by what a look costs, within these bounds.
@@ -305,12 +306,18 @@ def kind_of(uid: int, spec: Spec) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def seen_of(report: Report, at: Moment) -> GpusSeen:
-    """A report as an event."""
+def seen_of(report: Report, at: Moment, *, is_private: bool = False) -> GpusSeen:
+    """A report as an event. `is_private`: it does not say whose processes are on the GPUs."""
+    blocked = report.blocked
+    if is_private:
+        blocked = {
+            index: Block(why.kind, SOMEBODY) if why.kind == "Unmanaged" else why
+            for index, why in blocked.items()
+        }
     return GpusSeen(
         at=at,
         gpus=report.gpus,
-        blocked=report.blocked,
+        blocked=blocked,
         taken=report.taken,
         trouble=report.trouble,
         faults=report.faults,

@@ -27,7 +27,7 @@ from gflow.daemon.api.fairness import Fairness
 from gflow.daemon.api.gate import Gate
 from gflow.daemon.api.server import bind, serve, serve_port
 from gflow.daemon.context import Context
-from gflow.daemon.gpus import GpuWatch, names_of, overran_of, seen_of, watch_of, watched_of
+from gflow.daemon.gpus import SOMEBODY, GpuWatch, names_of, overran_of, seen_of, watch_of, watched_of
 from gflow.daemon.keeper import keep
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.loop import Loop, reload
@@ -184,11 +184,11 @@ class Daemon:
         self.leases.see(report.gpus)
         with suppress(ReadOnly):  # the disk may be full already: the loop heals by itself
             self.loop.note("daemon started", f"version {__version__}")  # in one commit with what is seen
-            await self.loop.ask(lambda at: seen_of(report, at))
+            await self.loop.ask(lambda at: seen_of(report, at, is_private=self._settings.is_private))
 
     def _gpus_changed(self, report: Report) -> None:
         self.leases.see(report.gpus)
-        self.loop.post(lambda at: seen_of(report, at))
+        self.loop.post(lambda at: seen_of(report, at, is_private=self._settings.is_private))
 
     def _perform(self, effects: list[Effect]) -> None:
         self.performer(effects)
@@ -234,6 +234,8 @@ class Daemon:
         return gpu in self.loop.state.machine.holders
 
     def _leases_changed(self, foreign: dict[int, str]) -> None:
+        if self._settings.is_private:
+            foreign = dict.fromkeys(foreign, SOMEBODY)
         self.loop.post(lambda at: LeasesSeen(at=at, foreign=foreign))
 
 

@@ -129,6 +129,7 @@ def _policy(config: Config, gpus: tuple[Gpu, ...], most_jobs: int) -> Policy:
         half_life_s=config["policy.half_life_days"] * 86400.0,
         patience=float(config["policy.patience"]) if config["policy.protect"] else -1.0,
         stop_idle_s=config["gpu.stop_idle_secs"],
+        is_private=config["people.privacy"] == "private",
     )
     if gpus:  # real ones are not known yet
         check_typed(policy, gpus)

@@ -31,6 +31,8 @@ TOGETHER_S = 0.05
 # How many lines are read in one go, and how far back a caller may begin.
 LINES = 200
 REPLAY = 10_000
+# What only those hear of who govern the machine: it names addresses of people and of programs.
+GOVERNORS = frozenset({"notification failed"})
 
 
 class Wanted(NamedTuple):
@@ -101,7 +103,7 @@ async def _frames(context: Context, eyes: Viewer, wanted: Wanted, after: int | N
 
 def _told(context: Context, eyes: Viewer, wanted: Wanted, number: int, line: Line) -> bytes:
     """The frames of one line; the last has the id, so that a caller who lost the end gets all again."""
-    if not wanted.has(line):
+    if not wanted.has(line) or (line.what in GOVERNORS and not eyes.governs):
         return b""
     job = context.job(JobKey(line.key)) if line.key is not None else None
     if job is not None and not eyes.finds(job):

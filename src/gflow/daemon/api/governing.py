@@ -16,6 +16,7 @@ from gflow.core.reservations import Reservation
 from gflow.core.state import State
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, query_of, read
+from gflow.daemon.api.seeing import viewer
 from gflow.errors import NotFound, UsageError
 from gflow.options.table import Option
 from gflow.options.values import read as read_option
@@ -28,7 +29,12 @@ _NAME = Option("name", "name", "whose")
 
 async def quotas(request: Request) -> Response:
     """Every quota, and what people and projects have of it."""
-    lines = quota_lines(context_of(request).loop.state)
+    looks = viewer(request)
+    lines = [
+        line
+        for line in quota_lines(context_of(request).loop.state)
+        if line["scope"] != USER or not line["name"] or looks.name(line["name"]) == line["name"]
+    ]
     return answer(request, lambda: {"quotas": lines}, lambda: quota_page(lines))
 
 
@@ -55,8 +61,10 @@ async def reservations(request: Request) -> Response:
     """Reservations, those that begin first in front."""
     state, asked = context_of(request).loop.state, query_of(request, ReservationsQuery)
     now = time.time()
-    found = [one for one in state.reserved.all.values() if _is_meant(one, asked, now)]
-    views = [reservation_view(one, now) for one in sorted(found, key=lambda one: (one.start, one.id))]
+    looks = viewer(request)
+    found = [one for one in state.reserved.all.values() if _is_meant(one, looks.name(one.user), asked, now)]
+    found.sort(key=lambda one: (one.start, one.id))
+    views = [_seen(request, one, now) for one in found]
     if asked.timeline:
         span = (
             now if asked.begin is None else asked.begin,
@@ -90,7 +98,7 @@ async def reserve(request: Request) -> Response:
 
 async def reservation(request: Request) -> Response:
     """One reservation."""
-    view = reservation_view(_one(request), time.time())
+    view = _seen(request, _one(request), time.time())
     return answer(request, lambda: view, lambda: reservation_page([view]))
 
 
@@ -112,11 +120,16 @@ def _one(request: Request) -> Reservation:
     return book.all[number]
 
 
-def _is_meant(one: Reservation, asked: ReservationsQuery, now: float) -> bool:
+def _seen(request: Request, one: Reservation, now: float) -> dict[str, Any]:
+    """A reservation, for whom as far as the caller is to know."""
+    return reservation_view(one, now) | {"user": viewer(request).name(one.user)}
+
+
+def _is_meant(one: Reservation, user: str, asked: ReservationsQuery, now: float) -> bool:
     status = one.status(now)
     if asked.active and status not in ("pending", "active"):
         return False
-    return asked.user in ("", one.user) and asked.status in ("", status)
+    return asked.user in ("", user) and asked.status in ("", status)
 
 
 def reservation_view(one: Reservation, now: float) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from gflow.core.state import State
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, read
-from gflow.daemon.context import Context, Viewer
+from gflow.daemon.context import NAMELESS, Context, Viewer
 from gflow.daemon.wishes import Noting
 from gflow.errors import NotFound
-from gflow.gpu.census import Report
+from gflow.gpu.census import Report, Stranger
 from gflow.targets.port import Run
 from gflow.wire.requests import GpuProcess
 from gflow.wire.views import gpu_view, key_label, rfc3339
@@ -60,7 +60,7 @@ def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
         view = gpu_view(gpu, jobs, blocked.get(gpu.index)) | _meters(gpu, report)
         view |= _times(context, gpu, jobs)
         view["holders"] = [_holder(gpu, job, report) for job in jobs]
-        view["processes"] = [stranger._asdict() for stranger in report.strangers.get(gpu.index, ())]
+        view["processes"] = [_stranger(one, looks) for one in report.strangers.get(gpu.index, ())]
         gpus.append(view)
     return {
         "gpus": gpus,
@@ -126,6 +126,11 @@ def _meters(gpu: Gpu, report: Report) -> dict[str, Any]:
         "pci_bus": card.bus,
         "mig_parent": card.parent or None,
     }
+
+
+def _stranger(one: Stranger, looks: Viewer) -> dict[str, Any]:
+    """A process that is not of our jobs; whose it is, is shown to those who see names."""
+    return (one if looks.sees_names else one._replace(user=NAMELESS, command=NAMELESS))._asdict()
 
 
 def _holder(gpu: Gpu, job: Job, report: Report) -> dict[str, Any]:

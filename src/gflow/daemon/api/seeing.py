@@ -11,6 +11,7 @@ from gflow.core.ids import label
 from gflow.core.model import Job, Spec
 from gflow.daemon.api.asking import context_of
 from gflow.daemon.api.permissions import is_operator
+from gflow.daemon.context import NAMELESS
 from gflow.daemon.people import user_name
 from gflow.errors import NotFound
 from gflow.text.queue import Entry
@@ -21,15 +22,16 @@ PUBLIC = (
     "begin_at", "hold", "depends_on", "depends_any", "no_auto_cancel", "array", "max_concurrent", "group",
     "requeue", "max_retries", "project",
 )  # fmt: skip
-NAMELESS = "private"
 START_FAILED = "StartFailed"
 
 
 class Viewer:
     """Somebody who looks at jobs."""
 
-    def __init__(self, uid: int, *, sees_all: bool, sees_names: bool) -> None:
+    def __init__(self, uid: int, *, sees_all: bool, sees_names: bool, governs: bool = True) -> None:
         self.uid = uid
+        # Whether what is about the whole machine, and no job, is shown in full.
+        self.governs = governs
         # Whether nothing is hidden; whether it is shown that there are jobs of others, and whose.
         self.sees_all = sees_all
         self.sees_names = sees_names
@@ -59,6 +61,10 @@ class Viewer:
             return entries
         return ((self.shown(job), why) for job, why in entries)
 
+    def name(self, user: str) -> str:
+        """A person, as far as they are to be known."""
+        return user if self.sees_names or user == user_name(self.uid) else NAMELESS
+
     @property
     def only_users(self) -> frozenset[str]:
         """Whose jobs a listing is about; empty: everybody's."""
@@ -69,7 +75,7 @@ def viewer(request: Request) -> Viewer:
     settings, uid = context_of(request).settings, request.scope["state"]["uid"]
     sees_all = not settings.is_system or uid == 0
     sees_names = sees_all or not settings.is_private or is_operator(request)
-    return Viewer(uid, sees_all=sees_all, sees_names=sees_names)
+    return Viewer(uid, sees_all=sees_all, sees_names=sees_names, governs=is_operator(request))
 
 
 def check_visible(request: Request, job: Job) -> None:

@@ -55,8 +55,8 @@ class Webhook(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def shown(self) -> str:
-        parts = urlsplit(self.url)
-        return f"webhook {parts.scheme}://{parts.hostname}{parts.path}"
+        parts = urlsplit(self.url)  # the path of many a webhook is its password
+        return f"webhook {parts.scheme}://{parts.hostname}/… ({self.place[:6]})"
 
 
 class Mailbox(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -104,12 +104,16 @@ class Notifier:
                     await self._tried(destination, notice)
                 return
             except NotSent as error:
-                if error.for_good or not left:
-                    self._give_up(destination, notice, error)
-                    return
-                log.warning("%s: %s; next try in %.0f s", destination.shown, error, pause)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
+                failed = error
+            except Exception as error:  # one that cannot be told must not keep the others from it
+                log.exception("%s: %s cannot be told", destination.shown, notice.id)
+                failed = NotSent(type(error).__name__, for_good=True)
+            if failed.for_good or not left:
+                self._give_up(destination, notice, failed)
+                return
+            log.warning("%s: %s; next try in %.0f s", destination.shown, failed, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def _tried(self, destination: Destination, notice: Notice) -> None:
         if isinstance(destination, Webhook):

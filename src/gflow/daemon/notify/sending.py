@@ -10,6 +10,7 @@ import ssl
 import urllib.error
 import urllib.request
 from email.message import EmailMessage
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -56,7 +57,7 @@ def post(webhook: Webhook, data: dict[str, Any]) -> None:
     except urllib.error.HTTPError as error:
         for_good = error.code < 500 and error.code not in PASSING
         raise NotSent(f"HTTP {error.code} {error.reason}", for_good=for_good) from None
-    except (OSError, ValueError) as error:  # URLError is an OSError
+    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
         raise NotSent(str(getattr(error, "reason", error))) from None
 
 
