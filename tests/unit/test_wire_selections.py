@@ -42,6 +42,15 @@ def test_what_names_no_jobs_is_refused(text):
         selected([text])
 
 
+@pytest.mark.parametrize(
+    "text", ["1," * 10_001, "1_[0-6000],2_[0-6000]", "a" * 1_000_000 + "]"], ids=["parts", "tasks", "length"]
+)
+def test_nobody_means_so_many(text):
+    """The last one would be tried in every way that it could be cut."""
+    with pytest.raises(UsageError):
+        selected([text])
+
+
 # ---------------------------------------------------------------- filling in
 
 

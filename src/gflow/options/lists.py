@@ -12,6 +12,7 @@ from gflow.options.values import SIGNALS, is_digits, quote, refuse
 RETRY_KINDS = ("any", "failed", "oom", "timeout", "exit", "signal", "lost", "start")
 CODED = ("exit", "signal")
 FATAL = SIGNALS | {"ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13}
+MOST_ADDRESSES = 20
 # What can be told of a job, less the `job_` before each.
 EVENTS = (
     "submitted", "updated", "started", "completed", "failed", "cancelled", "timeout", "held", "released",
@@ -38,9 +39,12 @@ def read_retry(value: Any, option: Option) -> tuple[str, ...]:
 def read_emails(value: Any, option: Option) -> tuple[str, ...]:
     """Addresses, several with commas."""
     addresses = _parts(value, option)
+    if len(addresses) > MOST_ADDRESSES:
+        refuse(f"--{option.name} takes at most {MOST_ADDRESSES} addresses, not {len(addresses)}")
     for address in addresses:
         person, at, host = address.rpartition("@")
-        plain = address.isprintable() and not set(address).intersection(' <>()[],;:\\"')
+        # "=?" begins what mail programs read as something else.
+        plain = address.isprintable() and "=?" not in address and not set(address) & set(' <>()[],;:\\"')
         if not (person and at and host and plain) or "@" in person or len(address) > 254:
             refuse(f"--{option.name} takes an address like ann@example.org, not {quote(address)}")
     return tuple(dict.fromkeys(addresses))

@@ -23,6 +23,7 @@ SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "T
 ARRAY_TASKS = 100_000
 ARRAY_LAST = 1_000_000
 ARRAY_LANES = 100
+MOST_PARENTS = 10_000
 
 
 def refuse(message: str, hint: str = "") -> NoReturn:
@@ -200,6 +201,8 @@ def read_depends(value: Any, option: Option) -> tuple[str, ...]:
     if isinstance(value, (list, tuple)):
         value = ",".join(str(part) for part in value)
     parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else ()
+    if len(parts) > MOST_PARENTS:
+        refuse(f"--{option.name} may name at most {MOST_PARENTS:,} jobs, not {len(parts):,}")
     for part in parts or ("",):
         if not is_job_reference(part):
             refuse(

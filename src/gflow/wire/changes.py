@@ -49,7 +49,9 @@ def describe_update(
         )
     if request.command is not None or request.script is not None:
         # The folder is not changed; an absolute one passes the check.
-        job = JobRequest(command=request.command or [], cwd="/", script=request.script)
+        job = JobRequest(
+            command=request.command or [], cwd="/", script=request.script, script_path=request.script_path
+        )
         check_command(job)
         change.fields |= {"command": tuple(job.command), "script": "", "script_path": request.script_path}
         if request.script:

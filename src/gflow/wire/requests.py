@@ -13,14 +13,19 @@ from gflow.core.together import check_together
 from gflow.errors import UsageError
 from gflow.options.sweeps import Parameter
 from gflow.options.table import JOB, Option
-from gflow.options.values import read
+from gflow.options.values import NAME_LENGTH, read
 from gflow.wire.sweeps import combined, filled
 
 COMMAND_BYTES = 1 << 20
+# The longest path there is; and what is kept for a job. No kernel passes more than 6 MiB of variables on.
+PATH_LENGTH = 4096
+MOST_TEXT = {"environ": 6 << 20, "script": 16 << 20}
 BATCH = 100_000
 # Stands for `--gpu-memory auto` until somebody has looked the figure up.
 AUTO_MIB = -1
 OPTIONS = {option.name: option for option in JOB}
+# What jobs are chosen by. Each is compared with every job: few, and none longer than a name.
+Words = Annotated[list[Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]], msgspec.Meta(max_length=100)]
 
 
 class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -57,10 +62,10 @@ class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     dry_run: bool = False
     all: bool = False
     # Patterns as of a shell: exp-*.
-    names: list[str] = []
-    states: list[str] = []
-    projects: list[str] = []
-    users: list[str] = []
+    names: Words = []
+    states: Words = []
+    projects: Words = []
+    users: Words = []
 
     @property
     def is_filtered(self) -> bool:
@@ -297,11 +302,15 @@ def check_command(request: JobRequest) -> None:
         raise UsageError("a command cannot hold a NUL character")
     if len(text) * 4 > COMMAND_BYTES and sum(len(word.encode()) for word in request.command) > COMMAND_BYTES:
         raise UsageError("the command is longer than 1 MiB", hint="put it into a script")
+    if max(len(request.cwd), len(request.script_path)) > PATH_LENGTH:
+        raise UsageError(f"a path has at most {PATH_LENGTH} characters")
     if not request.cwd.startswith("/"):
         raise UsageError(f"the working folder must be an absolute path, not {request.cwd!r}")
 
 
 def unbase64(text: str, what: str) -> bytes:
+    if len(text) // 4 * 3 > MOST_TEXT[what] + 2:
+        raise UsageError(f"the {what} is larger than {MOST_TEXT[what] >> 20} MiB")
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:

@@ -10,9 +10,10 @@ from gflow.errors import UsageError
 from gflow.options.values import read
 from gflow.wire.requests import OPTIONS
 
-# What one range may name: nobody means more, and everybody else waits meanwhile.
+# What one request may name: nobody means more, and everybody else waits meanwhile.
 MOST = 10_000
-_PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\])?[^,\[\]]*(?:,|$)")
+# Each character has one place to go: with two, a long text would be tried in every way.
+_PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)?(?:,|$)")
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _TASKS = re.compile(r"(\d{1,12})_\[([^\[\]]*)\]", re.ASCII)
 
@@ -34,7 +35,18 @@ class Tasks(NamedTuple):
 def selected(texts: list[str]) -> list[str | Numbers | Tasks]:
     """What each part of these texts names. A comma separates, except in brackets."""
     parts = [part.strip().removesuffix(",").strip() for part in _split(",".join(texts))]
-    return [_meant(part) for part in parts if part]
+    found, named = [], 0
+    for part in filter(None, parts):
+        found.append(_meant(part))
+        named += len(found[-1].tasks) if isinstance(found[-1], Tasks) else 1
+        check_number(named)
+    return found
+
+
+def check_number(named: int) -> None:
+    """Refuse to look up more jobs than anybody means."""
+    if named > MOST:
+        raise UsageError(f"more than {MOST:,} jobs are named at once", hint="name fewer of them")
 
 
 def _split(text: str) -> list[str]:
@@ -56,7 +68,5 @@ def _meant(part: str) -> str | Numbers | Tasks:
         return Numbers(first, last)
     if found := _TASKS.fullmatch(part):
         tasks = parse_tasks(read(OPTIONS["array"], found[2]).partition("%")[0])
-        if len(tasks) > MOST:
-            raise UsageError(f"{part} names {len(tasks):,} tasks; at most {MOST:,} can be named at once")
         return Tasks(int(found[1]), tasks)
     return part

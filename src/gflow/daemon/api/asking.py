@@ -14,11 +14,12 @@ from gflow.daemon.context import Context
 from gflow.errors import NotFound, TooLarge, UsageError, WrongType, unknown
 from gflow.wire.queries import Q, read_query
 from gflow.wire.requests import decode
-from gflow.wire.selections import MOST, Numbers, Tasks, selected
+from gflow.wire.selections import Numbers, Tasks, check_number, selected
 
 T = TypeVar("T")
-# A hundred thousand jobs fit in; and how long the body of a request may take to come.
-MOST_BYTES = 256 << 20
+# Any request; one that brings jobs, of which a hundred thousand fit in; how long its body may take to come.
+MOST_BYTES = 4 << 20
+MOST_JOBS_BYTES = 256 << 20
 MOST_REMOTE_BYTES = 16 << 20  # through a port
 PATIENCE_S = 60.0
 
@@ -44,14 +45,14 @@ def caller(request: Request) -> tuple[int, str]:
     return state["uid"], state["origin"]
 
 
-async def read(request: Request, into: type[T]) -> T:
+async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
     """What the caller sent, or one sentence on what is wrong with it."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind != "application/json":
         raise WrongType(f"the request must be application/json, not {kind[:60]!a}")
     body = bytearray()
     fairness, (uid, _) = context_of(request).fairness, caller(request)
-    most = MOST_BYTES if request.scope["state"]["pid"] else MOST_REMOTE_BYTES
+    most = most if request.scope["state"]["pid"] else min(most, MOST_REMOTE_BYTES)
     try:
         async with asyncio.timeout(PATIENCE_S):
             async for chunk in request.stream():
@@ -78,9 +79,11 @@ def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey
     """The jobs that `texts` mean when this caller says them, each once."""
     uid, _ = caller(request)
     keys: list[JobKey] = []
+    named = 0
     for part in selected(texts):
         if isinstance(part, Numbers):
-            keys += _between(context, part)
+            named += part.last - part.first
+            keys += _between(context, part, named)
         elif isinstance(part, Tasks):
             keys += [job_key(part.number, task) for task in part.tasks]
         else:
@@ -88,16 +91,18 @@ def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey
     return list(dict.fromkeys(keys))
 
 
-def _between(context: Context, numbers: Numbers) -> list[JobKey]:
-    """The jobs of a range: the last one must have been given out, and some of them must be there."""
+def _between(context: Context, numbers: Numbers, named: int) -> list[JobKey]:
+    """The jobs of a range: the last one must have been given out, and some of them must be there.
+
+    `named`: by all ranges so far.
+    """
     first, last = numbers
     latest = context.loop.state.next_number - 1
     if last > latest:
         raise NotFound(
             f"there is no job {last}", hint=f"the latest is {latest}" if latest else "there are none"
         )
-    if last - first >= MOST:
-        raise UsageError(f"{first}-{last} names more than {MOST:,} jobs")
+    check_number(named)
     found = context.store.between(first, last)
     if not found:
         raise NotFound(f"there are no jobs {first}-{last}")

@@ -10,14 +10,23 @@ from starlette.responses import Response
 
 from gflow.core.events import Cancel, Hold, Release
 from gflow.core.foresight import blocked_by
-from gflow.core.ids import JobKey, job_key, label
+from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState
 from gflow.daemon import rules
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of, keys_of, known, read, states_of
+from gflow.daemon.api.asking import (
+    MOST_JOBS_BYTES,
+    caller,
+    context_of,
+    keys_of,
+    known,
+    read,
+    states_of,
+)
 from gflow.daemon.api.permissions import check, governs_others
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
+from gflow.daemon.slices import in_slices
 from gflow.daemon.wishes import Updating
 from gflow.errors import Refused, UsageError
 from gflow.store.port import address_of
@@ -33,7 +42,7 @@ async def cancel(request: Request) -> Response:
     """Cancel jobs. Unknown ones are refused before anything happens."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, CancelRequest)
-    keys = _wanted(context, request, wanted)
+    keys = await _wanted(context, request, wanted)
     check(request, [known(context, key) for key in keys])
     over = await _ended(context, keys)
     if wanted.dry_run:
@@ -61,8 +70,11 @@ async def _ended(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]
     return over
 
 
-def _wanted(context: Context, request: Request, wanted: CancelRequest) -> list[JobKey]:
-    """The jobs that are named, or those that match; with both, those of the named that match."""
+async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> list[JobKey]:
+    """The jobs that are named, or those that match; with both, those of the named that match.
+
+    A few at a time: patterns take their time, and jobs may end meanwhile.
+    """
     if not wanted.jobs and not wanted.is_filtered:
         raise UsageError("which jobs?", hint="name some, or say which: all, names, states, projects, users")
     named = keys_of(context, request, wanted.jobs) if wanted.jobs else None
@@ -70,13 +82,15 @@ def _wanted(context: Context, request: Request, wanted: CancelRequest) -> list[J
         return named or []
     uid, _ = caller(request)
     states = states_of(",".join(wanted.states))
-    jobs = context.loop.state.jobs
-    among = jobs.values() if named is None else [known(context, key) for key in named]
-    found = [job.key for job in among if _matches(job, wanted, states, uid)]
+    found: list[JobKey] = []
+    among = list(context.loop.state.jobs) if named is None else named
+    async for keys in in_slices(among):
+        jobs = (known(context, key) for key in keys if named or key in context.loop.state.jobs)
+        found += [job.key for job in jobs if _matches(job, wanted, states, uid)]
     if named is not None:
         return found
     taken = set(found)  # a task goes with its array
-    return [key for key in sorted(found) if jobs[key].task is None or job_key(jobs[key].number) not in taken]
+    return [key for key in sorted(found) if task_of(key) is None or job_key(number_of(key)) not in taken]
 
 
 def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], uid: int) -> bool:
@@ -162,7 +176,7 @@ async def release(request: Request) -> Response:
 async def update(request: Request) -> Response:
     """Change what active jobs ask for."""
     context, (uid, origin) = context_of(request), caller(request)
-    wanted = await read(request, UpdateRequest)
+    wanted = await read(request, UpdateRequest, MOST_JOBS_BYTES)
     keys = _named(context, request, wanted.jobs)
     change = describe_update(wanted, address_of, rules.defaults(context.settings.config))
     governs = governs_others(request)

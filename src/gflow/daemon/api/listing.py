@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from gflow.core.filter import Filter
 from gflow.core.model import FINAL
@@ -39,11 +41,12 @@ async def listing(request: Request) -> Response:
         width=number("width", query.width or "0", 0),
     )
     context, uid = context_of(request), request.scope["state"]["uid"]
-    async with context.fairness.listing(uid):
-        found = await find(context, _asked(request, query), look.now)
     media = "application/json" if form == "json" else "text/plain; charset=utf-8"
-    shown = found._replace(entries=iter(viewer(request).entries(found.entries)))
-    return await _sent(FORMS[form](shown, look), media)
+    async with AsyncExitStack() as turn:
+        await turn.enter_async_context(context.fairness.listing(uid))
+        found = await find(context, _asked(request, query), look.now)
+        shown = found._replace(entries=iter(viewer(request).entries(found.entries)))
+        return await _sent(FORMS[form](shown, look), media, turn)
 
 
 def _asked(request: Request, query: JobsQuery) -> Asked:
@@ -86,14 +89,26 @@ def _sort(text: str) -> tuple[str, bool]:
     return name, text.startswith("-")
 
 
-async def _sent(pieces: AsyncIterator[str], media: str) -> Response:
+class _Turn(StreamingResponse):
+    """An answer that is somebody's turn until it is sent: it is in memory, and they may read slowly."""
+
+    def __init__(self, pieces: AsyncIterator[str], media: str, turn: AsyncExitStack) -> None:
+        super().__init__(pieces, media_type=media)
+        self._turn = turn
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._turn:
+            await super().__call__(scope, receive, send)
+
+
+async def _sent(pieces: AsyncIterator[str], media: str, turn: AsyncExitStack) -> Response:
     """An answer in one piece, or one that is sent as it is made."""
     first, size = [], 0
     async for piece in pieces:
         first.append(piece)
         size += len(piece)
         if size > LARGE:
-            return StreamingResponse(_all(first, pieces), media_type=media)
+            return _Turn(_all(first, pieces), media, turn.pop_all())
     return Response("".join(first), media_type=media)
 
 

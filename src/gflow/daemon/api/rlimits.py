@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 from functools import cache
 
+from gflow.errors import Refused
+
 NAMES = {
     "Max cpu time": resource.RLIMIT_CPU,
     "Max file size": resource.RLIMIT_FSIZE,
@@ -19,12 +21,17 @@ NAMES = {
 Limit = tuple[int, int, int]
 
 
-def limits_of(pid: int) -> tuple[Limit, ...]:
-    """Limits of a process that differ from this one's: a job inherits the others anyway."""
+def limits_of(pid: int, *, strictly: bool = False) -> tuple[Limit, ...]:
+    """Limits of a process that differ from this one's: a job inherits the others anyway.
+
+    `strictly`: whoever is gone before that is refused, or nobody's limits would hold. 0 is nobody here.
+    """
     try:
         with open(f"/proc/{pid}/limits") as file:
             theirs = parse(file.read())
-    except OSError:  # it is gone, or not ours to read: the job gets our limits
+    except OSError as error:  # it is gone, or not ours to read: the job gets our limits
+        if pid and strictly:
+            raise Refused("whoever asked is gone, and with them the limits of the job") from error
         return ()
     return tuple(sorted(theirs - ours()))
 

@@ -11,7 +11,7 @@ from gflow.core.ids import JobKey, label
 from gflow.core.updating import overridden
 from gflow.daemon import clock, rules
 from gflow.daemon.api.answers import answer, noted
-from gflow.daemon.api.asking import caller, context_of, known, one_key, query_of, read
+from gflow.daemon.api.asking import MOST_JOBS_BYTES, caller, context_of, known, one_key, query_of, read
 from gflow.daemon.api.permissions import check
 from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.api.seeing import viewer
@@ -32,10 +32,11 @@ from gflow.wire.views import dry_run_view, jobs_view
 
 async def submit(request: Request) -> Response:
     """Take jobs; the answer comes when they are durable."""
-    query, wanted = query_of(request, SubmitQuery), await read(request, SubmitRequest)
+    query, wanted = query_of(request, SubmitQuery), await read(request, SubmitRequest, MOST_JOBS_BYTES)
     context, (uid, origin) = context_of(request), caller(request)
     config = context.settings.config
-    reader = Reader(address_of, limits_of(request.scope["state"]["pid"]), rules.defaults(config))
+    limits = limits_of(request.scope["state"]["pid"], strictly=context.settings.is_system)
+    reader = Reader(address_of, limits, rules.defaults(config))
     described = read_submission(wanted, reader)
     for project in {job.spec.project for job in described}:
         rules.check_project(config, project)
@@ -55,7 +56,18 @@ def read_submission(wanted: SubmitRequest, reader: Reader) -> list[Described]:
     _check_token(wanted.token)
     for job in wanted.jobs:
         job.environ = job.environ or wanted.environ
-    return [described for job in wanted.jobs for described in reader.read_all(job)]
+    found: list[Described] = []
+    size = 0
+    for job in wanted.jobs:
+        more = reader.read_all(job)
+        size += sum(sum(map(len, one.spec.command)) for one in more)
+        found += more
+        if len(found) > BATCH or size > MOST_JOBS_BYTES:
+            raise UsageError(
+                f"a submission holds at most {BATCH:,} jobs, with {MOST_JOBS_BYTES >> 20} MiB of commands",
+                hint="sweeps count with all that they become; an array counts once",
+            )
+    return found
 
 
 async def redo(request: Request) -> Response:

@@ -1,0 +1,50 @@
+"""One request of one person neither keeps the daemon busy nor fills its memory: others want something too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.system import System, system
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[System]:
+    with system() as made:
+        made.up()
+        assert made.ask(made.bob, "POST", "/jobs", jobs(hold=True, array="0-99999"))[0] == 201
+        yield made
+
+
+def jobs(*more: dict[str, Any], command: tuple[str, ...] = ("true",), **options: Any) -> dict[str, Any]:
+    one = {"command": list(command), "cwd": "/", "options": options}
+    return {"token": os.urandom(8).hex(), "jobs": [{**one, **each} for each in more or ({},)]}
+
+
+ENDLESS: dict[str, tuple[str, str, Any]] = {
+    "a range again and again": ("GET", "/jobs/" + "1-1," * 60_000, None),
+    "a text that fits in many ways": ("GET", "/jobs/" + "a" * 250_000 + "]", None),
+    "tasks again and again": ("GET", "/jobs?jobs=" + "1_[0-9999]," * 20_000, None),
+    "ranges in a body": ("POST", "/jobs/cancel", {"jobs": ["1-1"] * 100_000, "dry_run": True}),
+    "names": ("POST", "/jobs/cancel", {"names": [f"*{n}*a" for n in range(200_000)], "dry_run": True}),
+    "a long name": ("POST", "/jobs/cancel", {"names": ["*a" * 10_000], "dry_run": True}),
+    "people": ("POST", "/jobs/cancel", {"users": [str(n) for n in range(400_000)], "dry_run": True}),
+    "parents": ("POST", "/jobs?dry_run", jobs(**{"depends-on": ["1"] * 100_000})),
+    "addresses": ("POST", "/jobs?dry_run", jobs(**{"notify-email": [f"a{n}@b.c" for n in range(9999)]})),
+    "sweeps": ("POST", "/jobs?dry_run", jobs(*[{}] * 400, param={"a": list(range(10_000))})),
+    "parameters that grow": (
+        "POST",
+        "/jobs?dry_run",
+        jobs(*[{"rows": [{"a": "x" * 10_000}]}] * 1000, command=("true", "{a}" * 100)),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_request_that_would_take_for_ever_is_refused(machine: System, what: str) -> None:
+    status, answer = machine.ask(machine.bob, *ENDLESS[what])
+    assert status in (400, 413), (status, str(answer)[:200])
+    assert machine.ask(machine.ann, "GET", "/health")[0] == 200
