@@ -139,9 +139,9 @@ def _log(values: Values, jobs: list[str]) -> int:
     if {"follow", "json"} <= values.keys():
         raise UsageError("--follow prints text as it comes", hint="gjob wait 42; gjob log --json 42")
     place = call.get(call.job_path(_one(jobs), "/log"))
+    _be_owner(place["uid"])
     if "json" in values:
         return as_json(place, values.get("first"), values.get("last"))
-    _be_owner(place["uid"])
     if "follow" in values:
         follow(str(place["job_id"]), place["path"], values.get("last"))
         return 0

@@ -256,7 +256,20 @@ def connect() -> socket:
         raise ConnectionRefusedError(path) from None
     except OSError as error:
         unreachable(path, error)
+    if not is_ours(sock, path):
+        unreachable(path, PermissionError())
     return sock
+
+
+def is_ours(sock: socket, path: str) -> bool:
+    """Whether we may tell this daemon everything: it is root's or our own, or somebody named it.
+
+    The folder of a socket may be one where others can write, and what we send is our environment.
+    """
+    if path in (getenv("GFLOW_SOCKET"), paths.system_socket(getenv)):
+        return True
+    uid = int.from_bytes(sock.getsockopt(1, 17, 12)[4:8], sys.byteorder)  # SOL_SOCKET, SO_PEERCRED
+    return uid in (0, posix.geteuid())
 
 
 def find_socket() -> str:

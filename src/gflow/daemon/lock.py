@@ -24,6 +24,8 @@ def take(data: Path) -> int:
 
 def _take(data: Path) -> int:
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if data.stat().st_uid != os.geteuid():  # what is in there could have been prepared for us
+        raise Refused(f"{data} belongs to somebody else", hint="a daemon's folder is its user's: see $HOME")
     fd = os.open(lock_path(data), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 
@@ -57,6 +58,10 @@ class Mps:
     def _start(self) -> str:
         if shutil.which(CONTROL) is None:
             return f"{CONTROL} is not installed"
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self._folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            return f"{self._folder} could have been prepared by somebody else"
         for name in ("pipe", "log"):
             (self._folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._say("get_server_list") is None:

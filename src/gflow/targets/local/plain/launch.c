@@ -197,7 +197,7 @@ static const char *script_place(const Message *order, char ***variables, int log
     if (*original) {
         int size = snprintf(line, sizeof line,
                             "gflow: %s changed since it was submitted; running it as it was then\n", original);
-        send_all(log, line, (size_t)size);
+        send_all(log, line, (size_t)(size < (int)sizeof line ? size : (int)sizeof line - 1));
         *variables = look_beside(*variables, original);
     }
     if (!has_person(order) && !write_snapshot(order)) give_up(trouble, strerror(errno), path);

@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 /* A log that does not grow is looked at ever more rarely: with many jobs the looking adds up. */
-enum { LOG_LOOK_MS = 2000, LOG_QUIET_MS = 32000, KILL_AGAIN_MS = 50, REAP_AT_ONCE = 500 };
+enum { LOG_LOOK_MS = 2000, LOG_QUIET_MS = 32000, KILL_AGAIN_MS = 50, REAP_AT_ONCE = 500, FAR_DOWN = 200 };
 /* All processes together are measured ever more rarely, and never for more than half a percent of the time. */
 enum { MEMORY_LOOK_MS = 1000, MEMORY_LOOK_MOST_MS = 30000, MEMORY_LOOK_SHARE = 200 };
 static const long long NEVER = INT64_MAX;
@@ -174,10 +174,12 @@ static long resident_kib(long pid) {
     return kib;
 }
 
-/* Visit everything below a process: how many there are, and their memory if it is asked for. */
-static int count_family(long pid, long *kib) {
+/* Visit everything below a process: how many there are, and their memory if it is asked for. Who hides
+ * deeper than anybody means is left out. */
+static int count_family(long pid, long *kib, int depth) {
     char path[320];
     int count = 0;
+    if (depth > FAR_DOWN) return 0;
     snprintf(path, sizeof path, "/proc/%ld/task", pid);
     DIR *threads = opendir(path);
     for (struct dirent *thread; threads && (thread = readdir(threads));) {
@@ -185,7 +187,7 @@ static int count_family(long pid, long *kib) {
         snprintf(path, sizeof path, "/proc/%ld/task/%s/children", pid, thread->d_name);
         FILE *children = thread->d_name[0] == '.' ? NULL : fopen(path, "re");
         while (children && fscanf(children, "%ld", &child) == 1) {
-            count += 1 + count_family(child, kib);
+            count += 1 + count_family(child, kib, depth + 1);
             if (kib) *kib += resident_kib(child);
         }
         if (children) fclose(children);
@@ -198,7 +200,7 @@ static int count_family(long pid, long *kib) {
 static void look_at_memory(Watch *watch) {
     long long begin = now_ms();
     long sum = 0;
-    if (count_family(getpid(), NULL) > 1) count_family(getpid(), &sum);
+    if (count_family(getpid(), NULL, 0) > 1) count_family(getpid(), &sum, 0);
     if (sum > watch->peak_kib) watch->peak_kib = sum;
     watch->memory_ms = watch->memory_ms * 2 < MEMORY_LOOK_MOST_MS ? watch->memory_ms * 2 : MEMORY_LOOK_MOST_MS;
     long long took = (now_ms() - begin) * MEMORY_LOOK_SHARE;

@@ -1,0 +1,236 @@
+"""More that nobody can do to others: have root read for them, learn who they are, squat what is theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import Box, UnixConnection, wait_until
+from tests.people import become, box_of, people, shared_folder
+from tests.process.test_people import SECRET, request, submitted
+from tests.system import System, acting_as, system
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[System]:
+    with system() as made:
+        yield made.up()
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("--last", "3"), ("--json", "--first", "3")], ids=str)
+def test_root_reads_a_log_as_its_owner(machine: System, words: tuple[str, ...]) -> None:
+    """The path is Bob's: a link there would have root read what Bob may not."""
+    treasure = machine.root / "treasure"
+    treasure.write_text(SECRET)
+    treasure.chmod(0o600)
+    job = submitted(machine, machine.bob, "true", output="log")
+    machine.box.finished(job)
+    (machine.bob.work / "log").unlink()
+    (machine.bob.work / "log").symlink_to(treasure)
+    done = machine.box.run("gjob", "log", *words, str(job))
+    assert SECRET not in done.stdout
+    assert done.returncode != 0
+    code = f"import gflow; gflow.Job({job}).log()"
+    done = subprocess.run([sys.executable, "-c", code], env=machine.box.env, capture_output=True, text=True)
+    assert "Forbidden" in done.stderr
+
+
+@pytest.mark.parametrize("field", ["cwd", "script_path"])
+def test_a_path_that_no_file_can_have_is_refused(machine: System, field: str) -> None:
+    """A shim would quote it in the log, and had room for so many characters only."""
+    job = request("true") | {"script": "dHJ1ZQo=", field: "/" + "x" * 20_000}
+    status, answer = machine.ask(machine.bob, "POST", "/jobs", {"token": "a" * 16, "jobs": [job]})
+    assert (status, "path" in answer["title"]) == (400, True)
+
+
+@pytest.mark.parametrize(("field", "mib"), [("environ", 6), ("script", 16)])
+def test_what_is_kept_for_a_job_has_a_limit(machine: System, field: str, mib: int) -> None:
+    """It is on root's disk, where no quota of theirs holds."""
+    job = request("true") | {field: "eHh4" * ((mib << 20) // 3 + 2)}
+    status, answer = machine.ask(machine.bob, "POST", "/jobs", {"token": os.urandom(8).hex(), "jobs": [job]})
+    assert (status, answer["title"]) == (400, f"the {field} is larger than {mib} MiB")
+
+
+def test_a_folder_of_somebody_elses_is_no_place_for_a_daemon() -> None:
+    """`sudo gflowd up` in Bob's home: Bob could have prepared jobs in there, which root would run."""
+    with shared_folder() as root, people("bob", homes=root) as (bob,):
+        theirs = box_of(bob, root)
+        ours = Box(root / "root")
+        theirs.data.mkdir(parents=True)
+        os.chown(theirs.data, bob.pw_uid, bob.pw_gid)
+        done = ours.run("gflowd", "run", "--simulate-gpus", "1x80G", env={"HOME": str(theirs.home)})
+        assert (done.returncode, "belongs to somebody else" in done.stderr) == (1, True)
+        assert list(theirs.data.iterdir()) == []
+
+
+# ---------------------------------------------------------------- who is who
+
+
+def test_a_socket_that_somebody_squats_gets_nothing() -> None:
+    """A client tells its daemon its whole environment."""
+    with shared_folder() as root, people("ann", "bob", homes=root) as (ann, bob):
+        box = box_of(ann, root)
+        place = root / "runtime/gflow"
+        place.mkdir(parents=True)
+        os.chown(place, bob.pw_uid, bob.pw_gid)
+        code = (
+            "import os, socket; s = socket.socket(socket.AF_UNIX); s.bind('gflowd.sock'); "
+            "os.chmod('gflowd.sock', 0o666); s.listen(); print(1, flush=True)\n"
+            "while 1: c = s.accept()[0]; print(len(c.recv(100)), flush=True); c.close()"
+        )
+        squatter = subprocess.Popen(
+            [*become(bob), sys.executable, "-c", code], cwd=place, stdout=subprocess.PIPE
+        )
+        try:
+            assert squatter.stdout is not None and squatter.stdout.readline() == b"1\n"
+            for words in (["gbatch", "true"], ["gqueue"]):
+                done = box.run(*words, env={"XDG_RUNTIME_DIR": str(root / "runtime"), "KEY": SECRET})
+                assert done.returncode == 1
+                assert "belongs to somebody else" in done.stderr
+                assert squatter.stdout.readline() == b"0\n"
+        finally:
+            squatter.kill()
+            squatter.wait()
+
+
+def test_limits_hold_for_jobs_of_whoever_is_gone(machine: System) -> None:
+    """A connection can be handed on: the limits of whoever made it would be forgotten."""
+    body = json.dumps({"token": os.urandom(8).hex(), "jobs": [request("true")]})
+    end, size = "\r\n", f"Content-Length: {len(body)}"
+    code = f"""
+import os, socket
+sock = socket.socket(socket.AF_UNIX)
+child = os.fork()
+if not child:
+    sock.connect({machine.box.socket!r})
+    os._exit(0)
+os.waitpid(child, 0)
+sock.sendall({f"POST /jobs HTTP/1.1{end}Host: x{end}Connection: close{end}{size}{end}{end}{body}".encode()!r})
+print(sock.makefile().read())
+"""
+    done = subprocess.run(
+        [*become(machine.bob.person), sys.executable, "-c", code], capture_output=True, text=True, cwd="/"
+    )
+    assert "409 Conflict" in done.stdout, done
+
+
+# ---------------------------------------------------------------- what is nobody's business
+
+
+def test_a_private_machine_names_nobody() -> None:
+    """Not by what they may have, nor by what is kept for them, nor by who else is on a GPU."""
+    with system(env={"GFLOW_PEOPLE__PRIVACY": "private"}) as machine:
+        leases = machine.root / "leases"
+        leases.mkdir()
+        machine.box.env["GFLOW_LEASE_DIR"] = str(leases)
+        machine.up()
+        name, own = machine.ann.person.pw_name, machine.bob.person.pw_name
+        for user in (name, own):
+            quota = {"scope": "user", "name": user, "max_running_jobs": 5}
+            assert machine.ask(machine.box, "PUT", "/quotas", quota)[0] == 200
+        kept = {"user": name, "gpu_count": 1, "duration_secs": 600}
+        status, made = machine.ask(machine.box, "POST", "/reservations", kept)
+        assert status == 201
+        (other,) = {0, 1} - set(made["gpu_indices"])
+        uuid = machine.ask(machine.box, "GET", "/info")[1]["gpus"][other]["uuid"]
+        take = f"fcntl.flock(os.open('{leases}/{uuid}', 64), 2)"
+        code = f"import fcntl, os, time; {take}; print(1, flush=True); time.sleep(60)"
+        leases.chmod(0o1777)
+        holder = subprocess.Popen(
+            [*become(machine.ann.person), sys.executable, "-c", code], stdout=subprocess.PIPE, cwd="/"
+        )
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == b"1\n"
+            job = submitted(machine, machine.bob, "true", gpus=1)
+            wait_until(lambda: "somebody else" in str(machine.ask(machine.bob, "GET", "/info")[1]))
+            for path in (
+                "/quotas",
+                "/reservations",
+                "/reservations?timeline",
+                f"/reservations/{made['id']}",
+                "/jobs",
+                f"/jobs/{job}",
+                f"/jobs/{job}/why",
+                "/gpus",
+                "/info?long=1",
+                "/events?after=0&follow=0",
+            ):
+                status, answer = machine.ask(machine.bob, "GET", path)
+                assert status == 200, path
+                assert name not in str(answer), path
+            assert machine.ask(machine.bob, "GET", f"/reservations?user={name}")[1]["reservations"] == []
+            quotas = machine.ask(machine.bob, "GET", "/quotas")[1]["quotas"]
+            assert [line["name"] for line in quotas] == [own]
+            for path in ("/quotas", "/reservations"):
+                assert name in str(machine.ask(machine.opal, "GET", path)[1])
+        finally:
+            holder.kill()
+            holder.wait()
+
+
+def test_a_webhooks_address_and_peoples_mail_are_for_those_who_govern() -> None:
+    """The path of many a webhook is its password."""
+    with system() as machine:
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def refuse() -> None:
+            while True:
+                try:
+                    caller, _ = listener.accept()
+                except OSError:
+                    return
+                caller.recv(65536)
+                caller.sendall(b"HTTP/1.1 400 no\r\nContent-Length: 0\r\n\r\n")
+                caller.close()
+
+        threading.Thread(target=refuse, daemon=True).start()
+        config = machine.root / "etc/gflow/gflow.toml"
+        config.parent.mkdir(parents=True)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/services/{SECRET}"
+        config.write_text(
+            "[notifications]\nenabled = true\n"
+            f'[[notifications.webhooks]]\nurl = "{url}"\nevents = ["job_completed"]\n'
+        )
+        machine.up()
+        machine.box.finished(submitted(machine, machine.ann, "true"))
+        path = "/events?after=0&follow=0&events=notification_failed"
+        told = wait_until(
+            lambda: b"HTTP 400" in (found := machine.ask(machine.opal, "GET", path)[1]) and found
+        )
+        assert SECRET.encode() not in told
+        assert b"notification_failed" not in machine.ask(machine.bob, "GET", path)[1]
+        listener.close()
+
+
+# ---------------------------------------------------------------- nobody starves the others
+
+
+def test_nobody_fills_the_memory_with_listings_that_they_do_not_read(machine: System) -> None:
+    jobs = [request("true", hold=True) for _ in range(5000)]
+    body = {"token": os.urandom(8).hex(), "jobs": jobs}
+    assert machine.ask(machine.bob, "POST", "/jobs", body)[0] == 201
+    connections = [UnixConnection(machine.box.socket) for _ in range(5)]
+    with acting_as(machine.bob.person):
+        for connection in connections:
+            connection.connect()
+    for connection in connections[:4]:
+        connection.request("GET", "/jobs")
+        wait_until(lambda connection=connection: select.select([connection.sock], [], [], 0)[0])  # type: ignore[misc]
+    connections[4].request("GET", "/jobs")
+    assert machine.ask(machine.ann, "GET", "/jobs")[0] == 200
+    assert not select.select([connections[4].sock], [], [], 0)[0]
+    connections[0].close()
+    assert connections[4].getresponse().status == 200
+    for connection in connections[1:]:
+        connection.close()
