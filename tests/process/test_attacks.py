@@ -234,3 +234,23 @@ def test_nobody_fills_the_memory_with_listings_that_they_do_not_read(machine: Sy
     assert connections[4].getresponse().status == 200
     for connection in connections[1:]:
         connection.close()
+
+
+def test_nobody_listens_so_often_that_others_wait(machine: System) -> None:
+    """Whatever happens wakes all who listen."""
+    head = b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n"
+    connections = [UnixConnection(machine.box.socket) for _ in range(33)]
+    with acting_as(machine.bob.person):
+        for connection in connections:
+            connection.connect()
+    first = []
+    for connection in connections:
+        connection.sock.sendall(head)
+        first.append(connection.sock.recv(12))
+    assert first == [b"HTTP/1.1 200"] * 32 + [b"HTTP/1.1 429"]
+    connections[0].close()
+    asked = "/events?follow=0"
+    wait_until(lambda: machine.ask(machine.bob, "GET", asked)[0] == 200)
+    assert machine.ask(machine.ann, "GET", asked)[0] == 200
+    for connection in connections[1:]:
+        connection.close()

@@ -24,27 +24,37 @@ def jobs(*more: dict[str, Any], command: tuple[str, ...] = ("true",), **options:
     return {"token": os.urandom(8).hex(), "jobs": [{**one, **each} for each in more or ({},)]}
 
 
-ENDLESS: dict[str, tuple[str, str, Any]] = {
-    "a range again and again": ("GET", "/jobs/" + "1-1," * 60_000, None),
-    "a text that fits in many ways": ("GET", "/jobs/" + "a" * 250_000 + "]", None),
-    "tasks again and again": ("GET", "/jobs?jobs=" + "1_[0-9999]," * 20_000, None),
-    "ranges in a body": ("POST", "/jobs/cancel", {"jobs": ["1-1"] * 100_000, "dry_run": True}),
-    "names": ("POST", "/jobs/cancel", {"names": [f"*{n}*a" for n in range(200_000)], "dry_run": True}),
-    "a long name": ("POST", "/jobs/cancel", {"names": ["*a" * 10_000], "dry_run": True}),
-    "people": ("POST", "/jobs/cancel", {"users": [str(n) for n in range(400_000)], "dry_run": True}),
-    "parents": ("POST", "/jobs?dry_run", jobs(**{"depends-on": ["1"] * 100_000})),
-    "addresses": ("POST", "/jobs?dry_run", jobs(**{"notify-email": [f"a{n}@b.c" for n in range(9999)]})),
-    "sweeps": ("POST", "/jobs?dry_run", jobs(*[{}] * 400, param={"a": list(range(10_000))})),
+# What is asked, and a word of the refusal.
+ENDLESS: dict[str, tuple[str, str, Any, str]] = {
+    "a range again and again": ("GET", "/jobs/" + "1-1," * 14_000, None, "10,000 jobs"),
+    "a text that fits in many ways": ("GET", "/jobs/" + "a" * 60_000 + "]", None, "does not name jobs"),
+    "tasks again and again": ("GET", "/jobs?jobs=" + "1_[0-9999]," * 5_000, None, "10,000 jobs"),
+    "ranges in a body": ("POST", "/jobs/cancel", {"jobs": ["1-1"] * 100_000, "dry_run": True}, "10,000 jobs"),
+    "names": ("POST", "/jobs/cancel", {"names": [f"*{n}*a" for n in range(50_000)], "dry_run": True}, "100"),
+    "a long name": ("POST", "/jobs/cancel", {"names": ["*a" * 10_000], "dry_run": True}, "length"),
+    "people": ("POST", "/jobs/cancel", {"users": [str(n) for n in range(90_000)], "dry_run": True}, "100"),
+    "bytes": ("POST", "/jobs/cancel", {"names": ["x" * (5 << 20)], "dry_run": True}, "4 MiB"),
+    "parents": ("POST", "/jobs?dry-run", jobs(**{"depends-on": ["1"] * 100_000}), "10,000 jobs"),
+    "addresses": (
+        "POST",
+        "/jobs?dry-run",
+        jobs(**{"notify-email": [f"a{n}@b.c" for n in range(9999)]}),
+        "20 addresses",
+    ),
+    "sweeps": ("POST", "/jobs?dry-run", jobs(*[{}] * 400, param={"a": list(range(10_000))}), "100,000 jobs"),
     "parameters that grow": (
         "POST",
-        "/jobs?dry_run",
+        "/jobs?dry-run",
         jobs(*[{"rows": [{"a": "x" * 10_000}]}] * 1000, command=("true", "{a}" * 100)),
+        "256 MiB",
     ),
 }
 
 
 @pytest.mark.parametrize("what", ENDLESS)
 def test_a_request_that_would_take_for_ever_is_refused(machine: System, what: str) -> None:
-    status, answer = machine.ask(machine.bob, *ENDLESS[what])
+    *asked, word = ENDLESS[what]
+    status, answer = machine.ask(machine.bob, *asked)
     assert status in (400, 413), (status, str(answer)[:200])
+    assert word in answer["title"]
     assert machine.ask(machine.ann, "GET", "/health")[0] == 200

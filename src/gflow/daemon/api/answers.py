@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from gflow.errors import GflowError
 from gflow.wire.views import encode, problem
@@ -28,6 +30,18 @@ def noted(response: Response, note: str) -> Response:
 
 def wants_text(request: Request) -> bool:
     return request.headers.get("accept", "").startswith("text/plain")
+
+
+class Turn(StreamingResponse):
+    """An answer that is somebody's turn until it is sent, however slowly they read."""
+
+    def __init__(self, pieces: AsyncIterator[Any], turn: AsyncExitStack, **more: Any) -> None:
+        super().__init__(pieces, **more)
+        self._turn = turn
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._turn:
+            await super().__call__(scope, receive, send)
 
 
 async def on_error(request: Request, error: Exception) -> Response:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from gflow import __version__
 from gflow.core.ids import JobKey, number_of
-from gflow.core.model import Line
+from gflow.core.model import Job, Line
+from gflow.daemon.api.answers import Turn
 from gflow.daemon.api.asking import context_of, keys_of, known, query_of
 from gflow.daemon.api.seeing import Viewer, check_visible, viewer
 from gflow.daemon.context import Context
@@ -33,6 +36,10 @@ LINES = 200
 REPLAY = 10_000
 # What only those hear of who govern the machine: it names addresses of people and of programs.
 GOVERNORS = frozenset({"notification failed"})
+
+
+# A line of the story: its number, what it says, and the job that it is about.
+Told = tuple[int, Line, Job | None]
 
 
 class Wanted(NamedTuple):
@@ -64,7 +71,9 @@ async def stream(request: Request) -> Response:
     wanted = Wanted(names, frozenset(job.number for job in chosen), query.follow)
     frames = _frames(context, viewer(request), wanted, _asked_id(request, query))
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(frames, headers=headers, media_type="text/event-stream")
+    async with AsyncExitStack() as turn:
+        await turn.enter_async_context(context.fairness.stream(request.scope["state"]["uid"]))
+        return Turn(frames, turn.pop_all(), headers=headers, media_type="text/event-stream")
 
 
 def _asked_id(request: Request, query: EventsQuery) -> int | None:
@@ -76,7 +85,7 @@ def _asked_id(request: Request, query: EventsQuery) -> int | None:
 
 
 async def _frames(context: Context, eyes: Viewer, wanted: Wanted, after: int | None) -> AsyncIterator[bytes]:
-    newest = context.store.newest_line()
+    news, newest = context.loop.news, context.store.newest_line()
     at = newest if after is None or after > newest else after
     yield _frame("connected", at, {"event": "connected", "version": __version__, "id": at})
     if newest - at > REPLAY:
@@ -85,27 +94,44 @@ async def _frames(context: Context, eyes: Viewer, wanted: Wanted, after: int | N
         at = lost
     sent = 0.0
     while True:
-        lines = context.store.lines(at, LINES)
+        lines = _lines(context, at)
         if lines:
+            text = news.shared((at, wanted, eyes.kind), partial(_frames_of, lines, eyes, wanted))
             at = lines[-1][0]
-            if text := b"".join(_told(context, eyes, wanted, number, line) for number, line in lines):
+            if text:
                 yield text
                 sent = time.monotonic()
             await asyncio.sleep(0)
         elif not wanted.follow:
             return
-        elif await context.loop.news.wait(KEEP_ALIVE_S):
+        elif await news.wait(KEEP_ALIVE_S):
             if time.monotonic() - sent < TOGETHER_S:
                 await asyncio.sleep(TOGETHER_S)
         else:
             yield b": nothing new\n\n"
 
 
-def _told(context: Context, eyes: Viewer, wanted: Wanted, number: int, line: Line) -> bytes:
+def _lines(context: Context, after: int) -> list[Told]:
+    """What comes after this line, each with its job as it is now."""
+
+    def read() -> list[Told]:
+        lines = context.store.lines(after, LINES)
+        return [
+            (number, line, None if line.key is None else context.job(JobKey(line.key)))
+            for number, line in lines
+        ]
+
+    return context.loop.news.shared(after, read)
+
+
+def _frames_of(lines: list[Told], eyes: Viewer, wanted: Wanted) -> bytes:
+    return b"".join(_told(eyes, wanted, *one) for one in lines)
+
+
+def _told(eyes: Viewer, wanted: Wanted, number: int, line: Line, job: Job | None) -> bytes:
     """The frames of one line; the last has the id, so that a caller who lost the end gets all again."""
     if not wanted.has(line) or (line.what in GOVERNORS and not eyes.governs):
         return b""
-    job = context.job(JobKey(line.key)) if line.key is not None else None
     if job is not None and not eyes.finds(job):
         return b""
     names = [name for name in names_of(line, job) if not wanted.names or name in wanted.names]

@@ -16,6 +16,8 @@ from gflow.errors import TooMany
 # Bytes of requests that are being read, and listings that are being made, of one person at once.
 MOST_BYTES = 256 << 20
 MOST_LISTINGS = 4
+# Streams of events: each is woken by whatever happens.
+MOST_STREAMS = 32
 # Connections to the port from one address; a proxy is one.
 MOST_OF_ADDRESS = 256
 
@@ -28,6 +30,7 @@ class Fairness:
         self._connections: Counter[int | str] = Counter()
         self._bytes: Counter[int] = Counter()
         self._listings: dict[int, asyncio.Semaphore] = {}
+        self._streams: Counter[int] = Counter()
 
     def _is_free(self, uid: int) -> bool:
         return uid == 0 or not self._most_connections
@@ -54,6 +57,17 @@ class Fairness:
     def listing(self, uid: int) -> AbstractAsyncContextManager[None]:
         """A turn for a listing, which costs memory while it is made."""
         return nullcontext() if self._is_free(uid) else self._turn(uid)
+
+    @asynccontextmanager
+    async def stream(self, uid: int) -> AsyncIterator[None]:
+        """A stream of events, for as long as it is open."""
+        if not self._is_free(uid) and self._streams[uid] >= MOST_STREAMS:
+            raise TooMany(f"you have {MOST_STREAMS} streams of events open", hint="one tells of all jobs")
+        self._streams[uid] += 1
+        try:
+            yield
+        finally:
+            _less(self._streams, uid, 1)
 
     @asynccontextmanager
     async def _turn(self, uid: int) -> AsyncIterator[None]:

@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from gflow.core.filter import Filter
 from gflow.core.model import FINAL
-from gflow.daemon.api.answers import wants_text
+from gflow.daemon.api.answers import Turn, wants_text
 from gflow.daemon.api.asking import context_of, number, parts, query_of, spans_of, states_of
 from gflow.daemon.api.rendering import FORMS, Look
 from gflow.daemon.api.seeing import viewer
@@ -89,18 +88,6 @@ def _sort(text: str) -> tuple[str, bool]:
     return name, text.startswith("-")
 
 
-class _Turn(StreamingResponse):
-    """An answer that is somebody's turn until it is sent: it is in memory, and they may read slowly."""
-
-    def __init__(self, pieces: AsyncIterator[str], media: str, turn: AsyncExitStack) -> None:
-        super().__init__(pieces, media_type=media)
-        self._turn = turn
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._turn:
-            await super().__call__(scope, receive, send)
-
-
 async def _sent(pieces: AsyncIterator[str], media: str, turn: AsyncExitStack) -> Response:
     """An answer in one piece, or one that is sent as it is made."""
     first, size = [], 0
@@ -108,7 +95,7 @@ async def _sent(pieces: AsyncIterator[str], media: str, turn: AsyncExitStack) ->
         first.append(piece)
         size += len(piece)
         if size > LARGE:
-            return _Turn(_all(first, pieces), media, turn.pop_all())
+            return Turn(_all(first, pieces), turn.pop_all(), media_type=media)
     return Response("".join(first), media_type=media)
 
 

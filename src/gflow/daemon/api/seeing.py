@@ -36,6 +36,11 @@ class Viewer:
         self.sees_all = sees_all
         self.sees_names = sees_names
 
+    @property
+    def kind(self) -> tuple[int, bool, bool, bool]:
+        """Whoever has the same sees the same."""
+        return self.uid, self.sees_all, self.sees_names, self.governs
+
     def knows(self, job: Job) -> bool:
         """Whether everything about this job is shown."""
         return self.sees_all or job.uid == self.uid
