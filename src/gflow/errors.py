@@ -10,6 +10,9 @@ TYPE_CHECKING = False  # typing costs 15 ms to import, and this is loaded by com
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# What a page may hold besides what is printable.
+LAYOUT = {ord("\n"): None, ord("\t"): None}
+
 
 class GflowError(Exception):
     """Something went wrong inside gflow."""
@@ -129,6 +132,13 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def clean_page(text: str) -> str:
+    """The same for a page: its lines and tabs stay."""
+    if text.translate(LAYOUT).isprintable():
+        return text
+    return "".join(c if c in "\n\t" else clean(c) for c in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

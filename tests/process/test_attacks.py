@@ -46,6 +46,54 @@ def test_root_reads_a_log_as_its_owner(machine: System, words: tuple[str, ...]) 
     assert "Forbidden" in done.stderr
 
 
+SHIMS = {"plain": {}, "python": {"memory": "200M"}}
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_what_the_shim_has_open_is_no_log(machine: System, shim: str) -> None:
+    """The child that becomes the job has root's descriptors until it does."""
+    paths = [f"/proc/self/fd/{number}" for number in range(1, 24)] + ["/dev/stdout", "/dev/fd/5"]
+    for path in paths:
+        job = submitted(machine, machine.bob, "echo", "x", output=path, **SHIMS[shim])
+        assert str(machine.box.finished(job)["reason"]).startswith("StartFailed: no log at"), path
+    job = submitted(machine, machine.bob, "true", **SHIMS[shim])
+    assert machine.box.finished(job)["state"] == "Finished"
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_a_job_inherits_nothing_of_roots(machine: System, shim: str) -> None:
+    line = "readlink /proc/$$/fd/*; grep -E '^(NoNewPrivs|Cap)' /proc/$$/status"
+    job = submitted(machine, machine.bob, "bash", "-c", line, output=f"fds-{shim}", **SHIMS[shim])
+    assert machine.box.finished(job)["state"] == "Finished"
+    log = machine.bob.work / f"fds-{shim}"
+    told = log.read_text().splitlines()
+    assert told[:3] == ["/dev/null", str(log), str(log)]
+    rights = dict(line.split(":\t") for line in told[3:])
+    none = "0" * 16
+    assert {rights[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {none}
+    assert rights["NoNewPrivs"] == "0"
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+def test_a_pipe_or_a_second_name_in_place_of_a_log(machine: System, shim: str) -> None:
+    """A pipe that nobody reads holds up its job alone; a second name of Ann's file is Ann's file."""
+    os.mkfifo(machine.bob.work / f"pipe-{shim}")
+    os.chown(machine.bob.work / f"pipe-{shim}", machine.bob.person.pw_uid, -1)
+    stuck = submitted(machine, machine.bob, "true", output=f"pipe-{shim}", **SHIMS[shim])
+    victim = machine.ann.work / f"victim-{shim}"
+    victim.write_text("ann's\n")
+    os.chown(victim, machine.ann.person.pw_uid, -1)
+    victim.chmod(0o644)
+    os.link(victim, machine.bob.work / f"second-{shim}")
+    job = submitted(machine, machine.bob, "echo", "x", output=f"second-{shim}", **SHIMS[shim])
+    assert str(machine.box.finished(job)["reason"]).startswith("StartFailed: no log at")
+    assert victim.read_text() == "ann's\n"
+    assert machine.box.job(stuck)["state"] == "Running"
+    for job in (stuck, submitted(machine, machine.bob, "/nothing", output=f"pipe-{shim}", **SHIMS[shim])):
+        machine.ask(machine.bob, "POST", "/jobs/cancel", {"jobs": [str(job)], "now": True})
+        assert machine.box.finished(job)["state"] == "Cancelled"
+
+
 @pytest.mark.parametrize("field", ["cwd", "script_path"])
 def test_a_path_that_no_file_can_have_is_refused(machine: System, field: str) -> None:
     """A shim would quote it in the log, and had room for so many characters only."""
@@ -254,3 +302,34 @@ def test_nobody_listens_so_often_that_others_wait(machine: System) -> None:
     assert machine.ask(machine.ann, "GET", asked)[0] == 200
     for connection in connections[1:]:
         connection.close()
+
+
+# ---------------------------------------------------------------- terminals
+
+
+def test_nothing_of_a_job_is_a_command_to_roots_terminal(machine: System) -> None:
+    """A title that is set, a screen that is wiped, text that runs backwards: root reads what is."""
+    evil = "\x1b]0;pwned\x07\x1b[2J\u202e\x9b31m"
+    jobs = [
+        request("true", evil),
+        request("/nothing" + evil),
+        request("true", cwd="/x" + evil),
+        request("true", output="/proc/x" + evil),
+        request() | {"script": "dHJ1ZQo=", "script_path": "/s" + evil},
+    ]
+    body = {"token": os.urandom(8).hex(), "jobs": jobs}
+    status, answer = machine.ask(machine.bob, "POST", "/jobs", body)
+    assert status == 201, answer
+    ids = [str(job["id"]) for job in answer["jobs"]]
+    for job in ids:
+        machine.box.finished(int(job))
+    for words in (
+        ["gjob", "show", ",".join(ids)],
+        *(["gjob", verb, job] for verb in ("why", "history") for job in ids),
+        *(["gqueue", "-a", "-o", form] for form in ("table", "csv", "yaml", "tree", "group")),
+        ["gqueue", "-a", "-f", "JOBID,COMMAND,WORKDIR,REASON"],
+        ["gflow", "events", "--past"],
+        ["gbatch", "--depends-on", ids[1], "true"],
+    ):
+        done = machine.box.run(*words)
+        assert not {char for char in evil if not char.isprintable()} & set(done.stdout + done.stderr), words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -42,7 +43,13 @@ def csv_cells(entry: Entry, now: float) -> list[str]:
     return ["" if view[name] is None else str(view[name]) for name in CSV]
 
 
+def _json(value: Any) -> str:
+    """One line of JSON that no terminal takes for a command."""
+    text = msgspec.json.encode(value).decode()
+    return text if text.isprintable() else json.dumps(msgspec.json.decode(text))
+
+
 def yaml_item(view: Mapping[str, Any]) -> str:
     """One member of a list, in block style. Values are JSON, which is YAML too."""
-    lines = [f"{name}: {msgspec.json.encode(value).decode()}\n" for name, value in view.items()]
+    lines = [f"{name}: {_json(value)}\n" for name, value in view.items()]
     return "- " + "  ".join(lines)

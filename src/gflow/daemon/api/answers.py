@@ -10,14 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from gflow.errors import GflowError
+from gflow.errors import GflowError, clean, clean_page
 from gflow.wire.views import encode, problem
 
 
 def answer(request: Request, data: Callable[[], Any], text: Callable[[], str], status: int = 200) -> Response:
-    """`text()` if the caller asked for text, else `data()` as JSON."""
+    """`text()` if the caller asked for text, else `data()` as JSON. Text goes to terminals."""
     if wants_text(request):
-        return Response(text(), status, media_type="text/plain; charset=utf-8")
+        return Response(clean_page(text()), status, media_type="text/plain; charset=utf-8")
     return Response(encode(data()), status, media_type="application/json")
 
 
@@ -50,6 +50,6 @@ async def on_error(request: Request, error: Exception) -> Response:
     headers = {"x-gflow-exit": str(error.exit_code)}
     if wants_text(request):
         lines = [error.message] + ([error.hint] if error.hint else [])
-        text = "".join(line + "\n" for line in lines)
+        text = "".join(clean(line) + "\n" for line in lines)
         return Response(text, error.http_status, headers, media_type="text/plain; charset=utf-8")
     return Response(encode(problem(error)), error.http_status, headers, media_type="application/problem+json")
