@@ -2,9 +2,11 @@
 
 import pytest
 
+from gflow.core import admission
 from gflow.core.events import Update
 from gflow.core.foresight import blocked_by
 from gflow.core.ids import label
+from gflow.core.policy import Policy
 
 from .machine import Machine, gpu, key_of
 
@@ -191,3 +193,22 @@ def test_a_story_tells_of_a_change_in_words(fields, words):
         machine.submit(hold=True)
     machine.update(1, **fields)
     assert f"note 1 updated: {words}" in machine.did
+
+
+# ---------------------------------------------------------------- what people's jobs take
+
+
+def test_nobody_fills_the_memory_with_long_commands(monkeypatch):
+    monkeypatch.setattr(admission, "MOST_BYTES", 1000)
+    machine = Machine()
+    machine.state.policy = Policy(most_jobs=10)
+    machine.submit(hold=True, command=("x" * 600,))
+    error = machine.refusal(machine.submit, hold=True, command=("x" * 600,))
+    assert "MiB" in error.message
+    machine.submit(hold=True, command=("x",))
+    machine.refusal(machine.update, 2, command=("x" * 600,))
+    machine.update(1, command=("y",))
+    machine.submit(hold=True, command=("x" * 600,))
+    machine.cancel(3)
+    machine.update(2, command=("x" * 600,))
+    assert machine.state.ledger.bytes == {1001: sum(machine[job].spec.size for job in (1, 2))}

@@ -15,6 +15,9 @@ from gflow.core.state import State
 from gflow.core.tasks import parse_tasks
 from gflow.errors import NotFound, Refused
 
+# What commands, paths and the like of one person's active jobs may take.
+MOST_BYTES = 256 << 20
+
 
 def check_number(state: State, uid: int, more: int) -> None:
     """Refuse what would fill the queue with one person's jobs. Root may."""
@@ -23,6 +26,16 @@ def check_number(state: State, uid: int, more: int) -> None:
         raise Refused(
             f"you have {now:,} jobs that are not over, and at most {most:,} are allowed",
             hint="wait for some to end, or submit arrays: each counts once",
+        )
+
+
+def check_size(state: State, uid: int, more: int) -> None:
+    """Refuse what would fill the memory with one person's jobs: all that wait are in there. Root may."""
+    now = state.ledger.bytes[uid]
+    if state.policy.most_jobs and uid and more > 0 and now + more > MOST_BYTES:
+        raise Refused(
+            f"your jobs that are not over take {now >> 20} of {MOST_BYTES >> 20} MiB of memory",
+            hint="put long commands into scripts: those are kept on the disk",
         )
 
 
@@ -54,6 +67,7 @@ def admitted(
 ) -> list[Wait | None]:
     """What each of these has to wait for if they are submitted now, or a refusal. Changes nothing."""
     check_number(state, uid, len(specs))
+    check_size(state, uid, sum(spec.size for spec in specs))
     check_quotas(state, user, specs)
     for spec in {(spec.shape, spec.allow_unsatisfiable): spec for spec in specs}.values():
         check_possible(state, spec)

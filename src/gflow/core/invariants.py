@@ -38,7 +38,7 @@ def _check_ledger(state: State) -> None:
         counted.add(job)
         if job.key in state.running:
             counted.run(job)
-    for name in ("jobs", "gpus", "waiting"):
+    for name in ("jobs", "gpus", "waiting", "bytes"):
         assert getattr(counted, name) == getattr(state.ledger, name), f"{name} by person and project are off"
 
 

@@ -137,6 +137,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
         return Shape(self.gpus, cpus, self.memory_mib, self.gpu_memory_mib, self.shared, self.gpu_type)
 
     @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes besides the usual; of what cannot change while it runs."""
+        texts = (*self.command, *self.template, self.cwd, self.script_path, self.output, self.error)
+        chosen = sum(len(name) + len(value) for name, value in self.parameters)
+        paths = len(self.venv) + len(self.conda_env)
+        return sum(map(len, texts)) + chosen + paths + 8 * (len(self.depends_on) + len(self.depends_any))
+
+    @property
     def parents(self) -> tuple[JobKey, ...]:
         """Every job this one may wait for."""
         return self.depends_on + self.depends_any

@@ -7,6 +7,7 @@ what is said for everybody.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 
@@ -63,10 +64,13 @@ class Ledger:
         self.gpus: Counter[tuple[str, str]] = Counter()
         # Jobs that wait; an array counts once until it is over, a task of it does not.
         self.waiting: Counter[tuple[str, str]] = Counter()
+        # Bytes of what people's jobs are made of; tasks share those of their array.
+        self.bytes: Counter[int] = Counter()
 
     def add(self, job: Job, sign: int = 1) -> None:
         """A job becomes known, or is final (-1)."""
         if job.task is None:
+            _count(self.bytes, job.uid, sign * job.spec.size)
             for one in owners(job):
                 _count(self.waiting, one, sign)
 
@@ -101,7 +105,7 @@ def exceeded(ledger: Ledger, job: Job) -> str | None:
     return None
 
 
-def _count(counter: Counter[tuple[str, str]], one: tuple[str, str], change: int) -> None:
+def _count(counter: Counter[Any], one: Any, change: int) -> None:
     counter[one] += change
     if not counter[one]:
         del counter[one]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gflow.core.admission import check_possible, judged
+from gflow.core.admission import check_possible, check_size, judged
 from gflow.core.changing import whole
 from gflow.core.deps import Wait, reaches
 from gflow.core.effects import Effect, Note, Save
@@ -66,6 +66,7 @@ def update(state: State, event: Update, effects: list[Effect]) -> None:
     if meanwhile or event.extend_s:
         tasks = [task for job in jobs if job.is_array for task in active_tasks(state, job.key)]
         plans += [_plan(state, task, event, meanwhile, group) for task in tasks if task.key not in named]
+    check_size(state, event.uid, sum(plan.spec.size - plan.job.spec.size for plan in plans))
     for plan in plans:
         _carry_out(state, plan, event)
         effects += (Save(plan.job), Note(plan.job.key, "updated", _shown(event)))

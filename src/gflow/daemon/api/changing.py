@@ -180,6 +180,7 @@ async def update(request: Request) -> Response:
     keys = _named(context, request, wanted.jobs)
     change = describe_update(wanted, address_of, rules.defaults(context.settings.config))
     governs = governs_others(request)
+    context.fairness.keep(uid, sum(map(len, change.blobs.values())))
     await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))
     return _changed(request, keys, "updated")
 

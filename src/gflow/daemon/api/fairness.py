@@ -6,6 +6,7 @@ Only where there are others; root and a daemon's only user are not held back.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -18,6 +19,8 @@ MOST_BYTES = 256 << 20
 MOST_LISTINGS = 4
 # Streams of events: each is woken by whatever happens.
 MOST_STREAMS = 32
+# Bytes of environments and scripts that one person may bring at once, and a second. They stay on root's disk.
+MOST_KEPT, KEPT_A_SECOND = 1 << 30, (1 << 30) / 3600
 # Connections to the port from one address; a proxy is one.
 MOST_OF_ADDRESS = 256
 
@@ -31,6 +34,8 @@ class Fairness:
         self._bytes: Counter[int] = Counter()
         self._listings: dict[int, asyncio.Semaphore] = {}
         self._streams: Counter[int] = Counter()
+        # What each may still bring, and since when that is known.
+        self._room: dict[int, tuple[float, float]] = {}
 
     def _is_free(self, uid: int) -> bool:
         return uid == 0 or not self._most_connections
@@ -53,6 +58,18 @@ class Fairness:
 
     def done(self, uid: int, size: int) -> None:
         _less(self._bytes, uid, size)
+
+    def keep(self, uid: int, size: int) -> None:
+        """Count bytes that are to be kept on the disk; refuse them where they are too many."""
+        now = time.monotonic()
+        room, at = self._room.get(uid, (MOST_KEPT, now))
+        room = min(MOST_KEPT, room + (now - at) * KEPT_A_SECOND)
+        if size > room and not self._is_free(uid):
+            raise TooMany(
+                "you bring more than 1 GiB of environments and scripts an hour",
+                hint="jobs that are submitted together can share one environment",
+            )
+        self._room[uid] = room - size, now
 
     def listing(self, uid: int) -> AbstractAsyncContextManager[None]:
         """A turn for a listing, which costs memory while it is made."""

@@ -46,6 +46,7 @@ async def submit(request: Request) -> Response:
     wish = Submitting(uid, user_name(uid), wanted.token, described, origin)
     if query.dry_run:
         return _dry_run(request, context, wish)
+    context.fairness.keep(uid, sum(len(text) for job in described for text in job.blobs.values()))
     return noted(_taken(request, query, await context.loop.submit(wish)), note_of(specs))
 
 
