@@ -338,15 +338,21 @@ def test_variables_of_a_job_reach_nothing_that_runs_as_somebody_else(machine: Sy
     assert set((machine.bob.work / "uids").read_text().split()) == {str(machine.bob.person.pw_uid)}
 
 
-def test_what_is_a_jobs_own_is_not_seen_by_others(machine: System) -> None:
+@pytest.mark.parametrize("options", [(), ("--memory", "200M")], ids=["plain", "python"])
+def test_what_is_a_jobs_own_is_not_seen_by_others(machine: System, options: tuple[str, ...]) -> None:
     """Not by /proc, and not in what gflow keeps of it while it runs."""
     script = machine.ann.work / "secret.sh"
     script.write_text(f"# {SECRET}\nsleep 60\n")
-    job = machine.ann.submit("--hold", str(script))
+    job = machine.ann.submit("--hold", *options, str(script))
     script.write_text("sleep 60\n")
     machine.ann.ok("gjob", "release", str(job))
     copy = machine.root / f"run/gflow/jobs/{job}.1.script"
     wait_until(copy.exists)
+    with acting_as(machine.ann.person):  # it is on root's disk, and no quota of hers holds there
+        assert SECRET in copy.read_text()
+        for act in (lambda: copy.open("ab"), lambda: copy.chmod(0o700), lambda: copy.unlink()):
+            with pytest.raises(PermissionError):
+                act()
     with acting_as(machine.bob.person):
         with pytest.raises(PermissionError):
             copy.read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from gflow.daemon.settings import Settings
@@ -21,6 +22,17 @@ def prepare(settings: Settings) -> None:
     _own(settings.shown_dir, BLIND)
     for file in settings.config.files:
         _check(Path(file), "rewritten")
+
+
+def rewritable(paths: Iterable[Path]) -> Path | None:
+    """The first of these, or of the folders above them, that somebody else than root could change."""
+    for path in paths:
+        for place in (path, *path.parents):
+            found = place.stat()
+            is_open = found.st_mode & 0o002 and not found.st_mode & stat.S_ISVTX
+            if found.st_uid or is_open:
+                return place
+    return None
 
 
 def _own(folder: Path, mode: int) -> None:

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from gflow import __version__
@@ -62,6 +63,7 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
     try:
         if settings.is_system:
             folders.prepare(settings)
+            _warn_of_writers()
         held = lock.take(settings.data)
         asyncio.run(_serve(settings, loop_class))
     except GflowError as error:
@@ -69,6 +71,14 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
         return error.exit_code
     os.close(held)
     return 0
+
+
+def _warn_of_writers() -> None:
+    """Whoever can rewrite what root runs is root."""
+    programs = (Path(sys.executable).resolve(), Path(__file__).resolve())
+    place = folders.rewritable(programs)
+    if place is not None:
+        log.warning("%s belongs to others than root, and whoever can change it is root here", place)
 
 
 async def _serve(settings: Settings, loop_class: LoopFactory) -> None:

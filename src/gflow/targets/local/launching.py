@@ -204,7 +204,7 @@ def write_snapshot(order: Order) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(order.snapshot, flags, 0o500), "wb") as file:
         if order.uid is not None:
-            os.fchown(file.fileno(), order.uid, -1)
+            person.let_read(file.fileno(), order.uid)
         file.write(order.script or b"")
 
 
