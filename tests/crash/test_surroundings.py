@@ -133,6 +133,7 @@ def test_a_machine_that_was_switched_off(box: Box) -> None:
     box.up("--cpus", "4")
     lost = box.submit("sleep", "600")
     again = box.submit("--requeue", "test -e second && exit 0; touch second; sleep 600")
+    waits = [box.submit("--hold", "true"), box.submit("--depends-on", str(again), "true")]
     wait_until(lambda: (box.work / "second").exists())
     wait_until(lambda: box.job(lost)["state"] == "Running")
     box.kill9()
@@ -147,3 +148,5 @@ def test_a_machine_that_was_switched_off(box: Box) -> None:
     box.up()
     assert box.finished(lost)["reason"] == "Reboot"
     assert box.finished(again)["state"] == "Finished"
+    assert box.job(waits[0])["state"] == "Hold"
+    assert box.finished(waits[1])["state"] == "Finished"

@@ -166,15 +166,31 @@ def test_another_user_is_refused(daemon: Box) -> None:
     assert done.stdout.strip() == "403", done.stderr
 
 
+def test_a_daemon_that_was_killed_is_said_and_its_jobs_go_on(daemon: Box) -> None:
+    job = daemon.submit("until test -e go; do sleep 0.02; done; touch gone; exit 7")
+    wait_until(lambda: daemon.job(job)["state"] == "Running")
+    daemon.kill9()
+    for words in (["gqueue"], ["gbatch", "true"], ["gjob", "show", str(job)]):
+        done = daemon.run(*words)
+        assert (done.returncode, "is not running" in done.stderr) == (3, True), words
+    (daemon.work / "go").touch()
+    wait_until((daemon.work / "gone").exists)
+    daemon.up()
+    assert daemon.finished(job)["exit_code"] == 7
+
+
 def test_a_start_that_fails_takes_no_other_along(box: Box) -> None:
     """A daemon out of descriptors fails single starts with a reason; nothing hangs."""
     box.program = ["bash", "-c", 'ulimit -n 40; exec "$0" -m gflow gflowd run "$@"', sys.executable]
     box.up("--cpus", "2")
-    jobs = [box.submit("--cpus", "0", "sleep", "1") for _ in range(40)]
+    requests = [box.job_request(["sleep", "1"], cpus=0) for _ in range(60)]  # all at once
+    answer = box.api("POST", "/jobs", {"token": "all-at-once", "jobs": requests})[1]
+    jobs = [job["id"] for job in answer["jobs"]]
     states = {box.finished(job, 30)["state"] for job in jobs}
     assert states <= {"Finished", "Failed"}
     reasons = {box.job(job)["reason"] for job in jobs} - {None}
-    assert all(reason.startswith("StartFailed: ") for reason in reasons), reasons
+    assert reasons and all(reason.startswith("StartFailed: ") for reason in reasons), reasons
+    assert "Finished" in states
     assert box.finished(box.submit("true"))["state"] == "Finished"
 
 
