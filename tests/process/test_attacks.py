@@ -206,6 +206,7 @@ def test_a_private_machine_names_nobody() -> None:
                 "/quotas",
                 "/reservations",
                 "/reservations?timeline",
+                "/metrics",
                 f"/reservations/{made['id']}",
                 "/jobs",
                 f"/jobs/{job}",
@@ -302,6 +303,24 @@ def test_nobody_listens_so_often_that_others_wait(machine: System) -> None:
     assert machine.ask(machine.ann, "GET", asked)[0] == 200
     for connection in connections[1:]:
         connection.close()
+
+
+def test_nobody_fills_the_machine_with_jobs_that_ask_for_nothing() -> None:
+    """Each has a shim, which is root's: no limit of theirs would hold."""
+    with system(env={"GFLOW_PEOPLE__MAX_RUNNING": "3"}) as machine:
+        machine.up()
+        submitted(machine, machine.bob, "sleep", "60", array="0-19", cpus=0)
+        submitted(machine, machine.bob, "sleep", "60", gpus=1, shared=True, **{"gpu-memory": "1M"})
+
+        def running() -> list[str]:
+            return [job["user"] for job in machine.box.jobs().values() if job["state"] == "Running"]
+
+        wait_until(lambda: len(running()) >= 3)
+        assert machine.box.finished(submitted(machine, machine.ann, "true", cpus=0))["state"] == "Finished"
+        assert running() == [machine.bob.person.pw_name] * 3
+        more = {"scope": "user", "name": machine.bob.person.pw_name, "max_running_jobs": 5}
+        assert machine.ask(machine.opal, "PUT", "/quotas", more)[0] == 200
+        wait_until(lambda: len(running()) == 5)
 
 
 # ---------------------------------------------------------------- terminals

@@ -178,7 +178,8 @@ class Machine:
             assert remembered(self._restarted()) == remembered(self.state), "a restart would forget something"
 
     def _restarted(self) -> State:
-        fresh = State(cpus=self.state.machine.cpus, memory_mib=self.state.machine.memory_mib)
+        machine = self.state.machine
+        fresh = State(cpus=machine.cpus, memory_mib=machine.memory_mib, policy=self.state.policy)
         loaded = self.store.load()
         fresh.machine.allowed = self.state.machine.allowed
         fresh.machine.drained, fresh.machine.leaving = self.state.machine.drained, self.state.machine.leaving

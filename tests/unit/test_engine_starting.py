@@ -2,7 +2,9 @@
 
 import pytest
 
+from gflow.core.explain import explain
 from gflow.core.model import Moment
+from gflow.core.policy import Policy
 from gflow.errors import NotFound, Refused
 
 from .builders import NOON
@@ -281,3 +283,15 @@ def test_a_parent_that_failed_refuses_the_child_unless_it_may_wait():
     assert "--no-auto-cancel" in error.hint
     machine.submit(depends_on=[1], no_auto_cancel=True)
     assert machine.stands(2) == "Queued (Dependency: job 1 did not succeed)"
+
+
+def test_one_person_runs_so_many_and_others_go_on():
+    machine = Machine(cpus=4)
+    machine.state.policy = Policy(most_running=2)
+    for _ in range(3):
+        machine.submit(cpus=0)
+    machine.submit(user="bob", cpus=0)
+    assert machine.running() == ["1", "2", "4"]
+    assert str(explain(machine.state, machine[3])) == "Quota: ann runs 2 of 2 jobs"
+    machine.ends(1)
+    assert machine.running() == ["2", "3", "4"]

@@ -284,6 +284,12 @@ SETTINGS = (
         "active jobs that one person may have there, an array counted once; 0: any number",
     ),
     Setting(
+        "people.max_running",
+        "count",
+        1000,
+        "jobs of one person that may run there at once, unless a quota says otherwise; 0: any number",
+    ),
+    Setting(
         "people.max_connections",
         "count",
         512,

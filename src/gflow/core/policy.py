@@ -16,6 +16,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     gpus_win: bool = False
     # Active jobs that one person may have; 0: any number. Root may have any.
     most_jobs: int = 0
+    # Jobs of one person that may run at once, unless a quota says otherwise; 0: any number. Root may too.
+    most_running: int = 0
     # Whether people are not to learn each other's names.
     is_private: bool = False
     # Within a priority: `shortest` predicted first, or by `arrival`.

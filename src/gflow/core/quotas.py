@@ -88,15 +88,20 @@ def owners(job: Job) -> tuple[tuple[str, str], ...]:
     return ((USER, job.user), (PROJECT, job.spec.project)) if job.spec.project else ((USER, job.user),)
 
 
-def exceeded(ledger: Ledger, job: Job) -> str | None:
-    """What keeps a job from starting, in words; None: no quota does."""
+def exceeded(ledger: Ledger, job: Job, usual: int = 0) -> str | None:
+    """What keeps a job from starting, in words; None: no quota does.
+
+    `usual`: jobs that a person may run of whom no quota says how many; 0: any number.
+    """
     quotas = ledger.quotas
-    if not quotas.users and not quotas.projects:
+    if not quotas.users and not quotas.projects and not usual:
         return None
     for scope, name in owners(job):
         limits, one = quotas.of(scope, name), (scope, name)
         whose = name if scope == USER else f"project {name}"
         most = limits.max_running_jobs
+        if most is None and scope == USER and usual:
+            most = usual
         if most is not None and ledger.jobs[one] >= most:
             return f"{whose} runs {ledger.jobs[one]} of {most} jobs"
         most = limits.max_running_gpus

@@ -227,7 +227,7 @@ class State:
 
     def over_quota(self, job: Job) -> str | None:
         """Which quota keeps this job from starting, in words; None: none does."""
-        return exceeded(self.ledger, job)
+        return exceeded(self.ledger, job, self.policy.most_running if job.uid else 0)
 
     def barred(self, job: Job) -> frozenset[int]:
         """GPUs that are reserved for others before this job would be over."""

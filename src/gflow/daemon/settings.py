@@ -105,7 +105,7 @@ def settings_for(
         gpus=gpus,
         cpus=config["daemon.cpus"] or len(os.sched_getaffinity(0)),
         memory_mib=_host_memory_mib(),
-        policy=_policy(config, gpus, config["people.max_jobs"] if system else 0),
+        policy=_policy(config, gpus, system=system),
         gpu=GpuSettings(**{name: config[f"gpu.{name}"] for name in GpuSettings.__struct_fields__}),
         retention=Retention(**{name: config[f"retention.{name}"] for name in Retention.__struct_fields__}),
         log_cap_mib=config["logs.cap_mib"],
@@ -115,7 +115,7 @@ def settings_for(
     )
 
 
-def _policy(config: Config, gpus: tuple[Gpu, ...], most_jobs: int) -> Policy:
+def _policy(config: Config, gpus: tuple[Gpu, ...], *, system: bool) -> Policy:
     wanted, origin = config.found["daemon.gpus"]
     allowed = None if wanted is None else frozenset(wanted)
     typed = origin.startswith("--")
@@ -123,7 +123,8 @@ def _policy(config: Config, gpus: tuple[Gpu, ...], most_jobs: int) -> Policy:
         strategy=config["daemon.gpu_allocation_strategy"],
         gpus=allowed,
         gpus_win=typed,
-        most_jobs=most_jobs,
+        most_jobs=config["people.max_jobs"] if system else 0,
+        most_running=config["people.max_running"] if system else 0,
         order=config["policy.order"],
         fair_share=config["policy.fair_share"],
         half_life_s=config["policy.half_life_days"] * 86400.0,
