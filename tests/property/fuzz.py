@@ -44,7 +44,6 @@ def some_policy(number: int) -> Policy:
         order=("shortest", "shortest", "arrival")[number // 5 % 3],
         lengths=("history", "limits")[number // 3 % 2],
         backfill=number % 7 != 6,
-        most_running=(0, 0, 0, 3)[number % 4],
     )
 
 

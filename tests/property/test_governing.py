@@ -30,7 +30,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.now = 1_000_000.0
-        policy = Policy(patience=self.dice.choice((-1.0, 0.0, 2.0)))
+        patience, most = self.dice.choice((-1.0, 0.0, 2.0)), self.dice.choice((0, 3))
+        policy = Policy(patience=patience, most_running=most)
         self.state = State(cpus=4, memory_mib=1 << 20, policy=policy)
         gpus = tuple(
             Gpu(index=i, uuid=str(i), model="simulated", memory_mib=81920, simulated=True)
@@ -62,8 +63,10 @@ class World:
         for scope, name in ((USER, job.user), (PROJECT, job.spec.project)):
             limits = self.state.ledger.quotas.of(scope, name)
             theirs = [one for one in runs if (one.user if scope == USER else one.spec.project) == name]
-            if limits.max_running_jobs is not None:
-                assert len(theirs) <= limits.max_running_jobs, f"{name} runs too many jobs"
+            most = limits.max_running_jobs
+            if most is None and scope == USER:
+                most = self.state.policy.most_running or None
+            assert most is None or len(theirs) <= most, f"{name} runs too many jobs"
             if limits.max_running_gpus is not None and job.spec.gpus:
                 had = sum(one.spec.gpus for one in theirs)
                 assert had <= limits.max_running_gpus, f"{name} has too many GPUs"
