@@ -78,12 +78,12 @@ def _is_refused(act: Callable[[], None]) -> bool:
 
 
 def let_read(fd: int, uid: int) -> None:
-    """They may read the file, and not write to it: it is on a disk of root's, where no quota of theirs holds.
+    """They may read and run the file, and not write to it: no quota of theirs holds on root's disk.
 
     Where there are no access lists it becomes theirs.
     """
     nobody = 0xFFFFFFFF
-    entries = (0x01, 6, nobody, 0x02, 4, uid, 0x04, 0, nobody, 0x10, 4, nobody, 0x20, 0, nobody)
+    entries = (0x01, 5, nobody, 0x02, 5, uid, 0x04, 0, nobody, 0x10, 5, nobody, 0x20, 0, nobody)
     try:
         os.setxattr(fd, "system.posix_acl_access", struct.pack("<I" + "HHI" * 5, 2, *entries))
     except OSError:

@@ -87,11 +87,11 @@ void note_in_log(const Message *order, const char *line) {
     }
 }
 
-/* They may read the file, and not write to it: it is on a disk of root's, where no quota of theirs holds. Where
+/* They may read and run the file, and not write to it: it is on a disk of root's, where no quota of theirs holds. Where
  * there are no access lists it becomes theirs. */
 static bool let_read(int fd, uid_t uid) {
     struct { uint32_t version; struct { uint16_t who, rights; uint32_t id; } entry[5]; } list = {
-        2, {{0x01, 6, UINT32_MAX}, {0x02, 4, uid}, {0x04, 0, UINT32_MAX}, {0x10, 4, UINT32_MAX}, {0x20, 0, UINT32_MAX}}};
+        2, {{0x01, 5, UINT32_MAX}, {0x02, 5, uid}, {0x04, 0, UINT32_MAX}, {0x10, 5, UINT32_MAX}, {0x20, 0, UINT32_MAX}}};
     return !fsetxattr(fd, "system.posix_acl_access", &list, sizeof list, 0) || !fchown(fd, uid, (gid_t)-1);
 }
 
