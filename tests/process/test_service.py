@@ -53,7 +53,7 @@ def asked(box: Box) -> list[str]:
     path = box.home / "asked"
     lines = path.read_text().splitlines() if path.exists() else []
     path.unlink(missing_ok=True)
-    return [line for line in lines if "is-active" not in line]
+    return [line for line in lines if "is-active" not in line and " show " not in f" {line} "]
 
 
 def ends(pid: int) -> bool:
@@ -62,6 +62,18 @@ def ends(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return "Z" in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def test_a_systemd_that_does_not_run_changes_nothing(stubbed: Box) -> None:
+    box = stubbed
+    dead = "#!/bin/bash\necho 'Failed to connect to bus: No such file or directory' >&2\nexit 1\n"
+    (box.root / "stubs/systemctl").write_text(dead)
+    box.up("--cpus", "2")
+    done = box.run("gflowd", "service", "install")
+    assert done.returncode == 1
+    assert done.stderr.startswith("gflowd: systemd cannot be reached: Failed to connect to bus")
+    assert not list(box.home.rglob("gflowd.service"))
+    assert box.daemon is not None and box.daemon.poll() is None and box.serves()
 
 
 def test_its_life(stubbed: Box) -> None:
@@ -132,10 +144,11 @@ def test_what_is_refused(stubbed: Box) -> None:
 
 
 def test_systemd_says_why_it_failed(stubbed: Box) -> None:
-    (stubbed.root / "stubs/systemctl").write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2\nexit 1\n")
+    refuses = "#!/bin/sh\ncase $2 in enable) echo 'Access denied' >&2; exit 1;; esac\n"
+    (stubbed.root / "stubs/systemctl").write_text(refuses)
     done = stubbed.run("gflowd", "service", "install")
     assert done.returncode == 1
-    assert "systemctl --user daemon-reload failed: Failed to connect to bus" in done.stderr
+    assert "systemctl --user enable --now gflowd.service failed: Access denied" in done.stderr
 
 
 UNITS = {

@@ -34,6 +34,7 @@ def install(values: dict[str, Any]) -> int:
     path, text = _path(values), _text(values)
     if path.exists() and MARK not in path.read_text() and "force" not in values:
         raise Refused(f"{path} is there, and not of gflow's making", hint="--force writes over it")
+    _reach(values)
     notes = _leave_the_old_one(values)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -120,6 +121,18 @@ def _systemctl(values: dict[str, Any], *words: str) -> None:
         raise GflowError(
             f"systemctl {' '.join([*scope, *words])} failed: {said[-1] if said else done.returncode}",
             hint="journalctl" + (" --user" if scope else "") + " -u gflowd says more",
+        )
+
+
+def _reach(values: dict[str, Any]) -> None:
+    """Refuse before anything is changed, where systemd is installed and does not run, or not for us."""
+    words = ["systemctl", *_scope(values), "show", "--property=Version"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise Refused(
+            f"systemd cannot be reached: {said[-1] if said else done.returncode}",
+            hint="log in anew and try again, or start the daemon without it: gflowd up",
         )
 
 
