@@ -1,6 +1,6 @@
 """How far is `gflow fit` from what was measured? One line per case, and the bars.
 
-    python benchmarks/fit_cases.py FOLDER [--only TEXT] [--json FILE]
+    python benchmarks/fit_cases.py FOLDER [--only TEXT] [--json FILE] [--tracker FILE]
 
 FOLDER holds ground_truth.jsonl (measured cases) and cases.py (how those are built that are neither
 Hugging Face nor torchvision).
@@ -57,25 +57,27 @@ def summary(errors):
 
 def main():
     options = argparse.ArgumentParser()
-    options.add_argument("folder", type=Path); options.add_argument("--only", default=""); options.add_argument("--json", type=Path)
+    options.add_argument("--tracker", type=Path); options.add_argument("folder", type=Path); options.add_argument("--only", default=""); options.add_argument("--json", type=Path)
     options = options.parse_args()
     sys.path.insert(0, str(options.folder))
     from gflow.fit import vision
     try: vision.load()  # the cases import torchvision themselves
     except Exception as error: print("torchvision:", error)
     import cases
+    tracker = {row["id"]: row.get("bytes") for row in map(json.loads, open(options.tracker))} if options.tracker else {}
     rows, refused = [], []
     for line in open(options.folder / "ground_truth.jsonl"):
         truth = json.loads(line); case = truth["case"]
         if options.only not in case["id"]: continue
-        began = time.time()
+        began = time.process_time()
         try: found = predict(case, cases)
         except Exception as error:
             refused.append(case["id"]); print(f"{case['id']:66} REFUSED {error}", flush=True); continue
         row = {"id": case["id"], "allocated": 100 * (found.peak_allocated_bytes / truth["max_allocated"] - 1),
                "reserved": 100 * (found.peak_reserved_bytes / truth["max_reserved"] - 1),
-               "process": 100 * (found.process_bytes / truth["nvml_process_bytes"] - 1), "seconds": time.time() - began, "confidence": found.confidence}
+               "process": 100 * (found.process_bytes / truth["nvml_process_bytes"] - 1), "seconds": time.process_time() - began, "confidence": found.confidence}
         row["peers"] = {name: 100 * (size / truth["max_allocated"] - 1) for name, size in peers(case, found.total_params).items()}
+        if tracker.get(case["id"]): row["peers"]["PyTorch's MemTracker"] = 100 * (tracker[case["id"]] / truth["max_allocated"] - 1)
         rows.append(row)
         print(f"{row['id']:66} allocated {row['allocated']:+7.2f} %  reserved {row['reserved']:+7.2f} %  process {row['process']:+7.2f} %  {row['confidence']:6} {row['seconds']:5.1f} s", flush=True)
         gc.collect()
@@ -83,7 +85,9 @@ def main():
         for what in ("allocated", "reserved", "process"): print(what, summary([row[what] for row in rows]))
     if rows:
         print("the usual estimators, against peak allocated:")
-        for name in rows[0]["peers"]: print(f"  {name:26}", summary([row["peers"][name] for row in rows]))
+        for name in dict.fromkeys(name for row in rows for name in row["peers"]):
+            errors = [row["peers"][name] for row in rows if name in row["peers"]]
+            print(f"  {name:26}", summary(errors), f"{len(errors)} cases")
     print(f"answered {len(rows)} of {len(rows) + len(refused)}")
     if options.json: options.json.write_text(json.dumps({"rows": rows, "refused": refused}))
 

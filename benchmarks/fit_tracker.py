@@ -9,6 +9,9 @@ import argparse, contextlib, json, signal, sys, time
 from pathlib import Path
 
 
+MOST_S = 120
+
+
 def tracked(case, cases):
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -52,7 +55,7 @@ def made_fake(model, mode):
 
 
 def too_long(*_):
-    raise TimeoutError("longer than 240 s")
+    raise TimeoutError(f"more than {MOST_S} s of CPU time")
 
 
 def main():
@@ -63,16 +66,16 @@ def main():
     from gflow.fit import vision
     with contextlib.suppress(Exception): vision.load()
     import cases
-    signal.signal(signal.SIGALRM, too_long)
+    signal.signal(signal.SIGPROF, too_long)
     for line in open(options.folder / "ground_truth.jsonl"):
         truth = json.loads(line); case = truth["case"]
         if options.only not in case["id"]: continue
-        began, row = time.time(), {"id": case["id"]}
-        signal.alarm(240)
+        began, row = time.process_time(), {"id": case["id"]}
+        signal.setitimer(signal.ITIMER_PROF, MOST_S)
         try: row["bytes"] = tracked(case, cases)
         except Exception as error: row["refused"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        signal.alarm(0)
-        row["seconds"] = round(time.time() - began, 1)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        row["seconds"] = round(time.process_time() - began, 1)
         found = f"{100 * (row['bytes'] / truth['max_allocated'] - 1):+.2f} %" if "bytes" in row else row["refused"]
         print(f"{case['id']:66} {found}", flush=True)
         with open(options.out, "a") as file: file.write(json.dumps(row) + "\n")

@@ -17,7 +17,7 @@ CARDS = {"small": 10 * GIB, "like it": int(10.5 * GIB), "large": 40 * GIB}
 
 
 class Line:
-    def needed(self, batch, sharing, *, eight_bit, cap=None):
+    def needed(self, batch, way, cap=None):
         return batch * GIB
 
 

@@ -11,7 +11,7 @@ from gflow.fit.catalogue import Gpu, named
 from gflow.fit.formula import Counted
 from gflow.fit.planning import Plan, Way, Wish, plan, read
 from gflow.fit.recipe import Recipe
-from gflow.fit.sharing import SHARDING, Sharing, blocks_of, extras, kept
+from gflow.fit.sharing import SHARDING, Shaping, Sharing, blocks_of, extras, kept
 from gflow.fit.speed import Work, work_of
 from gflow.fit.stretching import Stretched
 from gflow.fit.tape import Request, Tape, play
@@ -28,7 +28,8 @@ class Line:
         self.doubts = []
         self.asked = []
 
-    def needed(self, batch, sharing, *, eight_bit, cap=None):
+    def needed(self, batch, way, cap=None):
+        sharing, eight_bit, _ = way
         self.asked.append((batch, sharing, eight_bit))
         quarter = self.states / 4
         weights, gradients, states = quarter, quarter, 2 * quarter * (0.25 if eight_bit else 1)
@@ -182,13 +183,13 @@ def test_what_comes_on_top_of_shares():
 
 def test_size_alone_has_the_same_rules():
     run = Counted(7 * 10**9, Recipe(precision="bf16-pure", sequence=2048))
-    plain = run.needed(1, Sharing(), eight_bit=False)
-    sizes = [run.needed(1, Sharing(8, sharding), eight_bit=False) for sharding in SHARDING]
+    plain = run.needed(1, Shaping())
+    sizes = [run.needed(1, Shaping(Sharing(8, sharding))) for sharding in SHARDING]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > plain > sizes[1]
-    assert run.needed(1, Sharing(offload=True), eight_bit=False) < plain
-    assert run.needed(1, Sharing(), eight_bit=True) < plain
-    assert run.needed(1, Sharing(), eight_bit=False, cap=plain) == plain
-    assert run.needed(1, Sharing(), eight_bit=False, cap=plain - 1) is None
+    assert run.needed(1, Shaping(Sharing(offload=True))) < plain
+    assert run.needed(1, Shaping(eight_bit=True)) < plain
+    assert run.needed(1, Shaping(), plain) == plain
+    assert run.needed(1, Shaping(), plain - 1) is None
 
 
 class Recorded:
@@ -226,27 +227,27 @@ def test_a_run_for_any_batch_is_the_run_itself(batch):
     run = Stretched(record)
     truth = Recorded()(batch)
     assert run.is_even, "though scratch comes with larger batches"
-    found = run.needed(batch, Sharing(), eight_bit=False)
+    found = run.needed(batch, Shaping())
     assert found == pytest.approx(play(truth, Allocator()).peak_reserved, rel=0.005)
     assert run.work(batch) == work_of(truth)
     assert record.batches == [2, 4]
-    assert run.needed(batch, Sharing(), eight_bit=False, cap=found) == found
-    assert run.needed(batch, Sharing(), eight_bit=False, cap=found // 2) is None
+    assert run.needed(batch, Shaping(), found) == found
+    assert run.needed(batch, Shaping(), found // 2) is None
 
 
 def test_runs_that_differ_in_kind_are_run_one_by_one():
     record = Recorded(bend=1)
     run = Stretched(record)
-    assert run.needed(16, Sharing(), eight_bit=False) == play(Recorded()(16), Allocator()).peak_reserved
+    assert run.needed(16, Shaping()) == play(Recorded()(16), Allocator()).peak_reserved
     assert record.batches == [2, 4, 16]
 
 
 def test_states_in_8_bit_and_shares_are_smaller():
     run = Stretched(Recorded())
-    plain = run.needed(8, Sharing(), eight_bit=False)
-    assert plain - run.needed(8, Sharing(), eight_bit=True) >= 590 << 20
-    assert run.needed(8, Sharing(8, "zero1"), eight_bit=False) < plain
-    assert run.needed(8, Sharing(offload=True), eight_bit=False) < plain
+    plain = run.needed(8, Shaping())
+    assert plain - run.needed(8, Shaping(eight_bit=True)) >= 590 << 20
+    assert run.needed(8, Shaping(Sharing(8, "zero1"))) < plain
+    assert run.needed(8, Shaping(Sharing(offload=True))) < plain
 
 
 def test_what_is_not_wanted_is_left_out():

@@ -9,7 +9,7 @@ import msgspec
 from gflow.errors import Refused, UsageError
 from gflow.fit.catalogue import Gpu
 from gflow.fit.recipe import MOST_BATCH
-from gflow.fit.sharing import Sharing
+from gflow.fit.sharing import Shaping
 
 if TYPE_CHECKING:
     from gflow.fit.planning import Run
@@ -43,7 +43,7 @@ def chart(run: Run, cards: dict[str, int], context: int) -> Chart:
     points: list[Point] = []
     batch, most = 1, max(cards.values())
     while batch <= MOST_BATCH:
-        size = run.needed(batch, Sharing(), eight_bit=False) or 0
+        size = run.needed(batch, Shaping()) or 0
         points.append(Point(batch, size + context))
         if size + context > most and len(points) >= LEAST_POINTS:
             break

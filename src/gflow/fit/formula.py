@@ -14,7 +14,7 @@ from gflow.errors import UsageError
 from gflow.fit.answer import KINDS, Estimate
 from gflow.fit.cards import HOPPER
 from gflow.fit.recipe import Recipe
-from gflow.fit.sharing import Sharing
+from gflow.fit.sharing import Shaping
 from gflow.fit.speed import Work
 
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -120,9 +120,9 @@ class Counted:
         self._recipe = recipe
         self.doubts = [DOUBT]
 
-    def needed(self, batch: int, sharing: Sharing, *, eight_bit: bool, cap: int | None = None) -> int | None:
-        parts = dict(self._parts(batch))
-        if eight_bit:
+    def needed(self, batch: int, way: Shaping, cap: int | None = None) -> int | None:
+        parts, sharing = dict(self._parts(batch)), way.sharing
+        if way.eight_bit:
             parts["optimizer"] = min(parts["optimizer"], int(EIGHT_BIT * self._learned(batch)))
         block = parts["parameters"] // shape(self._parameters).depth
         for kind, among in SHARED.items():

@@ -15,7 +15,7 @@ import msgspec
 
 from gflow.errors import Refused, UsageError
 from gflow.fit.catalogue import Gpu
-from gflow.fit.sharing import DOUBT, SHARDING, Sharing
+from gflow.fit.sharing import DOUBT, SHARDING, Shaping, Sharing
 from gflow.fit.speed import Work, seconds
 from gflow.fit.verdict import TIGHT
 
@@ -53,8 +53,9 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     relative_speed: float = 0
 
     @property
-    def sharing(self) -> Sharing:
-        return Sharing(self.gpus, self.sharding, self.offload)
+    def shaping(self) -> Shaping:
+        sharing = Sharing(self.gpus, self.sharding, self.offload)
+        return Shaping(sharing, self.eight_bit, self.accumulate > 1)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,9 +117,7 @@ class Run(Protocol):
     @property
     def confidence(self) -> str: ...
 
-    def needed(
-        self, batch: int, sharing: Sharing, *, eight_bit: bool, cap: int | None = None
-    ) -> int | None: ...
+    def needed(self, batch: int, way: Shaping, cap: int | None = None) -> int | None: ...
 
     def work(self, batch: int) -> Work: ...
 
@@ -168,9 +167,7 @@ def _fitting(runs: dict[bool, Run], wish: Wish) -> Iterator[tuple[float, Way]]:
     left = 1 + ALTERNATIVES
     while queue and left:
         time, place, way = heapq.heappop(queue)
-        needed = runs[way.checkpointing].needed(
-            way.micro_batch, way.sharing, eight_bit=way.eight_bit, cap=room
-        )
+        needed = runs[way.checkpointing].needed(way.micro_batch, way.shaping, room)
         if needed is not None:
             size = needed + wish.gpu.card.context
             yield time, msgspec.structs.replace(way, bytes=size, share=round(size / whole, 3))
@@ -224,14 +221,14 @@ def _time(way: Way, runs: dict[bool, Run], wish: Wish) -> float:
 
 def _doubts(way: Way, run: Run) -> list[str]:
     """Rules on top of a prediction make it less certain, never more."""
-    rules = [DOUBT] if not way.sharing.is_plain else []
+    rules = [DOUBT] if not way.shaping.sharing.is_plain else []
     return [*run.doubts, *rules, *([DOUBT_EIGHT_BIT] if way.eight_bit else [])]
 
 
 def _refusal(runs: dict[bool, Run], wish: Wish) -> Refused:
     run = runs[max(runs)]
     ways = _kinds([max(runs)], wish)
-    sizes = [run.needed(1, way.sharing, eight_bit=way.eight_bit) or 0 for way in ways]
+    sizes = [run.needed(1, way.shaping) or 0 for way in ways]
     least = (min(sizes) + wish.gpu.card.context) / (1 << 30)
     return Refused(
         f"nothing makes it fit on {wish.gpus} x {wish.gpu.name}: it takes {least:.1f} GiB on each at least",

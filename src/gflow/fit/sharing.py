@@ -34,6 +34,15 @@ class Sharing(NamedTuple):
         return self.gpus == 1 and not self.offload
 
 
+class Shaping(NamedTuple):
+    """What makes the memory of a run another one, besides the batch."""
+
+    sharing: Sharing = Sharing()
+    eight_bit: bool = False
+    # Whether several batches make one update.
+    accumulates: bool = False
+
+
 class Blocks(NamedTuple):
     """Bytes of the weights: of the largest block, and of all that belongs to none."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from gflow.fit.allocator import Allocator, OutOfMemory
 from gflow.fit.formula import EIGHT_BIT
-from gflow.fit.sharing import Sharing, extras, kept
+from gflow.fit.sharing import Shaping, extras, kept
 from gflow.fit.speed import Work, work_of
 from gflow.fit.tape import Request, Tape
 
@@ -33,15 +33,15 @@ class Stretched:
     def confidence(self) -> str:
         return "medium" if self.doubts else "high"
 
-    def needed(self, batch: int, sharing: Sharing, *, eight_bit: bool, cap: int | None = None) -> int | None:
+    def needed(self, batch: int, way: Shaping, cap: int | None = None) -> int | None:
         """The most that the allocator takes of each GPU; None if it needs more than `cap`."""
         tape, sizes = self._at(batch)
-        narrow = _narrowing(tape) if eight_bit else 1.0
-        left = [_left(request, size, sharing, narrow, eight_bit=eight_bit)
+        narrow = _narrowing(tape) if way.eight_bit else 1.0
+        left = [_left(request, size, way, narrow)
                 for request, size in zip(tape.requests, sizes, strict=True)]  # fmt: skip
         allocator = Allocator(cap)
         try:
-            for size in extras(tape, sharing):
+            for size in [*extras(tape, way.sharing), *(_held(tape, way) if way.accumulates else ())]:
                 allocator.allocate(size)
             live = {}
             for move in tape.moves:
@@ -99,11 +99,24 @@ def _ordered(tape: Tape) -> tuple[list[int], list[int]]:
     return moves, list(numbers)
 
 
-def _left(request: Request, size: int, sharing: Sharing, narrow: float, *, eight_bit: bool) -> int:
-    if eight_bit and request.phase == "optimizer":
+def _left(request: Request, size: int, way: Shaping, narrow: float) -> int:
+    if way.eight_bit and request.phase == "optimizer":
         # The update is one kernel for each tensor, without results of its own.
         size = int(size * narrow) if request.kind == "optimizer" else 0
-    return kept(request, size, sharing)
+    if way.accumulates and request.kind == "gradients":
+        return 0  # see `_held`
+    return kept(request, size, way.sharing)
+
+
+def _held(tape: Tape, way: Shaping) -> list[int]:
+    """Gradients that wait for those of further batches: all of them are there until the update, and each
+    further one only until it is added."""
+    sizes = [
+        kept(request, request.size, way.sharing)
+        for request in {id(one): one for one in tape.requests}.values()
+        if request.kind == "gradients" and request.step == 1
+    ]
+    return [*sizes, max(sizes)] if sizes else []
 
 
 def _narrowing(tape: Tape) -> float:
