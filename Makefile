@@ -30,7 +30,8 @@ $(FIT): tests/fit/constraints.txt $(STAMP)
 test: $(STAMP) $(FIT) check  ## everything that runs in minutes
 	$(BIN)/pytest -n 4 -m "not slow and not gpu" tests
 
-test-slow: $(STAMP)      ## kills, soaks, long searches
+test-slow: $(STAMP)      ## kills, soaks, long searches, a Slurm cluster
+	@scripts/slurm-packages --accounting
 	$(BIN)/pytest -m "slow and not gpu" tests
 
 fuzz: $(STAMP)           ## nonsense for every parser and route, for half an hour

@@ -52,7 +52,7 @@ def test_a_script_for_slurm_runs_and_one_warning_names_what_means_nothing(daemon
     assert (done.returncode, done.stdout) == (1, "")  # the simulated cards are no A100
     done = daemon.run("gbatch", "--gpu-type", "simulated", "job.sh")
     assert done.stdout == "Submitted batch job 1\n"
-    assert done.stderr.endswith("#SBATCH options that mean nothing here: --partition, --qos\n")
+    assert done.stderr == "gbatch: only a cluster understands --partition, --qos: gbatch --on slurm\n"
     final = daemon.finished(1)
     assert (final["name"], final["gpus"], final["cpus"]) == ("cluster", 2, 2)
     assert (final["time_limit_s"], final["memory_mib"]) == (10, None)
@@ -402,3 +402,10 @@ def test_gbatch_offers_to_start_a_daemon(box: Box) -> None:
     code, seen = at_a_terminal(box, b"y\n", "gbatch", "--name", "first", "true")
     assert (code, "Submitted batch job 1 (first)" in seen) == (0, True), seen
     box.ok("gflowd", "down")
+
+
+def test_a_redone_job_may_be_held(daemon):
+    first = daemon.submit("true")
+    daemon.finished(first)
+    again = int(daemon.ok("gjob", "redo", str(first), "--hold", "--parsable"))
+    assert daemon.job(again)["state"] == "Hold"

@@ -20,6 +20,8 @@ def snapshot(state: State) -> dict[str, Any]:
             key: (wait.unmet, wait.any_of, wait.broken is not None) for key, wait in state.waits.items()
         },
         "later": state.later,
+        "outbound": state.outbound,
+        "abroad": state.abroad,
         "children": state.children,
         "tasks": state.tasks,
         "holders": state.machine.holders,

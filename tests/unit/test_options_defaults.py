@@ -21,7 +21,7 @@ def test_help_says_the_default(option, said):
 
 
 def test_those_with_a_number_say_it():
-    assert {option.name for option, _ in SAID} == {"gpus", "priority", "retry-delay", "grace"}
+    assert {option.name for option, _ in SAID} == {"gpus", "priority", "retry-delay", "grace", "nodes"}
 
 
 def test_others_who_know_a_default():

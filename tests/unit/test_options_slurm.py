@@ -31,7 +31,9 @@ PARAM = Option("param", "params", "a sweep", metavar="X", many=True)
         ("--dependency afterok:17,afterok:42_3", {"depends-on": ("17", "42_3")}),
         ("--dependency afterok:1?afterok:2", {"depends-on-any": ("1", "2")}),
         ("-A lab", {"project": "lab"}),
-        ("--exclusive", {}),
+        ("--exclusive", {"exclusive": True}),
+        ("--shape n4_gpu1", {"nodes": 4, "gpus": 1}),
+        ("--shape 2x8", {"nodes": 2, "gpus": 8}),
         ("--mail-type NONE", {}),
         ("--mail-type FAIL,TIME_LIMIT_80", {"notify-on": ("job_failed", "job_timeout", "job_cancelled")}),
         ("-J name --name other", {"name": "other"}),
@@ -70,7 +72,8 @@ def test_what_has_no_meaning_is_refused(words):
         ("-a 1-10%2", {"array": "1-10%2"}),
         ("-o out_%N_%j.txt -e err", {"output": "out_%h_%j.txt", "error": "err"}),
         ("--signal=B:USR1@60", {"signal": (10, 60)}),
-        ("-N 1 -n 1 --ntasks-per-node=1", {}),
+        ("-N 1 -n 1 --ntasks-per-node=1", {"nodes": 1}),
+        ("-N 2-4 -p a,b -q high", {"nodes": 2, "partition": "a,b", "qos": "high"}),
         ("-H --requeue", {"hold": True, "requeue": True}),
         ("--comment='for #3' # a comment", {"comment": "for #3"}),
         ("-D /tmp --export=NONE", {"chdir": "/tmp", "export": "NONE"}),
@@ -86,9 +89,9 @@ def test_a_line_in_a_script(line, values):
 
 
 def test_what_means_nothing_is_named_once():
-    script = "#SBATCH -p gpu --qos=a -N 2\n\n# x\n#SBATCH --qos=b --time=5\n#SBATCHED --mem=5\n"
+    script = "#SBATCH -n 4 --licenses=a\n\n# x\n#SBATCH --licenses=b --time=5\n#SBATCHED --mem=5\n"
     script += "echo\n#SBATCH -t 1\n"
-    assert sbatch(script, "job.sh") == ({"time": 300}, ["--partition", "--qos", "--nodes"])
+    assert sbatch(script, "job.sh") == ({"time": 300}, ["--ntasks", "--licenses"])
 
 
 def test_a_line_that_is_wrong_is_named():

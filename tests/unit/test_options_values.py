@@ -84,6 +84,9 @@ WRITTEN = {
     "emails": "ann@example.org",
     "events": "failed,job_started",
     "params": "lr=0.1,0.2",
+    "target": "gilbreth",
+    "shapes": "n1_gpu4,4x1",
+    "sbatch": "--licenses=matlab:2",
 }
 
 

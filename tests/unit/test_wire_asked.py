@@ -21,6 +21,9 @@ GIVEN = {
     "comment": "a note", "venv": "/venv", "conda-env": "/conda", "notify-email": "ann@example.org",
     "notify-on": "job_failed", "param": "lr=0.1", "stop-if-idle": 1800, "fit": 21000,
     "pty": True,
+    "on": "gilbreth", "nodes": 2, "partition": "a100", "qos": "high", "constraint": "h100&ib",
+    "reservation": "course", "exclusive": True, "race": ["n1_gpu4", "n4_gpu1"],
+    "slurm": ["--licenses=matlab"],
 }  # fmt: skip
 NEEDED = {
     "shared": {"gpus": 1, "gpu-memory": 1024}, "retry-on": {"max-retries": 1}, "stop-if-idle": {"gpus": 1},

@@ -10,7 +10,8 @@ from gflow.client import call, fast
 from gflow.client.capture import resolved
 from gflow.client.describing import program_of, read_file
 from gflow.errors import UsageError
-from gflow.options.changing import CHANGEABLE
+from gflow.options.changing import CHANGEABLE, REDOABLE
+from gflow.options.table import Option
 
 
 def hold(values: dict[str, Any], jobs: list[str]) -> int:
@@ -22,7 +23,7 @@ def release(values: dict[str, Any], jobs: list[str]) -> int:
 
 
 def update(values: dict[str, Any], jobs: list[str]) -> int:
-    body: dict[str, Any] = {"jobs": jobs, "options": _overrides(values)}
+    body: dict[str, Any] = {"jobs": jobs, "options": _overrides(values, CHANGEABLE)}
     if "auto-cancel-on-dep-failure" in values:
         body["options"]["no-auto-cancel"] = None
     if "clear-deps" in values:
@@ -43,7 +44,7 @@ def redo(values: dict[str, Any], jobs: list[str]) -> int:
     body = {
         "job": jobs[0],
         "token": os.urandom(16).hex(),
-        "options": _overrides(values),
+        "options": _overrides(values, REDOABLE),
         "clear_deps": "clear-deps" in values,
         "cascade": "cascade" in values,
     }
@@ -58,9 +59,9 @@ def redo(values: dict[str, Any], jobs: list[str]) -> int:
     return 0
 
 
-def _overrides(values: dict[str, Any]) -> dict[str, Any]:
+def _overrides(values: dict[str, Any], table: tuple[Option, ...]) -> dict[str, Any]:
     """Options by name; None for those that go back to their default."""
-    names = {option.name for option in CHANGEABLE}
+    names = {option.name for option in table}
     given = {name: value for name, value in values.items() if name in names}
     cleared = {name.removeprefix("clear-") for name in values if name.startswith("clear-")} & names
     return resolved(given) | dict.fromkeys(cleared)

@@ -28,6 +28,7 @@ gbatch --array 1-100%4 ./task.sh         # $GFLOW_ARRAY_TASK_ID, four at once
 gbatch --gpus 1 --param lr=0.1,0.01 --param seed=1:3 \\
        python train.py --lr {lr} --seed {seed}
 gbatch --gpus 1 --gpu-memory auto --fit plan.json python train.py
+gbatch --on slurm --nodes 2 --gpus 4 --time 1-0 train.sh
 gbatch --max-retries 3 --retry-on oom,exit:75 python train.py
 gbatch --dry-run --config config.yaml python train.py"""
 
@@ -63,6 +64,7 @@ HEADINGS = {
     "what the job needs": (
         "gpus gpu-memory fit gpu-type shared cpus memory time stop-if-idle allow-unsatisfiable"
     ),
+    "on a cluster": "on nodes partition qos constraint reservation exclusive race slurm",
     "what it is called": "name project comment",
     "when it starts": "depends-on depends-on-any no-auto-cancel begin hold priority",
     "many at once": "array param param-file max-concurrent",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Options that go to the daemon as they are, and what it calls them.
 PASSED = {
     "states": "states", "jobs": "jobs", "names": "names", "user": "users", "project": "projects",
+    "target": "targets", "partition": "partitions",
     "sort": "sort", "limit": "limit", "offset": "offset", "format": "format", "all": "all",
     "completed": "completed",
 }  # fmt: skip

@@ -15,7 +15,7 @@ from gflow.options import directives, slurm
 
 NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
 # With these, what is there when the job starts cannot be seen from here and now.
-OUT_OF_SIGHT = {"venv", "conda-env", "export", "chdir", "depends-on", "depends-on-any", "begin", "hold"}
+OUT_OF_SIGHT = {"venv", "conda-env", "export", "chdir", "depends-on", "depends-on-any", "begin", "hold", "on"}
 OF_THE_SHELL = {
     ".",
     "alias",

@@ -67,6 +67,8 @@ class Setting:
 
     def shown(self, value: Any) -> Any:
         """The value as people may see it: tables hold passwords."""
+        if self.kind == "named tables":
+            return ", ".join(value) or "none"
         return f"{len(value)} configured" if self.kind == "tables" and value else value
 
 
@@ -78,6 +80,13 @@ SETTINGS = (
         "zone in which times are read and shown, such as Europe/Berlin (default: the machine's)",
         example="Europe/Berlin",
         asked=True,
+    ),
+    Setting("default_target", "text", "local", "where jobs run that do not say --on: local, or a target"),
+    Setting(
+        "targets",
+        "named tables",
+        {},
+        "clusters for --on: [targets.NAME] with type, account, partition, … (docs/slurm.md)",
     ),
     Setting(
         "daemon.gpus",

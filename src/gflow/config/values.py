@@ -100,6 +100,13 @@ def read_tables(value: Any, setting: Setting) -> tuple[dict[str, Any], ...] | No
     return tuple(value)
 
 
+def read_named_tables(value: Any, setting: Setting) -> dict[str, dict[str, Any]] | None:
+    """`[targets.NAME]` of a file; what is in them is checked by whoever needs it."""
+    if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
+        return None
+    return value
+
+
 def read_zone(value: Any, setting: Setting) -> str | None:
     """The name of a time zone that this machine knows; `local` is the machine's own."""
     from zoneinfo import ZoneInfo
@@ -123,5 +130,6 @@ READERS: dict[str, tuple[Callable[[Any, Setting], Any], str]] = {
     "numbers": (read_numbers, "a list of whole numbers"),
     "gpus": (read_gpus, "GPU indices such as 0,2 or 0-3, or all"),
     "tables": (read_tables, "tables in a file: [[notifications.webhooks]]"),
+    "named tables": (read_named_tables, "tables in a file: [targets.NAME]"),
     "zone": (read_zone, "the name of a time zone, such as Europe/Berlin"),
 }

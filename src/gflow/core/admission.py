@@ -54,8 +54,11 @@ def check_quotas(state: State, user: str, specs: Sequence[Spec]) -> None:
 
 
 def check_possible(state: State, spec: Spec) -> None:
-    """Refuse what this machine could never run. What is merely busy or restricted is waited for."""
-    if not spec.allow_unsatisfiable and (why := impossible(state, spec.shape)):
+    """Refuse what this machine could never run; what others can, they say themselves.
+
+    What is merely busy or restricted is waited for.
+    """
+    if not spec.on and not spec.allow_unsatisfiable and (why := impossible(state, spec.shape)):
         where = "ginfo" if spec.gpus else "gflowd status"
         raise Refused(
             why, hint=f"see what there is with {where}; --allow-unsatisfiable queues it all the same"
@@ -69,7 +72,7 @@ def admitted(
     check_number(state, uid, len(specs))
     check_size(state, uid, sum(spec.size for spec in specs))
     check_quotas(state, user, specs)
-    for spec in {(spec.shape, spec.allow_unsatisfiable): spec for spec in specs}.values():
+    for spec in {(spec.shape, spec.on, spec.allow_unsatisfiable): spec for spec in specs}.values():
         check_possible(state, spec)
     return [judged(state, spec, outcomes, partial(_comes, state, specs, i)) for i, spec in enumerate(specs)]
 

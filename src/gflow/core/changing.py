@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gflow.core.effects import Effect, Note, Save, Stop
-from gflow.core.ending import active_tasks, finish
+from gflow.core.effects import Effect, Note, Recall, Save, Stop
+from gflow.core.ending import active_tasks, begin, finish, split_off
 from gflow.core.events import Cancel, Deed, Hold, Release
 from gflow.core.ids import JobKey, label, task_of
 from gflow.core.model import Job, JobState, Moment
@@ -37,12 +37,15 @@ def cancel(state: State, event: Cancel, effects: list[Effect]) -> None:
 def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) -> None:
     if job.is_array:
         _cancel_array(state, job, event, effects)
-    elif job.state is not JobState.RUNNING:
+    elif job.state is not JobState.RUNNING and job.key not in state.abroad:
         effects.append(Note(job.key, "cancel"))
         state.stop_waiting(job)
         finish(state, job, JobState.CANCELLED, "CancelledByUser", event.at, effects)
     elif job.stopping is not JobState.CANCELLED or event.now:
-        # Also when it is over its limit already: with --requeue it would come back.
+        # Also when it is over its limit already: with --requeue it would come back. What waits elsewhere is
+        # over only when that target says so: it may have begun.
+        if job.state is JobState.QUEUED:
+            begin(job, event.at)
         job.stopping = JobState.CANCELLED
         job.stop_now = event.now
         note = Note(job.key, "cancel", "at once" if event.now else "")
@@ -52,6 +55,9 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
 def _cancel_array(state: State, array: Job, event: Cancel, effects: list[Effect]) -> None:
     """Nothing more of it starts; it is Cancelled when its running tasks are gone."""
     effects.append(Note(array.key, "cancel"))
+    if array.key in state.abroad:
+        _cancel_abroad(state, array, event, effects)
+        return
     state.stop_waiting(array)
     tasks = active_tasks(state, array.key)
     finish(state, array, JobState.CANCELLED, "CancelledByUser", event.at, effects)
@@ -60,8 +66,22 @@ def _cancel_array(state: State, array: Job, event: Cancel, effects: list[Effect]
             _cancel_one(state, task, event, effects)
 
 
+def _cancel_abroad(state: State, array: Job, event: Cancel, effects: list[Effect]) -> None:
+    """The target that has it stops what waits of it, and says when nothing more can start."""
+    if array.state is JobState.QUEUED:
+        begin(array, event.at)
+    array.stopping, array.stop_now, array.reason = JobState.CANCELLED, event.now, "CancelledByUser"
+    effects += (Save(array), Stop(array.key, array.attempt, event.now))
+    for task in active_tasks(state, array.key):
+        _cancel_one(state, task, event, effects)
+
+
 def _cancel_waiting_task(state: State, array: Job, key: JobKey, event: Cancel, effects: list[Effect]) -> None:
     """A task that has not started becomes a job of its own, cancelled."""
+    if array.key in state.abroad:
+        _cancel_one(state, split_off(state, array, key, event.at), event, effects)
+        effects.append(Save(array))
+        return
     effects.append(Note(key, "cancel"))
     task = take_task(state, array, key)
     if not array.progress or not array.progress.pending:
@@ -114,13 +134,21 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a waiting job can be held")
     for job in jobs:
-        if job.state is JobState.QUEUED:
-            state.later.discard(job.key)
-            state.ready.remove(job)
+        if job.key in state.abroad:
+            _hold_abroad(job, effects)
+        elif job.state is JobState.QUEUED:
+            state.leave_line(job)
             move(job, JobState.HOLD, "JobHeldUser")
             effects += (Save(job), Note(job.key, "held"))
     if {promise.key for promise in state.promises} & {job.key for job in jobs}:
         run_round(state, event.at, effects)  # nobody has to wait for that one any more
+
+
+def _hold_abroad(job: Job, effects: list[Effect]) -> None:
+    """It is taken back, and held when it is here; if it has begun there meanwhile, it runs."""
+    assert job.abroad is not None
+    job.abroad = msgspec.structs.replace(job.abroad, hold=True)
+    effects += (Save(job), Note(job.key, "held"), Recall(job.key, job.attempt))
 
 
 def release(state: State, event: Release, effects: list[Effect]) -> None:
@@ -128,10 +156,15 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
     for job in jobs:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a held job can be released")
+        if job.key in state.abroad and event.begin_at is not None:
+            raise Refused(f"{job.target} has job {job.label} already", hint=f"first: gjob hold {job.label}")
     for job in jobs:
+        if job.abroad is not None:
+            job.abroad = msgspec.structs.replace(job.abroad, hold=False)
+            effects += (Save(job), Note(job.key, "released"))
+            continue
         if event.begin_at is not None:
-            state.later.discard(job.key)
-            state.ready.remove(job)
+            state.leave_line(job)
             job.spec = msgspec.structs.replace(job.spec, begin_at=event.begin_at)
             job.retry_at = 0.0
         elif job.state is not JobState.HOLD:

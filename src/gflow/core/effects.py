@@ -80,6 +80,13 @@ class Stop(Effect, frozen=True):
     now: bool = False
 
 
+class Recall(Effect, frozen=True):
+    """Take it back from where it waits, if it has not begun. Its end is then `RECALLED`."""
+
+    key: JobKey
+    attempt: int
+
+
 class Warn(Effect, frozen=True):
     """Send this signal to the job: its time is nearly up."""
 

@@ -10,37 +10,114 @@ from gflow.core.alarms import WARNED
 from gflow.core.effects import Effect, Forget, Note, Ran, Save, Stop, Warn
 from gflow.core.events import Exited, Overran
 from gflow.core.ids import JobKey, job_key, label, task_of
-from gflow.core.model import CUT_OFF, IDLE, Job, JobState, Moment, Progress
+from gflow.core.model import CUT_OFF, IDLE, LOCAL, Abroad, Job, JobState, Moment, Progress
 from gflow.core.place import gib
-from gflow.core.retrying import LEASED, again, pause_s
-from gflow.core.rounds import run_round
+from gflow.core.retrying import LEASED, RECALLED, again, pause_s
+from gflow.core.rounds import new_task, run_round
 from gflow.core.state import State
 from gflow.core.states import move
 
 # A job that wants to be queued again after each of this many short attempts is held instead.
 QUICK_S = 60.0
 QUICK_ENDS = 5
+# Ends that another target decided on.
+ELSEWHERE = {"TimeLimit": JobState.TIMEOUT, "CancelledThere": JobState.CANCELLED}
 
 
 def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     """Nothing of this attempt lives any more."""
-    job = state.jobs.get(event.key)
-    if job is None or job.is_array or job.state is not JobState.RUNNING or job.attempt != event.attempt:
+    job = state.jobs.get(event.key) or coming(state, event.key, event.attempt, event.at, effects)
+    if job is not None and job.attempt == event.attempt and event.key in state.abroad:
+        if _comes_back(state, job, event, effects):
+            return
+    elif job is None or job.is_array or job.state is not JobState.RUNNING or job.attempt != event.attempt:
         # An old attempt, told twice: its end is already written down.
         effects.append(Forget(event.key, event.attempt))
         return
     job.exit_code = event.code
     job.signal = event.signal
     job.add_usage(event.cpu_ms, event.peak_kib)
-    state.unbook(job, event.at.wall)
+    was = job.abroad
+    if was is not None:
+        state.fetch(job)
+    else:
+        state.unbook(job, event.at.wall)
     to, reason = _verdict(job, event)
     why = again(job, event, to)
     if why:
         _requeue(state, job, why, reason, event, effects)
     else:
         finish(state, job, to, reason, event.at, effects)
+        job.abroad = was  # where it ran
     effects.append(Forget(event.key, event.attempt))
     run_round(state, event.at, effects)
+
+
+def _comes_back(state: State, job: Job, event: Exited, effects: list[Effect]) -> bool:
+    """A job that another target had. True: that is all; False: it ran, and ends like any other.
+
+    Of an array it means that no more of its tasks will start there.
+    """
+    if event.problem == RECALLED and job.state is JobState.QUEUED:
+        _take_back(state, job, event, effects)
+        run_round(state, event.at, effects)
+        return True
+    if job.state is JobState.QUEUED:
+        begin(job, event.at)
+    if not job.is_array:
+        return False
+    state.fetch(job)
+    to, reason = _verdict(job, event)
+    finish(state, job, to, reason, event.at, effects)
+    run_round(state, event.at, effects)
+    return True
+
+
+def _take_back(state: State, job: Job, event: Exited, effects: list[Effect]) -> None:
+    """It never began there: it is held now, or gets its next try."""
+    is_held = job.abroad is not None and job.abroad.hold
+    state.fetch(job)
+    if is_held:
+        move(job, JobState.HOLD, "JobHeldUser")
+    else:
+        job.reason = "Requeued"
+        state.admit(job, event.at.wall)
+    effects += (Save(job), Note(job.key, "taken back", f"attempt {job.attempt} never began"))
+    effects.append(Forget(job.key, event.attempt))
+
+
+def begin(job: Job, at: Moment) -> None:
+    """Another target has started it. How long it may run is that one's business: no alarm is set here."""
+    move(job, JobState.RUNNING)
+    job.started_at = job.started_at or at.wall
+
+
+def coming(state: State, key: JobKey, attempt: int, at: Moment, effects: list[Effect]) -> Job | None:
+    """A task of an array that another target has, as a job of its own; None if it is none."""
+    array = state.array_with(key)
+    if array is None or array.key not in state.abroad or array.attempt != attempt:
+        return None
+    task = split_off(state, array, key, at)
+    effects.append(Save(array))
+    return task
+
+
+def split_off(state: State, array: Job, key: JobKey, at: Moment) -> Job:
+    """Split one waiting task off an array that another target has: it is there, too."""
+    number = task_of(key)
+    assert number is not None
+    assert array.progress is not None
+    rest = array.progress.pending.without(number)
+    array.progress = msgspec.structs.replace(array.progress, pending=rest, active=array.progress.active + 1)
+    array.started_at = array.started_at or at.wall
+    if not rest:
+        state.fetch(array)
+        move(array, JobState.RUNNING)
+    task = new_task(state, array, number)
+    task.attempt = array.attempt
+    task.abroad = Abroad()
+    state.send(task)
+    return task
 
 
 def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
@@ -50,7 +127,7 @@ def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
     if job.stopping is not None:
         return job.stopping, "TimeLimit" if job.stopping is JobState.TIMEOUT else "CancelledByUser"
     if event.problem:
-        return JobState.FAILED, event.problem
+        return ELSEWHERE.get(event.problem, JobState.FAILED), event.problem
     if event.signal:
         return JobState.FAILED, f"Signal:{event.signal}"
     if event.code is None:  # nobody saw how it ended: that is no success
@@ -64,7 +141,8 @@ def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effec
     """Back into the queue as a further attempt of the same job; round and round it is held."""
     at = event.at
     # A new boot has a new boot clock: how long the job had run, only the wall clock knows.
-    began, now = (job.started_at, at.wall) if event.problem == "Reboot" else (job.started_boot, at.boot)
+    by_wall = event.problem == "Reboot" or job.started_boot is None
+    began, now = (job.started_at, at.wall) if by_wall else (job.started_boot, at.boot)
     quick = began is not None and now - began < QUICK_S
     job.quick_ends = job.quick_ends + 1 if quick and why == "Requeued" else 0
     if why == "Retry":
@@ -106,6 +184,8 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             job.stop_now = False
             state.drop(job)
             effects += (Save(job), Note(job.key, to.value.lower(), reason))
+            if job.is_array and job.target != LOCAL:
+                effects.append(Forget(job.key, job.attempt))
         for parent in _ended_with(state, job):
             for child_key in state.take_children(parent):  # the job's own key comes first
                 child = state.jobs[child_key]
@@ -163,7 +243,8 @@ def _task_ended(
     assert array.progress is not None
     array.progress = _counted(array.progress, task)
     array.add_usage(task.cpu_ms, task.peak_kib)
-    if array.progress.active or (array.progress.pending and array.stopping is None):
+    waiting = array.progress.pending and array.stopping is None
+    if array.progress.active or waiting or array.key in state.abroad:
         effects.append(Save(array))
         return None
     array.exit_code = array.progress.worst

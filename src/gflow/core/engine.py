@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core import changing, draining, ending, governing, idling, updating
+from gflow.core import abroad, changing, draining, ending, governing, idling, updating
 from gflow.core.admission import admitted
 from gflow.core.effects import Accepted, Effect, Keep, Note, Remember, Save
 from gflow.core.events import (
@@ -31,6 +31,7 @@ from gflow.core.events import (
     Release,
     Reserve,
     Restrict,
+    Seen,
     SetQuota,
     Submit,
     Tick,
@@ -38,7 +39,7 @@ from gflow.core.events import (
     Update,
 )
 from gflow.core.ids import JobKey, job_key, label, number_of, parse_label
-from gflow.core.model import Job, JobState, Progress, Spec
+from gflow.core.model import LOCAL, Job, JobState, Progress, Spec
 from gflow.core.rounds import run_round, start_among
 from gflow.core.state import State
 from gflow.core.tasks import parse_tasks
@@ -124,6 +125,7 @@ def _new_job(state: State, event: Submit, spec: Spec) -> Job:
         progress=progress,
         state=JobState.HOLD if spec.hold else JobState.QUEUED,
         reason="JobHeldUser" if spec.hold else "",
+        target=spec.on or LOCAL,
     )
     state.add(job)
     state.remember_recent(event.uid, key)
@@ -209,6 +211,7 @@ HANDLERS: dict[type[Event], Handler] = {
     Release: changing.release,
     Update: updating.update,
     Exited: ending.exited,
+    Seen: abroad.seen,
     Overran: ending.overran,
     IdleSeen: idling.idle_seen,
     Idled: idling.idled,

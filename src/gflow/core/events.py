@@ -78,6 +78,23 @@ class Exited(Event, frozen=True, kw_only=True):
     peak_kib: int = 0
 
 
+class Sighting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a target says of an attempt that it has: why it waits there, or that it runs."""
+
+    key: JobKey
+    attempt: int
+    running: bool = False
+    reason: str = ""
+    id: str = ""
+    nodes: str = ""
+
+
+class Seen(Event, frozen=True, kw_only=True):
+    """What is new about jobs that other targets have."""
+
+    sightings: tuple[Sighting, ...]
+
+
 class Tick(Event, frozen=True, kw_only=True):
     """Time has passed: something may be due."""
 

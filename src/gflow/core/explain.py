@@ -32,6 +32,22 @@ def explain(state: State, job: Job, known: dict[Shape, Why] | None = None) -> Wh
     if job.state is not JobState.QUEUED:
         idle = state.unused.get(job.key) if job.state is JobState.RUNNING else None
         return Why(IDLE, idle.text) if idle and not job.stopping else None
+    if not_yet := _not_yet(state, job):
+        return not_yet
+    shape = job.spec.shape
+    if kept := _kept_for_others(state, job, shape):
+        return kept
+    if known is None:
+        return explain_shape(state, shape)
+    if shape not in known:
+        known[shape] = explain_shape(state, shape)
+    return known[shape]
+
+
+def _not_yet(state: State, job: Job) -> Why | None:
+    """What is to happen before it may start anywhere; or that it waits elsewhere."""
+    if job.key in state.abroad:
+        return _said_there(job)
     wait = state.waits.get(job.key)
     if wait is not None:
         return Why("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
@@ -41,14 +57,15 @@ def explain(state: State, job: Job, known: dict[Shape, Why] | None = None) -> Wh
         return Why("Drained", state.machine.drained.everything or "")
     if state.is_capped(job):
         return Why("JobArrayTaskLimit")
-    shape = job.spec.shape
-    if kept := _kept_for_others(state, job, shape):
-        return kept
-    if known is None:
-        return explain_shape(state, shape)
-    if shape not in known:
-        known[shape] = explain_shape(state, shape)
-    return known[shape]
+    return Why("Submitting") if job.key in state.outbound else None
+
+
+def _said_there(job: Job) -> Why:
+    """What the target that has it says."""
+    if job.abroad is not None and job.abroad.hold:
+        return Why("JobHeldUser")
+    code, _, detail = job.reason.partition(": ")
+    return Why(code or "Submitting", detail)
 
 
 def _kept_for_others(state: State, job: Job, shape: Shape) -> Why | None:

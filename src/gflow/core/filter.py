@@ -14,6 +14,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     users: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
     projects: frozenset[str] = frozenset()
+    targets: frozenset[str] = frozenset()
+    partitions: frozenset[str] = frozenset()
     # Ranges of job keys; both ends belong to them.
     spans: tuple[tuple[int, int], ...] = ()
     # Still active, or ended since then.
@@ -27,6 +29,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             and (not self.users or job.user in self.users)
             and (not self.names or job.name in self.names)
             and (not self.projects or job.spec.project in self.projects)
+            and (not self.targets or job.target in self.targets)
+            and (not self.partitions or job.spec.partition in self.partitions)
             and (not self.spans or any(low <= job.key <= high for low, high in self.spans))
             and (not self.since or job.finished_at is None or job.finished_at >= self.since)
         )

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gflow.core.explain import Why, explain_shape, reserved_for
+from gflow.core.explain import Why, explain, explain_shape, reserved_for
 from gflow.core.ids import label
-from gflow.core.model import Job, JobState, Shape
+from gflow.core.model import LOCAL, Job, JobState, Shape
 from gflow.core.place import available, choose, suits
 from gflow.core.queue import group_key
 from gflow.core.rounds import may_pass
@@ -63,6 +63,9 @@ def _blockers(state: State, job: Job, wall: float) -> Iterator[Why]:
     if (wait := state.waits.get(job.key)) is not None:
         for parent in sorted(wait.parents):
             yield Why("Dependency", f"job {label(parent)} is not over")
+    if job.key in state.abroad and (said := explain(state, job)):
+        yield said  # nothing of this machine is in its way
+        return
     if job.begin_at > wall:
         yield Why("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
     if state.machine.is_drained:
@@ -71,7 +74,7 @@ def _blockers(state: State, job: Job, wall: float) -> Iterator[Why]:
         yield Why("JobArrayTaskLimit", f"{job.spec.max_concurrent} of its group run, and no more may")
     if over := state.over_quota(job):
         yield Why("Quota", over)
-    if job.state is JobState.QUEUED:
+    if job.state is JobState.QUEUED and job.target == LOCAL:
         yield from _reserved(state, job)
         yield from _short_of(state, job, wall)
 

@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gflow.core.model import Job, JobState, Spec
+from gflow.core.model import LOCAL, Job, JobState, Spec
 
 DAY_S = 86400.0
 # What nobody knows anything about.
@@ -106,8 +106,8 @@ class History:
         self._refresh(self.kinds[batch.kind], batch)
 
     def learn(self, job: Job) -> None:
-        """A job is final. Only success says how long the work takes."""
-        if job.state is not JobState.FINISHED or job.is_array:
+        """A job is final. Only success, and here, says how long the work takes."""
+        if job.state is not JobState.FINISHED or job.is_array or job.target != LOCAL:
             return
         length = length_of(job)
         batch = self.batch_of(job)

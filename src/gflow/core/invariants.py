@@ -45,19 +45,31 @@ def _check_ledger(state: State) -> None:
 def _check_job(state: State, job: Job) -> None:
     assert state.jobs[job.key] is job, f"job {job.label} is filed under another key"
     assert not job.is_final, f"final job {job.label} is still in memory"
-    places = [job.key in state.waits, job.key in state.later, job in state.ready]
+    places = [
+        job.key in state.waits,
+        job.key in state.later,
+        job in state.ready,
+        job.key in state.outbound,
+        job.key in state.abroad,
+    ]
+    assert (job.abroad is not None) == places[4], f"job {job.label} is and is not abroad"
     if job.state is JobState.QUEUED:
         assert sum(places) == 1, f"queued job {job.label} is in {sum(places)} places, not in one"
     elif job.state is JobState.HOLD:
-        assert not places[1] and not places[2], f"held job {job.label} is still in the queue"
+        assert not any(places[1:]), f"held job {job.label} is still in the queue"
     else:
-        assert not any(places), f"running job {job.label} is still in the queue"
+        assert not any(places[:4]), f"running job {job.label} is still in the queue"
         assert job.attempt > 0, f"job {job.label} runs without an attempt"
     assert job.stopping is None or job.state is JobState.RUNNING, f"{job.label} stops without running"
 
 
 def _check_no_ghosts(state: State) -> None:
-    for name, keys in (("waits", state.waits), ("later", state.later)):
+    for name, keys in (
+        ("waits", state.waits),
+        ("later", state.later),
+        ("outbound", state.outbound),
+        ("abroad", state.abroad),
+    ):
         for key in keys:
             assert key in state.jobs, f"{name} knows {key}, which is not an active job"
     for key in state.children:
@@ -65,8 +77,16 @@ def _check_no_ghosts(state: State) -> None:
     assert len(state.ready) == sum(job in state.ready for job in state.jobs.values()), "a ghost is queued"
 
 
+def _running_here(state: State) -> list[Job]:
+    return [
+        job
+        for job in state.jobs.values()
+        if job.state is JobState.RUNNING and not job.is_array and job.abroad is None
+    ]
+
+
 def _check_gpus(state: State) -> None:
-    running = [job for job in state.jobs.values() if job.state is JobState.RUNNING and not job.is_array]
+    running = _running_here(state)
     expected: dict[int, dict[int, int]] = {}
     for job in running:
         shape = job.spec.shape
@@ -87,7 +107,7 @@ def _check_gpus(state: State) -> None:
 
 
 def _check_counts(state: State) -> None:
-    running = [job for job in state.jobs.values() if job.state is JobState.RUNNING and not job.is_array]
+    running = _running_here(state)
     assert state.machine.free_cpus == state.machine.cpus - sum(job.spec.shape.cpus for job in running), (
         "CPU slots are off"
     )
@@ -96,7 +116,8 @@ def _check_counts(state: State) -> None:
     assert state.running == {job.key: job for job in running}, "the table of running jobs is off"
     had = Counter(job.uid for job in running for _ in job.gpu_ids)
     assert had == {uid: use.gpus for uid, use in state.shares.uses.items() if use.gpus}, "shares are off"
-    assert state.group_running == Counter(job.spec.group for job in running), "group counts are off"
+    away = [state.jobs[key] for key in state.abroad if not state.jobs[key].is_array]
+    assert state.group_running == Counter(job.spec.group for job in running + away), "group counts are off"
 
 
 def _check_dependencies(state: State) -> None:

@@ -41,6 +41,8 @@ SHORT = {
 CUT_OFF = "DependencyFailed:"
 # The reason of a job that does not use its GPUs, and of one that was stopped for it.
 IDLE = "IdleGPU"
+# Where jobs run unless somebody says otherwise: this machine.
+LOCAL = "local"
 ACTIVE = frozenset({JobState.QUEUED, JobState.HOLD, JobState.RUNNING})
 FINAL = frozenset(JobState) - ACTIVE
 
@@ -129,6 +131,19 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     notify_on: tuple[str, ...] = ()
     # What a sweep chose for this job: (name, value).
     parameters: tuple[tuple[str, str], ...] = ()
+    # Which target runs it; empty: this machine. The rest of it means something on clusters alone.
+    on: str = ""
+    # How many nodes, each with `gpus` GPUs and `cpus` CPUs.
+    nodes: int = 1
+    partition: str = ""
+    qos: str = ""
+    constraint: str = ""
+    reservation: str = ""
+    exclusive: bool = False
+    # Options for sbatch that gflow does not know.
+    slurm: tuple[str, ...] = ()
+    # Shapes of which the first that starts runs the job.
+    race: tuple[str, ...] = ()
 
     @property
     def shape(self) -> Shape:
@@ -160,6 +175,16 @@ class Progress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     cancelled: int = 0
     # The worst exit code of a task so far, as a shell would show it.
     worst: int = 0
+
+
+class Abroad(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What is known of a job that another target has."""
+
+    # Its number there, and the machines on which it runs.
+    id: str = ""
+    nodes: str = ""
+    # Whether it is to be held here as soon as it is taken back from there.
+    hold: bool = False
 
 
 class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
@@ -199,7 +224,9 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     simulated: bool = False
     # Since when it has waited for nothing but resources.
     ready_at: float = 0.0
-    target: str = "local"
+    target: str = LOCAL
+    # Set from the moment in which another target gets it until it has ended there, or was taken back.
+    abroad: Abroad | None = None
 
     def add_usage(self, cpu_ms: int, peak_kib: int) -> None:
         """Count an attempt, or an array's task: CPU time adds up, the peak is that of the largest."""

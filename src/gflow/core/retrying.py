@@ -7,9 +7,11 @@ from gflow.core.model import Job, JobState
 
 REQUEUE_CODE = 75
 # Ends that are not the job's own doing.
-ACCIDENTS = ("Lost", "Reboot")
+ACCIDENTS = ("Lost", "Reboot", "NodeFail", "Preempted")
 # The attempt never began: another daemon had the GPUs. It goes back and counts as nothing.
 LEASED = "Leased"
+# Nor did this one: another target had it, and gave it back.
+RECALLED = "Recalled"
 # The longest pause that doubling leads to; whoever asks for a longer one gets that.
 LONGEST_PAUSE_S = 3600
 

@@ -9,7 +9,7 @@ import msgspec
 
 from gflow.core.effects import Effect, Note, Save, Start
 from gflow.core.ids import job_key
-from gflow.core.model import Job, JobState, Moment
+from gflow.core.model import Abroad, Job, JobState, Moment
 from gflow.core.place import placement
 from gflow.core.promise import due
 from gflow.core.queue import GroupKey, Room, Walk
@@ -20,6 +20,7 @@ from gflow.core.states import move
 def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
     """Start every job that may start now, in order. For events that may have freed something."""
     state.postpone(at.wall)
+    hand_over(state, effects)
     state.wall = at.wall
     state.reserved.pass_time(at.wall)
     _look_around(state, at)
@@ -77,6 +78,8 @@ def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
 def start_among(state: State, keys: Iterable[GroupKey | None], at: Moment, effects: list[Effect]) -> None:
     """Start what may start of these groups, in order. For events that freed nothing: whoever
     waited before still waits, so only groups with newcomers need a look. O(groups + started)."""
+    if state.outbound:
+        hand_over(state, effects)
     if not state.ready:
         return
     state.wall = at.wall
@@ -98,6 +101,24 @@ def start_among(state: State, keys: Iterable[GroupKey | None], at: Moment, effec
                 heapq.heappush(line, state.ready.standing(entry.group))
     if is_kept:
         run_round(state, at, effects)  # who had to wait for what is promised no longer may start
+
+
+def hand_over(state: State, effects: list[Effect]) -> None:
+    """Give other targets the jobs that wait for nothing here any more; an array as a whole."""
+    if state.machine.is_drained:
+        return
+    for key in sorted(state.outbound):
+        job = state.jobs[key]
+        if not job.is_array and state.is_capped(job):
+            continue
+        state.send(job)
+        job.attempt += 1
+        job.abroad = Abroad()
+        job.reason = ""
+        job.exit_code = job.signal = None
+        job.retry_at = 0.0
+        note = Note(job.key, "handed over", f"attempt {job.attempt} to {job.target}")
+        effects += (Save(job), note, Start(job.key, job.attempt))
 
 
 def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:

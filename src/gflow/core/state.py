@@ -11,7 +11,7 @@ from gflow.core.deps import Wait
 from gflow.core.history import Batch, History
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.machine import Machine
-from gflow.core.model import Idle, Job, JobState
+from gflow.core.model import LOCAL, Idle, Job, JobState
 from gflow.core.policy import USUAL, Policy
 from gflow.core.queue import GroupKey, ReadyQueue
 from gflow.core.quotas import Ledger, exceeded
@@ -36,9 +36,12 @@ class State:
 
         self.jobs: dict[JobKey, Job] = {}
         self.next_number = 1
-        # A waiting job is in exactly one of: waits (for parents), later (for its time), ready.
+        # A waiting job is in exactly one of: waits (for parents), later (for its time), ready; those of other
+        # targets, instead of ready: outbound (to be handed over next), then abroad.
         self.waits: dict[JobKey, Wait] = {}
         self.later: set[JobKey] = set()
+        # All that is abroad stays there while it runs: nothing of this machine is booked for it.
+        self.outbound, self.abroad = set[JobKey](), set[JobKey]()
         self.history = History()
         self.ready = ReadyQueue(
             self.history,
@@ -94,6 +97,20 @@ class State:
         self.machine.give_back(job, wall)
         self.regroup(job.spec.group, None)
         self.unused.pop(job.key, None)
+
+    def send(self, job: Job) -> None:
+        """Another target has it from now on."""
+        self.outbound.discard(job.key)
+        self.abroad.add(job.key)
+        if not job.is_array:
+            self.regroup(None, job.spec.group)
+
+    def fetch(self, job: Job) -> None:
+        """It does not have it any more."""
+        self.abroad.discard(job.key)
+        job.abroad = None
+        if not job.is_array:
+            self.regroup(job.spec.group, None)
 
     def expected_end(self, job: Job, wall: float) -> float:
         """When a running job is expected to be over: not before now."""
@@ -169,6 +186,9 @@ class State:
             self.later.add(job.key)
             self.alarms.set_begin(job)
             return None
+        if job.target != LOCAL:
+            self.outbound.add(job.key)
+            return None
         self.latest_begin = max(self.latest_begin, begin_at)
         if not again:
             job.ready_at = wall
@@ -202,7 +222,12 @@ class State:
         wait = self.waits.pop(job.key, None)
         for parent in wait.parents if wait else ():
             self.unlink(parent, job.key)
+        self.leave_line(job)
+
+    def leave_line(self, job: Job) -> None:
+        """Out of all places in which it waits for its turn."""
         self.later.discard(job.key)
+        self.outbound.discard(job.key)
         self.ready.remove(job)
 
     def unlink(self, parent: JobKey, child: JobKey) -> None:
@@ -270,6 +295,9 @@ def restore(
     for job in sorted(jobs, key=lambda job: job.key):
         state.add(job)
     for job in state.jobs.values():
+        if job.abroad is not None:
+            state.send(job)
+            continue
         if job.state is JobState.RUNNING:
             if not job.is_array:
                 state.book(job)

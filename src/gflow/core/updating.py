@@ -33,6 +33,8 @@ RUNNING_FIELDS = frozenset(
         "max_concurrent", "comment", "notify_emails", "notify_on", "stop_if_idle_s",
     }
 )  # fmt: skip
+# What may change while another target has it.
+ABROAD_FIELDS = RUNNING_FIELDS - {"time_limit_s", "warning", "stop_if_idle_s", "max_concurrent"}
 # What operators may change of jobs that are not theirs.
 GOVERNED = frozenset(
     {
@@ -85,7 +87,13 @@ def _check_governed(jobs: list[Job], event: Update) -> None:
 
 def _plan(state: State, job: Job, event: Update, fields: dict[str, Any], group: int) -> Plan:
     """The job's new spec and what it then waits for, or a refusal."""
-    if job.state is JobState.RUNNING:
+    if job.key in state.abroad:
+        for name in sorted(fields.keys() - ABROAD_FIELDS) or ["time_limit_s"] * bool(event.extend_s):
+            raise Refused(
+                f"{job.target} has job {job.label}, and {_option(name)} cannot change there",
+                hint=f"take it back first, if it still waits: gjob hold {job.label}",
+            )
+    elif job.state is JobState.RUNNING:
         for name in sorted(fields.keys() - RUNNING_FIELDS):
             raise Refused(f"job {job.label} is running, and {_option(name)} cannot change any more")
     spec = overridden(job, job.spec, fields, event.extend_s)
@@ -136,7 +144,7 @@ def _new_wait(state: State, job: Job, spec: Spec, outcomes: dict[JobKey, JobStat
 
 def _carry_out(state: State, plan: Plan, event: Update) -> None:
     job = plan.job
-    if job.state is JobState.RUNNING and not job.is_array:
+    if (job.state is JobState.RUNNING and not job.is_array) or job.key in state.abroad:
         _update_running(state, job, plan.spec)
         return
     state.stop_waiting(job)
@@ -154,7 +162,8 @@ def _carry_out(state: State, plan: Plan, event: Update) -> None:
 def _update_running(state: State, job: Job, spec: Spec) -> None:
     """A running job keeps its resources; only its limit and what comes after may move."""
     old, job.spec = job.spec, spec
-    state.regroup(old.group, spec.group)
+    if not job.is_array:
+        state.regroup(old.group, spec.group)
     if (spec.time_limit_s, spec.warning) != (old.time_limit_s, old.warning):
         job.reason = ""  # a new limit has its own warning
         state.alarms.set_limit(job)

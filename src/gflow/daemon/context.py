@@ -20,7 +20,7 @@ from gflow.daemon.perform import Performer
 from gflow.daemon.settings import Settings
 from gflow.daemon.tokens import Tokens
 from gflow.store.sqlite import SqliteStore
-from gflow.targets.port import Target
+from gflow.targets.routing import Targets
 from gflow.text.queue import Entry
 
 # What stands for others and what is theirs, where they are not to be known.
@@ -42,7 +42,7 @@ class Context(NamedTuple):
     settings: Settings
     loop: Loop
     store: SqliteStore
-    target: Target
+    target: Targets
     performer: Performer
     started_boot: float
     stopped: asyncio.Event

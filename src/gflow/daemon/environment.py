@@ -10,18 +10,17 @@ from gflow.core.parameters import variable
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 
 
-def told_to(job: Job, script: bytes | None, devices: str) -> dict[str, str]:
-    """What the job is told about itself. `devices`: its GPUs, as CUDA reads them."""
+def told_to(job: Job, script: bytes | None, devices: str | None) -> dict[str, str]:
+    """What the job is told about itself. `devices`: its GPUs, as CUDA reads them; None: others say that."""
     variables = {
         "GFLOW_JOB_ID": job.label,
         "GFLOW_JOB_NAME": job.name,
         "GFLOW_ATTEMPT": str(job.attempt),
         "GFLOW_RESTART_COUNT": str(job.attempt - 1),
         "GFLOW_GPUS": str(job.spec.gpus),
-        # Empty without --gpus: a job sees only the GPUs that it was given.
-        "CUDA_VISIBLE_DEVICES": devices,
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
+    if devices is not None:  # empty without --gpus: a job sees only the GPUs that it was given
+        variables |= {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if job.spec.requeue:
         variables["GFLOW_REQUEUE"] = "1"
     if job.spec.time_limit_s and job.started_boot is not None:

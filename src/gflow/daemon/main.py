@@ -11,13 +11,14 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gflow import __version__
 from gflow.config import zone
 from gflow.core.effects import Effect, Start
-from gflow.core.events import Exited, LeasesSeen
+from gflow.core.events import Exited, LeasesSeen, Seen, Sighting
 from gflow.core.model import Gpu, JobState
 from gflow.core.retrying import LEASED
 from gflow.core.state import State
@@ -46,7 +47,9 @@ from gflow.gpu.census import Report
 from gflow.store.places import first_free_number
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.target import LocalTarget
-from gflow.targets.port import Ended, Run, Target
+from gflow.targets.port import Ended, Run
+from gflow.targets.routing import Targets
+from gflow.targets.slurm.target import SlurmTarget
 
 log = logging.getLogger("gflow.daemon")
 LoopFactory = Callable[..., Loop]
@@ -83,7 +86,9 @@ def _warn_of_writers() -> None:
 
 async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     daemon = Daemon(settings, loop_class)
-    adopt(daemon.loop, daemon.target, daemon.performer)  # before the first round: what that starts needs none
+    adopt(
+        daemon.loop, daemon.targets, daemon.performer
+    )  # before the first round: what that starts needs none
     await daemon.see_gpus()
     daemon.target.warm_up()
     stopped = asyncio.Event()
@@ -93,7 +98,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         settings,
         daemon.loop,
         daemon.store,
-        daemon.target,
+        daemon.targets,
         daemon.performer,
         clock.now().boot,
         stopped,
@@ -120,6 +125,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         server.close()
         for connection in list(connections):  # without an answer: clients ask the next daemon again
             connection.transport.abort()
+    daemon.targets.close()
     daemon.target.close()
     daemon.store.close()
 
@@ -158,10 +164,11 @@ class Daemon:
         self._settings = settings
         wanted = settings.gpu.mps and not settings.gpus and not settings.is_system  # one server, one user
         self.mps = Mps(settings.data, self.target.tag) if wanted else None
+        self.targets = Targets(self.target, self._clusters(settings))
         self.performer = Performer(
             settings,
             self.store,
-            self.target,
+            self.targets,
             self.leases,
             lambda: self.loop.state,
             self._ended,
@@ -172,6 +179,23 @@ class Daemon:
             Gpu(index=index, uuid=uuid, model="", memory_mib=0)
             for index, uuid in names_of(state.machine.gpu_names).items()
         )
+
+    def _clusters(self, settings: Settings) -> dict[str, SlurmTarget]:
+        """A target for each cluster; each costs nothing until it gets a job."""
+        folder = settings.slurm_dir
+        return {
+            name: SlurmTarget(name, one, folder / name, partial(self._seen, name), partial(self._over, name))
+            for name, one in settings.clusters.items()
+        }
+
+    def _seen(self, name: str, news: list[Sighting]) -> None:
+        for one in news:
+            self.targets.of(Run(one.key, one.attempt), name)
+        self.loop.post(lambda at: Seen(at=at, sightings=tuple(news)))
+
+    def _over(self, name: str, ended: Ended) -> None:
+        self.targets.of(ended.run, name)
+        self._ended(ended)
 
     async def see_gpus(self) -> None:
         """Let the engine know what GPUs there are, and go on looking."""
@@ -257,9 +281,9 @@ def _stop(settings: Settings, stopped: asyncio.Event, number: int) -> None:
     stopped.set()
 
 
-def adopt(loop: Loop, target: Target, performer: Performer) -> None:
+def adopt(loop: Loop, target: Targets, performer: Performer) -> None:
     """Take over the jobs of an earlier daemon: watch, settle, or start what never started."""
-    running = [job for job in loop.state.jobs.values() if job.state is JobState.RUNNING and not job.is_array]
+    running = list(loop.state.running.values())
     for job in running:
         run = Run(job.key, job.attempt)
         point("adopt.before")
@@ -269,6 +293,14 @@ def adopt(loop: Loop, target: Target, performer: Performer) -> None:
             target.stop(run, now=job.stop_now)
     names = {Run(job.key, job.attempt).name for job in running}
     target.forget_others(names)
+    for key in sorted(loop.state.abroad):
+        job = loop.state.jobs[key]
+        run = Run(job.key, job.attempt)
+        performer.start(job)  # what was submitted already is found there
+        if job.stopping is not None:
+            target.stop(run, now=job.stop_now)
+        elif job.abroad is not None and job.abroad.hold:
+            target.recall(run)
     loop.arm()
 
 

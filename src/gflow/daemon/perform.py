@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import re
 import signal
-import socket
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from gflow.core.effects import Effect, Forget, Start, Stop, Warn
-from gflow.core.model import Job
+from gflow.core.effects import Effect, Forget, Recall, Start, Stop, Warn
+from gflow.core.model import LOCAL, Job
 from gflow.core.state import State
+from gflow.daemon.abroad import distant_launch
 from gflow.daemon.environment import activated, block, told_to
 from gflow.daemon.gpus import names_of, visible_devices
 from gflow.daemon.leases import LeaseWatch
-from gflow.daemon.people import home_of
+from gflow.daemon.logs import error_path, log_path
 from gflow.daemon.settings import Settings
 from gflow.daemon.sharing import Sharing
 from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.port import Store
-from gflow.targets.port import End, Ended, Launch, Run, Target
+from gflow.targets.port import End, Ended, Launch, Run
+from gflow.targets.routing import Targets
 
 log = logging.getLogger("gflow.perform")
 
@@ -36,7 +35,7 @@ class Performer:
         self,
         settings: Settings,
         store: Store,
-        target: Target,
+        target: Targets,
         leases: LeaseWatch,
         state: Callable[[], State],
         on_end: Callable[[Ended], None],
@@ -56,6 +55,7 @@ class Performer:
             Start: self._start,
             Stop: self._stop,
             Warn: self._warn,
+            Recall: self._recall,
         }
 
     def __call__(self, effects: list[Effect]) -> None:
@@ -135,7 +135,13 @@ class Performer:
         return environ + b"\0" + added if added else environ
 
     def _stop(self, effect: Stop) -> None:
-        self._target.stop(Run(effect.key, effect.attempt), now=effect.now)
+        run, job = Run(effect.key, effect.attempt), self._state().jobs.get(effect.key)
+        if job is not None and job.target != LOCAL:
+            self._target.of(run, job.target)
+        self._target.stop(run, now=effect.now)
+
+    def _recall(self, effect: Recall) -> None:
+        self._target.recall(Run(effect.key, effect.attempt))
 
     def _warn(self, effect: Warn) -> None:
         self._target.signal(Run(effect.key, effect.attempt), effect.signal)
@@ -150,6 +156,8 @@ class Performer:
         spec = job.spec
         environ = self._blob(spec.environ) if spec.environ else b""
         script = self._blob(spec.script) if spec.script else None
+        if job.target != LOCAL:
+            return distant_launch(self._settings, job, script, environ)
         told = told_to(job, script, self._devices(job.gpu_ids))
         return Launch(
             job=job,
@@ -181,32 +189,3 @@ class Performer:
         gpus = [known[index] for index in job.gpu_ids if index in known]
         told = self._sharing.environment(job, gpus, self._environ(job))
         return block(told)
-
-
-def log_path(settings: Settings, job: Job) -> str:
-    """Where the job's output goes."""
-    if job.spec.output:
-        return expand(job.spec.output, job)
-    if not settings.is_system:
-        return f"{settings.logs}/{job.label}.log"
-    # Not among the logs of a daemon of their own: that one counts its jobs from 1, too.
-    return f"{home_of(job.uid)}/.local/share/gflow/logs/system/{job.label}.log"
-
-
-def error_path(settings: Settings, job: Job) -> str:
-    return expand(job.spec.error, job) if job.spec.error else log_path(settings, job)
-
-
-def expand(pattern: str, job: Job) -> str:
-    """A log file's pattern with the job's values, relative to the job's folder."""
-    values = {
-        "%j": job.label,
-        "%A": str(job.number),
-        "%a": "" if job.task is None else str(job.task),
-        "%x": job.name.replace("/", "_"),
-        "%u": job.user,
-        "%h": socket.gethostname(),
-        "%%": "%",
-    }
-    text = re.sub("%[jAaxuh%]", lambda found: values[found[0]], pattern)
-    return os.path.join(job.spec.cwd, text)

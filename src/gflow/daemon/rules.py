@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from gflow.config.reading import Config
+from gflow.core.model import LOCAL
 from gflow.errors import Refused
 
 
 def defaults(config: Config) -> dict[str, Any]:
     """Options (by name) of jobs that do not say otherwise, as this daemon has them."""
-    return {"grace": config["jobs.grace_secs"]}
+    target = config["default_target"]
+    return {"grace": config["jobs.grace_secs"]} | ({} if target == LOCAL else {"on": target})
 
 
 def check_project(config: Config, project: str) -> None:

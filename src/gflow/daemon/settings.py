@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gflow.config.reading import Config, load
-from gflow.core.model import Gpu
+from gflow.core.model import LOCAL, Gpu
 from gflow.core.policy import Policy
 from gflow.daemon.listening import Listening, listening_of
 from gflow.daemon.notify.destinations import Destination, destinations_of
@@ -19,6 +19,7 @@ from gflow.gpu.simulated import simulated_gpus
 from gflow.options import paths
 from gflow.store.keeping import Retention
 from gflow.store.places import database_path
+from gflow.targets.slurm.settings import Cluster, clusters_of
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     config: Config
     listening: Listening = Listening()
     destinations: tuple[Destination, ...] = ()
+    clusters: dict[str, Cluster] = {}
     gpus: tuple[Gpu, ...] = ()
     cpus: int = 1
     memory_mib: int = 0
@@ -73,6 +75,10 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         return self.socket.parent / "jobs" if self.is_system else self.run_dir
 
     @property
+    def slurm_dir(self) -> Path:
+        return self.data / "slurm"
+
+    @property
     def logs(self) -> Path:
         return self.data / "logs"
 
@@ -102,6 +108,7 @@ def settings_for(
         config=config,
         listening=listening_of(config),
         destinations=destinations_of(config),
+        clusters=_clusters(config),
         gpus=gpus,
         cpus=config["daemon.cpus"] or len(os.sched_getaffinity(0)),
         memory_mib=_host_memory_mib(),
@@ -113,6 +120,17 @@ def settings_for(
         flags=words,
         notes=(*config.notes, *_missing(config, gpus), *_unused(config, system)),
     )
+
+
+def _clusters(config: Config) -> dict[str, Cluster]:
+    clusters = clusters_of(*config.found["targets"])
+    wanted, origin = config.found["default_target"]
+    if wanted != LOCAL and wanted not in clusters:
+        raise UsageError(
+            f"{origin}: default_target is {wanted!a}, and there is no such target",
+            hint=f"there are: {', '.join([LOCAL, *clusters])}",
+        )
+    return clusters
 
 
 def _policy(config: Config, gpus: tuple[Gpu, ...], *, system: bool) -> Policy:

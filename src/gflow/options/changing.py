@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gflow.options.table import JOB, PARSABLE, Option
 
-# The project is what a job is accounted to; an array's tasks exist already; hold has its own verb. A redone
-# job is a new one, which may be held.
-FIXED = frozenset({"project", "array", "hold"})
-FIXED_IN_REDO = FIXED - {"hold"}
+# The project is what a job is accounted to; an array's tasks exist already; hold has its own verb; where it
+# runs, a job stays. A redone job is a new one, which may be held, and run elsewhere.
+FIXED = frozenset({"project", "array", "hold", "on"})
+FIXED_IN_REDO = FIXED - {"hold", "on"}
 
 
 def _copy(
@@ -57,8 +57,9 @@ UPDATE = (
     CLEAR_DEPS,
     *CLEARING,
 )
+REDOABLE = tuple(_changeable(option) for option in JOB if option.name not in FIXED_IN_REDO)
 REDO = (
-    *(_changeable(option) for option in JOB if option.name not in FIXED_IN_REDO),
+    *REDOABLE,
     CLEAR_DEPS,
     Option("cascade", "flag", "also redo the jobs that were cancelled because it failed"),
     PARSABLE,

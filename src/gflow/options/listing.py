@@ -38,6 +38,8 @@ GQUEUE = (
         metavar="LIST",
         many=True,
     ),
+    Option("target", "text", "only jobs of these targets: local, slurm", metavar="LIST", many=True),
+    Option("partition", "text", "only jobs for these partitions", metavar="LIST", many=True),
     Option(
         "since",
         "text",

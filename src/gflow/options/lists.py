@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gflow.options.shapes import parse_shape
 from gflow.options.table import Option
 from gflow.options.values import SIGNALS, is_digits, quote, refuse
 
@@ -13,6 +14,16 @@ RETRY_KINDS = ("any", "failed", "oom", "timeout", "exit", "signal", "lost", "sta
 CODED = ("exit", "signal")
 FATAL = SIGNALS | {"ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13}
 MOST_ADDRESSES = 20
+MOST_SHAPES = 16
+HOW_SBATCH = "write it as sbatch has it, in one word: --slurm=--licenses=matlab"
+# Options of sbatch on which what gflow knows of a job rests.
+OURS = frozenset(
+    {
+        "--array", "--comment", "--dependency", "--error", "--export", "--export-file", "--hold",
+        "--job-name", "--kill-on-invalid-dep", "--no-requeue", "--open-mode", "--output", "--parsable",
+        "--requeue", "--test-only", "--wait", "--wrap",
+    }
+)  # fmt: skip
 # What can be told of a job, less the `job_` before each.
 EVENTS = (
     "submitted", "updated", "started", "completed", "failed", "cancelled", "timeout", "held", "released",
@@ -62,6 +73,30 @@ def read_events(value: Any, option: Option) -> tuple[str, ...]:
     return tuple(dict.fromkeys(events))
 
 
+def read_shapes(value: Any, option: Option) -> tuple[str, ...]:
+    """Shapes of a race: at least two, each once."""
+    shapes = tuple("n{}_gpu{}".format(*parse_shape(part)) for part in _parts(value, option))
+    if len(set(shapes)) < 2 or len(set(shapes)) < len(shapes):
+        refuse(f"--{option.name} takes two different shapes or more", "gbatch --race n1_gpu4,n4_gpu1 …")
+    if len(shapes) > MOST_SHAPES:
+        refuse(f"--{option.name} takes at most {MOST_SHAPES} shapes, not {len(shapes)}")
+    return shapes
+
+
+def read_sbatch(value: Any, option: Option) -> tuple[str, ...]:
+    """Options for sbatch, one each, that are not ours to give."""
+    words = (value,) if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        refuse(f"--{option.name} takes text, not {quote(value)}")
+    for word in words:
+        name = word.partition("=")[0]
+        if not word.startswith("--") or len(name) < 4 or not word.isprintable():
+            refuse(f"--{option.name} takes an option of sbatch, not {quote(word)}", HOW_SBATCH)
+        if name in OURS:
+            refuse(f"--{option.name}: {name} is what gflow itself tells sbatch", "see gbatch --help for ours")
+    return tuple(words)
+
+
 def _parts(value: Any, option: Option) -> list[str]:
     """`a,b` or a JSON list of texts."""
     if isinstance(value, str):
@@ -78,4 +113,6 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "retry": read_retry,
     "emails": read_emails,
     "events": read_events,
+    "shapes": read_shapes,
+    "sbatch": read_sbatch,
 }

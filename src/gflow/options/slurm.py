@@ -1,7 +1,7 @@
 """Slurm's dialect: its options on the command line, and `#SBATCH` lines with its own short flags.
 
-Everything becomes options of ours. What has no meaning on one machine (a partition, a QoS) is
-collected and named once, so that a script written for a cluster runs here unchanged.
+Everything becomes options of ours. What nobody understands is collected and named once; what only a cluster
+understands (a partition, a QoS) the daemon names, if the job runs here after all.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from gflow.errors import UsageError
 from gflow.options.parse import spellings
+from gflow.options.shapes import parse_shape
 from gflow.options.table import CAPTURE, JOB
 from gflow.options.values import read
 
@@ -170,8 +171,13 @@ def _begin(value: str) -> Meant:
     return {"begin": f"now+{digits}{UNITS.get(word, word) if word else 's'}"}
 
 
+def _nodes(value: str) -> Meant:
+    """A range means as few as it allows: what a job gets must be known before it starts."""
+    return {"nodes": value.strip().partition("-")[0]}
+
+
 def _only_one(value: str) -> Meant:
-    """One node or task is what a job here is; more of them mean nothing."""
+    """One task on each node is what a job here is; more of them mean nothing."""
     return {} if value.strip() in ("1", "1-1") else {"more than one": value}
 
 
@@ -185,14 +191,14 @@ TRANSLATIONS: dict[str, Callable[[str], Meant]] = {
     "mail-user": lambda value: {"notify-email": value},
     "mail-type": _mail_type,
     "account": lambda value: {"project": value},
-    "exclusive": lambda value: {},
     "mem": lambda value: {} if not value.rstrip("KMGTkmgt").strip("0") else {"memory": value},
     "time": _time,
     "begin": _begin,
     "signal": lambda value: {"signal": value.rpartition(":")[2]},
     "output": lambda value: {"output": value.replace("%N", "%h")},
     "error": lambda value: {"error": value.replace("%N", "%h")},
-    "nodes": _only_one,
+    "nodes": _nodes,
+    "shape": lambda value: dict(zip(("nodes", "gpus"), parse_shape(value), strict=True)),
     "ntasks": _only_one,
     "ntasks-per-node": _only_one,
     "no-requeue": lambda value: {},

@@ -326,6 +326,43 @@ JOB = (
         field="parameters",
         many=True,
     ),
+    Option(
+        "on",
+        "target",
+        "where it runs: local, slurm, or a target of gflow.toml (default: default_target there, else local)",
+        metavar="TARGET",
+        field="on",
+    ),
+    Option(
+        "nodes",
+        "count",
+        "nodes of a cluster, each with --gpus GPUs and --cpus CPUs (default 1)",
+        metavar="N",
+        field="nodes",
+        low=1,
+        high=65536,
+    ),
+    Option("partition", "name", "Slurm's partition, several with commas", metavar="NAME", field="partition"),
+    Option("qos", "name", "Slurm's quality of service", metavar="NAME", field="qos"),
+    Option("constraint", "name", "features that Slurm's nodes must have", metavar="LIST", field="constraint"),
+    Option("reservation", "name", "one of Slurm's reservations", metavar="NAME", field="reservation"),
+    Option("exclusive", "flag", "whole nodes of a cluster, for this job alone", field="exclusive"),
+    Option(
+        "race",
+        "shapes",
+        "shapes of which the first that starts on Slurm runs the job, and no other: n1_gpu4,n4_gpu1",
+        metavar="SHAPES",
+        field="race",
+        many=True,
+    ),
+    Option(
+        "slurm",
+        "sbatch",
+        "an option for sbatch that gflow does not know: --slurm=--licenses=matlab; may be repeated",
+        metavar="OPTION",
+        field="slurm",
+        many=True,
+    ),
 )
 
 PARAM_FILE = Option(
@@ -376,7 +413,7 @@ SLURM = (
     Option("mail-user", "slurm", "Slurm's --notify-email", metavar="ADDR"),
     Option("mail-type", "slurm", "Slurm's --notify-on: BEGIN, END, FAIL, TIME_LIMIT, ALL", metavar="TYPES"),
     Option("account", "slurm", "Slurm's --project", short="A", metavar="CODE"),
-    Option("exclusive", "slurm", "Slurm's: jobs have their GPUs alone unless --shared"),
+    Option("shape", "slurm", "nodes and GPUs in a word: n4_gpu1 is --nodes 4 --gpus 1", metavar="NX_GPUY"),
 )
 
 GBATCH = JOB + CAPTURE + SUBMIT + SLURM + COMMON

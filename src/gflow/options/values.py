@@ -194,6 +194,16 @@ def read_name(value: Any, option: Option) -> str:
     return value
 
 
+def read_target(value: Any, option: Option) -> str:
+    """The name of a target; empty is this machine."""
+    if value in ("", "local"):
+        return ""
+    name = read_name(value, option)
+    if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum() or len(name) > 40:
+        refuse(f"--{option.name} takes the name of a target, not {quote(value)}", "local, slurm, or a name")
+    return name
+
+
 def read_depends(value: Any, option: Option) -> tuple[str, ...]:
     """Job references: `17`, `42_3`, `@`, `@~2`, several with commas."""
     if type(value) is int:
@@ -361,5 +371,8 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "retry": read_list,
     "emails": read_list,
     "events": read_list,
+    "shapes": read_list,
+    "sbatch": read_list,
+    "target": read_target,
     "params": read_params,
 }

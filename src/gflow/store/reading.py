@@ -22,6 +22,7 @@ _MASK = (1 << TASK_BITS) - 1
 LABEL = f"(key >> {TASK_BITS}) || iif(key & {_MASK}, '_' || ((key & {_MASK}) - 1), '')"
 NAME = f"coalesce(json_extract(spec, '$.name'), 'job-' || {LABEL})"
 PROJECT = "coalesce(json_extract(spec, '$.project'), '')"
+PARTITION = "coalesce(json_extract(spec, '$.partition'), '')"
 SHOWN = "(progress IS NULL OR json_extract(progress, '$.pending') != '')"
 
 
@@ -82,6 +83,8 @@ def condition(wanted: Filter) -> tuple[str, list[Any]]:
         ("user", wanted.users),
         (NAME, wanted.names),
         (PROJECT, wanted.projects),
+        ("target", wanted.targets),
+        (PARTITION, wanted.partitions),
     ):
         if among:
             parts.append(f"{column} IN ({', '.join('?' * len(among))})")

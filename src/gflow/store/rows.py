@@ -8,7 +8,7 @@ import msgspec
 
 from gflow.core.effects import Ran
 from gflow.core.ids import JobKey, label
-from gflow.core.model import Job, JobState, Progress, Spec
+from gflow.core.model import Abroad, Job, JobState, Progress, Spec
 from gflow.core.tasks import parse_tasks
 from gflow.errors import StoreError
 from gflow.store.opening import WAY_OUT
@@ -17,6 +17,7 @@ COLUMNS = (
     "key", "uid", "user", "state", "reason", "attempt", "gpu_ids", "submitted_at", "started_at",
     "started_boot", "finished_at", "exit_code", "signal", "stopping", "target", "spec", "progress",
     "retries", "quick_ends", "cpu_ms", "peak_kib", "retry_at", "stop_now", "simulated", "ready_at",
+    "abroad",
 )  # fmt: skip
 
 UPSERT = (
@@ -33,6 +34,7 @@ SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _decode_spec = msgspec.json.Decoder(Spec).decode
 _decode_progress = msgspec.json.Decoder(Progress, dec_hook=lambda _, text: parse_tasks(text)).decode
+_decode_abroad = msgspec.json.Decoder(Abroad).decode
 _STATES = {state.value: state for state in JobState}
 
 
@@ -63,6 +65,7 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.stop_now,
         job.simulated,
         job.ready_at,
+        _encode(job.abroad).decode() if job.abroad else None,
     )
 
 
@@ -96,7 +99,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
     """The job of a row. `specs` shares equal specs between the jobs of one read."""
     (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at, started_boot,
      finished_at, exit_code, signal, stopping, target, text, progress, retries, quick_ends,
-     cpu_ms, peak_kib, retry_at, stop_now, simulated, ready_at) = row  # fmt: skip
+     cpu_ms, peak_kib, retry_at, stop_now, simulated, ready_at, abroad) = row  # fmt: skip
     spec = specs.get(text)
     if spec is None:
         spec = specs[text] = _decode_spec(text)
@@ -126,6 +129,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         stop_now=bool(stop_now),
         simulated=bool(simulated),
         ready_at=ready_at,
+        abroad=_decode_abroad(abroad) if abroad else None,
     )
 
 

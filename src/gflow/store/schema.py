@@ -197,7 +197,12 @@ ALTER TABLE jobs RENAME COLUMN passed TO ready_at;
 UPDATE jobs SET ready_at = submitted_at WHERE finished_at IS NULL;
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8)
+# What is known of a job that another target has.
+_V9 = """
+ALTER TABLE jobs ADD COLUMN abroad TEXT;
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9)
 VERSION = len(MIGRATIONS)
 
 

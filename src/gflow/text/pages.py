@@ -10,7 +10,7 @@ from typing import Any
 
 from gflow.core.explain import Why
 from gflow.core.ids import label
-from gflow.core.model import Job, Line, Spec
+from gflow.core.model import LOCAL, Job, Line, Spec
 from gflow.core.place import gib
 from gflow.text.durations import clock, fine
 from gflow.text.queue import short_state
@@ -37,6 +37,7 @@ def job_page(
     lines.append(("GPUs", str(spec.gpus) + (" (shared)" if spec.shared else "")))
     if job.gpu_ids:
         lines.append(("GPU ids", ",".join(map(str, job.gpu_ids))))
+    lines += [(name, value) for name, value in _there(job) if value]
     if gpu_use:
         lines.append(("GPU use", gpu_use))
     if tasks := _tasks(job):
@@ -54,6 +55,24 @@ def job_page(
     if job.attempt and log:
         lines.append(("Log", log if not job.is_array else f"one for each task: gjob log {job.label}_N"))
     return facts(lines)
+
+
+def _there(job: Job) -> list[tuple[str, str]]:
+    """Where it runs, if not here, and what was asked of that."""
+    spec, there = job.spec, job.abroad
+    nodes = f": {there.nodes}" if there and there.nodes else ""
+    return [
+        ("Target", job.target if job.target != LOCAL else spec.on),
+        ("Number there", there.id if there else ""),
+        ("Nodes", f"{spec.nodes}{nodes}" if job.target != LOCAL or spec.nodes > 1 else ""),
+        ("Race", ", ".join(spec.race)),
+        ("Partition", spec.partition),
+        ("QoS", spec.qos),
+        ("Constraint", spec.constraint),
+        ("Reservation", spec.reservation),
+        ("Whole nodes", "yes" if spec.exclusive else ""),
+        ("For sbatch", shlex.join(spec.slurm)),
+    ]
 
 
 def _what(spec: Spec) -> list[tuple[str, str]]:

@@ -71,8 +71,9 @@ def _gpus(job: Job, why: Why | None, now: float) -> str:
 
 
 def _nodes_or_reason(job: Job, why: Why | None, now: float) -> str:
-    if job.state is JobState.RUNNING or (job.gpu_ids and job.state is JobState.FINISHED):
-        return (_gpu_ids(job) or "-") + (f" ({why.code})" if why else "")
+    if job.state is JobState.RUNNING or ((job.gpu_ids or job.abroad) and job.state is JobState.FINISHED):
+        there = job.abroad.nodes if job.abroad else ""
+        return (_gpu_ids(job) or there or "-") + (f" ({why.code})" if why else "")
     reason = str(why) if why else job.reason
     return f"({reason})" if reason else "-"
 

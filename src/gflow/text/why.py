@@ -23,11 +23,13 @@ def why_page(job: Job, found: Outlook | None, now: float) -> str:
         lines.append("Nobody can tell when it will start.")
     else:
         start = found.start
-        lines.append(
-            f"It starts at about {_moment(start.expected, now)} (in {clock(start.expected - now)}); "
-            f"probably between {_moment(start.earliest, now)} and {_moment(start.latest, now)}."
-        )
-    if found.instead:
+        about = f"It starts at about {_moment(start.expected, now)} (in {clock(start.expected - now)})"
+        probably = f"; probably between {_moment(start.earliest, now)} and {_moment(start.latest, now)}."
+        lines.append(about + (probably if start.earliest < start.latest else "."))
+    if found.instead and job.abroad is not None:
+        lines.append(f"It would start sooner with {' or '.join(found.instead)}: gjob hold {job.label},")
+        lines.append(f"gjob update {job.label} …, gjob release {job.label}.")
+    elif found.instead:
         lines.append(f"It would start now with {' or '.join(found.instead)}: gjob update {job.label} …")
     return "\n".join(lines) + "\n"
 

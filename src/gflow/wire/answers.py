@@ -71,6 +71,11 @@ class JobView(TypedDict):
     script: str | None
     cwd: str
     target: str
+    # Its number there, and the machines it runs on; of jobs on clusters.
+    target_id: str | None
+    target_nodes: str | None
+    nodes: int
+    partition: str | None
     group_id: int | None
     max_concurrent: int | None
     parameters: dict[str, str]
@@ -107,11 +112,12 @@ class PlannedJob(TypedDict):
 
 
 class DryRunAnswer(TypedDict):
-    """What would be submitted. Nothing was."""
+    """What would be submitted, and what sbatch would get for those on clusters. Nothing was."""
 
     dry_run: Literal[True]
     jobs: list[PlannedJob]
     total: int
+    scripts: list[str]
 
 
 class JudgedJob(TypedDict):

@@ -61,6 +61,10 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "script": spec.script_path or None,
         "cwd": spec.cwd,
         "target": job.target,
+        "target_id": (job.abroad.id if job.abroad else "") or None,
+        "target_nodes": (job.abroad.nodes if job.abroad else "") or None,
+        "nodes": spec.nodes,
+        "partition": spec.partition or None,
         "group_id": spec.group if spec.group > 0 else None,
         "max_concurrent": spec.max_concurrent or None,
         "parameters": dict(spec.parameters),
@@ -101,8 +105,8 @@ def jobs_view(entries: Sequence[tuple[Job, Why | None]]) -> dict[str, Any]:
     return {"jobs": [job_view(job, why) for job, why in entries], "total": len(entries)}
 
 
-def dry_run_view(specs: Sequence[Spec]) -> dict[str, Any]:
-    """Jobs that would be submitted. They have no ids yet."""
+def dry_run_view(specs: Sequence[Spec], scripts: Sequence[str] = ()) -> dict[str, Any]:
+    """Jobs that would be submitted, and what sbatch would get. They have no ids yet."""
     jobs = [
         {
             "name": spec.name or None,
@@ -115,7 +119,7 @@ def dry_run_view(specs: Sequence[Spec]) -> dict[str, Any]:
         }
         for spec in specs
     ]
-    return {"dry_run": True, "jobs": jobs, "total": len(jobs)}
+    return {"dry_run": True, "jobs": jobs, "total": len(jobs), "scripts": list(scripts)}
 
 
 def _tasks(progress: Progress) -> dict[str, Any]:

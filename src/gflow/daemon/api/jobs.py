@@ -21,8 +21,9 @@ from gflow.daemon.api.permissions import check
 from gflow.daemon.api.seeing import check_visible, viewer
 from gflow.daemon.api.usage import usage_of
 from gflow.daemon.context import Context
+from gflow.daemon.foreseeing import foreseen
+from gflow.daemon.logs import log_path
 from gflow.daemon.people import user_name
-from gflow.daemon.perform import log_path
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.text.pages import job_page, story_page
 from gflow.text.queue import Entry
@@ -119,6 +120,8 @@ async def why(request: Request) -> Response:
     check_visible(request, job)
     now, shown = time.time(), viewer(request).shown(job)
     found = outlook(context.loop.state, job, now) if job.state in (JobState.QUEUED, JobState.HOLD) else None
+    if found is not None and job.abroad is not None:
+        found = await foreseen(context, job, found)
     data = {"job": key_label(job.key), "state": job.state.value, "reason": job.reason or None}
     data |= {"blockers": [], "start": None, "instead": []} if found is None else msgspec.to_builtins(found)
     return answer(request, lambda: data, lambda: why_page(shown, found, now))

@@ -60,6 +60,8 @@ def _asked(request: Request, query: JobsQuery) -> Asked:
         users=_seen(frozenset(users), viewer(request).only_users),
         names=frozenset(parts(query.names)),
         projects=frozenset(parts(query.projects)),
+        targets=frozenset(parts(query.targets)),
+        partitions=frozenset(parts(query.partitions)),
         spans=spans_of(context_of(request), request, query.jobs),
         since=parse_since(query.since) if query.since else 0.0,
     )

@@ -10,6 +10,7 @@ from gflow.core.events import Submit
 from gflow.core.ids import JobKey, label
 from gflow.core.updating import overridden
 from gflow.daemon import clock, rules
+from gflow.daemon.abroad import check_targets, local_note, scripts_of, tried
 from gflow.daemon.api.answers import answer, noted
 from gflow.daemon.api.asking import MOST_JOBS_BYTES, caller, context_of, known, one_key, query_of, read
 from gflow.daemon.api.permissions import check
@@ -43,11 +44,13 @@ async def submit(request: Request) -> Response:
     specs = await settled(context, uid, [job.spec for job in described])
     for job, spec in zip(described, specs, strict=True):
         job.spec = spec
+    check_targets(context.settings, specs)
     wish = Submitting(uid, user_name(uid), wanted.token, described, origin)
     if query.dry_run:
         return _dry_run(request, context, wish)
+    note = note_of(specs) or local_note(specs) or await tried(context.settings, context.target, described)
     context.fairness.keep(uid, sum(len(text) for job in described for text in job.blobs.values()))
-    return noted(_taken(request, query, await context.loop.submit(wish)), note_of(specs))
+    return noted(_taken(request, query, await context.loop.submit(wish)), note)
 
 
 def read_submission(wanted: SubmitRequest, reader: Reader) -> list[Described]:
@@ -80,6 +83,8 @@ async def redo(request: Request) -> Response:
     job = known(context, key)
     check(request, [job])
     change = describe_options(wanted.options, FIXED_IN_REDO, rules.defaults(context.settings.config))
+    if change.fields.get("on"):
+        check_targets(context.settings, [overridden(job, job.spec, change.fields)])
     note = ""
     if change.fields.get("gpu_memory_mib") == AUTO_MIB:
         (spec,) = await settled(context, uid, [overridden(job, job.spec, change.fields)])
@@ -109,9 +114,10 @@ def _dry_run(request: Request, context: Context, wish: Submitting) -> Response:
     event = wish.event(state, context.store, clock.now())
     assert isinstance(event, Submit)
     admitted(state, event.uid, event.user, event.specs, event.outcomes)
-    note = note_of(event.specs)
-    page = dry_run_page(event.specs) + (f"{note}\n" if note else "")
-    return answer(request, lambda: dry_run_view(event.specs), lambda: page)
+    note = note_of(event.specs) or local_note(event.specs)
+    scripts = scripts_of(context.settings, context.target, state.next_number, wish.jobs)
+    page = dry_run_page(event.specs) + (f"{note}\n" if note else "") + "".join(scripts)
+    return answer(request, lambda: dry_run_view(event.specs, scripts), lambda: page)
 
 
 def _taken(request: Request, query: SubmitQuery, keys: tuple[JobKey, ...]) -> Response:

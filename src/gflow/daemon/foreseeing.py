@@ -1,0 +1,73 @@
+"""When a job starts that waits on a cluster, and what would start sooner: as the cluster itself says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from gflow.core.forecast import Outlook, Start
+from gflow.core.model import Job, Spec
+from gflow.daemon.abroad import distant_launch, slurm_of
+from gflow.daemon.context import Context
+from gflow.targets.slurm.errands import Errand, environment_of, text_of
+from gflow.targets.slurm.target import SlurmTarget
+
+# So much sooner another way must be in order to be worth a word.
+WORTH_S = 120.0
+MOST_PARTITIONS = 4
+
+
+async def foreseen(context: Context, job: Job, found: Outlook) -> Outlook:
+    """The outlook with what Slurm expects. Nothing is changed, there or here."""
+    target = slurm_of(context.target, job.target)
+    if target.is_down or job.abroad is None:
+        return found
+    script = context.store.blob(job.spec.script) if job.spec.script else None
+    return await asyncio.to_thread(_ask, context, target, job, script, found)
+
+
+def _ask(context: Context, target: SlurmTarget, job: Job, script: bytes | None, found: Outlook) -> Outlook:
+    assert job.abroad is not None
+    said = target.slurm.start_of(job.abroad.id) if job.abroad.id else ""
+    expected = _moment(said)
+    instead = []
+    for words, spec in _other_ways(job.spec, target.slurm.partitions()):
+        begins = _tried(context, target, msgspec.structs.replace(job, spec=spec), script)
+        if begins is not None and (expected is None or begins + WORTH_S < expected):
+            instead.append(words)
+    start = None if expected is None else Start(expected, expected, expected)
+    return msgspec.structs.replace(found, start=start, instead=instead)
+
+
+def _other_ways(spec: Spec, partitions: list[str]) -> Iterator[tuple[str, Spec]]:
+    """Other options that mean as many GPUs, or another partition, or less time."""
+    if spec.race:
+        return
+    total = spec.nodes * spec.gpus
+    for nodes, gpus in {(1, total), (total, 1)} - {(spec.nodes, spec.gpus)} if total > 1 else ():
+        yield f"--nodes {nodes} --gpus {gpus}", msgspec.structs.replace(spec, nodes=nodes, gpus=gpus)
+    for name in [name for name in partitions if name != spec.partition][:MOST_PARTITIONS]:
+        yield f"--partition {name}", msgspec.structs.replace(spec, partition=name)
+    if spec.time_limit_s >= 1200:
+        half = spec.time_limit_s // 120
+        yield f"--time {half}", msgspec.structs.replace(spec, time_limit_s=half * 60)
+
+
+def _tried(context: Context, target: SlurmTarget, job: Job, script: bytes | None) -> float | None:
+    """When Slurm would start this if it came now; None: never, or it does not say."""
+    launch = distant_launch(context.settings, job, script, b"")
+    bid = Errand(launch, asked=False).bids[0]
+    text = text_of(launch, bid, target.cluster, target.folder, "preview")
+    said = target.slurm.submit(text, environment_of(launch), job.spec.cwd, job.spec.umask, test=True)
+    return _moment(said.text) if said.ok else None
+
+
+def _moment(text: str) -> float | None:
+    """Slurm's time, in the machine's zone."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None

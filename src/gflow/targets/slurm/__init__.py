@@ -1,0 +1,1 @@
+"""Runs jobs on a Slurm cluster, through sbatch, squeue, scontrol, sacct and scancel."""

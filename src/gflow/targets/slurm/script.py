@@ -1,0 +1,203 @@
+"""From a job to the script for sbatch. Pure: what `gbatch --dry-run` prints is what sbatch gets."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import NamedTuple
+
+from gflow.core.ids import label
+from gflow.core.model import Job, Spec
+from gflow.options.shapes import parse_shape
+from gflow.targets.slurm.settings import Cluster
+
+
+class Sheet(NamedTuple):
+    """All that goes into a script besides the job itself."""
+
+    cluster: Cluster
+    # The folder of `desk`, and what names this submission among all: a comment for Slurm.
+    folder: str
+    tag: str
+    log: str
+    error_log: str
+    # What the job is told about itself, without what differs between the tasks of an array.
+    told: dict[str, str]
+    # The first line of the user's script, if that is what is run.
+    interpreter: str | None = None
+    # Which of the job's shapes this is, and how many nodes with how many GPUs that means.
+    bid: int = 0
+    nodes: int = 1
+    gpus: int = 0
+
+
+def shapes_of(spec: Spec) -> list[tuple[int, int]]:
+    """Nodes, and GPUs on each, for every bid: one, or those of a race."""
+    return [parse_shape(shape) for shape in spec.race] or [(spec.nodes, spec.gpus)]
+
+
+def script_of(job: Job, sheet: Sheet) -> str:
+    """The whole script."""
+    lines = ["#!/bin/bash", *(f"#SBATCH {line}" for line in directives(job, sheet)), "", *_body(job, sheet)]
+    return "\n".join(lines) + "\n"
+
+
+def directives(job: Job, sheet: Sheet) -> list[str]:
+    """The options for sbatch, as `#SBATCH` lines have them."""
+    spec, cluster = job.spec, sheet.cluster
+    # Other work may run on a node beside a job that leaves CPUs or memory to the cluster's defaults.
+    wanted = [
+        ("job-name", job.name if job.task is None or spec.name else f"job-{job.label}"),
+        ("account", spec.project or cluster.account),
+        ("partition", spec.partition or cluster.partition),
+        ("qos", spec.qos or cluster.qos),
+        ("constraint", spec.constraint or cluster.constraint),
+        ("reservation", spec.reservation or cluster.reservation),
+        ("nodes", sheet.nodes),
+        ("ntasks-per-node", 1),
+        ("gpus-per-node", f"{spec.gpu_type}:{sheet.gpus}" if spec.gpu_type and sheet.gpus else sheet.gpus),
+        ("cpus-per-task", spec.cpus or 0),
+        ("mem", f"{spec.memory_mib}M" if spec.memory_mib else ""),
+        ("time", slurm_time(spec.time_limit_s)),
+        ("signal", f"B:{spec.warning[0]}@{spec.warning[1]}" if spec.warning[0] else ""),
+        ("array", _array(job)),
+        ("chdir", spec.cwd),
+        # What Slurm says about those that lose a race is not for the job's log.
+        ("output", "/dev/null" if spec.race else sheet.log),
+        ("error", sheet.error_log if sheet.error_log != sheet.log and not spec.race else ""),
+        ("comment", sheet.tag),
+    ]
+    flags = ["--exclusive"] * spec.exclusive + ["--open-mode=append", "--no-requeue", "--export=ALL"]
+    extra = [_option(word) for word in (*cluster.sbatch, *spec.slurm)]
+    return [f"--{name}={quoted(str(value))}" for name, value in wanted if value] + flags + extra
+
+
+def _array(job: Job) -> str:
+    """All tasks of an array, with its cap; the one task that is tried again is an array of one."""
+    if job.task is not None:
+        return str(job.task)
+    if job.progress is None:
+        return ""
+    cap = f"%{job.spec.max_concurrent}" if job.spec.max_concurrent else ""
+    return f"{job.progress.pending}{cap}"
+
+
+def _option(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return f"{name}={quoted(value)}" if equals else name
+
+
+def quoted(value: str) -> str:
+    """A value as `#SBATCH` lines take it: in quotes if anything but plain characters is in it."""
+    if all(c.isalnum() or c in "-_.,:/=@%+[]&|*!~" for c in value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def slurm_time(seconds: int) -> str:
+    """`D-HH:MM:SS`; empty: no limit but the partition's."""
+    if not seconds:
+        return ""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return (f"{days}-" if days else "") + f"{hour:02}:{minute:02}:{second:02}"
+
+
+def run_name(job: Job) -> str:
+    """How the files of this attempt begin; for an array, in the words of the shell."""
+    task = "_$SLURM_ARRAY_TASK_ID" if job.is_array else ""
+    return f"{job.label}{task}.{job.attempt}"
+
+
+def _body(job: Job, sheet: Sheet) -> list[str]:
+    task = "_$SLURM_ARRAY_TASK_ID" if job.is_array else ""
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in sheet.told.items()]
+    exports.append(f'export GFLOW_JOB_ID="{label(job.key)}{task}"')
+    if job.is_array or job.task is not None:
+        exports.append('export GFLOW_ARRAY_TASK_ID="$SLURM_ARRAY_TASK_ID"')
+        exports.append(f"export GFLOW_ARRAY_JOB_ID={job.number}")
+    if job.is_array and not job.spec.name:
+        exports.append('export GFLOW_JOB_NAME="job-$GFLOW_JOB_ID"')
+    return [
+        f'run={shlex.quote(sheet.folder)}/"{run_name(job)}"',
+        f"bid={sheet.bid}",
+        CLAIM,
+        *_redirected(job, sheet),
+        *exports,
+        'export GFLOW_STOP_FILE="$run.stop"',
+        *([] if job.attempt < 2 else [f"echo 'gflow: attempt {job.attempt}'"]),
+        *_command(job, sheet),
+        RUN,
+    ]
+
+
+def _redirected(job: Job, sheet: Sheet) -> list[str]:
+    """The winner of a race writes to the job's log itself."""
+    if not job.spec.race:
+        return []
+    separate = sheet.error_log != sheet.log
+    error = f" 2>>{_in_shell(sheet.error_log)}" if separate else " 2>&1"
+    return [f"exec >>{_in_shell(sheet.log)}{error}"]
+
+
+def _in_shell(pattern: str) -> str:
+    """A file pattern of Slurm's, for the shell."""
+    parts = re.split("(%[aN%])", pattern)
+    words = {"%a": '"$SLURM_ARRAY_TASK_ID"', "%N": '"$(hostname)"', "%%": "%"}
+    return "".join(words.get(part) or (shlex.quote(part) if part else "") for part in parts)
+
+
+def _command(job: Job, sheet: Sheet) -> list[str]:
+    """`"$@"` becomes what the user wants to run."""
+    words = shlex.join(job.spec.command)
+    if sheet.interpreter is None:
+        return [f"set -- {words}"]
+    copy = shlex.quote(f"{sheet.folder}/{job.label}.{job.attempt}.script")
+    lines = [f"script={copy}"]
+    if job.spec.script_path:
+        lines = [CHANGED.format(shlex.quote(job.spec.script_path), copy)]
+    return [*lines, f'set -- {sheet.interpreter} "$script" {words}'.rstrip()]
+
+
+def interpreter_of(script: bytes) -> str:
+    """What runs a script: its first line says, else bash does."""
+    first = script.partition(b"\n")[0]
+    if not first.startswith(b"#!"):
+        return "bash"
+    program, _, argument = first[2:].strip().decode(errors="replace").partition(" ")
+    return shlex.join([program, argument.strip()] if argument.strip() else [program])
+
+
+# Whoever renames the ticket runs; a second copy of this job, whatever made it, finds none and leaves.
+CLAIM = """id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+me=$run.claim.$bid.$id
+if ! mv "$run.ticket" "$me" 2>/dev/null; then
+  [ -e "$me" ] || exit 0
+  # Slurm begins it a second time: whether it runs again is for gflow to say.
+  [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || { echo requeued >"$run.new" && mv "$run.new" "$run.exit"; exit 0; }
+fi"""
+# The user's script, where it was, unless it has changed since; then the copy.
+CHANGED = """script={0}
+cmp -s {1} {0} || {{
+  echo 'gflow: the script has changed since it was submitted: running it as it was'
+  script={1}; export PYTHONPATH="$(dirname {0})${{PYTHONPATH:+:$PYTHONPATH}}"
+}}"""
+# Signals go on to the job; its exit code is written down. A run whose claim is gone is over for gflow (its
+# node was thought dead, and another attempt may run): it ends itself.
+RUN = """told=
+pass() { told=told again=1; kill -s "$1" "$child" 2>/dev/null; }
+for name in TERM INT HUP USR1 USR2; do trap "pass $name" $name; done
+"$@" &
+child=$!
+(trap - INT HUP USR1 USR2; trap 'kill "$nap"; exit' TERM
+while :; do
+  sleep 5 & nap=$!; wait "$nap"
+  [ -e "$me" ] || { sleep 1; [ -e "$me" ] || ! [ -d "${me%/*}" ] || kill -s KILL 0; }
+done) >/dev/null 2>&1 &
+watcher=$!
+again=1
+while [ "$again" ]; do again=; wait "$child"; code=$?; done
+kill "$watcher" 2>/dev/null
+[ ! -e "$me" ] || { echo "$code $told" >"$run.new" && mv "$run.new" "$run.exit"; }
+exit $code"""

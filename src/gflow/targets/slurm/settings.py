@@ -1,0 +1,60 @@
+"""A cluster as gflow.toml describes it: `[targets.NAME]` with `type = "slurm"`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gflow.errors import UsageError, unknown
+
+# The target that is there without a word in gflow.toml.
+USUAL = "slurm"
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What jobs get on this cluster unless they say otherwise, and how gflow deals with it."""
+
+    type: str = "slurm"
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    constraint: str = ""
+    reservation: str = ""
+    # Options for sbatch that every job gets.
+    sbatch: tuple[str, ...] = ()
+    # A folder that the nodes see under the same path; empty: in gflow's data folder.
+    folder: str = ""
+    # A job that Slurm knows nothing of any more is Lost after so many seconds.
+    lost_after_secs: int = 300
+    # Seconds between two questions to the controller: at least, and when nothing changes.
+    poll_secs: int = 2
+    poll_most_secs: int = 60
+
+
+def clusters_of(tables: dict[str, dict[str, Any]], where: str) -> dict[str, Cluster]:
+    """All clusters, checked: a typing error never means a silent default."""
+    clusters = {USUAL: Cluster()}
+    for name, table in tables.items():
+        if name == "local":
+            raise UsageError(f"{where}: local is this machine, and no name for a target")
+        if table.get("type") != "slurm":
+            raise UsageError(
+                f'{where}: targets.{name} needs type = "slurm", not {table.get("type")!a:.60}',
+                hint="Slurm is the one kind of target there is besides this machine",
+            )
+        for key in table.keys() - set(Cluster.__struct_fields__):
+            raise _in(unknown("setting", f"targets.{name}.{key}", _names(name)), where)
+        try:
+            clusters[name] = msgspec.convert(table, Cluster)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{where}: targets.{name}: {error}") from None
+    return clusters
+
+
+def _names(name: str) -> list[str]:
+    return [f"targets.{name}.{field}" for field in Cluster.__struct_fields__]
+
+
+def _in(error: UsageError, where: str) -> UsageError:
+    return UsageError(f"{where}: {error.message}", hint=error.hint)

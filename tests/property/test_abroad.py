@@ -1,0 +1,183 @@
+"""Jobs of another target among jobs of this machine: whatever both say, in whatever order.
+
+The cluster here is dice: it says that attempts wait, run, end or never began; also of those long over.
+"""
+
+from __future__ import annotations
+
+import random
+from unittest import mock
+
+import pytest
+
+from gflow.core.effects import Effect, Recall, Start, Stop
+from gflow.core.engine import step
+from gflow.core.events import (
+    Cancel,
+    Drain,
+    Event,
+    Exited,
+    GpusSeen,
+    Hold,
+    Release,
+    Seen,
+    Sighting,
+    Submit,
+    Tick,
+    Update,
+)
+from gflow.core.explain import explain
+from gflow.core.ids import JobKey, job_key, label
+from gflow.core.invariants import check
+from gflow.core.model import JobState
+from gflow.core.retrying import RECALLED
+from gflow.core.state import State
+from gflow.daemon import clock as daemon_clock
+from gflow.daemon.loop import _gather as gather
+from gflow.daemon.loop import reload
+from gflow.errors import GflowError
+from gflow.store.port import Changes
+from gflow.testing import FakeClock, MemoryStore, spec
+from tests.property.snapshot import assert_same
+from tests.property.world import CPUS, MEMORY_MIB, POOL
+
+ENDS = (
+    (0, None, ""), (0, None, ""), (3, None, ""), (75, None, ""), (None, 9, ""), (None, None, "TimeLimit"),
+    (None, None, "NodeFail"), (None, None, "Preempted"), (None, None, "Lost"), (143, None, "CancelledThere"),
+    (None, None, "StartFailed: no"), (None, None, RECALLED),
+)  # fmt: skip
+WISHES = (
+    {}, {"array": "0-3"}, {"array": "0-5", "max_concurrent": 2}, {"requeue": True}, {"hold": True},
+    {"max_retries": 2}, {"max_concurrent": 1}, {"array": "1-2", "requeue": True}, {"nodes": 2, "gpus": 4},
+)  # fmt: skip
+
+
+class Abroad:
+    """The engine, a store, and the runs that were started and have not ended."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.clock = FakeClock()
+        self.store = MemoryStore()
+        self.state = State(cpus=CPUS, memory_mib=MEMORY_MIB)
+        self.started: set[tuple[JobKey, int]] = set()
+        self.alive: set[tuple[JobKey, int]] = set()
+        self.apply(GpusSeen(at=self.clock.now(), gpus=POOL))
+
+    def apply(self, event: Event) -> None:
+        try:
+            effects = step(self.state, event)
+        except GflowError:
+            check(self.state)
+            return
+        changes = Changes(meta={"next_number": self.state.next_number})
+        gather(changes, effects, getattr(event, "uid", None), "test", event.at)
+        self.store.commit(changes)
+        self.state.ended.clear()
+        for effect in effects:
+            self._take(effect)
+        check(self.state)
+        for job in self.state.jobs.values():
+            if job.state is not JobState.RUNNING:
+                assert explain(self.state, job) is not None, f"{job.label} waits and nobody knows why"
+
+    def _take(self, effect: Effect) -> None:
+        if isinstance(effect, Start):
+            run = (effect.key, effect.attempt)
+            assert run not in self.started, f"{label(effect.key)} attempt {effect.attempt} starts twice"
+            self.started.add(run)
+            self.alive.add(run)
+        elif isinstance(effect, (Stop, Recall)):
+            assert self.state.jobs[effect.key].attempt == effect.attempt
+
+    def restart(self) -> None:
+        self.tick()
+        with mock.patch.object(daemon_clock, "now", self.clock.now):
+            fresh = reload(self.state, self.store)
+        assert_same(self.state, fresh, "memory and store differ")
+        check(fresh, settled=False)
+        self.state = fresh
+        self.apply(GpusSeen(at=self.clock.now(), gpus=POOL))
+
+    def turn(self) -> None:
+        """Something happens."""
+        self.clock.advance(self.dice.choice((0.0, 1.0, 70.0)))
+        self.dice.choice(
+            (self.submit, self.say, self.say, self.end, self.end, self.deed, self.restart, self.tick)
+        )()
+
+    def submit(self) -> None:
+        if len(self.state.jobs) > 30:
+            return
+        fields = dict(self.dice.choice(WISHES)) | {"on": self.dice.choice(("slurm", "slurm", "other", ""))}
+        if self.dice.random() < 0.3 and self.state.jobs:
+            fields |= {"depends_on": (self.dice.choice(sorted(self.state.jobs)),), "no_auto_cancel": True}
+        if fields.get("max_concurrent") and "array" not in fields:
+            fields["group"] = self.state.next_number
+        made = (spec(**fields),) * self.dice.choice((1, 1, 2))
+        self.apply(Submit(at=self.clock.now(), uid=1001, user="ann", specs=made, outcomes={}))
+
+    def some_run(self) -> tuple[JobKey, int]:
+        """An attempt, sometimes one that is over, sometimes a task that waits in its array."""
+        keys = sorted(self.state.abroad or self.state.jobs)
+        if not keys or self.dice.random() < 0.1:
+            return self.dice.choice(sorted(self.started or {(job_key(1), 1)}))
+        job = self.state.jobs[self.dice.choice(keys)]
+        if job.progress is not None and job.progress.pending and self.dice.random() < 0.8:
+            return job_key(job.number, self.dice.choice(list(job.progress.pending))), job.attempt
+        return job.key, job.attempt
+
+    def say(self) -> None:
+        news = []
+        for _ in range(self.dice.choice((1, 1, 3))):
+            key, attempt = self.some_run()
+            running = self.dice.random() < 0.6
+            reason = "" if running else self.dice.choice(("Priority", "Resources: busy"))
+            news.append(
+                Sighting(key=key, attempt=attempt, running=running, reason=reason, id="7", nodes="n1")
+            )
+        self.apply(Seen(at=self.clock.now(), sightings=tuple(news)))
+
+    def end(self) -> None:
+        key, attempt = self.some_run()
+        code, signal, problem = self.dice.choice(ENDS)
+        self.apply(
+            Exited(at=self.clock.now(), key=key, attempt=attempt, code=code, signal=signal, problem=problem)
+        )
+
+    def deed(self) -> None:
+        key, _ = self.some_run()
+        at, uid = self.clock.now(), 1001
+        some: list[Event] = [
+            Cancel(at=at, uid=uid, keys=(key,), now=self.dice.random() < 0.3),
+            Hold(at=at, uid=uid, keys=(key,)),
+            Release(at=at, uid=uid, keys=(key,)),
+            Release(at=at, uid=uid, keys=(key,), begin_at=at.wall + 60),
+            Update(at=at, uid=uid, keys=(key,), fields={"priority": 50}, outcomes={}),
+            Update(at=at, uid=uid, keys=(key,), fields={"gpus": 1}, outcomes={}),
+            Drain(at=at, uid=0, on=False),
+            Drain(at=at, uid=0, on=self.dice.random() < 0.3),
+        ]
+        self.apply(self.dice.choice(some))
+
+    def tick(self) -> None:
+        self.apply(Tick(at=self.clock.now()))
+
+    def finish(self) -> None:
+        """When everything there has ended, nothing is abroad any more."""
+        self.apply(Drain(at=self.clock.now(), uid=0, on=False))
+        for key in sorted(self.state.jobs):
+            self.apply(Cancel(at=self.clock.now(), uid=0, keys=(key,)))
+        for key in sorted(self.state.abroad, reverse=True):
+            if key in self.state.jobs:
+                attempt = self.state.jobs[key].attempt
+                self.apply(Exited(at=self.clock.now(), key=key, attempt=attempt, code=None, problem=RECALLED))
+        assert not self.state.abroad and not self.state.outbound
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_a_cluster_says(seed):
+    world = Abroad(seed)
+    for _ in range(150):
+        world.turn()
+    world.finish()

@@ -1,0 +1,395 @@
+"""Jobs on a real Slurm: four nodes on this machine, emulated GPUs. What ran is counted by what it left."""
+
+from __future__ import annotations
+
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.docs.test_docs import ROOT, play
+from tests.harness import Box, wait_until
+from tests.slurm.cluster import Cluster
+
+pytestmark = pytest.mark.slow
+
+
+def state_of(box: Box, number: int | str) -> str:
+    return box.job(number)["state"]
+
+
+def runs(box: Box, number: int | str, timeout_s: float = 30) -> None:
+    wait_until(lambda: state_of(box, number) == "Running", timeout_s, f"the start of job {number}")
+
+
+def test_a_job_from_its_submission_to_its_log(slurm):
+    number = slurm.submit(
+        "--on",
+        "slurm",
+        "--gpus",
+        "2",
+        "--name",
+        'it\'s "x" #1',
+        'echo "$CUDA_VISIBLE_DEVICES $GFLOW_JOB_NAME"',
+    )
+    job = slurm.finished(number, 30)
+    assert (job["state"], job["exit_code"], job["target"]) == ("Finished", 0, "slurm")
+    assert re.fullmatch(r"\d,\d it's \"x\" #1\n", slurm.text_of(number))
+    assert job["target_id"].isdecimal()
+    assert "TARGET" in slurm.ok("gqueue", "--all", "--target", "slurm", "-f", "JOBID,TARGET")
+    assert slurm.ok("gqueue", "--all", "--target", "local", "-f", "JOBID,TARGET").split() == [
+        "JOBID",
+        "TARGET",
+    ]
+
+
+def test_its_environment_folder_and_umask(slurm):
+    folder = slurm.work / "a folder"
+    folder.mkdir()
+    script = folder / "go.sh"
+    script.write_text(
+        "#!/bin/bash\n# GFLOW --on slurm\nsource ./sibling.sh\necho $0 $1 $MINE $GFLOW_SCRIPT; umask\n"
+    )
+    (folder / "sibling.sh").write_text("MINE=sourced-$HOW\n")
+    number = slurm.submit("go.sh", "arg", cwd=folder, env={"HOW": "two  words"})
+    assert slurm.finished(number, 30)["state"] == "Finished"
+    text = slurm.text_of(number)
+    assert f"{script} arg sourced-two words {script}" in text
+
+
+def test_a_script_that_changed_runs_as_it_was_submitted(slurm):
+    script = slurm.work / "go.sh"
+    script.write_text("echo before\n")
+    number = slurm.submit("--on", "slurm", "--hold", str(script))
+    script.write_text("echo after\n")
+    slurm.ok("gjob", "release", str(number))
+    slurm.finished(number, 30)
+    assert slurm.text_of(number).endswith("running it as it was\nbefore\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "reason"), [("exit 7", 7, "ExitCode:7"), ("kill -9 $$", 137, "ExitCode:137")]
+)
+def test_exit_codes(slurm, command, code, reason):
+    done = slurm.run("gbatch", "--wait", "--on", "slurm", command)
+    assert done.returncode == code
+    assert slurm.job(1)["reason"] == reason
+
+
+def test_an_array_of_200(slurm):
+    """Every task runs once, with its own number and log; Slurm has one array, not 200 jobs."""
+    number = slurm.submit(
+        "--on", "slurm", "--array", "0-199", f"echo $GFLOW_ARRAY_TASK_ID >> {slurm.work}/ran"
+    )
+    job = slurm.finished(number, 150)
+    assert job["state"] == "Finished"
+    assert job["tasks"]["finished"] == 200
+    ran = (slurm.work / "ran").read_text().split()
+    assert sorted(map(int, ran)) == list(range(200))
+    assert slurm.job(f"{number}_7")["target_id"].endswith("_7")
+
+
+def test_a_cap_and_a_task_that_is_cancelled(slurm):
+    number = slurm.submit("--on", "slurm", "--array", "1-4%1", "sleep 3")
+    runs(slurm, f"{number}_1")
+    slurm.ok("gcancel", f"{number}_3")
+    job = slurm.finished(number, 60)
+    assert (job["state"], job["reason"]) == ("Cancelled", "TasksCancelled:1")
+    assert job["tasks"]["finished"] == 3
+
+
+def test_dependencies_from_here_to_there_and_back(slurm):
+    note = f"{slurm.work}/order"
+    first = slurm.submit(f"sleep 0.3; echo here >> {note}")
+    second = slurm.submit("--on", "slurm", "--depends-on", str(first), f"echo there >> {note}")
+    third = slurm.submit("--depends-on", str(second), f"echo back >> {note}")
+    assert slurm.finished(third, 40)["state"] == "Finished"
+    assert (slurm.work / "order").read_text().split() == ["here", "there", "back"]
+    broken = slurm.submit("--on", "slurm", "false")
+    after = slurm.submit("--depends-on", str(broken), "true")
+    assert slurm.finished(after, 30)["reason"] == f"DependencyFailed:{broken}"
+
+
+def test_cancel_while_it_waits_and_while_it_runs(slurm, cluster):
+    for _ in range(4):
+        slurm.submit("--on", "slurm", "--gpus", "4", "sleep 300")
+    waiting = slurm.submit("--on", "slurm", "--gpus", "4", f"touch {slurm.work}/ran")
+    wait_until(lambda: slurm.job(waiting)["reason"].startswith(("Resources", "Priority")), 30, "a reason")
+    for number in range(1, 5):
+        runs(slurm, number)
+    slurm.ok("gcancel", str(waiting))
+    assert slurm.finished(waiting, 20)["state"] == "Cancelled"
+    slurm.ok("gcancel", "--all")
+    for number in range(1, 5):
+        job = slurm.finished(number, 30)
+        assert (job["state"], job["reason"]) == ("Cancelled", "CancelledByUser")
+    wait_until(lambda: not cluster.call("squeue", "-h"), 30, "an empty queue")
+    assert not (slurm.work / "ran").exists()
+
+
+def test_the_stop_contract(slurm):
+    """TERM and the stop file first; who saves in time leaves with their own code."""
+    line = f"trap 'echo saved > {slurm.work}/saved; exit 3' TERM; sleep 300 & wait"
+    number = slurm.submit("--on", "slurm", line)
+    runs(slurm, number)
+    slurm.ok("gcancel", str(number))
+    assert slurm.finished(number, 30)["state"] == "Cancelled"
+    assert (slurm.work / "saved").read_text() == "saved\n"
+
+
+def test_hold_takes_it_back_and_release_sends_it_again(slurm, cluster):
+    blockers = [slurm.submit("--on", "slurm", "--gpus", "4", "sleep 300") for _ in range(4)]
+    for number in blockers:
+        runs(slurm, number)
+    held = slurm.submit("--on", "slurm", "--gpus", "4", "true")
+    wait_until(lambda: slurm.job(held)["target_id"], 20, "its number in Slurm")
+    slurm.ok("gjob", "hold", str(held))
+    wait_until(lambda: state_of(slurm, held) == "Hold", 20, "the hold")
+    refused = slurm.run("gjob", "hold", str(blockers[0]))
+    assert refused.returncode == 1
+    slurm.ok("gcancel", *map(str, blockers))
+    for number in blockers:
+        slurm.finished(number, 30)
+    slurm.ok("gjob", "update", str(held), "--gpus", "2")
+    slurm.ok("gjob", "release", str(held))
+    job = slurm.finished(held, 30)
+    assert (job["state"], job["attempt"]) == ("Finished", 2)
+
+
+def test_a_time_limit(slurm):
+    """Slurm counts minutes: the job is told, and ends as Timeout; with --requeue it comes again."""
+    number = slurm.submit(
+        "--on",
+        "slurm",
+        "--time",
+        "0:01",
+        "--requeue",
+        f"echo $GFLOW_ATTEMPT >> {slurm.work}/ran; [ $GFLOW_ATTEMPT = 2 ] || sleep 200",
+    )
+    job = slurm.finished(number, 150)
+    assert (job["state"], job["attempt"]) == ("Finished", 2)
+    assert "TimeLimit" in slurm.ok("gjob", "history", str(number))
+    assert (slurm.work / "ran").read_text().split() == ["1", "2"]
+
+
+def test_preemption_with_resume(slurm):
+    """A job of a low partition makes room, and goes on where it was in its next attempt."""
+    state = f"{slurm.work}/state"
+    script = f"trap 'echo saved >> {state}; exit 75' TERM; echo attempt $GFLOW_ATTEMPT >> {state}"
+    script += "; sleep 300 & wait"
+    low = [
+        slurm.submit("--on", "slurm", "--partition", "low", "--requeue", "--exclusive", script)
+        for _ in range(1)
+    ]
+    runs(slurm, low[0])
+    high = slurm.submit("--on", "slurm", "--partition", "high", "--nodes", "4", "--exclusive", "sleep 8")
+    runs(slurm, high, 60)
+    wait_until(lambda: slurm.job(low[0])["attempt"] == 2, 60, "the second attempt")
+    assert slurm.finished(high, 60)["state"] == "Finished"
+    wait_until(lambda: "attempt 2" in (slurm.work / "state").read_text(), 60, "the second attempt's word")
+    assert (slurm.work / "state").read_text().splitlines()[:2] == ["attempt 1", "saved"]
+    slurm.ok("gcancel", str(low[0]))
+
+
+def test_a_node_that_dies(slurm, cluster):
+    """The job goes to another node; what its old run still does is ended, and its word does not count."""
+    ran = slurm.work / "ran"
+    line = f"echo $GFLOW_ATTEMPT $$ >> {ran}; [ $GFLOW_ATTEMPT = 2 ] || while :; do sleep 1; done"
+    number = slurm.submit("--on", "slurm", "--requeue", "--slurm=--nodelist=node3", line)
+    runs(slurm, number)
+    wait_until(lambda: ran.exists(), 10, "its first word")
+    old = int(ran.read_text().split()[1])
+    cluster.kill_node(3)
+    try:
+        wait_until(lambda: slurm.job(number)["attempt"] == 2, 90, "the second attempt")
+        wait_until(lambda: not cluster.lives(old), 30, "the end of the old run")
+    finally:
+        cluster.start_node(3)
+    job = slurm.finished(number, 120)
+    assert (job["state"], job["attempt"]) == ("Finished", 2)
+    assert [line.split()[0] for line in ran.read_text().splitlines()] == ["1", "2"]
+
+
+def test_the_controller_is_killed_amid_50_submissions(slurm, cluster):
+    """None is lost and none runs twice, though Slurm forgets some and gives their numbers out again."""
+    ran = slurm.work / "ran"
+
+    def submit(index: int) -> int:
+        return slurm.submit("--on", "slurm", "--name", f"n{index}", f"echo {index} >> {ran}; sleep 0.2")
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(submit, index) for index in range(50)]
+        wait_until(lambda: len(slurm.jobs()) >= 20, 60, "some submissions")
+        cluster.kill_controller()
+        wait_until(lambda: len(slurm.jobs()) >= 30, 60, "more submissions")
+        cluster.start_controller()
+        numbers = [future.result() for future in futures]
+    for number in numbers:
+        assert slurm.finished(number, 180)["state"] == "Finished"
+    assert sorted(map(int, ran.read_text().split())) == list(range(50))
+
+
+def test_a_controller_that_is_not_there(slurm, cluster):
+    """The answer comes within 12 s, the job is kept, the queue is shown at once, and it runs afterwards."""
+    cluster.kill_controller()
+    try:
+        began = time.monotonic()
+        done = slurm.run("gbatch", "--on", "slurm", "true")
+        took = time.monotonic() - began
+        assert (done.returncode, done.stdout) == (0, "Submitted batch job 1\n")
+        assert "does not answer" in done.stderr
+        assert took < 12 + 3, f"{took:.1f} s"
+        wait_until(lambda: "SlurmUnreachable" in slurm.job(1)["reason"], 30, "the reason")
+        began = time.monotonic()
+        slurm.ok("gqueue")
+        assert time.monotonic() - began < 5
+        slurm.submit("--on", "slurm", "true")
+        slurm.ok("gcancel", "2")
+        assert slurm.finished(2, 15)["state"] == "Cancelled"
+    finally:
+        cluster.start_controller()
+    assert slurm.finished(1, 90)["state"] == "Finished"
+
+
+def test_the_daemon_is_killed_while_jobs_wait_and_run_there(slurm, cluster):
+    ran = slurm.work / "ran"
+    numbers = [slurm.submit("--on", "slurm", f"echo {i} >> {ran}; sleep 4; exit {i}") for i in range(4)]
+    array = slurm.submit("--on", "slurm", "--array", "10-13", f"echo $GFLOW_ARRAY_TASK_ID >> {ran}; sleep 1")
+    runs(slurm, numbers[0])
+    slurm.kill9()
+    time.sleep(2)  # something is to happen meanwhile
+    slurm.up()
+    codes = [slurm.finished(number, 60)["exit_code"] for number in numbers]
+    assert codes == [0, 1, 2, 3]
+    assert slurm.finished(array, 60)["state"] == "Finished"
+    assert sorted(map(int, ran.read_text().split())) == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
+def test_a_thousand_jobs_cost_one_question_at_a_time(slurm, cluster):
+    """What waits there is asked about together, and the queue is shown without asking anybody."""
+    blockers = slurm.submit("--on", "slurm", "--nodes", "4", "--exclusive", "sleep 600")
+    runs(slurm, blockers)
+    slurm.ok("gbatch", "--on", "slurm", "--array", "0-999", "true")
+    wait_until(lambda: (slurm.job(2)["reason"] or "").startswith(("Resources", "Priority")), 60, "a reason")
+    before = asked(cluster)
+    began = time.monotonic()
+    for _ in range(5):
+        slurm.ok("gqueue")
+    time.sleep(max(0.0, 10 - (time.monotonic() - began)))
+    assert asked(cluster) - before <= 6, "more than one question an interval"
+    slurm.ok("gcancel", "--all")
+    assert slurm.finished(2, 60)["state"] == "Cancelled"
+
+
+def asked(cluster: Cluster) -> int:
+    """How often the controller was asked for its jobs, by its own count."""
+    found = re.search(r"REQUEST_JOB_INFO\s.*?count:(\d+)", cluster.call("sdiag"))
+    return int(found[1]) if found else 0
+
+
+def test_accounting_tells_what_the_queue_forgot(accounting, box):
+    from tests.slurm.conftest import on
+
+    daemon = on(accounting, box)
+    assert daemon.finished(daemon.submit("--on", "slurm", "--gpus", "1", "true"), 40)["state"] == "Finished"
+    array = daemon.submit("--on", "slurm", "--array", "0-5", "exit $GFLOW_ARRAY_TASK_ID")
+    job = daemon.finished(array, 60)
+    assert (job["state"], job["reason"], job["exit_code"]) == ("Failed", "TasksFailed:5", 5)
+    text = accounting.call("sacct", "-X", "-P", "-n", "-o", "State")
+    assert "COMPLETED" in text
+
+
+def test_why_it_waits_and_what_would_start_sooner(slurm):
+    """Another partition has priority here: its jobs would make room for themselves."""
+    slurm.submit(
+        "--on", "slurm", "--nodes", "4", "--exclusive", "--partition", "low", "--time", "60", "sleep 600"
+    )
+    runs(slurm, 1)
+    number = slurm.submit("--on", "slurm", "--gpus", "4", "--partition", "low", "--time", "30", "true")
+    wait_until(lambda: "Resources" in (slurm.job(number)["reason"] or ""), 30, "its reason")
+    page = slurm.ok("gjob", "why", str(number))
+    assert "1. Resources: the GPUs, CPUs or nodes it needs are busy" in page
+    found = slurm.api("GET", f"/jobs/{number}/why")[1]
+    assert found["start"] is None or found["start"]["expected"] > time.time()
+    assert "--partition high" in found["instead"], page
+    slurm.ok("gcancel", "--all")
+
+
+def test_redo_elsewhere(slurm):
+    number = slurm.submit("hostname")
+    slurm.finished(number)
+    again = int(slurm.ok("gjob", "redo", str(number), "--on", "slurm", "--parsable"))
+    assert slurm.finished(again, 30)["target"] == "slurm"
+    assert slurm.text_of(again).startswith("node")
+    refused = slurm.run("gjob", "redo", str(number), "--on", "nowhere")
+    assert (refused.returncode, "unknown target 'nowhere'" in refused.stderr) == (2, True)
+
+
+# ---------------------------------------------------------------- races
+
+
+def test_a_race_has_one_winner(slurm, cluster):
+    """Fifty races, all of whose shapes could start at once: each job's command ran once."""
+    ran = slurm.work / "ran"
+    numbers = [
+        slurm.submit("--on", "slurm", "--race", "n1_gpu1,n2_gpu1,n1_gpu0", f"echo {i} $GFLOW_NODES >> {ran}")
+        for i in range(50)
+    ]
+    for number in numbers:
+        assert slurm.finished(number, 240)["state"] == "Finished"
+    winners = [int(line.split()[0]) for line in ran.read_text().splitlines()]
+    assert sorted(winners) == list(range(50))
+    wait_until(lambda: not cluster.call("squeue", "-h"), 60, "an empty queue")
+    assert len(ran.read_text().splitlines()) == 50
+
+
+def test_the_shape_that_cannot_start_loses(slurm):
+    blocker = slurm.submit(
+        "--on", "slurm", "--nodes", "1", "--gpus", "4", "--slurm=--nodelist=node1", "sleep 60"
+    )
+    runs(slurm, blocker)
+    number = slurm.submit(
+        "--on", "slurm", "--time", "1", "--race", "n4_gpu4,n2_gpu2", 'echo "$GFLOW_NODES x $GFLOW_GPUS"'
+    )
+    assert slurm.finished(number, 40)["state"] == "Finished"
+    assert slurm.text_of(number) == "2 x 2\n"
+    slurm.ok("gcancel", str(blocker))
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--partition", "nope"], 1, "slurm would not take this job: Invalid partition name specified"),
+        (["--gpus", "9"], 1, "slurm would not take this job: Requested node configuration is not available"),
+        (["--nodes", "9"], 1, "slurm would not take this job: "),
+        (["--gpu-type", "h900", "--gpus", "1"], 1, "slurm would not take this job: "),
+        (["--shape", "many"], 2, "'many' is no shape"),
+        (["--race", "n1_gpu1"], 2, "--race takes two different shapes or more"),
+        (["--slurm=licenses"], 2, "--slurm takes an option of sbatch"),
+        (["--slurm=--wrap=x"], 2, "--wrap is what gflow itself tells sbatch"),
+        (["--shared", "--gpus", "1", "--gpu-memory", "1G"], 1, "--shared is for GPUs of this machine"),
+    ],
+    ids=str,
+)
+def test_refusals(slurm, words, code, said):
+    done = slurm.run("gbatch", "--on", "slurm", *words, "true")
+    assert done.returncode == code
+    assert said in done.stderr
+    assert slurm.jobs() == {}, "a refusal has no side effect"
+
+
+def test_a_log_that_cannot_be_made(slurm):
+    (slurm.work / "file").write_text("")
+    number = slurm.submit("--on", "slurm", "--output", "file/%j.log", "true")
+    assert slurm.finished(number, 30)["reason"].startswith("StartFailed: no log at ")
+
+
+def test_the_document_does_what_it_says(cluster, box):
+    cluster.forget_jobs()
+    box.env["SLURM_CONF"] = str(cluster.conf)
+    play(box, ROOT / "docs/slurm.md")
+    box.run("gflowd", "down")

@@ -1,0 +1,208 @@
+"""What Slurm's commands print, from 20.11 to 25.x, and how a run ended by all that is known."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gflow.targets.ends import End
+from gflow.targets.slurm import parsing
+from gflow.targets.slurm.desk import Exit
+from gflow.targets.slurm.judging import Standing, end_of
+from gflow.targets.slurm.parsing import FINAL, Row, Verdict
+from gflow.targets.slurm.words import in_words
+
+TAG = "gflow:0123456789:42.1:0"
+# Lines of squeue -h -r -o SQUEUE_FORMAT, by release.
+LINES = {
+    "20.11 pending": (
+        f"17|17|17|N/A|PENDING|Resources||{TAG}",
+        Row("17", "17", None, "PENDING", "Resources", "", TAG),
+    ),
+    "20.11 none": (
+        f"17|17|17|N/A|RUNNING|None|node1|{TAG}",
+        Row("17", "17", None, "RUNNING", "", "node1", TAG),
+    ),
+    "21.08 a task": (
+        f"3_7|10|3|7|RUNNING|None|node[1-2,4]|{TAG}",
+        Row("3_7", "3", 7, "RUNNING", "", "node[1-2,4]", TAG),
+    ),
+    "22.05 without accounting": (
+        "18|18|18|N/A|COMPLETED|None|node1|(null)",
+        Row("18", "18", None, "COMPLETED", "", "node1", ""),
+    ),
+    "23.02 a reason in words": (
+        f"19|19|19|N/A|PENDING|(ReqNodeNotAvail, UnavailableNodes:node[1-4])||{TAG}",
+        Row("19", "19", None, "PENDING", "ReqNodeNotAvail, UnavailableNodes:node[1-4]", "", TAG),
+    ),
+    "23.11 (null) nodes": (
+        f"20|20|20|N/A|PENDING|Priority|(null)|{TAG}",
+        Row("20", "20", None, "PENDING", "Priority", "", TAG),
+    ),
+    "24.05 a plus": (
+        f"21|21|21|N/A|CANCELLED+|None|n1|{TAG}",
+        Row("21", "21", None, "CANCELLED", "", "n1", TAG),
+    ),
+    "25.05 cancelled by": (
+        f"22|22|22|N/A|CANCELLED by 0|None|n1|{TAG}",
+        Row("22", "22", None, "CANCELLED", "", "n1", TAG),
+    ),
+    "padding": (
+        f" 23 | 23 | 23 | N/A | PENDING | Licenses | | {TAG} ",
+        Row("23", "23", None, "PENDING", "Licenses", "", TAG),
+    ),
+    "a comment of somebody's": (
+        "24|24|24|N/A|PENDING|Priority||a | b",
+        Row("24", "24", None, "PENDING", "Priority", "", "a | b"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_of_the_queue(name):
+    line, row = LINES[name]
+    assert parsing.parse_queue(f"{line}\n") == [row]
+
+
+def test_what_is_no_line_is_passed_over():
+    assert parsing.parse_queue("slurm_load_jobs error: x\n\nCLUSTER: lab\n") == []
+
+
+@given(st.text())
+def test_any_text_can_be_read(text):
+    parsing.parse_queue(text)
+    parsing.parse_job(text)
+    parsing.parse_accounting(text, "1")
+    parsing.parse_submitted(text)
+    assert parsing.complaint(text)
+    assert in_words(text) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "id"),
+    [("17\n", "17"), ("17;lab\n", "17"), ("Welcome to the cluster\n17\n", "17"), ("", ""), ("sbatch: x", "")],
+)
+def test_what_sbatch_answers(text, id):
+    assert parsing.parse_submitted(text) == id
+
+
+JOB = (
+    "JobId=17 JobName={name} UserId=ann(1000) GroupId=ann(1000) MCS_label=N/A Priority=1 JobState={state}"
+    " Reason={reason} Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code}"
+    " RunTime=00:00:01 Comment=gflow:x:1.1:0 StdOut=/x Power="
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "name", "verdict"),
+    [
+        ("COMPLETED", "0:0", "x", Verdict("COMPLETED", 0, None)),
+        ("FAILED", "7:0", "two words", Verdict("FAILED", 7, None)),
+        ("FAILED", "0:53", "x", Verdict("FAILED", 0, 53)),
+        ("TIMEOUT", "0:15", "x JobState=COMPLETED ExitCode=0:0", Verdict("TIMEOUT", 0, 15)),
+    ],
+)
+def test_scontrol(state, code, name, verdict):
+    assert parsing.parse_job(JOB.format(state=state, code=code, name=name, reason="None")) == verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "id", "verdict"),
+    [
+        ("17|COMPLETED|0:0\n", "17", Verdict("COMPLETED", 0, None)),
+        ("17|CANCELLED by 0|0:15\n", "17", Verdict("CANCELLED", 0, 15)),
+        ("17_3|FAILED|3:0\n17_4|COMPLETED|0:0\n", "17_4", Verdict("COMPLETED", 0, None)),
+        ("17|OUT_OF_MEMORY|0:125\n", "17", Verdict("OUT_OF_MEMORY", 0, 125)),
+        ("", "17", None),
+        ("Slurm accounting storage is disabled", "17", None),
+    ],
+)
+def test_sacct(text, id, verdict):
+    assert parsing.parse_accounting(text, id) == verdict
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+        "sbatch: error: slurm_persist_conn_open_without_init: failed to open persistent connection",
+        "error: Batch job submission failed: Zero Bytes were transmitted or received",
+    ],
+)
+def test_a_controller_that_is_not_there(text):
+    assert parsing.is_unreachable(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sbatch: error: invalid partition specified: nope\n"
+         "sbatch: error: Batch job submission failed: Invalid partition name specified\n",
+         "Invalid partition name specified"),
+        ("allocation failure: Requested node configuration is not available",
+         "Requested node configuration is not available"),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination",
+         "Invalid account or account/partition combination"),
+        ("", "no reason given"),
+    ],
+)  # fmt: skip
+def test_a_refusal_in_one_line(text, said):
+    assert not parsing.is_unreachable(text)
+    assert parsing.complaint(text) == said
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Resources", "Resources: the GPUs, CPUs or nodes it needs are busy"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:node1",
+            "ReqNodeNotAvail: nodes it needs are down, drained or reserved",
+        ),
+        ("SomethingNew", "SomethingNew"),
+        ("", "Pending"),
+    ],
+)
+def test_reasons(reason, words):
+    assert in_words(reason) == words
+
+
+# ---------------------------------------------------------------- how it ended
+
+
+def judge(state, record=None, *, began=True, waited=True, verdict=None):
+    return end_of(Standing(state, began, record, waited, "/logs/42.log"), lambda: verdict)
+
+
+@pytest.mark.parametrize(
+    ("state", "record", "end"),
+    [
+        ("COMPLETED", Exit(0, False), End(0, None, "")),
+        ("FAILED", Exit(7, False), End(7, None, "")),
+        ("FAILED", Exit(143, True), End(143, None, "")),
+        # What Slurm decided, whatever the job made of it.
+        ("TIMEOUT", Exit(0, True), End(0, None, "TimeLimit")),
+        ("TIMEOUT", None, End(None, None, "TimeLimit")),
+        ("CANCELLED", Exit(143, True), End(143, None, "CancelledThere")),
+        ("NODE_FAIL", None, End(None, None, "NodeFail")),
+        ("PREEMPTED", Exit(143, True), End(143, None, "Preempted")),
+        ("COMPLETED", Exit(None, False), End(None, None, "Preempted")),
+    ],
+)
+def test_the_end_by_its_own_word_and_slurms(state, record, end):
+    assert judge(state, record) == end
+
+
+def test_slurms_word_when_the_job_left_none():
+    assert judge("FAILED", waited=False) is None, "its own word may still come"
+    assert judge("FAILED") is None, "nobody knows: that is no failure"
+    assert judge("FAILED", verdict=Verdict("FAILED", 3, None)) == End(3, None, "")
+    assert judge("FAILED", verdict=Verdict("FAILED", 0, 9)) == End(None, 9, "")
+    no_log = judge("FAILED", began=False, verdict=Verdict("FAILED", 0, 53))
+    assert no_log == End(None, None, "StartFailed: no log at /logs/42.log")
+
+
+def test_states_nobody_has_heard_of_are_not_the_end():
+    assert not Row("1", "1", None, "EXPEDITING", "", "", "").is_final
+    assert "COMPLETING" not in FINAL
