@@ -393,3 +393,52 @@ def test_the_document_does_what_it_says(cluster, box):
     box.env["SLURM_CONF"] = str(cluster.conf)
     play(box, ROOT / "docs/slurm.md")
     box.run("gflowd", "down")
+
+
+# ---------------------------------------------------------------- several nodes
+
+TRAIN = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+torch.manual_seed(rank)
+before = model(torch.ones(1, 4)).item()
+loss = model(torch.randn(8, 4)).square().mean()
+loss.backward()
+torch.optim.SGD(model.parameters(), 0.1).step()
+after = torch.tensor([model(torch.ones(1, 4)).item()])
+all_of_them = [torch.zeros(1) for _ in range(world)]
+dist.all_gather(all_of_them, after)
+same = len({round(one.item(), 5) for one in all_of_them}) == 1
+if rank == 0:
+    print("world", world, "moved", after.item() != before, "same", same)
+print("rank", rank, "on", os.uname().nodename, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_a_training_step_on_two_nodes_with_two_ranks_each(slurm):
+    pytest.importorskip("torch")
+    (slurm.work / "train.py").write_text(TRAIN)
+    words = ["gflow", "launch", "--nodes", "2", "--processes", "2", "--logs", "ranks", "train.py"]
+    number = slurm.submit("--on", "slurm", "--nodes", "2", "--gpus", "2", *words)
+    job = slurm.finished(number, 180)
+    text = slurm.text_of(number)
+    assert job["state"] == "Finished", text
+    assert "world 4 moved True same True" in text
+    assert "network: ethernet (no InfiniBand adapter)" in text
+    said = {path.name: path.read_text() for path in (slurm.work / "ranks").iterdir()}
+    places = {re.search(r"rank (\d) on (node\d)", words).groups() for words in said.values()}
+    assert {rank for rank, _ in places} == {"0", "1", "2", "3"}
+    assert len({node for _, node in places}) == 2
+
+
+def test_a_launch_that_fails_on_one_node_ends_on_all(slurm):
+    (slurm.work / "train.py").write_text(
+        "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(300)\n"
+    )
+    words = ["gflow", "launch", "--processes", "1", "train.py"]
+    number = slurm.submit("--on", "slurm", "--nodes", "2", *words)
+    assert slurm.finished(number, 120)["exit_code"] == 7

@@ -22,6 +22,21 @@ OPTIONS = (
         high=1024,
     ),
     Option("processes", "count", "so many processes without GPUs", metavar="N", low=1, high=1024),
+    Option(
+        "nodes",
+        "count",
+        "nodes of the Slurm job, for a check (default: all of them)",
+        metavar="N",
+        low=1,
+        high=65536,
+    ),
+    Option(
+        "network",
+        "text",
+        "between nodes: auto (look what there is), ethernet or infiniband (default auto)",
+        metavar="KIND",
+        choices=("auto", "ethernet", "infiniband"),
+    ),
     Option("module", "flag", "run a Python module instead of a file", short="m"),
     Option("logs", "path", "keep what each rank prints in this folder", metavar="DIR"),
     Option(
@@ -41,7 +56,8 @@ OPTIONS = (
     *COMMON,
 )
 ABOUT = """Run a training script on one GPU or several: one process for each, as torchrun starts them, which
-find each other at a port that is free. In a job it takes the job's GPUs.
+find each other at a port that is free. In a job it takes the job's GPUs; in a job on several nodes of a
+Slurm cluster, those of all its nodes.
 
 When one process fails the others are ended. A stop request goes to all of them once; a script that uses
 gflow.train then saves itself. The exit code is that of the process that failed first, or 75 when they
@@ -49,7 +65,8 @@ stopped before their end. The first rank's output comes here; that of the others
 EXAMPLES = """gflow launch train.py --lr 0.1
 gflow launch --gpus 4 train.py
 gflow launch --processes 4 -m mylab.train
-gbatch --gpus 4 --requeue --time 4:00:00 gflow launch train.py"""
+gbatch --gpus 4 --requeue --time 4:00:00 gflow launch train.py
+gbatch --on slurm --nodes 2 --gpus 4 gflow launch train.py"""
 
 
 def run(words: list[str]) -> int:
@@ -59,6 +76,7 @@ def run(words: list[str]) -> int:
 
         sys.stdout.write(help.render("gflow launch [options] SCRIPT [ARGS…]", ABOUT, OPTIONS, EXAMPLES))
         return 0
+    from gflow.launch import slurm
     from gflow.launch.plan import Plan
     from gflow.launch.ports import free_port
     from gflow.launch.supervisor import launch
@@ -66,14 +84,38 @@ def run(words: list[str]) -> int:
     argv = command_of(command, is_module="module" in values)
     processes = processes_of(values)
     logs = values.get("logs")
+    name = os.environ.get("GFLOW_JOB_ID") or f"gflow-{os.getpid()}"
+    nodes, here = slurm.check(values.get("nodes"), os.environ), slurm.here(os.environ)
     with free_port() as port:
-        plan = Plan(argv, processes, port=port, name=os.environ.get("GFLOW_JOB_ID") or f"gflow-{os.getpid()}")
-        return launch(
+        if nodes > 1 and here is None:
+            return slurm.spread(words, nodes, port)
+        plan = Plan(argv, processes, port=port, name=name)
+        if here is not None:
+            plan = plan._replace(
+                node=here.node, nodes=here.nodes, address=here.address, port=here.port, name=name
+            )
+            _tell_network(values.get("network", "auto"), is_first=here.node == 0)
+        code = launch(
             plan,
             logs=None if logs is None else os.path.abspath(logs),
             grace_s=values.get("grace", 60),
             stall_s=values.get("stall", 0),
         )
+        return code if here is None else slurm.leave(code)
+
+
+def _tell_network(network: str, *, is_first: bool) -> None:
+    """NCCL's variables for this node; those that somebody has set stay."""
+    from gflow.launch.network import NETWORKS, chosen, seen
+
+    if network not in NETWORKS:
+        raise UsageError(f"--network knows no {network!a}", hint=f"there are: {', '.join(NETWORKS)}")
+    choice = chosen(network, *seen())
+    new = {name: value for name, value in choice.variables.items() if name not in os.environ}
+    os.environ.update(new)
+    if is_first:
+        told = " ".join(f"{name}={value}" for name, value in new.items())
+        sys.stderr.write(f"gflow: {choice.why}{': ' + told if told else ''}\n")
 
 
 def command_of(command: list[str], *, is_module: bool) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ fi
 export GFLOW_ATTEMPT=1
 export GFLOW_JOB_ID="42"
 export GFLOW_STOP_FILE="$run.stop"
+read -r up _ </proc/uptime; export GFLOW_DEADLINE=$((${up%.*} + 172800))
 script=/home/ann/t.sh
 cmp -s /home/ann/.local/share/gflow/slurm/gilbreth/42.1.script /home/ann/t.sh || {
   echo 'gflow: the script has changed since it was submitted: running it as it was'

@@ -309,7 +309,8 @@ class Clerk:
             self._doomed.clear()
         for unit in list(self._units.values()):
             self._judge(unit, rows.get(unit.name, []))
-        changed = bool(self._news)
+        # What is being stopped ends soon, and may leave no word of its own.
+        changed = bool(self._news) or any(unit.stopped for unit in self._units.values())
         least, most = self._cluster.poll_secs, self._cluster.poll_most_secs
         self._pause = least if changed else min(most, max(least, self._pause * 2))
         self._poll_at = self._clock() + self._pause

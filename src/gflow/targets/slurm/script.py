@@ -126,6 +126,8 @@ def _body(job: Job, sheet: Sheet) -> list[str]:
         *_redirected(job, sheet),
         *exports,
         'export GFLOW_STOP_FILE="$run.stop"',
+        # On the node's own boot clock, which several nodes do not share.
+        *([DEADLINE.format(job.spec.time_limit_s)] if job.spec.time_limit_s and sheet.nodes == 1 else []),
         *([] if job.attempt < 2 else [f"echo 'gflow: attempt {job.attempt}'"]),
         *_command(job, sheet),
         RUN,
@@ -177,6 +179,7 @@ if ! mv "$run.ticket" "$me" 2>/dev/null; then
   # Slurm begins it a second time: whether it runs again is for gflow to say.
   [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || { echo requeued >"$run.new" && mv "$run.new" "$run.exit"; exit 0; }
 fi"""
+DEADLINE = """read -r up _ </proc/uptime; export GFLOW_DEADLINE=$((${{up%.*}} + {}))"""
 # The user's script, where it was, unless it has changed since; then the copy.
 CHANGED = """script={0}
 cmp -s {1} {0} || {{

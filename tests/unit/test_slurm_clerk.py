@@ -1,0 +1,282 @@
+"""The clerk against a Slurm that forgets, answers late, or not at all; jobs that begin behind its back."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gflow.core.events import Sighting
+from gflow.core.model import Progress
+from gflow.core.retrying import RECALLED
+from gflow.core.tasks import parse_tasks
+from gflow.targets.port import End, Ended, Launch, Run
+from gflow.targets.slurm.clerk import Clerk
+from gflow.targets.slurm.commands import Said
+from gflow.targets.slurm.desk import Desk
+from gflow.targets.slurm.settings import Cluster
+
+from .builders import job
+
+DOWN = Said(False, "", "Unable to contact slurm controller", True)
+
+
+class FakeSlurm:
+    """Takes submissions and shows them; what goes wrong is set by the test."""
+
+    def __init__(self) -> None:
+        self.comments: dict[str, str] = {}
+        self.states: dict[str, str] = {}
+        self.cancelled: list[str] = []
+        self.submitted = 0
+        self.is_down = False
+        self.loses_answer = False
+        self.refuses = ""
+
+    def submit(self, script, environ, cwd, umask, *, test=False):
+        if self.is_down:
+            return DOWN
+        if self.refuses:
+            return Said(False, "", self.refuses)
+        self.submitted += 1
+        number = str(100 + self.submitted)
+        comment = script.partition("--comment=")[2].partition("\n")[0]
+        self.comments[number], self.states[number] = comment, "PENDING"
+        return DOWN if self.loses_answer else Said(True, number)
+
+    def queue(self):
+        if self.is_down:
+            return DOWN
+        lines = [
+            f"{number}|{number}|{number}|N/A|{self.states[number]}|Priority|n1|{comment}"
+            for number, comment in self.comments.items()
+        ]
+        return Said(True, "\n".join(lines))
+
+    def cancel(self, ids, signal=""):
+        self.cancelled += [f"{signal}:{id}" if signal else id for id in ids]
+        return DOWN if self.is_down else Said(True, "")
+
+    def verdict(self, id, tag):
+        return None
+
+
+class World:
+    """A clerk, its desk, and a clock that the test moves."""
+
+    def __init__(self, folder) -> None:
+        self.now = 1000.0
+        self.desk, self.slurm = Desk(folder), FakeSlurm()
+        self.sightings: list[Sighting] = []
+        self.ends: list[Ended] = []
+        self.clerk = self.new_clerk()
+
+    def new_clerk(self) -> Clerk:
+        return Clerk(
+            Cluster(), self.desk, self.slurm, self.sightings.extend, self.ends.append, lambda: self.now
+        )
+
+    def turns(self, count: int = 1, seconds: float = 2.0) -> None:
+        for _ in range(count):
+            self.clerk.turn()
+            self.now += seconds
+
+    def begin(self, name: str, id: str, bid: int = 0) -> None:
+        """The job on its node takes its ticket."""
+        os.rename(self.desk.path(name, "ticket"), self.desk.path(name, f"claim.{bid}.{id}"))
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def launch(number=1, *, attempt=1, **fields) -> Launch:
+    made = job(number, attempt=attempt, target="slurm", on="slurm", cwd="/", **fields)
+    if made.spec.array:
+        made.progress = Progress(parse_tasks(made.spec.array))
+    log = "/tmp/gflow-test.log"
+    return Launch(made, None, b"PATH=/bin", b"GFLOW_ATTEMPT=1\0", log, log, 0, (), None)
+
+
+RUN = Run(job(1).key, 1)
+
+
+def test_from_submission_to_its_end(world):
+    world.clerk.start(launch())
+    world.turns(2)
+    assert (world.slurm.submitted, world.sightings[-1].reason) == (
+        1,
+        "Priority: others are before it in Slurm's queue",
+    )
+    world.begin("1.1", "101")
+    world.slurm.states["101"] = "RUNNING"
+    world.turns(2)
+    assert (world.sightings[-1].running, world.sightings[-1].nodes) == (True, "n1")
+    world.desk.put("1.1", "exit", b"3 \n")
+    world.turns()
+    assert world.ends == [Ended(RUN, End(3, None, ""))]
+    assert world.slurm.cancelled == []
+
+
+def test_a_lost_answer_makes_no_second_job(world):
+    world.slurm.loses_answer = True
+    world.clerk.start(launch())
+    world.turns(10)
+    assert world.slurm.submitted == 1
+
+
+def test_another_daemon_finds_what_was_submitted(world):
+    world.clerk.start(launch())
+    world.turns(2)
+    world.clerk = world.new_clerk()
+    world.clerk.start(launch())
+    world.turns(4)
+    assert world.slurm.submitted == 1
+
+
+def test_a_controller_that_is_down_is_asked_again_and_again(world):
+    world.slurm.is_down = True
+    world.clerk.start(launch())
+    world.turns(5)
+    assert world.sightings[-1].reason.startswith("SlurmUnreachable")
+    assert world.ends == []
+    world.slurm.is_down = False
+    world.turns(40)
+    assert world.slurm.submitted == 1
+
+
+def test_what_slurm_forgot_is_submitted_again_and_the_first_copy_cannot_run(world):
+    world.clerk.start(launch())
+    world.turns(2)
+    forgotten = world.slurm.comments.pop("101")
+    world.turns(20)
+    assert world.slurm.submitted == 2
+    world.slurm.comments["101"] = forgotten  # it was there all the time
+    world.begin("1.1", "102")
+    with pytest.raises(FileNotFoundError):
+        world.begin("1.1", "101")
+
+
+def test_what_has_begun_is_never_submitted_again(world):
+    world.clerk.start(launch())
+    world.turns(2)
+    world.begin("1.1", "101")
+    del world.slurm.comments["101"]
+    world.turns(40)
+    assert world.slurm.submitted == 1
+    assert world.sightings[-1].reason.startswith("Unknown")
+    assert world.ends == [], "unknown is not failed"
+    world.turns(1, 400)
+    world.turns(2)
+    assert world.ends == [Ended(RUN, End(None, None, "Lost"))]
+
+
+def test_a_refusal_is_the_end(world):
+    world.slurm.refuses = "sbatch: error: Batch job submission failed: Invalid qos specification"
+    world.clerk.start(launch())
+    world.turns()
+    assert world.ends == [Ended(RUN, End(None, None, "StartFailed: Slurm: Invalid qos specification"))]
+
+
+def test_a_refusal_of_a_controller_that_has_just_come_back_is_not(world):
+    world.slurm.is_down = True
+    world.clerk.start(launch())
+    world.turns(2)
+    world.slurm.is_down, world.slurm.refuses = False, "Requested node configuration is not available"
+    world.turns(5)
+    assert world.ends == []
+    world.slurm.refuses = ""
+    world.turns(10)
+    assert world.slurm.submitted == 1
+
+
+def test_cancelled_before_it_began(world):
+    world.clerk.start(launch())
+    world.turns(2)
+    world.clerk.stop(RUN, now=False)
+    assert world.ends == [Ended(RUN, End(None, None, RECALLED))]
+    with pytest.raises(FileNotFoundError):
+        world.begin("1.1", "101")
+    world.turns(2)
+    assert "101" in world.slurm.cancelled
+
+
+def test_cancelled_while_the_controller_is_down(world):
+    """It is certain at once that it never begins; Slurm is told when it can be."""
+    world.clerk.start(launch())
+    world.turns(2)
+    world.slurm.is_down = True
+    world.clerk.stop(RUN, now=False)
+    assert world.ends == [Ended(RUN, End(None, None, RECALLED))]
+    world.turns(3)
+    world.slurm.is_down = False
+    world.slurm.cancelled.clear()
+    world.turns(20)
+    assert "101" in world.slurm.cancelled
+
+
+def test_cancelled_while_it_runs(world):
+    """TERM first; what is left is ended after the grace time."""
+    world.clerk.start(launch(grace_s=30))
+    world.turns(2)
+    world.begin("1.1", "101")
+    world.slurm.states["101"] = "RUNNING"
+    world.turns()
+    world.clerk.stop(RUN, now=False)
+    assert world.slurm.cancelled == ["TERM:101"]
+    world.turns(5)
+    assert world.slurm.cancelled == ["TERM:101"]
+    world.turns(15)
+    assert "101" in world.slurm.cancelled
+    world.slurm.states["101"] = "CANCELLED"
+    world.turns(5)
+    assert world.ends == [Ended(RUN, End(None, None, "CancelledThere"))]
+
+
+def test_recall_leaves_what_has_begun_alone(world):
+    world.clerk.start(launch())
+    world.turns(2)
+    world.begin("1.1", "101")
+    world.clerk.recall(RUN)
+    world.turns(2)
+    assert world.ends == []
+
+
+def test_a_race_has_one_ticket_and_its_losers_go(world):
+    world.clerk.start(launch(race=("n1_gpu4", "n4_gpu1")))
+    world.turns(2)
+    assert world.slurm.submitted == 2
+    world.begin("1.1", "102", bid=1)
+    with pytest.raises(FileNotFoundError):
+        world.begin("1.1", "101")
+    world.turns(2)
+    assert world.slurm.cancelled == ["101"]
+
+
+def test_a_job_of_ours_that_nobody_wants_any_more_goes(world):
+    world.clerk.start(launch())
+    world.turns(2)
+    world.clerk.forget(RUN)
+    world.clerk.start(launch(2))
+    world.turns(4)
+    assert "101" in world.slurm.cancelled
+    assert "102" not in world.slurm.cancelled
+
+
+def test_an_array_that_is_taken_back_is_over_when_its_begun_tasks_are(world):
+    world.clerk.start(launch(array="0-2"))
+    world.turns(2)
+    assert world.slurm.submitted == 1
+    world.begin("1_1.1", "101_1")
+    world.turns()
+    world.clerk.stop(Run(job(1).key, 1), now=True)
+    assert world.ends == []
+    world.desk.put("1_1.1", "exit", b"0 \n")
+    world.turns(2)
+    task = Run(job(1, task=1).key, 1)
+    assert world.ends == [Ended(task, End(0, None, "")), Ended(RUN, End(None, None, RECALLED))]
+
+
+def test_nothing_to_do_means_nothing_is_asked(world):
+    assert world.clerk.turn() is None
