@@ -207,6 +207,66 @@ def test_a_map_is_one_array_with_results_in_order(lab: Box) -> None:
     assert said == [[2 * n for n in range(40)], ["1"]]
 
 
+def test_a_map_in_chunks_and_what_the_standard_library_promises(lab: Box) -> None:
+    said = program(
+        lab,
+        """
+        from concurrent.futures import ALL_COMPLETED, as_completed, wait
+
+        def add(a, b):
+            if a == 7:
+                raise ValueError("seven")
+            return a + b
+
+        def nap(s):
+            import time
+            time.sleep(s)
+            return s
+
+        with gflow.Executor() as executor:
+            assert list(executor.map(add, range(6), range(6), chunksize=4)) == [0, 2, 4, 6, 8, 10]
+            tasks = {str(job["id"]) for job in gflow.jobs(all=True)}
+            assert tasks == {"1_0", "1_1"}, tasks
+            found = []
+            try:
+                for value in executor.map(add, range(10), range(10), chunksize=5):
+                    found.append(value)
+            except ValueError as error:
+                found.append(str(error))
+            assert found == [0, 2, 4, 6, 8, "seven"], found
+            assert list(executor.map(add, [], [])) == []
+            for wrong in (0, -1):
+                try:
+                    executor.map(add, [1], [1], chunksize=wrong)
+                except ValueError:
+                    continue
+                raise AssertionError("a chunk of nothing")
+            try:
+                list(executor.map(nap, [30], timeout=0.1))
+            except TimeoutError:
+                pass
+            else:
+                raise AssertionError("no timeout")
+            called = []
+            futures = [executor.submit(nap, 0) for _ in range(3)]
+            futures[0].add_done_callback(called.append)
+            done, left = wait(futures, return_when=ALL_COMPLETED)
+            assert (len(done), len(left)) == (3, 0)
+            assert called == [futures[0]]
+            assert {future.result() for future in as_completed(futures)} == {0}
+            executor.shutdown(wait=False, cancel_futures=True)
+            try:
+                executor.submit(nap, 0)
+            except RuntimeError:
+                print(json.dumps("refused"))
+            for job in gflow.jobs():
+                job_id = job["id"] if isinstance(job, dict) else job.id
+                gflow.Job(job_id).cancel(now=True)
+        """,
+    )
+    assert said == "refused"
+
+
 def test_cancelling_and_the_executors_contract(lab: Box) -> None:
     said = program(
         lab,
@@ -297,7 +357,7 @@ def test_a_thousand_functions_and_a_hundred_megabytes(lab: Box) -> None:
 
         with gflow.Executor(cpus=1) as executor:
             big = executor.submit(large)
-            futures = executor._submit_all(small, [(n,) for n in range(1000)])
+            futures = executor._submit_all(small, [(n,) for n in range(1000)], {})
             raised = [future.exception(timeout=300) for future in futures]
             errors = [str(error) for error in raised if error]
             good = sum(future.result() for future in futures if not future.exception())

@@ -57,7 +57,11 @@ COMMANDS = {
     "down": ("stop it; running jobs go on, and the next daemon takes them over", "hosting", "down"),
     "stop": ("the same", "hosting", "down"),
     "restart": ("replace it; running jobs go on, and other commands wait for it", "hosting", "restart"),
-    "reload": ("the same", "hosting", "restart"),
+    "reload": (
+        "settings and code anew in the same process: nobody is turned away",
+        "hosting",
+        "reload",
+    ),
     "status": ("what it is doing", "gflowd", "status"),
     "config": ("every setting, its value, and where that comes from", "configuring", "show"),
     "init": ("write a gflow.toml", "configuring", "init"),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,6 +203,31 @@ def restart(values: dict[str, Any]) -> int:
     _settings(kept | values)  # what is wrong is said while the old one still runs
     down({"again": True} | {name: True for name in values if name == "json"})
     return up(kept | values)
+
+
+def reload(values: dict[str, Any]) -> int:
+    """Let the daemon start anew as the same process. With flags it is another one: a restart."""
+    try:
+        before = call.get("/status")
+    except (ConnectionError, Unreachable):
+        return up(values)
+    if _start_words(values):
+        return restart(values)
+    told, _ = parse(before["flags"], OPTIONS)
+    _settings(told)  # what is wrong is said while the old one still runs
+    asked = time.monotonic()
+    try:
+        os.kill(before["pid"], signal.SIGUSR1)
+    except PermissionError:
+        raise Forbidden("the machine's gflow daemon is root's") from None
+    while time.monotonic() < asked + START_S:
+        with suppress(ConnectionError, Unreachable):
+            now = call.get("/status")
+            if now["uptime_secs"] < time.monotonic() - asked:
+                say(values, f"gflowd is running anew (PID: {now['pid']})", running=True, pid=now["pid"])
+                return 0
+        time.sleep(0.02)
+    raise GflowError("gflowd did not come back", hint="gflowd status; its log says more")
 
 
 def restore_backup(values: dict[str, Any], backup: str) -> int:

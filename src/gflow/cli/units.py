@@ -28,6 +28,7 @@ After=network.target remote-fs.target nss-user-lookup.target nvidia-persistenced
 [Service]
 Type=exec
 ExecStart={program} run --system
+ExecReload=/bin/kill -USR1 $MAINPID
 KillMode=process
 Delegate=yes
 Restart=on-failure
@@ -47,6 +48,7 @@ Description=gflow: runs my GPU jobs
 [Service]
 Type=exec
 ExecStart={program} run
+ExecReload=/bin/kill -USR1 $MAINPID
 {environment}KillMode=process
 Delegate=yes
 Restart=on-failure

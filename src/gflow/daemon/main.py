@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +23,7 @@ from gflow.core.events import Exited, LeasesSeen, Seen, Sighting
 from gflow.core.model import Gpu, JobState
 from gflow.core.retrying import LEASED
 from gflow.core.state import State
-from gflow.daemon import clock, folders, lock
+from gflow.daemon import clock, folders, lock, succession
 from gflow.daemon.api import rlimits
 from gflow.daemon.api.app import make_app
 from gflow.daemon.api.fairness import Fairness
@@ -59,6 +60,7 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
     """The daemon in the foreground, until TERM or INT. Returns its exit code."""
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
     os.umask(0o077)
+    succession.heed_reloads()
     zone.use(settings.config["timezone"])
     for note in settings.notes:
         log.warning("%s", note)
@@ -67,11 +69,14 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
         if settings.is_system:
             folders.prepare(settings)
             _warn_of_writers()
-        held = lock.take(settings.data)
-        asyncio.run(_serve(settings, loop_class))
+        known = succession.inherited(succession.LOCK)
+        held = lock.take(settings.data) if known is None else known
+        listener = asyncio.run(_serve(settings, loop_class))
     except GflowError as error:
         sys.stderr.write(f"gflowd: {error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
         return error.exit_code
+    if listener is not None:
+        succession.become_next(listener, held)
     os.close(held)
     return 0
 
@@ -84,7 +89,8 @@ def _warn_of_writers() -> None:
         log.warning("%s belongs to others than root, and whoever can change it is root here", place)
 
 
-async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
+async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
+    """Serve until a signal says stop; if we are to come again, a descriptor of the listening socket."""
     daemon = Daemon(settings, loop_class)
     adopt(
         daemon.loop, daemon.targets, daemon.performer
@@ -92,8 +98,9 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     await daemon.see_gpus()
     daemon.target.warm_up()
     stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-        asyncio.get_running_loop().add_signal_handler(number, _stop, settings, stopped, number)
+    signals: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGUSR1):
+        asyncio.get_running_loop().add_signal_handler(number, _stop, settings, stopped, number, signals)
     context = Context(
         settings,
         daemon.loop,
@@ -108,7 +115,8 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         daemon.mps,
         Fairness(settings.most_connections),
     )
-    servers = await _listen(context)
+    listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
+    servers = await _listen(context, listener)
     _write_address(settings)
     _spare_the_collector()
     _say_ready()
@@ -121,6 +129,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
         daemon.watch.close()
     if daemon.mps is not None and not daemon.loop.state.machine.holders:
         await daemon.mps.end()
+    kept = os.dup(listener.fileno()) if set(signals) == {signal.SIGUSR1} else None
     for server, connections in servers:
         server.close()
         for connection in list(connections):  # without an answer: clients ask the next daemon again
@@ -128,16 +137,17 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> None:
     daemon.targets.close()
     daemon.target.close()
     daemon.store.close()
+    return kept
 
 
-async def _listen(context: Context) -> list[tuple[asyncio.Server, set[Any]]]:
+async def _listen(context: Context, listener: socket.socket) -> list[tuple[asyncio.Server, set[Any]]]:
     """Serve on the socket, and on a port if one is configured."""
     settings, fairness = context.settings, context.fairness
     app, servers = make_app(context), []
     if settings.listening.port:
         gate = Gate(app, context.tokens, settings.listening.hosts)
         servers.append(await serve_port(settings.listening, gate, fairness))
-    return [*servers, await serve(bind(settings.socket, public=settings.is_system), app, fairness)]
+    return [*servers, await serve(listener, app, fairness)]
 
 
 class Daemon:
@@ -273,9 +283,10 @@ class Daemon:
         self.loop.post(lambda at: LeasesSeen(at=at, foreign=foreign))
 
 
-def _stop(settings: Settings, stopped: asyncio.Event, number: int) -> None:
-    """USR2: another daemon comes at once, so address and socket stay and clients wait for it."""
-    if number != signal.SIGUSR2:
+def _stop(settings: Settings, stopped: asyncio.Event, number: int, signals: list[int]) -> None:
+    """USR2: another daemon comes at once, so address and socket stay, and clients wait. USR1: that is us."""
+    signals.append(number)
+    if number not in (signal.SIGUSR2, signal.SIGUSR1):
         (settings.data / "address").unlink(missing_ok=True)
         settings.socket.unlink(missing_ok=True)
     stopped.set()

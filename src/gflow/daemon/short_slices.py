@@ -22,11 +22,16 @@ _NUMBER = {"x86_64": 314, "aarch64": 274}
 def ask_for_short_slices() -> bool:
     """Whether the kernel took it; the interpreter always does."""
     sys.setswitchinterval(THREAD_SLICE_S)
+    return ask_for_slices(SHORT_SLICE_NS)
+
+
+def ask_for_slices(nanoseconds: int) -> bool:
+    """Whether the kernel took it; 0: the usual ones."""
     number = _NUMBER.get(platform.machine())
     if number is None:
         return False
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    wish = struct.pack("=IIQiIQQQ", 48, 0, 0, nice, 0, SHORT_SLICE_NS, 0, 0)
+    wish = struct.pack("=IIQiIQQQ", 48, 0, 0, nice, 0, nanoseconds, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     refused: int = libc.syscall(
         ctypes.c_long(number), ctypes.c_int(0), ctypes.c_char_p(wish), ctypes.c_uint(0)

@@ -61,6 +61,11 @@ def new_folder() -> Path:
     return Path(tempfile.mkdtemp(dir=base))
 
 
+def each(function: Callable[..., Any], items: list[tuple[Any, ...]]) -> list[Any]:
+    """What a task does with a chunk of a map."""
+    return [function(*item) for item in items]
+
+
 def write_call(folder: Path, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     _write_whole(folder / f"{name}.call", cloudpickle.dumps((list(sys.path), function, args, kwargs)))
 

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor as FuturesExecutor
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from gflow.client.stream import events
 from gflow.client.waiting import wait_for
 from gflow.errors import GflowError
-from gflow.library.calls import MAP, new_folder, take_outcome, write_call, write_map
+from gflow.library.calls import MAP, each, new_folder, take_outcome, write_call, write_map
 from gflow.library.jobs import Job, JobFailed, submit
 
 T = TypeVar("T")
@@ -112,12 +114,24 @@ class Executor(FuturesExecutor):
         timeout: float | None = None,
         chunksize: int = 1,
     ) -> Iterator[T]:
-        """The function over all items, as the tasks of one array; results in order."""
-        end = None if timeout is None else time.monotonic() + timeout
-        futures = self._submit_all(fn, list(zip(*iterables, strict=False)))
-        return _results(futures, end)
+        """The function over all items, as the tasks of one array; results in order.
 
-    def _submit_all(self, fn: Callable[..., T], items: list[tuple[Any, ...]]) -> list[JobFuture[T]]:
+        `chunksize` items are one task: worth it for functions that take less time than a job's start.
+        """
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        end = None if timeout is None else time.monotonic() + timeout
+        items = list(zip(*iterables, strict=False))
+        named = self._named(fn)
+        if chunksize == 1:
+            return _results(self._submit_all(fn, items, named), end)
+        chunks = [(items[at : at + chunksize],) for at in range(0, len(items), chunksize)]
+        lists = _results(self._submit_all(partial(each, fn), chunks, named), end)
+        return chain.from_iterable(lists)
+
+    def _submit_all(
+        self, fn: Callable[..., T], items: list[tuple[Any, ...]], named: dict[str, Any]
+    ) -> list[JobFuture[T]]:
         with self._lock:
             self._check_open()
         if not items:
@@ -128,7 +142,7 @@ class Executor(FuturesExecutor):
         futures: list[JobFuture[T]] = []
         with self._lock:
             self._watch()
-            options = self._named(fn) | {"array": f"0-{count - 1}{cap}"}
+            options = named | {"array": f"0-{count - 1}{cap}"}
             array = submit(_worker(folder), **options)
             for number in range(count):
                 future: JobFuture[T] = JobFuture()
