@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+from datetime import datetime
 
 from tests.harness import Box, wait_until
 
@@ -30,6 +31,59 @@ def test_a_quota_holds_starts_back_and_survives_a_restart(daemon: Box) -> None:
     assert json.loads(daemon.ok("gctl", "quota", "list", "--json"))["quotas"][0]["max_running_gpus"] == 3
     daemon.ok("gctl", "quota", "remove", "--user", ME)
     assert "no quotas" in daemon.ok("gctl", "quota", "list")
+
+
+def test_quotas_of_the_configuration_hold_until_somebody_says_otherwise(box: Box) -> None:
+    path = box.home / ".config/gflow/gflow.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        f"[quota]\ndefault_user = {{max_queued_jobs = 5}}\n"
+        f"[quota.users]\n{ME} = {{max_running_gpus = 2}}\n"
+        f"[quota.projects]\nvision = {{max_running_jobs = 1}}\n"
+    )
+    box.up("--simulate-gpus", "4x80G")
+    lines = {tuple(line.split()) for line in box.ok("gctl", "quota", "list").splitlines()[1:]}
+    assert ("user", ME, "0/-", "0/2", "0/5") in lines
+    assert ("project", "vision", "0/1", "0/-", "0/-") in lines
+    box.submit("--gpus", "2", "sleep", "60")
+    second = box.submit("--gpus", "1", "sleep", "60")
+    assert box.job(second)["reason"] == f"Quota: {ME} has 2 of 2 GPUs, and this needs 1"
+    refused = box.run("gctl", "quota", "remove", "--user", ME)
+    assert (refused.returncode, "is in gflow.toml" in refused.stderr) == (1, True)
+    box.ok("gctl", "quota", "set", "--user", ME, "--max-running-gpus", "3")
+    assert box.job(second)["state"] == "Running"
+    box.down()
+    box.up()
+    third = box.submit("--gpus", "1", "sleep", "60")
+    assert box.job(third)["reason"].startswith("Quota")
+    box.ok("gctl", "quota", "remove", "--user", ME)
+    assert ("user", ME, "2/-", "3/2", "1/5") in {
+        tuple(line.split()) for line in box.ok("gctl", "quota", "list").splitlines()[1:]
+    }
+
+
+def test_a_preemptible_job_makes_way_and_comes_again(daemon: Box) -> None:
+    polite = "trap 'echo saved; exit 0' TERM; echo attempt $GFLOW_ATTEMPT; sleep 60 & wait"
+    first = daemon.submit("--gpus", "3", "--preemptible", "bash", "-c", polite)
+    wait_until(lambda: "attempt 1" in daemon.ok("gjob", "log", str(first)))
+    second = daemon.submit("--gpus", "4", "sleep", "1")
+    wait_until(lambda: daemon.job(second)["state"] == "Finished")
+    wait_until(lambda: daemon.job(first)["attempt"] == 2)
+    assert "saved" in daemon.ok("gjob", "log", str(first))
+    assert f"makes way for job {second}" in daemon.ok("gjob", "history", str(first))
+    assert daemon.job(first)["preemptible"] is True
+    refused = daemon.run("gbatch", "--preemptible", "true")
+    assert (refused.returncode, "--preemptible needs --gpus" in refused.stderr) == (2, True)
+
+
+def test_gqueue_tells_when_a_job_will_probably_start(daemon: Box) -> None:
+    first = daemon.submit("--gpus", "4", "--time", "60", "sleep", "60")
+    second = daemon.submit("--gpus", "4", "sleep", "60")
+    lines = daemon.ok("gqueue", "-f", "JOBID,START").splitlines()
+    started, expected = (dict(line.split() for line in lines)[str(job)] for job in (first, second))
+    began, begins = (datetime.fromisoformat(text) for text in (started, expected.removeprefix("~")))
+    assert expected.startswith("~")
+    assert abs((begins - began).total_seconds() - 3600) < 5
 
 
 def test_a_project_has_a_quota_and_so_has_everybody_else(daemon: Box) -> None:

@@ -22,7 +22,7 @@ from gflow.core.events import (
     Tick,
     Update,
 )
-from gflow.core.ids import JobKey, job_key, label, number_of, task_of
+from gflow.core.ids import JobKey, job_key, label, number_of, parse_label, task_of
 from gflow.core.model import Gpu, Job, JobState, Moment, Shape, Spec
 from gflow.core.state import State
 
@@ -102,6 +102,8 @@ class Ledger:
                 started.append(self._started(effect, event.at, state))
             elif isinstance(effect, Stop):
                 assert self.runs[effect.key].attempt == effect.attempt, f"{label(effect.key)} is not running"
+                if state.jobs[effect.key].stopping is JobState.QUEUED:
+                    self._check_way(state.jobs[effect.key], state)
                 self.stopping.add(effect.key)
         self._check_order(started, state)
         for effect in effects:
@@ -116,16 +118,23 @@ class Ledger:
                     del self.runs[key]
                     self.stopping.discard(key)
                     self.warned.pop(key, None)
-            case Update():
+            case Update(fields=fields):
+                if "begin_at" in fields:  # whoever says when, says it of a retry too
+                    self._forget_pauses(records)
                 # Another limit has another warning.
                 changed = {k for k in self.warned if self.warned[k] != _limit(state.jobs[k].spec)}
                 self.warned = {k: limit for k, limit in self.warned.items() if k not in changed}
             case Hold():
                 self.held |= records
-            case Release():
+            case Release(begin_at=begin_at):
                 self.held -= records
+                if begin_at is not None:
+                    self._forget_pauses(records)
             case Cancel(keys=keys):
                 self.cancelled |= {key for key in keys if number_of(key) < state.next_number}
+
+    def _forget_pauses(self, keys: set[JobKey]) -> None:
+        self.pauses = {key: until for key, until in self.pauses.items() if key not in keys}
 
     def _hear_of_machine(self, event: Event) -> None:
         match event:
@@ -267,10 +276,28 @@ class Ledger:
             if limit.signal and end - limit.before <= at.boot and key not in self.warned:
                 nearly.append(key)
                 self.warned[key] = limit
-        stopped = sorted(effect.key for effect in effects if isinstance(effect, Stop))
+        stops = [effect.key for effect in effects if isinstance(effect, Stop)]
+        stopped = sorted(key for key in stops if state.jobs[key].stopping is not JobState.QUEUED)
         assert stopped == sorted(over), f"limits: stopped {stopped}, over {over}"
         warned = sorted(effect.key for effect in effects if isinstance(effect, Warn))
         assert warned == sorted(nearly), f"limits: warned {warned}, nearly over {nearly}"
+
+    def _check_way(self, job: Job, state: State) -> None:
+        """A job makes way only if it said so, for somebody who comes before it, waits, and will have room."""
+        name, whom = job.label, state.jobs[parse_label(job.reason.removeprefix("Preempted: "))]
+        spec, asked = job.spec, whom.spec
+        assert spec.preemptible, f"{name} makes way and never said it would"
+        assert job.key not in self.stopping, f"{name} makes way twice"
+        assert whom.state is JobState.QUEUED, f"{name} makes way for {whom.label}, which does not wait"
+        before = asked.priority > spec.priority
+        assert before or (asked.priority == spec.priority and not asked.preemptible), (
+            f"{name} makes way for {whom.label}, which does not come before it"
+        )
+        assert not self._fits(asked.shape), f"{name} makes way for {whom.label}, which fits"
+        rest = {k: run for k, run in self.runs.items() if not state.jobs[k].stopping}
+        runs, self.runs = self.runs, rest
+        assert self._fits(asked.shape), f"{name} makes way for {whom.label}, which does not fit all the same"
+        self.runs = runs
 
     def _check_usage(self, job: Job) -> None:
         """A job used what its attempts did; an array, what the tasks did that are over."""

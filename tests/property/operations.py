@@ -139,6 +139,8 @@ WISHES: tuple[Callable[[World, Dice], Fields], ...] = (
     lambda world, dice: {"time_limit_s": dice.pick((60, 3600)), "warning": (10, dice.pick((5, 30, 100)))},
     lambda world, dice: {"allow_unsatisfiable": True},
     lambda world, dice: {"gpus": 1, "stop_if_idle_s": dice.pick((60, 600))},
+    lambda world, dice: {"gpus": dice.pick((1, 2, 4)), "shared": False, "preemptible": True},
+    lambda world, dice: {"gpus": dice.pick((1, 2)), "shared": False, "preemptible": True, "priority": 0},
 )
 
 
@@ -146,6 +148,8 @@ def some_spec(world: World, dice: Dice) -> Spec:
     fields: Fields = {}
     for _ in range(dice.below(5)):
         fields |= dice.pick(WISHES)(world, dice)
+    if not fields.get("gpus") or fields.get("shared"):
+        fields.pop("preemptible", None)  # does not go together (see core.together)
     return spec(**fields)
 
 
@@ -299,6 +303,7 @@ CHANGES: tuple[Callable[[World, Dice], Fields], ...] = (
     lambda world, dice: {"max_retries": dice.below(3)},
     lambda world, dice: {"requeue": dice.chance(50)},
     lambda world, dice: {"stop_if_idle_s": dice.pick((0, 60))},
+    lambda world, dice: {"preemptible": dice.chance(50)},
     lambda world, dice: {"cpus": dice.below(8)},
     lambda world, dice: {"memory_mib": dice.pick((8 << 10, 65 << 10))},
     _begin,

@@ -11,15 +11,16 @@ from gflow.core.ids import JobKey, job_key, label, parse_label
 from gflow.core.model import JobState
 from gflow.core.policy import Policy
 from gflow.testing import spec, submit
+from gflow.testing.clock import DAY_S
 from tests.property.world import CPUS, World
 
 
 class Story(World):
     """A world in which events are written in one line. Every one of them is held against the laws."""
 
-    def submit(self, *specs: Any) -> None:
+    def submit(self, *specs: Any, uid: int = 1001) -> None:
         outcomes = self.store.outcomes([key for made in specs for key in made.parents])
-        assert self.apply(submit(self.clock, *specs, outcomes=outcomes))
+        assert self.apply(submit(self.clock, *specs, uid=uid, outcomes=outcomes))
 
     def end(self, *names: str, code: int | None = 0, problem: str = "") -> None:
         for name in names:
@@ -166,3 +167,44 @@ def test_the_rest_of_two_arrays_starts_though_the_first_task_of_each_was_promise
     story = Story(policy=strict)
     story.submit(spec(array="0-2"), spec(array="0-2"))
     assert story.running() == ["1_0", "1_1", "1_2", "2_0", "2_1", "2_2"]
+
+
+def test_whoever_says_when_says_it_of_a_retry_too(story):
+    """The ledger took the pause before a retry for kept, though somebody had let the job go at once."""
+    for free in (release_now, update_now):
+        story.submit(spec(max_retries=1, retry_delay_s=5000))
+        (name,) = story.running()
+        story.end(name, code=1)
+        assert story.running() == []
+        free(story, name)
+        assert story.running() == [name]
+        story.end(name)
+
+
+def release_now(story: Story, name: str) -> None:
+    now = story.clock.now()
+    assert story.apply(Release(at=now, uid=0, keys=(key(name),), begin_at=now.wall - 100))
+
+
+def update_now(story: Story, name: str) -> None:
+    assert story.update(name, begin_at=story.clock.wall - 100)
+
+
+def test_how_much_somebody_had_is_not_remembered_of_whoever_is_gone(story):
+    """A band outlived its reason: two jobs whose time came together started in another order than after a
+    restart, which forgets the bands of those who want nothing."""
+    begin = story.clock.wall + 20 * DAY_S
+    for uid, hours in ((1001, 100), (1002, 1)):
+        story.submit(spec(gpus=4), uid=uid)
+        story.clock.advance(hours * 3600.0)
+        story.end(*story.running())
+    story.submit(spec(gpus=4), spec(gpus=4), uid=1002)
+    story.submit(spec(gpus=4), uid=1001)
+    for _ in range(3):  # in the first of these rounds both are looked at
+        story.end(*story.running())
+    story.restart()
+    story.submit(spec(gpus=4, begin_at=begin), uid=1001)
+    story.submit(spec(gpus=4, begin_at=begin), uid=1002)
+    story.clock.advance(begin - story.clock.wall)
+    story.apply(Tick(at=story.clock.now()))
+    assert len(story.running()) == 1

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gflow.core import admission, ending, explain, place, queue, retrying, state
+from gflow.core import admission, ending, explain, place, preempting, queue, retrying, state
 from gflow.core.deps import Wait
 from gflow.core.model import JobState
 from tests.property import world
@@ -100,7 +100,26 @@ def silent(monkeypatch):
     return ("is not told what keeps it",)
 
 
+def equals_make_way(monkeypatch):
+    """Preemptible jobs stop each other, round and round."""
+    monkeypatch.setattr(
+        preempting, "gives_way", lambda mine, yours: mine.spec.priority <= yours.spec.priority
+    )
+    return ("does not come before it",)
+
+
+def way_in_vain(monkeypatch):
+    """Jobs are stopped for somebody who cannot start all the same."""
+    original = preempting._victims
+    monkeypatch.setattr(
+        preempting, "_victims", lambda state, job, usable, lacking: original(state, job, usable, lacking - 1)
+    )
+    return ("does not fit all the same",)
+
+
 MUTANTS = (
+    equals_make_way,
+    way_in_vain,
     silent,
     impatient,
     tried_again_whatever_happened,

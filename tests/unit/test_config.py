@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gflow.config.reading import load
 from gflow.config.table import BY_KEY, SETTINGS
+from gflow.config.values import LIMITS
 from gflow.config.writing import written
 from gflow.errors import UsageError
 from gflow.options.indices import parse_indices
@@ -101,7 +102,8 @@ def test_xdg_config_home_is_followed(tmp_path):
         ("timezone = 3\n", "timezone takes the name of a time zone", ""),
         ("[daemon\n", "is not valid TOML", ""),
         ("[daemon]\ncpus = 1\ncpus = 2\n", "is not valid TOML", ""),
-        ("[quota]\ndefault_user = {max_running_jobs = 1}\n", "quota cannot be set", "take it out"),
+        ("[quota]\ndefault_user = {max_jobs = 1}\n", "quota.default_user takes limits", "max_running_jobs"),
+        ("[quota.users]\nann = {max_running_gpus = -1}\n", "quota.users takes limits by name", "by name"),
         ("[notifications]\nwebhooks = 'x'\n", "takes tables in a file", ""),
         ("[daemon.fair_share]\nenabled = true\n", "daemon.fair_share cannot be set", "take it out"),
     ],
@@ -176,7 +178,10 @@ def test_indices(text, found):
 # ---------------------------------------------------------------- what init writes
 
 TEXT = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=20)
+LIMITED = st.dictionaries(st.sampled_from(LIMITS), st.integers(0, 10**8))
 BY_KIND = {
+    "limits": LIMITED,
+    "quotas": st.dictionaries(TEXT.filter(str.isprintable), LIMITED, max_size=2),
     "flag": st.booleans(),
     "text": TEXT.filter(str.isprintable),
     "names": st.lists(TEXT.map(str.strip).filter(lambda t: t and t.isprintable()), max_size=3).map(tuple),

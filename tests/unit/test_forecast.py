@@ -6,7 +6,7 @@ import pytest
 
 from gflow.core.engine import step
 from gflow.core.events import SetQuota
-from gflow.core.forecast import LATE, SLACK_S, outlook
+from gflow.core.forecast import LATE, SLACK_S, expected_start, expected_starts, outlook
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.quotas import USER, Limits
@@ -73,3 +73,12 @@ def test_the_interval_is_as_wide_as_the_constants_say() -> None:
     found = outlook(state, job, now).start
     assert found is not None
     assert found.latest == pytest.approx(now + LATE * (found.expected - now) + SLACK_S)
+
+
+def test_a_listing_tells_when_those_who_wait_will_start() -> None:
+    entries = [Entry(0.0, HOUR, 4), Entry(1.0, 2 * HOUR, 4), Entry(2.0, HOUR, 2), Entry(3.0, HOUR, 2)]
+    state, _, now = stopped(entries)
+    starts = expected_starts(state, now)
+    assert starts == {3 << 20: HOUR, 4 << 20: HOUR, 2 << 20: pytest.approx(2 * HOUR)}
+    for key in starts:
+        assert expected_start(state, state.jobs[key], now).expected == pytest.approx(starts[key])

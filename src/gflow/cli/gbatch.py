@@ -66,7 +66,7 @@ HEADINGS = {
     ),
     "on a cluster": "on nodes partition qos constraint reservation exclusive race slurm",
     "what it is called": "name project comment",
-    "when it starts": "depends-on depends-on-any no-auto-cancel begin hold priority",
+    "when it starts": "depends-on depends-on-any no-auto-cancel begin hold priority preemptible",
     "many at once": "array param param-file max-concurrent",
     "when it fails or its time is up": "max-retries retry-on retry-delay requeue signal grace",
     "its world": "chdir export venv conda-env config output error pty",

@@ -75,8 +75,8 @@ def _word(value: Any) -> str:
 ABOUT = """List jobs: those that run and those that wait, each with the reason why.
 
 columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (GPUs wanted) NODELIST(REASON) (its GPUs, or why
-it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START END EXIT ATTEMPT
-TARGET COMMAND WORKDIR
+it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START (~ when it
+is expected to, if it waits) END EXIT ATTEMPT TARGET COMMAND WORKDIR
 
 states: PD Queued, H Hold, R Running, CG being stopped, CD Finished, F Failed, CA Cancelled, TO Timeout"""
 EXAMPLES = """gqueue

@@ -327,6 +327,26 @@ SETTINGS = (
         "how many times the machine could have done a job's work before the job is promised its start;"
         " 0: the first in line always is",
     ),
+    Setting(
+        "quota.default_user",
+        "limits",
+        {},
+        "what each person may have at once: max_running_jobs, max_running_gpus, max_queued_jobs",
+        example={"max_running_gpus": 4, "max_queued_jobs": 1000},
+    ),
+    Setting(
+        "quota.default_project", "limits", {}, "the same for each project", example={"max_running_gpus": 8}
+    ),
+    Setting(
+        "quota.users",
+        "quotas",
+        {},
+        "the same by name, over the default; gctl quota set says it while gflowd runs, over this file",
+        example={"ann": {"max_running_gpus": 8}},
+    ),
+    Setting(
+        "quota.projects", "quotas", {}, "the same for projects", example={"vision": {"max_running_jobs": 20}}
+    ),
     Setting("notifications.enabled", "flag", False, "whether webhooks and mails are sent"),
     Setting(
         "notifications.max_concurrent_deliveries", "count", 16, "how many are on their way at once", low=1
@@ -365,7 +385,6 @@ IGNORED = {"executor.type": "jobs are always run as processes of their own, and 
 # Keys that would promise what this version does not do. A table's name stands for all below it.
 NOT_YET = {
     "daemon.fair_share": "fair share is on, and policy.fair_share switches it off",
-    "quota": "quotas are said with gctl quota set, and kept",
 }
 
 # The flags of `gflowd up`, `restart` and `run`.

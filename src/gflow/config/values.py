@@ -107,6 +107,30 @@ def read_named_tables(value: Any, setting: Setting) -> dict[str, dict[str, Any]]
     return value
 
 
+LIMITS = ("max_running_jobs", "max_running_gpus", "max_queued_jobs")
+
+
+def read_limits(value: Any, setting: Setting) -> dict[str, int] | None:
+    """`{max_running_gpus = 4}`; as text `max_running_gpus=4,max_queued_jobs=100`."""
+    if isinstance(value, str):
+        pairs = [part.partition("=") for part in value.split(",")]
+        value = {name.strip(): count.strip() for name, _, count in pairs}
+    if not isinstance(value, dict) or not value.keys() <= set(LIMITS):
+        return None
+    found = {name: read_count(count, setting) for name, count in value.items()}
+    counts = {name: count for name, count in found.items() if count is not None}
+    return counts if len(counts) == len(found) else None
+
+
+def read_quotas(value: Any, setting: Setting) -> dict[str, dict[str, int]] | None:
+    """Limits by name, from a file alone."""
+    if not isinstance(value, dict):
+        return None
+    found = {name: read_limits(limits, setting) for name, limits in value.items()}
+    named = {name: limits for name, limits in found.items() if limits is not None}
+    return named if len(named) == len(found) and all(name and name.isprintable() for name in named) else None
+
+
 def read_zone(value: Any, setting: Setting) -> str | None:
     """The name of a time zone that this machine knows; `local` is the machine's own."""
     from zoneinfo import ZoneInfo
@@ -131,5 +155,7 @@ READERS: dict[str, tuple[Callable[[Any, Setting], Any], str]] = {
     "gpus": (read_gpus, "GPU indices such as 0,2 or 0-3, or all"),
     "tables": (read_tables, "tables in a file: [[notifications.webhooks]]"),
     "named tables": (read_named_tables, "tables in a file: [targets.NAME]"),
+    "limits": (read_limits, "limits: max_running_jobs, max_running_gpus, max_queued_jobs"),
+    "quotas": (read_quotas, "limits by name in a file: ann = {max_running_gpus = 8}"),
     "zone": (read_zone, "the name of a time zone, such as Europe/Berlin"),
 }

@@ -39,5 +39,11 @@ def toml(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(name)} = {toml(item)}" for name, item in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(
+                f"{json.dumps(name, ensure_ascii=False)} = {toml(item)}" for name, item in value.items()
+            )
+            + "}"
+        )
     return json.dumps(value, ensure_ascii=False)

@@ -11,8 +11,8 @@ from gflow.core.effects import Effect, Note, Recall, Save, Stop
 from gflow.core.ending import active_tasks, begin, finish, split_off
 from gflow.core.events import Cancel, Deed, Hold, Release
 from gflow.core.ids import JobKey, label, task_of
+from gflow.core.lanes import Group
 from gflow.core.model import Job, JobState, Moment
-from gflow.core.queue import GroupKey
 from gflow.core.rounds import new_task, run_round
 from gflow.core.state import State
 from gflow.core.states import move
@@ -48,6 +48,7 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
             begin(job, event.at)
         job.stopping = JobState.CANCELLED
         job.stop_now = event.now
+        state.note_stop(job)
         note = Note(job.key, "cancel", "at once" if event.now else "")
         effects += (Save(job), note, Stop(job.key, job.attempt, event.now))
 
@@ -176,9 +177,9 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
     run_round(state, event.at, effects)
 
 
-def admit_due(state: State, at: Moment, effects: list[Effect]) -> set[GroupKey | None]:
+def admit_due(state: State, at: Moment, effects: list[Effect]) -> set[Group | None]:
     """Put jobs whose begin time has come into the queue; the groups they joined."""
-    due: set[GroupKey | None] = set()
+    due: set[Group | None] = set()
     while (begin := state.alarms.next_begin()) is not None and begin <= at.wall:
         _, key = heapq.heappop(state.alarms.begins)
         state.later.discard(key)

@@ -13,7 +13,7 @@ from gflow.core.ids import JobKey, job_key, label, task_of
 from gflow.core.model import CUT_OFF, IDLE, LOCAL, Abroad, Job, JobState, Moment, Progress
 from gflow.core.place import gib
 from gflow.core.retrying import LEASED, RECALLED, again, pause_s
-from gflow.core.rounds import new_task, run_round
+from gflow.core.rounds import new_task, run_round, start_first
 from gflow.core.state import State
 from gflow.core.states import move
 
@@ -37,6 +37,7 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     job.exit_code = event.code
     job.signal = event.signal
     job.add_usage(event.cpu_ms, event.peak_kib)
+    whom = state.yielding.get(job.key)
     was = job.abroad
     if was is not None:
         state.fetch(job)
@@ -50,6 +51,8 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
         finish(state, job, to, reason, event.at, effects)
         job.abroad = was  # where it ran
     effects.append(Forget(event.key, event.attempt))
+    if whom is not None:
+        start_first(state, whom, event.at, effects)
     run_round(state, event.at, effects)
 
 
@@ -123,6 +126,8 @@ def split_off(state: State, array: Job, key: JobKey, at: Moment) -> Job:
 def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
     """The final state of a job whose processes are gone, and the reason."""
     if job.stopping is JobState.FAILED or (job.stopping and job.reason.startswith(IDLE)):
+        return job.stopping, job.reason
+    if job.stopping is JobState.QUEUED:
         return job.stopping, job.reason
     if job.stopping is not None:
         return job.stopping, "TimeLimit" if job.stopping is JobState.TIMEOUT else "CancelledByUser"
@@ -295,6 +300,7 @@ def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:
         _, key, attempt = heapq.heappop(state.alarms.limits)
         job = state.jobs[key]
         job.stopping = JobState.TIMEOUT
+        state.note_stop(job)
         limit = f"after {job.spec.time_limit_s} s"
         effects += (Save(job), Note(key, "time limit", limit), Stop(key, attempt))
 
@@ -310,6 +316,7 @@ def overran(state: State, event: Overran, effects: list[Effect]) -> None:
     if job.stopping is None:
         job.stopping, job.reason = JobState.FAILED, over
     job.stop_now = True
+    state.note_stop(job)
     effects += (Save(job), Note(job.key, "gpu memory", over), Stop(job.key, job.attempt, now=True))
 
 

@@ -9,16 +9,19 @@ were wrong (`benchmarks/why.py`).
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 
 from gflow.core.explain import Why, explain, explain_shape, reserved_for
-from gflow.core.ids import label
+from gflow.core.ids import JobKey, label
+from gflow.core.lanes import EVERYTHING, Group
 from gflow.core.model import LOCAL, Job, JobState, Shape
 from gflow.core.place import available, choose, suits
-from gflow.core.queue import group_key
-from gflow.core.rounds import may_pass
+from gflow.core.promise import due_after_s, may_pass
+from gflow.core.queue import Walk
 from gflow.core.state import State
 
 # Of a hundred jobs, eighty start between these parts of the wait that the forecast says, and not later
@@ -26,6 +29,8 @@ from gflow.core.state import State
 EARLY, LATE, SLACK_S = 0.1, 20.0, 1800.0
 # How many starts are played forward at most.
 FAR = 5000
+# How many starts a listing tells.
+LISTED = 1000
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -117,15 +122,15 @@ def _short_of(state: State, job: Job, wall: float) -> Iterator[Why]:
 
 def _ahead(state: State, job: Job) -> list[tuple[Shape, int, float]]:
     """Who stands before it, in order: shape, how many, how long each."""
-    own = group_key(job)
+    own = state.ready.group_of(job)
     mine = state.ready.standing(own)
     found = []
-    for key, group in state.ready.groups.items():
-        if key == own:
+    for group in state.ready.groups.values():
+        if group is own:
             before = sum(other < job.key for other in group.members)
             if before:
                 found.append((mine, group, before))
-        elif (standing := state.ready.standing(key)) < mine:
+        elif (standing := state.ready.standing(group)) < mine:
             found.append((standing, group, len(group.members)))
     found.sort(key=lambda one: one[0])
     return [(group.key.shape, count, group.length) for _, group, count in found]
@@ -145,11 +150,10 @@ def expected_start(state: State, job: Job, wall: float) -> Start | None:
 
 def _patience(state: State, job: Job, wall: float) -> float:
     """How long it takes until the job is promised its start: so long may others pass it."""
-    shape, length = job.spec.shape, state.ready.expected_s(job)
-    wanted, pool = (shape.gpus, len(state.machine.gpus)) if shape.gpus else (shape.cpus, state.machine.cpus)
-    if state.policy.patience < 0 or not pool or length == float("inf"):
+    length = state.ready.expected_s(job)
+    if state.policy.patience < 0 or length == float("inf"):
         return 0.0
-    return max(0.0, job.ready_at + state.policy.patience * wanted * length / pool - wall)
+    return max(0.0, job.ready_at + due_after_s(state, job.spec.shape, length) - wall)
 
 
 def _played(state: State, job: Job, wall: float) -> float | None:
@@ -189,6 +193,67 @@ def _played(state: State, job: Job, wall: float) -> float | None:
         while ends and ends[0][0] <= now:
             free += heapq.heappop(ends)[1]
     return None
+
+
+def expected_starts(state: State, wall: float) -> dict[JobKey, float]:
+    """When those who wait will start if the queue goes on as it stands: the first in line, for a listing."""
+    if state.machine.is_drained:
+        return {}
+    found = {**_line_played(state, wall, with_gpus=False), **_line_played(state, wall, with_gpus=True)}
+    for promise in state.promises:
+        found[promise.key] = min(found.get(promise.key, promise.until), promise.until)
+    return found
+
+
+def _line_played(state: State, wall: float, *, with_gpus: bool) -> dict[JobKey, float]:
+    """The same play as `_played`, for all who ask for GPUs, or for all who do not."""
+    total, free = (
+        (len(state.machine.usable), len(state.machine.idle))
+        if with_gpus
+        else (state.machine.cpus, state.machine.free_cpus)
+    )
+    ends = [
+        (state.expected_end(one, wall), _size(one.spec.shape, with_gpus)) for one in state.running.values()
+    ]
+    heapq.heapify(ends)
+    # Of those that want as much, only the first can be the next.
+    lines: dict[int, deque[tuple[int, JobKey, float]]] = {}
+    for place, (key, group) in enumerate(_in_order(state, with_gpus)):
+        size = _size(group.key.shape, with_gpus)
+        if 0 < size <= total:
+            lines.setdefault(size, deque()).append((place, key, group.length))
+    found: dict[JobKey, float] = {}
+    now = wall
+    while lines and len(found) < LISTED:
+        fitting = [size for size in lines if size <= free]
+        if fitting:
+            size = min(fitting, key=lambda one: lines[one][0])
+            _, key, length = lines[size].popleft()
+            found[key] = now
+            free -= size
+            heapq.heappush(ends, (now + length, size))
+            if not lines[size]:
+                del lines[size]
+        elif ends:
+            now, freed = heapq.heappop(ends)
+            free += freed
+        else:
+            break
+    return found
+
+
+def _in_order(state: State, with_gpus: bool) -> Iterator[tuple[JobKey, Group]]:
+    """The first who wait, in order."""
+    walk, told = Walk(state.ready), 0
+    while told < LISTED and (key := walk.next(EVERYTHING)) is not None:
+        job = state.jobs[key]
+        group = state.ready.group_of(job)
+        walk.skip(job)
+        if with_gpus == (group.key.shape.gpus > 0):
+            for member in islice(group.members, LISTED - told):
+                told += 1
+                yield member, group
+    walk.close()
 
 
 def _size(shape: Shape, with_gpus: bool) -> int:

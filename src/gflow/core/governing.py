@@ -16,11 +16,15 @@ QUOTAS, RESERVATIONS = "quotas", "reservations"
 
 
 def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
-    if event.limits is None and event.name not in state.ledger.quotas.named(event.scope):
+    ledger = state.ledger
+    if event.limits is None and event.name not in ledger.said.named(event.scope):
         whose = f"{event.scope} {event.name!a}" if event.name else f"every {event.scope}"
+        if event.name in ledger.given.named(event.scope):
+            hint = "change it there, then gflowd restart; or say another with gctl quota set"
+            raise Refused(f"the quota for {whose} is in gflow.toml", hint=hint)
         raise NotFound(f"there is no quota for {whose}", hint="see gctl quota list")
-    state.ledger.quotas = state.ledger.quotas.changed(event.scope, event.name, event.limits)
-    effects.append(Keep(QUOTAS, msgspec.json.encode(state.ledger.quotas).decode()))
+    ledger.say(ledger.said.changed(event.scope, event.name, event.limits))
+    effects.append(Keep(QUOTAS, msgspec.json.encode(ledger.said).decode()))
     run_round(state, event.at, effects)
 
 

@@ -15,6 +15,7 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, Job, JobState, Spec
 
 DAY_S = 86400.0
@@ -55,17 +56,21 @@ def length_of(job: Job) -> float:
 class Batch:
     """Jobs of one kind and day: the longest that ended, and since when others run."""
 
-    __slots__ = ("day", "kind", "length", "longest", "starts", "waiting")
+    __slots__ = ("day", "due", "is_known", "kind", "length", "longest", "starts", "waiting")
 
     def __init__(self, kind: Kind, day: int) -> None:
         self.kind = kind
         self.day = day
         self.longest = 0.0
         # Start of each running job of it.
-        self.starts: dict[int, float] = {}
+        self.starts: dict[JobKey, float] = {}
         # How many groups of the queue wait for a prediction of it.
         self.waiting = 0
         self.length = UNKNOWN_S
+        # Whether anything is known of it, or of work like it.
+        self.is_known = False
+        # When that is exceeded by the one that has run longest, as `History` has noted it.
+        self.due = 0.0
 
 
 class History:
@@ -73,11 +78,13 @@ class History:
 
     def __init__(self) -> None:
         self.kinds: dict[Kind, dict[int, Batch]] = {}
-        # (when its prediction is exceeded, kind, day)
+        # (when its prediction is exceeded, kind, day); `Batch.due` says which of them are still true.
         self._due: list[tuple[float, Kind, int]] = []
         self._now = 0.0
         # Batches whose prediction changed since the queue was last told.
-        self.changed: set[tuple[Kind, int]] = set()
+        self.changed: set[Batch] = set()
+        # Those with running jobs whose prediction changed since the ends of these were last looked at.
+        self.moved: set[Batch] = set()
 
     def batch(self, kind: Kind, day: int) -> Batch:
         days = self.kinds.setdefault(kind, {})
@@ -134,9 +141,10 @@ class History:
                     self._refresh(days, batch)
         self._now = wall
         while self._due and self._due[0][0] <= wall:
-            _, kind, day = heapq.heappop(self._due)
+            due, kind, day = heapq.heappop(self._due)
             days = self.kinds.get(kind, {})
-            if day in days:
+            if day in days and days[day].due == due:
+                days[day].due = 0.0
                 self._refresh(days, days[day])
 
     # ------------------------------------------------------------ what follows
@@ -150,17 +158,23 @@ class History:
         if length != batch.length:
             batch.length = length
             if batch.waiting:
-                self.changed.add((batch.kind, batch.day))
+                self.changed.add(batch)
+            if batch.starts:
+                self.moved.add(batch)
 
     def _judge(self, days: dict[int, Batch], batch: Batch) -> float:
         """The longest that ended; doubled as long as one that runs has exceeded it."""
-        length = batch.longest or _beside(days, batch) or UNKNOWN_S
+        known = batch.longest or _beside(days, batch)
+        batch.is_known = known > 0
+        length = known or UNKNOWN_S
         if batch.starts:
             oldest = min(batch.starts.values())
             ran = self._now - oldest
             while length <= ran:
                 length *= 2
-            heapq.heappush(self._due, (oldest + length, batch.kind, batch.day))
+            if batch.due != oldest + length:
+                batch.due = oldest + length
+                heapq.heappush(self._due, (batch.due, batch.kind, batch.day))
         return length
 
     def _forget(self, days: dict[int, Batch]) -> None:

@@ -27,6 +27,7 @@ def idled(state: State, event: Idled, effects: list[Effect]) -> None:
     if not limit or event.idle.unused_s < limit:
         return
     job.stopping, job.reason = JobState.CANCELLED, f"{IDLE}: {event.idle.text}"
+    state.note_stop(job)
     effects += (Save(job), Note(job.key, "idle limit", event.idle.text), Stop(job.key, job.attempt))
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 from gflow.core.ids import job_key, number_of, task_of
 from gflow.core.model import Job, JobState
 from gflow.core.place import SLACK, placement
+from gflow.core.promise import may_pass
 from gflow.core.quotas import Ledger
-from gflow.core.rounds import may_pass
 from gflow.core.state import State
 
 

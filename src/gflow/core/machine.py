@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Block, Gpu, Job
+from gflow.core.model import Block, Gpu, Job, Shape
+from gflow.core.place import has_room, suits
 from gflow.core.policy import Drained
+
+# GPUs that a job asks for: their type, and the memory they must have.
+Kind = tuple[str, int]
 
 
 class Machine:
@@ -36,12 +40,16 @@ class Machine:
         self.usable: set[int] = set()
         self.idle: set[int] = set()
         self.open: set[int] = set()
+        # Derived too, when somebody asks: see `fitting` and `of_kind`.
+        self._fitting: dict[Kind, frozenset[int]] = {}
+        self._of_kind: dict[Kind, int] = {}
         # Where nothing more is to start, by people's word; and whether the daemon is about to leave.
         self.drained = Drained()
         self.leaving = False
 
     def see_gpus(self, gpus: Iterable[Gpu]) -> None:
         self.gpus = {gpu.index: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.index)}
+        self._of_kind.clear()
         self.recount()
 
     def restrict(self, allowed: frozenset[int] | None) -> None:
@@ -69,6 +77,26 @@ class Machine:
         self.usable = usable = {index for index in self.gpus if self.closed(index) is None}
         self.idle = {index for index in usable if index not in self.holders}
         self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
+        self._fitting.clear()
+
+    def fitting(self, shape: Shape) -> frozenset[int]:
+        """Usable GPUs on which a job of this shape has room, if no other job is there."""
+        kind = (shape.gpu_type, shape.gpu_memory_mib)
+        found = self._fitting.get(kind)
+        if found is None:
+            found = self._fitting[kind] = frozenset(
+                index
+                for index in self.usable
+                if suits(self.gpus[index], shape) and has_room(self, index, shape)
+            )
+        return found
+
+    def of_kind(self, shape: Shape) -> int:
+        """How many GPUs are of the kind that a job of this shape asks for, whoever has them."""
+        kind = (shape.gpu_type, shape.gpu_memory_mib)
+        if kind not in self._of_kind:
+            self._of_kind[kind] = sum(suits(gpu, shape) for gpu in self.gpus.values())
+        return self._of_kind[kind]
 
     def take(self, job: Job) -> None:
         """This job has what it asked for, and its GPUs, from now on."""

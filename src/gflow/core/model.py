@@ -39,6 +39,8 @@ SHORT = {
 }
 # The reason of a job that was cancelled because a parent did not succeed begins so.
 CUT_OFF = "DependencyFailed:"
+# The reason of a running job that makes way for another, whose id follows.
+PREEMPTED = "Preempted: "
 # The reason of a job that does not use its GPUs, and of one that was stopped for it.
 IDLE = "IdleGPU"
 # Where jobs run unless somebody says otherwise: this machine.
@@ -104,6 +106,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     stop_if_idle_s: int = 0
     # Whether it has a terminal.
     pty: bool = False
+    # Whether it makes way for others.
+    preemptible: bool = False
     grace_s: int = 30
     # (signal, seconds before the limit); (0, 0): no warning.
     warning: tuple[int, int] = (0, 0)
@@ -146,10 +150,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     race: tuple[str, ...] = ()
 
     @property
+    def standing(self) -> tuple[int, bool]:
+        """The greater, the earlier: within a priority, those come last who make way."""
+        return self.priority, not self.preemptible
+
+    @property
+    def slots(self) -> int:
+        """CPU slots: a job without GPUs takes one, a job with GPUs none, unless it asks."""
+        return self.cpus if self.cpus is not None else 0 if self.gpus else 1
+
+    @property
     def shape(self) -> Shape:
-        # A job without GPUs takes one CPU slot, a job with GPUs none, unless it asks.
-        cpus = self.cpus if self.cpus is not None else 0 if self.gpus else 1
-        return Shape(self.gpus, cpus, self.memory_mib, self.gpu_memory_mib, self.shared, self.gpu_type)
+        return Shape(self.gpus, self.slots, self.memory_mib, self.gpu_memory_mib, self.shared, self.gpu_type)
 
     @property
     def size(self) -> int:
@@ -207,7 +219,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     finished_at: float | None = None
     exit_code: int | None = None
     signal: int | None = None
-    # Set while a running job is being stopped: the state it will end in.
+    # Set while a running job is being stopped: the state it will end in (Queued: it makes way).
     stopping: JobState | None = None
     # Whether it is being killed without grace.
     stop_now: bool = False

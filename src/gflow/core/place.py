@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gflow.core.topology import nearest_first
 
 if TYPE_CHECKING:
+    from gflow.core.machine import Machine
     from gflow.core.model import Gpu, Job, Shape
     from gflow.core.state import State
 
@@ -38,7 +39,9 @@ def choose(
         return None
     if not shape.gpus:
         return ()
-    found = [index for index in available(state, shape) if index not in barred]
+    found = available(state, shape)
+    if barred:
+        found = [index for index in found if index not in barred]
     return (
         tuple(sorted(in_order(state, found, lot, shape.gpus)[: shape.gpus]))
         if len(found) >= shape.gpus
@@ -66,11 +69,7 @@ def free_mib(state: State, index: int) -> int:
 def available(state: State, shape: Shape) -> list[int]:
     """Indices of GPUs that a job of this shape could get now, lowest first."""
     if not shape.shared:
-        return [
-            index
-            for index in sorted(state.machine.idle)
-            if suits(state.machine.gpus[index], shape) and has_room(state, index, shape)
-        ]
+        return sorted(state.machine.idle & state.machine.fitting(shape))
     return [
         index
         for index in sorted(state.machine.open)
@@ -78,12 +77,9 @@ def available(state: State, shape: Shape) -> list[int]:
     ]
 
 
-def has_room(state: State, index: int, shape: Shape) -> bool:
+def has_room(machine: Machine, index: int, shape: Shape) -> bool:
     """Whether what others use of an idle GPU leaves as much memory as the job needs."""
-    return (
-        shape.gpu_memory_mib
-        <= (state.machine.gpus[index].memory_mib - state.machine.taken.get(index, 0)) * SLACK
-    )
+    return shape.gpu_memory_mib <= (machine.gpus[index].memory_mib - machine.taken.get(index, 0)) * SLACK
 
 
 def suits(gpu: Gpu, shape: Shape) -> bool:
@@ -112,7 +108,7 @@ def impossible(state: State, shape: Shape) -> str | None:
         return f"the job asks for {_gpus(shape.gpus)}, and this machine has none that gflow can see"
     if shape.gpus > len(state.machine.gpus):
         return f"the job asks for {_gpus(shape.gpus)}, and this machine has {len(state.machine.gpus)}"
-    fitting = sum(suits(gpu, shape) for gpu in state.machine.gpus.values())
+    fitting = state.machine.of_kind(shape)
     if shape.gpus > fitting:
         kind = f" of type {shape.gpu_type!r}" if shape.gpu_type else ""
         size = f" with {gib(shape.gpu_memory_mib)}" if shape.gpu_memory_mib else ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from gflow.core.quotas import Quotas
+
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How GPUs are given out. Comes with the daemon and is never saved: the next one has its own."""
@@ -34,6 +36,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     backfill: bool = True
     # How long jobs are expected to take: by `history`, or only by their `limits`.
     lengths: str = "history"
+    # What people and projects may have at once, unless somebody says otherwise.
+    quotas: Quotas = Quotas()
     # Jobs that use none of their GPUs for so many seconds are stopped; 0: never.
     stop_idle_s: int = 0
 

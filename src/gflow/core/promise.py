@@ -8,27 +8,34 @@ take what that job will not need (EASY backfilling). Jobs of a higher priority d
 from __future__ import annotations
 
 from itertools import islice
-from typing import NamedTuple
+from typing import Any
 
 from gflow.core.ids import JobKey
+from gflow.core.lanes import Group
 from gflow.core.model import Job, Shape
-from gflow.core.place import SLACK, suits
-from gflow.core.queue import Group
+from gflow.core.prospect import Ends, Prospect
 from gflow.core.state import State
 
 # How many of the oldest are asked, if those before them wait for something else than resources.
 MOST_ASKED = 20
+# Nobody waits for more than this many times its own length; where this part of the machine is idle, for once.
+MOST_TIMES = 6.0
+QUIET = 2 / 3
+
+
+# By what jobs ask for: type and memory of the GPUs, whether shared, those they may not have.
+Prospects = dict[tuple[Any, ...], Prospect]
 
 
 class Promise:
     """What one waiting job may count on: when, and what others must leave it then."""
 
-    __slots__ = ("cpus", "gpus", "key", "memory_mib", "now", "priority", "spare", "until")
+    __slots__ = ("cpus", "gpus", "key", "memory_mib", "now", "spare", "standing", "until")
 
     def __init__(self, job: Job, ends: Ends, now: float) -> None:
         shape = job.spec.shape
         self.key = job.key
-        self.priority = job.spec.priority
+        self.standing = job.spec.standing
         # When this was looked at last, and when the job is expected to start.
         self.now = now
         self.until = ends.at
@@ -40,7 +47,7 @@ class Promise:
 
     def binds(self, job: Job) -> bool:
         """Whether this job has to care."""
-        return job.spec.priority <= self.priority
+        return job.spec.standing <= self.standing
 
     def is_blocked(self, gpu_ids: tuple[int, ...]) -> bool:
         """Whether it will need some of these GPUs."""
@@ -63,84 +70,83 @@ class Promise:
             self.memory_mib -= shape.memory_mib
 
 
-class Ends(NamedTuple):
-    """What is free at some moment, if running jobs end as expected."""
-
-    at: float
-    gpus: frozenset[int]
-    cpus: int
-    memory_mib: int
+def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
+    """Whether a start with these GPUs keeps what is promised to others; the promised mind earlier ones."""
+    if not state.promises:
+        return True
+    shape = job.spec.shape
+    length = state.ready.surely_s(job) if _is_quiet(state) else state.ready.expected_s(job)
+    for promise in state.promises:
+        if promise.key == job.key:
+            return True
+        if promise.binds(job) and not (state.policy.backfill and promise.allows(shape, gpu_ids, length)):
+            return False
+    return True
 
 
 def due(state: State, wall: float) -> list[Promise]:
     """Promises to those who have waited longest, if that is long enough and they can be promised anything."""
-    found: list[Promise] = []
-    if state.policy.patience < 0 or state.machine.is_drained:
+    if state.machine.is_drained:
+        return []
+    prospects: Prospects = {}
+    found = _made_way_for(state, wall, prospects) if state.yielding else []
+    if state.policy.patience < 0:
         return found
-    ends: list[tuple[float, JobKey]] | None = None
-    for priority, with_gpus in sorted(state.ready.ages, key=lambda age: (-age[0], not age[1])):
-        for key, group in islice(state.ready.longest_waiting(priority, with_gpus), MOST_ASKED):
+    ready, most = state.ready, len(found) + state.policy.promises
+    kinds = sorted(ready.ages, key=_first) if len(ready.ages) > 1 else list(ready.ages)
+    for priority, with_gpus in kinds:
+        oldest = ready.oldest(priority, with_gpus)
+        if oldest is None or not _is_due(state, oldest[1], wall - oldest[1].members[oldest[0]]):
+            continue
+        for key, group in islice(ready.longest_waiting(priority, with_gpus), MOST_ASKED):
             if not _is_due(state, group, wall - group.members[key]):
                 break
-            job = state.jobs[key]
-            if ends is None:
-                ends = sorted((state.expected_end(one, wall), one.key) for one in state.running.values())
-            if state.is_capped(job) or state.over_quota(job):
-                continue
-            if free := first_fit(state, group.key.shape, wall, ends, state.barred(job)):
-                found.append(Promise(job, free, wall))
-                if len(found) == state.policy.promises:
+            promise = None if key in state.yielding.values() else _promise(state, key, wall, prospects)
+            if promise is not None:
+                found.append(promise)
+                if len(found) == most:
                     return found
     return found
 
 
+def _made_way_for(state: State, wall: float, prospects: Prospects) -> list[Promise]:
+    """Those for whom running jobs make way: nobody else is to have what they get."""
+    wait = [key for key in sorted(set(state.yielding.values())) if key in state.jobs]
+    made = [_promise(state, key, wall, prospects) for key in wait if state.jobs[key] in state.ready]
+    return [promise for promise in made if promise is not None]
+
+
+def _promise(state: State, key: JobKey, wall: float, prospects: Prospects) -> Promise | None:
+    """What can be promised to this job, if anything can."""
+    job = state.jobs[key]
+    if state.is_capped(job) or state.over_quota(job):
+        return None
+    shape, barred = job.spec.shape, state.barred(job)
+    kind = (shape.gpu_type, shape.gpu_memory_mib, shape.shared, barred)
+    if kind not in prospects:
+        prospects[kind] = Prospect(state, shape, wall, barred)
+    free = prospects[kind].first_fit(shape)
+    return Promise(job, free, wall) if free else None
+
+
+def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
+    """Higher priorities first, and those with GPUs before those without."""
+    return -kind[0], not kind[1]
+
+
 def _is_due(state: State, group: Group, waited: float) -> bool:
-    """Whether the machine could have done a job's work often enough while it waited."""
-    patience = state.policy.patience
-    if not patience:
-        return True
-    shape = group.key.shape
+    """Whether a job has waited long enough."""
+    return not state.policy.patience or waited >= due_after_s(state, group.key.shape, group.length)
+
+
+def due_after_s(state: State, shape: Shape, length: float) -> float:
+    """After which time such a job is promised its start: when the machine could have done its work often
+    enough, but not after more than so many times its own length."""
     wanted, pool = (shape.gpus, len(state.machine.gpus)) if shape.gpus else (shape.cpus, state.machine.cpus)
-    return waited * pool >= patience * wanted * group.length
+    times = min(state.policy.patience * wanted / pool, MOST_TIMES) if pool else 0.0
+    return (min(times, 1.0) if _is_quiet(state) else times) * length
 
 
-def first_fit(
-    state: State,
-    shape: Shape,
-    wall: float,
-    ends: list[tuple[float, JobKey]],
-    barred: frozenset[int] = frozenset(),
-) -> Ends | None:
-    """When a job of this shape fits first, if running jobs end as expected; None: not even then."""
-    usable = {index for index in state.machine.usable - barred if suits(state.machine.gpus[index], shape)}
-    if len(usable) < shape.gpus:
-        return None
-    left: dict[int, dict[JobKey, int]] = {}
-    free = {index for index in usable if _is_free(state, index, shape, state.machine.holders.get(index, {}))}
-    cpus, memory, at = state.machine.free_cpus, state.machine.free_memory_mib, wall
-    for end, key in ends:
-        if len(free) >= shape.gpus and cpus >= shape.cpus and memory >= shape.memory_mib and at < end:
-            break
-        at = end
-        job = state.running[key]
-        of_job = job.spec.shape
-        cpus += of_job.cpus
-        memory += of_job.memory_mib
-        for index in usable.intersection(job.gpu_ids):
-            holders = left.get(index)
-            if holders is None:
-                holders = left[index] = dict(state.machine.holders[index])
-            holders.pop(key, None)
-            if _is_free(state, index, shape, holders):
-                free.add(index)
-    if len(free) < shape.gpus or cpus < shape.cpus or memory < shape.memory_mib:
-        return None
-    return Ends(at, frozenset(free), cpus, memory)
-
-
-def _is_free(state: State, index: int, shape: Shape, holders: dict[JobKey, int]) -> bool:
-    """Whether such a job could have this GPU beside these holders."""
-    if holders and (not shape.shared or 0 in holders.values()):
-        return False
-    used = sum(holders.values()) + state.machine.taken.get(index, 0)
-    return used + shape.gpu_memory_mib <= state.machine.gpus[index].memory_mib * SLACK
+def _is_quiet(state: State) -> bool:
+    """Whether most of the machine stands idle: then keeping it for somebody costs little."""
+    return state.policy.patience > 0 and len(state.machine.idle) >= QUIET * len(state.machine.gpus) > 0

@@ -14,133 +14,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 from gflow.core.history import DAY_S, Batch, History, Kind, what_of
 from gflow.core.ids import JobKey
-from gflow.core.model import Job, Shape
+from gflow.core.lanes import MOST_STALE, Entry, Group, GroupKey, Lane, LaneKey, Room
+from gflow.core.model import Job
 from gflow.core.shares import ABOUT_BAND
 
-
-class GroupKey(NamedTuple):
-    """What makes jobs interchangeable."""
-
-    priority: int
-    uid: int
-    shape: Shape
-    group: int
-    max_concurrent: int
-    project: str
-    # What predictions go by: the work, the day it was submitted, the time limit.
-    what: str
-    day: int
-    limit_s: int
-
-
-class Room(NamedTuple):
-    """What is free, for a first look that costs nothing."""
-
-    idle_gpus: int
-    open_gpus: int
-    cpus: int
-    memory_mib: int
-
-
-class Group:
-    """Waiting jobs of one key, oldest first. Removal is lazy: a heap cannot lose its middle."""
-
-    __slots__ = ("batch", "key", "lane", "length", "members", "order", "rank", "removed")
-
-    def __init__(self, key: GroupKey, batch: Batch) -> None:
-        self.key = key
-        self.batch = batch
-        # How long each of it is expected to run, and that as far as the order goes by it.
-        self.length = self.rank = 0.0
-        self.lane: Lane
-        self.order: list[JobKey] = []
-        # Each with since when it waits; see `Job.ready_at`.
-        self.members: dict[JobKey, float] = {}
-        # Those that are still in `order` and no members any more.
-        self.removed: set[JobKey] = set()
-
-    def add(self, key: JobKey, since: float) -> None:
-        self.members[key] = since
-        if key in self.removed:  # it comes back, and its place in the order is still there
-            self.removed.discard(key)
-        else:
-            heapq.heappush(self.order, key)
-
-    def remove(self, key: JobKey) -> None:
-        del self.members[key]
-        self.removed.add(key)
-
-    def head(self) -> JobKey | None:
-        while self.order and self.order[0] in self.removed:
-            self.removed.discard(heapq.heappop(self.order))
-        return self.order[0] if self.order else None
-
-
-class _Least:
-    """The smallest of a changing multiset of numbers. All operations O(log n) amortised."""
-
-    __slots__ = ("_counts", "_heap")
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self._heap: list[int] = []
-
-    def add(self, value: int) -> None:
-        if value not in self._counts:
-            heapq.heappush(self._heap, value)
-        self._counts[value] = self._counts.get(value, 0) + 1
-
-    def remove(self, value: int) -> None:
-        self._counts[value] -= 1
-        if not self._counts[value]:
-            del self._counts[value]
-
-    def value(self) -> int:
-        """The smallest; 0 if there is none."""
-        while self._heap and self._heap[0] not in self._counts:
-            heapq.heappop(self._heap)
-        return self._heap[0] if self._heap else 0
-
-
-class Entry(NamedTuple):
-    """A group's place in its lane: the shortest first, then earlier arrival."""
-
-    length: float
-    head: JobKey
-    group: GroupKey
-
-
-class Lane:
-    """Groups of one priority and band that ask for GPUs of the same kind and number in the same way."""
-
-    __slots__ = ("cpus", "entries", "gpus", "groups", "key", "listed", "memory", "place", "shared")
-
-    def __init__(self, key: LaneKey) -> None:
-        self.key = key
-        # Higher priority first, then the lower band.
-        self.place = key[:2]
-        self.gpus, self.shared = key[2], key[3]
-        self.groups = 0
-        self.entries: list[Entry] = []
-        # What is in `entries`, or set aside by a walk: nothing is listed twice.
-        self.listed: set[Entry] = set()
-        self.cpus = _Least()
-        self.memory = _Least()
-
-    def may_fit(self, room: Room) -> bool:
-        """Whether the least demanding group could fit; says nothing about any one group."""
-        gpus = room.open_gpus if self.shared else room.idle_gpus
-        return self.gpus <= gpus and self.cpus.value() <= room.cpus and self.memory.value() <= room.memory_mib
-
-
-# Less its priority, its band, GPUs, whether shared, their type and memory.
-LaneKey = tuple[int, int, int, bool, str, int]
 # Who has waited longest first: since when, job, group.
-Age = tuple[float, JobKey, GroupKey]
+Age = tuple[float, JobKey, Group]
 
 
 class ReadyQueue:
@@ -149,8 +32,10 @@ class ReadyQueue:
     def __init__(self, history: History, *, by_length: bool, use_history: bool) -> None:
         self.groups: dict[GroupKey, Group] = {}
         self.lanes: dict[LaneKey, Lane] = {}
+        # Where each job waits.
+        self._where: dict[JobKey, Group] = {}
         # Who waits, with their groups; and the band of each (see `core.shares`).
-        self.people: dict[int, set[GroupKey]] = {}
+        self.people: dict[int, set[Group]] = {}
         self.bands: dict[int, int] = {}
         # (priority, whether it asks for GPUs) -> who has waited longest.
         self.ages: dict[tuple[int, bool], list[Age]] = {}
@@ -158,38 +43,38 @@ class ReadyQueue:
         self._history = history
         self._by_length = by_length
         self._use_history = use_history
-        self._of_batch: dict[tuple[Kind, int], set[GroupKey]] = {}
-        self._size = 0
+        self._of_batch: dict[Batch, set[Group]] = {}
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._where)
 
     def __contains__(self, job: Job) -> bool:
-        group = self.groups.get(group_key(job))
-        return group is not None and job.key in group.members
+        return job.key in self._where
+
+    def group_of(self, job: Job) -> Group:
+        """The group in which this job waits."""
+        return self._where[job.key]
 
     # ------------------------------------------------------------ in and out
 
-    def add(self, job: Job) -> GroupKey:
+    def add(self, job: Job) -> Group:
         key = group_key(job)
         group = self.groups.get(key)
         if group is None:
             group = self._new_group(key)
         before = group.head()
         group.add(job.key, job.ready_at)
-        self._size += 1
+        self._where[job.key] = group
         if before is None or job.key < before:
             self._push(group)
-        return key
+        return group
 
     def remove(self, job: Job) -> None:
-        key = group_key(job)
-        group = self.groups.get(key)
-        if group is None or job.key not in group.members:
+        group = self._where.pop(job.key, None)
+        if group is None:
             return
         was_head = group.head() == job.key
         group.remove(job.key)
-        self._size -= 1
         if not group.members:
             self._drop_group(group)
         elif was_head:
@@ -201,8 +86,8 @@ class ReadyQueue:
             self._history.look_at(batch)
         batch.waiting += 1
         group = self.groups[key] = Group(key, batch)
-        self._of_batch.setdefault((batch.kind, batch.day), set()).add(key)
-        self.people.setdefault(key.uid, set()).add(key)
+        self._of_batch.setdefault(batch, set()).add(group)
+        self.people.setdefault(key.uid, set()).add(group)
         self._set_length(group)
         self._enter(group)
         return group
@@ -211,14 +96,16 @@ class ReadyQueue:
         key, batch = group.key, group.batch
         del self.groups[key]
         batch.waiting -= 1
-        _discard(self._of_batch, (batch.kind, batch.day), key)
-        _discard(self.people, key.uid, key)
+        _discard(self._of_batch, batch, group)
+        _discard(self.people, key.uid, group)
         self._leave(group)
 
     def _enter(self, group: Group) -> None:
         """Into the lane that its owner's band makes it one of."""
-        shape, band = group.key.shape, self.bands.get(group.key.uid, ABOUT_BAND)
-        key = (-group.key.priority, band, shape.gpus, shape.shared, shape.gpu_type, shape.gpu_memory_mib)
+        asked, band = group.key, self.bands.get(group.key.uid, ABOUT_BAND)
+        shape = asked.shape
+        kind = (shape.gpus, shape.shared, shape.gpu_type, shape.gpu_memory_mib)
+        key = (-asked.priority, asked.preemptible, band, *kind)
         lane = self.lanes.get(key)
         if lane is None:
             lane = self.lanes[key] = Lane(key)
@@ -239,7 +126,15 @@ class ReadyQueue:
 
     def expected_s(self, job: Job) -> float:
         """How long a job that waits or runs is expected to take: its limit bounds what history says."""
-        return self.length(job.spec.time_limit_s, self._history.batch_of(job))
+        group = self._where.get(job.key)
+        batch = self._history.batch_of(job) if group is None else group.batch
+        return self.length(job.spec.time_limit_s, batch)
+
+    def surely_s(self, job: Job) -> float:
+        """Within which time a waiting job will be over, as far as anybody can know: its limit, or history."""
+        if job.spec.time_limit_s or self._where[job.key].batch.is_known:
+            return self.expected_s(job)
+        return float("inf")
 
     def length(self, limit_s: int, batch: Batch) -> float:
         """What a limit and a batch make of each other."""
@@ -256,56 +151,57 @@ class ReadyQueue:
         """Take in what history has learnt since."""
         changed, self._history.changed = self._history.changed, set()
         for batch in changed:
-            for key in self._of_batch.get(batch, ()):
-                group = self.groups[key]
+            for group in self._of_batch.get(batch, ()):
                 self._set_length(group)
                 self._push(group)
 
     def set_bands(self, bands: dict[int, int]) -> None:
-        """Other bands for these people: their groups change lanes."""
-        for uid, band in bands.items():
-            if self.bands.get(uid, ABOUT_BAND) != band:
-                self.bands[uid] = band
-                for key in self.people.get(uid, ()):
-                    group = self.groups[key]
+        """Other bands for people: their groups change lanes. Whoever is not named is about average."""
+        before, self.bands = self.bands, bands
+        if before == bands:
+            return
+        for uid, groups in self.people.items():
+            if before.get(uid, ABOUT_BAND) != bands.get(uid, ABOUT_BAND):
+                for group in groups:
                     self._leave(group)
                     self._enter(group)
                     self._push(group)
 
-    def standing(self, key: GroupKey) -> tuple[tuple[int, ...], Entry]:
+    def standing(self, group: Group) -> tuple[tuple[int, ...], Entry]:
         """Where this group stands in the order of start."""
-        group = self.groups[key]
         return group.lane.place, self._entry(group)
 
     def _entry(self, group: Group) -> Entry:
         head = group.head()
         assert head is not None
-        return Entry(group.rank, head, group.key)
+        return Entry(group.rank, head, group)
 
     def _push(self, group: Group) -> None:
-        lane, entry = group.lane, self._entry(group)
-        if entry not in lane.listed:
-            lane.listed.add(entry)
-            heapq.heappush(lane.entries, entry)
-        age = (group.members[entry.head], entry.head, group.key)
+        entry = self._entry(group)
+        group.lane.list(entry)
+        age = (group.members[entry.head], entry.head, group)
         if age not in self._aged:
             self._aged.add(age)
             heapq.heappush(self.ages.setdefault((group.key.priority, group.key.shape.gpus > 0), []), age)
+            if len(self._aged) > MOST_STALE + 2 * len(self.groups):
+                self._tidy_ages()
 
-    def first(self, lane: Lane) -> Entry | None:
-        """The lane's first entry that still speaks the truth; stale ones are dropped."""
-        entries = lane.entries
-        while entries:
-            entry = entries[0]
-            group = self.groups.get(entry.group)
-            if (
-                group is not None
-                and group.lane is lane
-                and group.rank == entry.length
-                and group.head() == entry.head
-            ):
-                return entry
-            lane.listed.discard(heapq.heappop(entries))
+    def _tidy_ages(self) -> None:
+        """Drop what is not true any more: where nobody asks for the oldest, nobody else does."""
+        for kind, ages in list(self.ages.items()):
+            self.ages[kind] = sorted(age for age in ages if _is_true(age))
+            self._aged.difference_update(age for age in ages if not _is_true(age))
+            if not self.ages[kind]:
+                del self.ages[kind]
+
+    def oldest(self, priority: int, with_gpus: bool) -> tuple[JobKey, Group] | None:
+        """The first of `longest_waiting`."""
+        ages = self.ages[priority, with_gpus]
+        while ages:
+            if _is_true(ages[0]):
+                return ages[0][1:]
+            self._aged.discard(heapq.heappop(ages))
+        del self.ages[priority, with_gpus]
         return None
 
     def longest_waiting(self, priority: int, with_gpus: bool) -> Iterator[tuple[JobKey, Group]]:
@@ -315,12 +211,11 @@ class ReadyQueue:
         try:
             while ages:
                 age = heapq.heappop(ages)
-                group = self.groups.get(age[2])
-                if group is None or group.head() != age[1] or group.members[age[1]] != age[0]:
-                    self._aged.discard(age)
-                else:
+                if _is_true(age):
                     aside.append(age)
-                    yield age[1], group
+                    yield age[1], age[2]
+                else:
+                    self._aged.discard(age)
         finally:
             for age in aside:
                 heapq.heappush(ages, age)
@@ -342,20 +237,20 @@ class Walk:
         place: tuple[int, ...] = ()
         for lane in self._queue.lanes.values():
             if lane.may_fit(room) and lane.key not in self._closed:
-                entry = self._queue.first(lane)
+                entry = lane.first()
                 if entry is not None and (best is None or (lane.place, entry) < (place, best)):
                     best, place = entry, lane.place
         return best.head if best else None
 
     def skip(self, job: Job) -> None:
         """This job may not start, so nothing of its group may."""
-        lane = self._queue.groups[group_key(job)].lane
+        lane = self._queue.group_of(job).lane
         self._aside.append((lane, heapq.heappop(lane.entries)))
 
     def skip_lane(self, job: Job, but: list[Job]) -> None:
         """Nor may any that comes after it in its lane, unless one of `but` is among them."""
-        lane = self._queue.groups[group_key(job)].lane
-        if any(self._queue.groups[group_key(one)].lane is lane for one in but):
+        lane = self._queue.group_of(job).lane
+        if any(self._queue.group_of(one).lane is lane for one in but):
             self.skip(job)
         else:
             self._closed.add(lane.key)
@@ -374,6 +269,7 @@ def group_key(job: Job) -> GroupKey:
     spec = job.spec
     return GroupKey(
         spec.priority,
+        spec.preemptible,
         job.uid,
         spec.shape,
         spec.group,
@@ -385,8 +281,13 @@ def group_key(job: Job) -> GroupKey:
     )
 
 
-def _discard(table: dict[Any, set[GroupKey]], name: Any, key: GroupKey) -> None:
+def _is_true(age: Age) -> bool:
+    since, head, group = age
+    return group.head() == head and group.members[head] == since
+
+
+def _discard(table: dict[Any, set[Group]], name: Any, group: Group) -> None:
     """Out of a set that is not kept when it is empty."""
-    table[name].discard(key)
+    table[name].discard(group)
     if not table[name]:
         del table[name]

@@ -29,21 +29,31 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         return Limits(**{name: getattr(other, name) if own[name] is None else own[name] for name in own})
 
 
+NO_LIMITS = Limits()
+
+
 class Quotas(msgspec.Struct, frozen=True, omit_defaults=True):
     """All quotas. The name "" stands for everybody who is not named."""
 
     users: dict[str, Limits] = {}
     projects: dict[str, Limits] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self.users or self.projects)
+
     def named(self, scope: str) -> dict[str, Limits]:
         return self.users if scope == USER else self.projects
 
     def of(self, scope: str, name: str) -> Limits:
         """What holds for this person or project; a job without a project belongs to none."""
-        if scope == PROJECT and not name:
-            return Limits()
         named = self.named(scope)
-        return named.get(name, Limits()).over(named.get("", Limits()))
+        if not named or (scope == PROJECT and not name):
+            return NO_LIMITS
+        return named.get(name, NO_LIMITS).over(named.get("", NO_LIMITS))
+
+    def over(self, other: Quotas) -> Quotas:
+        """These, and where nothing is said the other's."""
+        return Quotas(_over(self.users, other.users), _over(self.projects, other.projects))
 
     def changed(self, scope: str, name: str, limits: Limits | None) -> Quotas:
         """With other limits for one of them: those not said stay; None takes all away."""
@@ -51,21 +61,33 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True):
         if limits is None:
             named.pop(name, None)
         else:
-            named[name] = limits.over(named.get(name, Limits()))
+            named[name] = limits.over(named.get(name, NO_LIMITS))
         return Quotas(named, self.projects) if scope == USER else Quotas(self.users, named)
+
+
+def _over(first: dict[str, Limits], second: dict[str, Limits]) -> dict[str, Limits]:
+    names = {**second, **first}
+    return {name: first.get(name, NO_LIMITS).over(second.get(name, NO_LIMITS)) for name in names}
 
 
 class Ledger:
     """What people and projects may have, what of theirs runs, and what waits."""
 
-    def __init__(self) -> None:
-        self.quotas = Quotas()
+    def __init__(self, given: Quotas = Quotas()) -> None:  # noqa: B008 - it is frozen
+        # What the configuration says, what people said since, and what holds.
+        self.given = given
+        self.said = Quotas()
+        self.quotas = given
         self.jobs: Counter[tuple[str, str]] = Counter()
         self.gpus: Counter[tuple[str, str]] = Counter()
         # Jobs that wait; an array counts once until it is over, a task of it does not.
         self.waiting: Counter[tuple[str, str]] = Counter()
         # Bytes of what people's jobs are made of; tasks share those of their array.
         self.bytes: Counter[int] = Counter()
+
+    def say(self, said: Quotas) -> None:
+        """What people said holds over what the configuration says."""
+        self.said, self.quotas = said, said.over(self.given)
 
     def add(self, job: Job, sign: int = 1) -> None:
         """A job becomes known, or is final (-1)."""
@@ -94,7 +116,7 @@ def exceeded(ledger: Ledger, job: Job, usual: int = 0) -> str | None:
     `usual`: jobs that a person may run of whom no quota says how many; 0: any number.
     """
     quotas = ledger.quotas
-    if not quotas.users and not quotas.projects and not usual:
+    if not quotas and not usual:
         return None
     for scope, name in owners(job):
         limits, one = quotas.of(scope, name), (scope, name)
@@ -111,6 +133,8 @@ def exceeded(ledger: Ledger, job: Job, usual: int = 0) -> str | None:
 
 
 def _count(counter: Counter[Any], one: Any, change: int) -> None:
-    counter[one] += change
-    if not counter[one]:
-        del counter[one]
+    now = counter.get(one, 0) + change
+    if now:
+        counter[one] = now
+    else:
+        counter.pop(one, None)

@@ -17,8 +17,10 @@ LONGEST_PAUSE_S = 3600
 
 
 def again(job: Job, event: Exited, to: JobState) -> str:
-    """Why this job goes back into the queue: `Requeued`, `Retry`, or empty if it does not."""
+    """Why this job goes back into the queue: `Requeued`, `Retry`, `Preempted`, or empty if it does not."""
     spec = job.spec
+    if to is JobState.QUEUED:  # it made way
+        return "Preempted"
     if to is JobState.CANCELLED or to is JobState.FINISHED:
         return ""
     if event.problem == LEASED:

@@ -8,11 +8,13 @@ from collections.abc import Iterable
 import msgspec
 
 from gflow.core.effects import Effect, Note, Save, Start
-from gflow.core.ids import job_key
+from gflow.core.ids import JobKey, job_key
+from gflow.core.lanes import Group, Room
 from gflow.core.model import Abroad, Job, JobState, Moment
 from gflow.core.place import placement
-from gflow.core.promise import due
-from gflow.core.queue import GroupKey, Room, Walk
+from gflow.core.preempting import make_way
+from gflow.core.promise import due, may_pass
+from gflow.core.queue import Walk
 from gflow.core.state import State
 from gflow.core.states import move
 
@@ -23,6 +25,11 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
     hand_over(state, effects)
     state.wall = at.wall
     state.reserved.pass_time(at.wall)
+    state.history.pass_time(at.wall)
+    if not state.ready:
+        state.ready.set_bands({})
+        state.promises = []
+        return
     _look_around(state, at)
     state.promises = due(state, at.wall)
     walk = Walk(state.ready)
@@ -41,6 +48,8 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
                 if before or state.promises:
                     walk = walk.again()  # who had to wait for a promise may not have to any more
     walk.close()
+    if state.preemptible:
+        make_way(state, at, effects)
 
 
 def _skip(state: State, walk: Walk, job: Job, gpu_ids: tuple[int, ...]) -> None:
@@ -55,27 +64,23 @@ def _skip(state: State, walk: Walk, job: Job, gpu_ids: tuple[int, ...]) -> None:
 
 def _look_around(state: State, at: Moment) -> None:
     """What time and ends have changed about the order."""
-    state.history.pass_time(at.wall)
     if state.history.changed:
         state.ready.refresh()
-    if state.policy.fair_share and len(state.shares.uses.keys() | state.ready.people.keys()) > 1:
-        people = state.ready.people.keys() | {uid for uid, use in state.shares.uses.items() if use.gpus}
-        state.ready.set_bands(state.shares.bands(people, len(state.machine.gpus), at.wall))
+    if state.policy.fair_share:
+        state.ready.set_bands(_bands(state, at.wall))
 
 
-def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
-    """Whether a start with these GPUs keeps what is promised to others; the promised mind earlier ones."""
-    for promise in state.promises:
-        if promise.key == job.key:
-            return True
-        if promise.binds(job) and not (
-            state.policy.backfill and promise.allows(job.spec.shape, gpu_ids, state.ready.expected_s(job))
-        ):
-            return False
-    return True
+def _bands(state: State, wall: float) -> dict[int, int]:
+    """Of all who want or have something now; nobody else's is remembered, as after a restart."""
+    uses, people = state.shares.uses, state.ready.people.keys()
+    if len(uses) < 2 and uses.keys() >= people:
+        return {}
+    return state.shares.bands(
+        people | {uid for uid, use in uses.items() if use.gpus}, len(state.machine.gpus), wall
+    )
 
 
-def start_among(state: State, keys: Iterable[GroupKey | None], at: Moment, effects: list[Effect]) -> None:
+def start_among(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
     """Start what may start of these groups, in order. For events that freed nothing: whoever
     waited before still waits, so only groups with newcomers need a look. O(groups + started)."""
     if state.outbound:
@@ -86,7 +91,7 @@ def start_among(state: State, keys: Iterable[GroupKey | None], at: Moment, effec
     for promise in state.promises:
         promise.now = max(promise.now, at.wall)
     is_kept = False
-    line = [state.ready.standing(key) for key in keys if key is not None]
+    line = [state.ready.standing(group) for group in groups if group is not None]
     heapq.heapify(line)
     while line:
         if not state.promises:  # somebody may have waited long enough by now
@@ -97,10 +102,22 @@ def start_among(state: State, keys: Iterable[GroupKey | None], at: Moment, effec
         if gpu_ids is not None and may_pass(state, job, gpu_ids):
             is_kept = is_kept or any(promise.key == job.key for promise in state.promises)
             start(state, job, gpu_ids, at, effects)
-            if entry.group in state.ready.groups:
+            if entry.group.members:
                 heapq.heappush(line, state.ready.standing(entry.group))
     if is_kept:
         run_round(state, at, effects)  # who had to wait for what is promised no longer may start
+    elif state.preemptible:
+        make_way(state, at, effects)
+
+
+def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> None:
+    """Start the job for which others have made way, if it waits and fits now: nobody else is to have that."""
+    job = state.jobs.get(key)
+    if job is not None and job in state.ready:
+        state.wall = at.wall
+        gpu_ids = placement(state, job)
+        if gpu_ids is not None and may_pass(state, job, gpu_ids):
+            start(state, job, gpu_ids, at, effects)
 
 
 def hand_over(state: State, effects: list[Effect]) -> None:
@@ -123,13 +140,8 @@ def hand_over(state: State, effects: list[Effect]) -> None:
 
 def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:
     """Start a job, or the next task of an array."""
-    shape = job.spec.shape
-    for promise in state.promises:
-        promise.take(shape, gpu_ids, state.ready.expected_s(job))
-    is_promised = any(promise.key == job.key for promise in state.promises)
-    if is_promised:
-        state.promises = [promise for promise in state.promises if promise.key != job.key]
-    state.shares.run(job.uid, shape.gpus, at.wall)
+    is_promised = bool(state.promises) and _reckon(state, job, gpu_ids)
+    state.shares.run(job.uid, job.spec.gpus, at.wall)
     if job.is_array:
         if is_promised:
             state.wait_again(job, at.wall)  # the promise was for one task: the next waits its turn
@@ -147,6 +159,17 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     state.book(job)
     detail = f"attempt {job.attempt}" + (f" on GPU {','.join(map(str, gpu_ids))}" if gpu_ids else "")
     effects += (Save(job), Note(job.key, "started", detail), Start(job.key, job.attempt))
+
+
+def _reckon(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
+    """What a start takes of what others are promised; whether it was promised itself."""
+    shape, length = job.spec.shape, state.ready.expected_s(job)
+    for promise in state.promises:
+        promise.take(shape, gpu_ids, length)
+    others = [promise for promise in state.promises if promise.key != job.key]
+    is_promised = len(others) < len(state.promises)
+    state.promises = others
+    return is_promised
 
 
 def _next_task(state: State, array: Job, at: Moment, effects: list[Effect]) -> Job:

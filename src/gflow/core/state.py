@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 from gflow.core.alarms import Alarms
 from gflow.core.deps import Wait
 from gflow.core.history import Batch, History
-from gflow.core.ids import JobKey, job_key, number_of, task_of
+from gflow.core.ids import JobKey, job_key, number_of, parse_label, task_of
+from gflow.core.lanes import Group
 from gflow.core.machine import Machine
-from gflow.core.model import LOCAL, Idle, Job, JobState
+from gflow.core.model import LOCAL, PREEMPTED, Idle, Job, JobState
 from gflow.core.policy import USUAL, Policy
-from gflow.core.queue import GroupKey, ReadyQueue
+from gflow.core.queue import ReadyQueue
 from gflow.core.quotas import Ledger, exceeded
 from gflow.core.reservations import Book, span_of
 from gflow.core.shares import Shares
+from gflow.core.timetable import Timetable
 
 if TYPE_CHECKING:
     from gflow.core.promise import Promise
@@ -50,13 +52,17 @@ class State:
         )
         self.shares = Shares(policy.half_life_s)
         # What people may have and what they have; which GPUs are reserved.
-        self.ledger, self.reserved = Ledger(), Book()
+        self.ledger, self.reserved = Ledger(policy.quotas), Book()
         # Starts that are promised to those who have waited too long, as of the latest round.
         self.promises: list[Promise] = []
         # Jobs that run, without the records of arrays.
         self.running: dict[JobKey, Job] = {}
-        # What the expected end of each goes by.
+        # What the expected end of each goes by, and these ends (see `ends`).
         self.batches: dict[JobKey, Batch] = {}
+        self._timetable = Timetable()
+        # Running jobs that make way if they must; those that do, and for whom.
+        self.preemptible: set[JobKey] = set()
+        self.yielding: dict[JobKey, JobKey] = {}
         # Parent -> jobs that wait for it.
         self.children: dict[JobKey, set[JobKey]] = {}
         # Array -> its tasks that somebody waits for.
@@ -84,6 +90,8 @@ class State:
         self.regroup(None, job.spec.group)
         self.running[job.key] = job
         self.batches[job.key] = self.history.started(job)
+        self.note_preemptible(job)
+        self.note_stop(job)
         self.ledger.run(job)
         self.alarms.set_limit(job)
 
@@ -92,6 +100,9 @@ class State:
         shape = job.spec.shape
         del self.running[job.key]
         self.history.stopped(job, self.batches.pop(job.key))
+        self._timetable.remove(job.key)
+        self.preemptible.discard(job.key)
+        self.yielding.pop(job.key, None)
         self.ledger.run(job, -1)
         self.shares.run(job.uid, -shape.gpus, wall)
         self.machine.give_back(job, wall)
@@ -116,6 +127,39 @@ class State:
         """When a running job is expected to be over: not before now."""
         assert job.started_at is not None
         return max(wall, job.started_at + self.ready.length(job.spec.time_limit_s, self.batches[job.key]))
+
+    def set_end(self, job: Job) -> None:
+        """Note when a job that runs here is expected to be over: one that is being stopped, at once."""
+        if job.key not in self.running:  # a job abroad has nothing that others could get here
+            return
+        self._timetable.put(job.key, 0.0 if job.stopping else self.expected_end(job, 0.0))
+
+    def note_stop(self, job: Job) -> None:
+        """Note that a running job is being stopped, and for whom it makes way, if it is and does."""
+        self.set_end(job)
+        if job.stopping is JobState.QUEUED and (whom := parse_label(job.reason.removeprefix(PREEMPTED))):
+            self.yielding[job.key] = whom
+        else:
+            self.yielding.pop(job.key, None)
+
+    def is_stopping(self, key: JobKey) -> bool:
+        """Whether a running job is being stopped."""
+        return self.running[key].stopping is not None
+
+    def note_preemptible(self, job: Job) -> None:
+        """Note whether a job that runs here makes way if it must."""
+        if job.key not in self.running:
+            return
+        (self.preemptible.add if job.spec.preemptible else self.preemptible.discard)(job.key)
+
+    def ends(self) -> list[tuple[float, JobKey]]:
+        """When each running job is expected to be over, soonest first. That may have been some time ago."""
+        if self.history.moved:
+            moved, self.history.moved = self.history.moved, set()
+            for batch in moved:
+                for key in batch.starts:
+                    self.set_end(self.running[key])
+        return self._timetable.line
 
     def regroup(self, old: int | None, new: int | None) -> None:
         """A running job leaves one group and joins another."""
@@ -174,7 +218,7 @@ class State:
             return None
         return array.stopping or (array.state if array.is_final else None)
 
-    def admit(self, job: Job, wall: float, *, again: bool = False) -> GroupKey | None:
+    def admit(self, job: Job, wall: float, *, again: bool = False) -> Group | None:
         """Put a queued job where it waits: for parents, for its time, or for resources (its group then).
 
         `again`: it was there before, and has waited since.

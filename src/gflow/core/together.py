@@ -11,6 +11,10 @@ def check_together(spec: Spec) -> None:
         raise UsageError(
             "--shared needs --gpus and --gpu-memory", hint="gbatch --gpus 1 --shared --gpu-memory 20G …"
         )
+    if spec.preemptible and (not spec.gpus or spec.shared):
+        raise UsageError(
+            "--preemptible needs --gpus, for the job alone", hint="it is about GPUs that others may need"
+        )
     if spec.stop_if_idle_s and not spec.gpus:
         raise UsageError(
             "--stop-if-idle needs --gpus", hint="it is about GPUs that a job has and does not use"

@@ -31,6 +31,7 @@ RUNNING_FIELDS = frozenset(
     {
         "time_limit_s", "warning", "priority", "max_retries", "retry_on", "retry_delay_s", "requeue",
         "max_concurrent", "comment", "notify_emails", "notify_on", "stop_if_idle_s",
+        "preemptible",
     }
 )  # fmt: skip
 # What may change while another target has it.
@@ -164,9 +165,12 @@ def _update_running(state: State, job: Job, spec: Spec) -> None:
     old, job.spec = job.spec, spec
     if not job.is_array:
         state.regroup(old.group, spec.group)
+        state.note_preemptible(job)
     if (spec.time_limit_s, spec.warning) != (old.time_limit_s, old.warning):
-        job.reason = ""  # a new limit has its own warning
+        if job.stopping is None:
+            job.reason = ""  # a new limit has its own warning
         state.alarms.set_limit(job)
+        state.set_end(job)
 
 
 def _option(field: str) -> str:

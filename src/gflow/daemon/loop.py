@@ -349,7 +349,7 @@ def reload(old: State, store: Store) -> State:
     if "drained" in loaded.meta:
         state.machine.drained = msgspec.json.decode(str(loaded.meta["drained"]), type=Drained)
     if QUOTAS in loaded.meta:
-        state.ledger.quotas = msgspec.json.decode(str(loaded.meta[QUOTAS]), type=Quotas)
+        state.ledger.say(msgspec.json.decode(str(loaded.meta[QUOTAS]), type=Quotas))
     if RESERVATIONS in loaded.meta:
         state.reserved.recall(str(loaded.meta[RESERVATIONS]))
     if SHARES in loaded.meta:

@@ -11,6 +11,7 @@ import msgspec
 from gflow.config.reading import Config, load
 from gflow.core.model import LOCAL, Gpu
 from gflow.core.policy import Policy
+from gflow.core.quotas import Limits, Quotas
 from gflow.daemon.listening import Listening, listening_of
 from gflow.daemon.notify.destinations import Destination, destinations_of
 from gflow.errors import UsageError
@@ -149,10 +150,22 @@ def _policy(config: Config, gpus: tuple[Gpu, ...], *, system: bool) -> Policy:
         patience=float(config["policy.patience"]) if config["policy.protect"] else -1.0,
         stop_idle_s=config["gpu.stop_idle_secs"],
         is_private=config["people.privacy"] == "private",
+        quotas=_quotas(config),
     )
     if gpus:  # real ones are not known yet
         check_typed(policy, gpus)
     return policy
+
+
+def _quotas(config: Config) -> Quotas:
+    """What gflow.toml says of people and projects; the name "" is everybody's."""
+
+    def named(everybody: str, by_name: str) -> dict[str, Limits]:
+        all_of_them = {"": config[everybody], **config[by_name]}
+        return {name: Limits(**limits) for name, limits in all_of_them.items() if limits}
+
+    users = named("quota.default_user", "quota.users")
+    return Quotas(users, named("quota.default_project", "quota.projects"))
 
 
 def check_typed(policy: Policy, gpus: tuple[Gpu, ...]) -> None:

@@ -140,6 +140,13 @@ JOB = (
         field="pty",
     ),
     Option(
+        "preemptible",
+        "flag",
+        "make way: be stopped and queued again when a job of higher priority, or one not preemptible, "
+        "needs the GPUs",
+        field="preemptible",
+    ),
+    Option(
         "name",
         "name",
         "name of the job (default job-<id>); in a sweep 'run_{lr}' names each",

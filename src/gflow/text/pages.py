@@ -110,6 +110,7 @@ def _asked(job: Job) -> list[tuple[str, str]]:
         ("Even if it never fits", "yes" if spec.allow_unsatisfiable else ""),
         ("Requeue", "yes" if spec.requeue else ""),
         ("Terminal", "yes (gjob attach)" if spec.pty else ""),
+        ("Makes way for others", "yes" if spec.preemptible else ""),
         ("Stopped if idle for", clock(spec.stop_if_idle_s) if spec.stop_if_idle_s else ""),
         ("Retries", retries + on + delay if retries else ""),
         ("Not before", _when(job.begin_at) if job.begin_at and not job.is_final else ""),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gflow.core.explain import Why
+from gflow.core.ids import JobKey
 from gflow.core.model import SHORT, Job, JobState
 from gflow.core.place import gib
 from gflow.errors import unknown
@@ -96,6 +97,12 @@ def _when(seconds: float | None) -> str:
     return "-" if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
 
 
+def _start(job: Job, expected: float | None) -> str:
+    """When it started, or with a `~` when it probably will."""
+    waits = job.state is JobState.QUEUED and expected is not None
+    return f"~{_when(expected)}" if waits else _when(job.started_at)
+
+
 COLUMNS: dict[str, Callable[[Job, Why | None, float], str]] = {
     "JOBID": _id,
     "NAME": _name,
@@ -147,9 +154,13 @@ def columns_of(text: str, usual: tuple[str, ...] = DEFAULT) -> tuple[str, ...]:
     return tuple(ALIASES.get(name, name) for name in names)
 
 
-def row_maker(names: Sequence[str], now: float) -> Callable[[Entry], list[str]]:
-    """What makes the cells of an entry."""
+def row_maker(
+    names: Sequence[str], now: float, starts: Mapping[JobKey, float] | None = None
+) -> Callable[[Entry], list[str]]:
+    """What makes the cells of an entry. `starts`: when those who wait are expected to start."""
     cells = [COLUMNS[name] for name in names]
+    if starts and "START" in names:
+        cells[names.index("START")] = lambda job, why, now: _start(job, starts.get(job.key))
 
     def row(entry: Entry) -> list[str]:
         job, why = entry

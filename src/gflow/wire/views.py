@@ -46,6 +46,7 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "finished_at": rfc3339(job.finished_at),
         "time_limit_s": spec.time_limit_s or None,
         "stop_if_idle_s": spec.stop_if_idle_s or None,
+        "preemptible": spec.preemptible,
         "cpu_time_s": job.cpu_ms / 1000 if job.peak_kib else None,
         "peak_memory_mib": round(job.peak_kib / 1024, 1) if job.peak_kib else None,
         "cpus": spec.shape.cpus,

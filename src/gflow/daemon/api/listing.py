@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow.core.filter import Filter
+from gflow.core.forecast import expected_starts
 from gflow.core.model import FINAL
 from gflow.daemon.api.answers import Turn, wants_text
 from gflow.daemon.api.asking import context_of, number, parts, query_of, spans_of, states_of
@@ -31,15 +32,16 @@ async def listing(request: Request) -> Response:
     form = query.form or ("table" if wants_text(request) else "json")
     if form not in FORMS:
         raise unknown("form of output", form, FORMS)
-    is_shared = context_of(request).settings.is_system
+    context, uid = context_of(request), request.scope["state"]["uid"]
+    columns, now = columns_of(query.format, SHARED if context.settings.is_system else DEFAULT), time.time()
     look = Look(
-        columns=columns_of(query.format, SHARED if is_shared else DEFAULT),
+        columns=columns,
         has_columns=bool(query.format),
-        now=time.time(),
+        now=now,
+        starts=expected_starts(context.loop.state, now) if "START" in columns else {},
         is_coloured=query.color,
         width=number("width", query.width or "0", 0),
     )
-    context, uid = context_of(request), request.scope["state"]["uid"]
     media = "application/json" if form == "json" else "text/plain; charset=utf-8"
     async with AsyncExitStack() as turn:
         await turn.enter_async_context(context.fairness.listing(uid))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from gflow.core.ids import label
+from gflow.core.ids import JobKey, label
 from gflow.daemon.finding import NEWEST, Found
 from gflow.daemon.slices import in_slices
 from gflow.text.forms import CSV, csv_cells, csv_writer, yaml_item
@@ -25,6 +25,8 @@ class Look(NamedTuple):
     is_coloured: bool
     # Of the terminal; 0: there is none.
     width: int
+    # When those who wait are expected to start, if a column says so.
+    starts: Mapping[JobKey, float]
 
     def lines(self, sheet: Sheet) -> Iterator[str]:
         return sheet.lines(self.width, cuttable(self.columns))
@@ -32,7 +34,7 @@ class Look(NamedTuple):
 
 async def as_table(found: Found, look: Look) -> AsyncIterator[str]:
     sheet = queue_sheet(look.columns, is_coloured=look.is_coloured)
-    row = row_maker(look.columns, look.now)
+    row = row_maker(look.columns, look.now, look.starts)
     async for entries in in_slices(found.entries):
         for entry in entries:
             sheet.add(row(entry))
@@ -47,7 +49,7 @@ async def as_groups(found: Found, look: Look) -> AsyncIterator[str]:
     sheets = {
         state: queue_sheet(look.columns, is_coloured=look.is_coloured, widths=widths) for state in ORDER
     }
-    row = row_maker(look.columns, look.now)
+    row = row_maker(look.columns, look.now, look.starts)
     async for entries in in_slices(found.entries):
         for entry in entries:
             sheets[entry[0].state].add(row(entry))
@@ -70,7 +72,7 @@ async def as_tree(found: Found, look: Look) -> AsyncIterator[str]:
     async for _ in in_slices(forest.link()):
         pass
     sheet = queue_sheet(look.columns, is_coloured=look.is_coloured)
-    row = row_maker(look.columns, look.now)
+    row = row_maker(look.columns, look.now, look.starts)
     at = look.columns.index("JOBID") if "JOBID" in look.columns else 0
     async for branches in in_slices(forest.walk()):
         for before, key, own in branches:
@@ -85,7 +87,7 @@ async def as_tree(found: Found, look: Look) -> AsyncIterator[str]:
 async def as_csv(found: Found, look: Look) -> AsyncIterator[str]:
     """The columns that somebody chose, or those that programs need."""
     line = csv_writer()
-    row = row_maker(look.columns, look.now)
+    row = row_maker(look.columns, look.now, look.starts)
     yield line(look.columns if look.has_columns else CSV)
     async for entries in in_slices(found.entries):
         cells = map(row, entries) if look.has_columns else (csv_cells(entry, look.now) for entry in entries)

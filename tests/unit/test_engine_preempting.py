@@ -1,0 +1,107 @@
+"""Jobs that make way for others, because they said they would."""
+
+from __future__ import annotations
+
+import pytest
+
+from .machine import Machine, gpu
+
+
+def machine_with(*asked, gpus=2, careful=True):
+    machine = Machine(*map(gpu, range(gpus)), careful=careful)
+    for fields in asked:
+        machine.submit(**{"gpus": 1, **fields})
+        machine.passes(60)
+    return machine
+
+
+WAY = {"preemptible": True}
+
+
+def test_it_is_stopped_queued_and_started_again():
+    machine = machine_with({"gpus": 2, **WAY})
+    machine.submit(gpus=1)
+    assert machine.did[-3:] == [
+        "save 1 Running/stopping", "note 1 preempted: makes way for job 2", "stop 1 #1",
+    ]  # fmt: skip
+    assert machine[1].reason == "Preempted: 2"
+    machine.ends(1, code=0)  # whatever it leaves with: it was asked to go
+    assert machine.running() == ["2"]
+    assert machine.stands(1).startswith("Queued (Resources")
+    machine.ends(2)
+    assert (machine.running(), machine[1].attempt) == (["1"], 2)
+    machine.ends(1)
+    assert machine.stands(1) == "Finished"
+
+
+@pytest.mark.parametrize(
+    ("runs", "waits"),
+    [
+        ({}, {}),
+        ({}, {"priority": 99}),
+        (WAY, WAY),
+        ({**WAY, "priority": 11}, {}),
+        ({**WAY, "priority": 11}, WAY),
+    ],
+)
+def test_nobody_makes_way_who_need_not(runs, waits):
+    machine = machine_with({"gpus": 2, **runs})
+    machine.submit(gpus=1, **waits)
+    assert not any(line.startswith("stop") for line in machine.did)
+
+
+@pytest.mark.parametrize(("runs", "waits"), [({**WAY, "priority": 9}, WAY), (WAY, {"priority": 11, **WAY})])
+def test_a_higher_priority_comes_first_also_among_those_who_make_way(runs, waits):
+    machine = machine_with({"gpus": 2, **runs})
+    machine.submit(gpus=1, **waits)
+    assert machine.did[-1] == "stop 1 #1"
+
+
+def test_who_has_least_to_lose_goes_and_no_more_than_are_needed():
+    machine = machine_with(WAY, WAY, {"gpus": 2, **WAY}, {}, gpus=5)
+    machine.submit(gpus=2)
+    assert [line for line in machine.did if line.startswith("stop")] == ["stop 3 #1"]
+    machine.submit(gpus=1)
+    assert [line for line in machine.did if line.startswith("stop")] == ["stop 2 #1"]
+
+
+def test_nobody_makes_way_in_vain():
+    machine = machine_with(WAY, {})
+    machine.submit(gpus=2)
+    assert not any(line.startswith("stop") for line in machine.did)
+
+
+def test_nobody_slips_in_meanwhile():
+    machine = machine_with(WAY, WAY, careful=False)
+    wide = machine.submit(gpus=2)
+    machine.ends(1)
+    assert machine.submit(gpus=1) == wide + 1
+    assert machine.running() == ["2"], "the first GPU is kept for the wide job"
+    machine.ends(2)
+    assert machine.running() == [str(wide)]
+
+
+def test_it_may_be_cancelled_while_it_makes_way():
+    machine = machine_with({"gpus": 2, **WAY})
+    machine.submit(gpus=1)
+    machine.cancel(1)
+    machine.ends(1, code=None, signal=15)
+    assert machine.stands(1) == "Cancelled (CancelledByUser)"
+    assert machine.running() == ["2"]
+
+
+def test_a_running_job_may_say_so_later():
+    machine = machine_with({"gpus": 2})
+    machine.submit(gpus=1)
+    machine.update(1, preemptible=True)
+    assert machine.did[-1] == "stop 1 #1"
+
+
+def test_a_task_of_an_array_makes_way_and_comes_again():
+    machine = machine_with({"array": "0-1", **WAY})
+    machine.submit(gpus=1)
+    assert machine.did[-1].startswith("stop 1_")
+    machine.ends("1_1", code=143)
+    assert machine.running() == ["1_0", "2"]
+    machine.ends(2)
+    assert machine.running() == ["1_0", "1_1"]
