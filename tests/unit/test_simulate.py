@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from gflow.cli import simulate
 from gflow.errors import Refused, UsageError
 from gflow.simulate.measure import fairness, measure, quantile
+from gflow.simulate.plotting import in_use, longer_than, thinned
 from gflow.simulate.policies import POLICIES
 from gflow.simulate.replay import Ran, Replay
 from gflow.simulate.trace import Entry, read_trace
@@ -120,3 +122,31 @@ def test_a_replay_is_the_same_every_time():
     entries = [Entry(i * 7.0, 50.0 + i * 37 % 200, 1 + i % 3) for i in range(200)]
     first, second = (Replay(entries, 4, POLICIES["ours"][1]) for _ in range(2))
     assert first.run() == second.run()
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def test_a_picture_is_drawn(trace, tmp_path, capsys):
+    assert (
+        simulate.run([str(trace(PHILLY)), "--policy", "greedy,ours", "--plot", str(tmp_path / "p.png")]) == 0
+    )
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out.startswith("2 jobs on 8 GPUs")
+
+
+def test_the_curves_of_a_picture():
+    ran = [Ran(Entry(0.0, 86400.0, 1), 0.0), Ran(Entry(0.0, 86400.0, 7), 86400.0)]
+    assert in_use(ran) == [(0.0, 0), (0.0, 1), (1.0, 0), (1.0, 7), (2.0, 0)]
+    assert longer_than(ran) == [(1 / 60, 1.0), (24.0, 0.5)]
+    points = [(float(i), i) for i in range(10_001)]
+    assert len(thinned(points)) <= 2001 and thinned(points)[-1] == points[-1]
+
+
+def test_what_is_no_picture_is_refused_before_anything_is_replayed(trace, tmp_path, monkeypatch):
+    for name in ("p.txt", "nowhere/p.png"):
+        with pytest.raises(UsageError, match="--plot"):
+            simulate.run([str(trace(PHILLY)), "--plot", str(tmp_path / name)])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(Refused, match="matplotlib"):
+        simulate.run([str(trace(PHILLY)), "--plot", str(tmp_path / "p.png")])

@@ -43,6 +43,12 @@ OPTIONS = (
     ),
     Option("seed", "count", "seed of all that is random (default 0)", metavar="N", low=0, high=10**9),
     Option("wide", "count", "what counts as a wide job (default 8 GPUs)", metavar="N", low=1, high=65536),
+    Option(
+        "plot",
+        "path",
+        "draw waits and GPUs in use: a .png, .svg or .pdf (needs gflow[plot])",
+        metavar="FILE",
+    ),
     JSON,
     *COMMON,
 )
@@ -54,6 +60,7 @@ database of a gflowd. Policies:
 """
 EXAMPLES = """gflow simulate trace.csv --pool 64 --policy greedy,easy,ours
 gflow simulate trace.csv --map submit=timestamp,duration=duration,gpus=num_gpus
+gflow simulate trace.csv --pool 64 --plot waits.png
 gflow simulate ~/.local/share/gflow/gflow.db --pool 8 --policy ours,fifo --json"""
 
 
@@ -76,17 +83,33 @@ def run(words: list[str]) -> int:
         if name not in POLICIES:
             hint = did_you_mean(name, POLICIES, otherwise="policies: " + ", ".join(POLICIES))
             raise UsageError(f"there is no policy {name!a}", hint=hint)
+    picture = Path(values["plot"]) if "plot" in values else None
+    if picture is not None:
+        from gflow.simulate.plotting import check_plot
+
+        check_plot(picture)
     entries, pool = _prepared(Path(rest[0]), values)
-    results = {name: _replayed(entries, pool, name, values.get("wide", 8)) for name in names}
+    replays = {name: _replayed(entries, pool, name) for name in names}
+    _show(rest[0], replays, pool, values)
+    if picture is not None:
+        from gflow.simulate.plotting import plot
+
+        plot(replays, pool, picture)
+    return 0
+
+
+def _show(trace: str, replays: dict[str, list[Any]], pool: int, values: dict[str, Any]) -> None:
+    """The figures of all replays."""
+    from gflow.simulate.measure import measure
+
+    results = {name: measure(ran, pool, values.get("wide", 8)) for name, ran in replays.items()}
+    jobs = len(next(iter(replays.values())))
     if "json" in values:
         import json
 
-        print(
-            json.dumps({"trace": rest[0], "jobs": len(entries), "pool": pool, "policies": results}, indent=2)
-        )
+        print(json.dumps({"trace": trace, "jobs": jobs, "pool": pool, "policies": results}, indent=2))
     else:
-        _print(results, len(entries), pool)
-    return 0
+        _print(results, jobs, pool)
 
 
 def _prepared(path: Path, values: dict[str, Any]) -> tuple[list[Any], int]:
@@ -130,8 +153,7 @@ def _pairs(values: dict[str, Any], name: str) -> dict[str, str]:
     return pairs
 
 
-def _replayed(entries: list[Any], pool: int, name: str, wide: int) -> dict[str, Any]:
-    from gflow.simulate.measure import measure
+def _replayed(entries: list[Any], pool: int, name: str) -> list[Any]:
     from gflow.simulate.policies import POLICIES
     from gflow.simulate.replay import Replay
 
@@ -145,7 +167,7 @@ def _replayed(entries: list[Any], pool: int, name: str, wide: int) -> dict[str, 
     )
     if watched:
         sys.stderr.write("\r\033[K")
-    return measure(ran, pool, wide)
+    return ran
 
 
 def _print(results: dict[str, dict[str, Any]], jobs: int, pool: int) -> None:

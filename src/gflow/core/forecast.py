@@ -12,6 +12,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
+from math import inf
 
 import msgspec
 
@@ -25,8 +26,8 @@ from gflow.core.queue import Walk
 from gflow.core.state import State
 
 # Of a hundred jobs, eighty start between these parts of the wait that the forecast says, and not later
-# than that much more.
-EARLY, LATE, SLACK_S = 0.1, 20.0, 1800.0
+# than that much more. Where everything ahead has a time limit, these say the latest.
+EARLY, LATE, SLACK_S = 0.05, 30.0, 1800.0
 # How many starts are played forward at most.
 FAR = 5000
 # How many starts a listing tells.
@@ -113,15 +114,15 @@ def _short_of(state: State, job: Job, wall: float) -> Iterator[Why]:
             break
         if promise.binds(job):
             yield Why("Promise", f"job {label(promise.key)} has waited longer and is promised its start")
-    if job in state.ready and (ahead := sum(count for _, count, _ in _ahead(state, job))):
+    if job in state.ready and (ahead := sum(count for _, count in _ahead(state, job))):
         yield Why("Priority", f"{ahead} job{'s come' if ahead > 1 else ' comes'} before it")
 
 
 # ---------------------------------------------------------------- when
 
 
-def _ahead(state: State, job: Job) -> list[tuple[Shape, int, float]]:
-    """Who stands before it, in order: shape, how many, how long each."""
+def _ahead(state: State, job: Job) -> list[tuple[Group, int]]:
+    """Who stands before it, in order: of which group how many."""
     own = state.ready.group_of(job)
     mine = state.ready.standing(own)
     found = []
@@ -133,7 +134,7 @@ def _ahead(state: State, job: Job) -> list[tuple[Shape, int, float]]:
         elif (standing := state.ready.standing(group)) < mine:
             found.append((standing, group, len(group.members)))
     found.sort(key=lambda one: one[0])
-    return [(group.key.shape, count, group.length) for _, group, count in found]
+    return [(group, count) for _, group, count in found]
 
 
 def expected_start(state: State, job: Job, wall: float) -> Start | None:
@@ -145,33 +146,38 @@ def expected_start(state: State, job: Job, wall: float) -> Start | None:
     if found is None:
         return None
     waits = max(0.0, found - wall)
-    return Start(found, wall + EARLY * waits, wall + LATE * max(waits, _patience(state, job, wall)) + SLACK_S)
+    bound = _played(state, job, wall, by_limits=True)
+    if bound is None or bound == inf:
+        bound = wall + LATE * max(waits, _patience(state, job, wall))
+    return Start(found, wall + EARLY * waits, max(found, bound) + SLACK_S)
 
 
 def _patience(state: State, job: Job, wall: float) -> float:
     """How long it takes until the job is promised its start: so long may others pass it."""
     length = state.ready.expected_s(job)
-    if state.policy.patience < 0 or length == float("inf"):
+    if state.policy.patience < 0 or length == inf:
         return 0.0
     return max(0.0, job.ready_at + due_after_s(state, job.spec.shape, length) - wall)
 
 
-def _played(state: State, job: Job, wall: float) -> float | None:
-    """The queue played forward on GPUs alone, or on CPU slots for a job that asks for no GPU."""
+def _played(state: State, job: Job, wall: float, *, by_limits: bool = False) -> float | None:
+    """The queue played forward on GPUs alone, or on CPU slots for a job that asks for no GPU.
+
+    `by_limits`: as if everything took as long as it may. Infinite where something may take any time.
+    """
     shape = job.spec.shape
     with_gpus = shape.gpus > 0
     total = len(state.machine.usable) if with_gpus else state.machine.cpus
     if _size(shape, with_gpus) > total:
         return None
     free = len(state.machine.idle) if with_gpus else state.machine.free_cpus
-    ends = [
-        (state.expected_end(one, wall), _size(one.spec.shape, with_gpus)) for one in state.running.values()
-    ]
+    end_of = _last_end if by_limits else state.expected_end
+    ends = [(end_of(one, wall), _size(one.spec.shape, with_gpus)) for one in state.running.values()]
     heapq.heapify(ends)
     line = [
-        [_size(other, with_gpus), count, length]
-        for other, count, length in _ahead(state, job)
-        if 0 < _size(other, with_gpus) <= total
+        [_size(group.key.shape, with_gpus), count, (group.key.limit_s or inf) if by_limits else group.length]
+        for group, count in _ahead(state, job)
+        if 0 < _size(group.key.shape, with_gpus) <= total
     ]
     now, starts, mine = wall, 0, _size(shape, with_gpus)
     while starts < FAR:
@@ -193,6 +199,12 @@ def _played(state: State, job: Job, wall: float) -> float | None:
         while ends and ends[0][0] <= now:
             free += heapq.heappop(ends)[1]
     return None
+
+
+def _last_end(job: Job, wall: float) -> float:
+    """When a running job will be over at the latest."""
+    limit = job.spec.time_limit_s
+    return max(wall, (job.started_at or 0.0) + limit) if limit else inf
 
 
 def expected_starts(state: State, wall: float) -> dict[JobKey, float]:
