@@ -231,3 +231,16 @@ def test_gradients_that_wait_for_further_batches():
     found = run.needed(8, Shaping(accumulates=True))
     assert found == pytest.approx(truth.peak_reserved_bytes, rel=0.05)
     assert found > run.needed(8, Shaping())
+
+
+def test_a_model_that_this_machine_cannot_lay_out(monkeypatch):
+    import transformers
+
+    def full(*_, **__):
+        raise RuntimeError(
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 68719476736 bytes"
+        )
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_config", full)
+    with pytest.raises(Refused, match="too large to be laid out"):
+        estimate(hf=SMALL)

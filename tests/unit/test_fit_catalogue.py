@@ -122,3 +122,10 @@ def test_tables_are_computed():
     assert len(header) == len(rows[0])
     assert [row[2] for row in tables.sharding()[1]] == ["112.0 GB", "63.0 GB", "38.5 GB", "14.0 GB"]
     assert all(row[1].endswith("%") and not row[1].startswith("-") for row in tables.techniques()[1])
+
+
+def test_every_figure_says_where_it_is_from():
+    for gpu in catalogue().values():
+        assert gpu.checked, f"{gpu.name}: say what was compared, or nothing"
+        for offer in (gpu.spot, gpu.hourly):
+            assert offer is None or (offer.source and offer.date)

@@ -58,7 +58,7 @@ def run(words: list[str]) -> int:
 
     from gflow.fit.planning import Wish, plan
 
-    recipe = recipe_of(values)
+    recipe, without = recipe_of(values), _without(values)
     gpu, count = _gpus(values)
     wish = Wish(
         gpu,
@@ -67,7 +67,7 @@ def run(words: list[str]) -> int:
         recipe.sequence,
         recipe.precision,
         recipe.optimizer in ("Adam", "AdamW"),
-        _without(values),
+        without,
     )
     found = plan(_runs(values, recipe, gpu.card, wish), wish)
     found = msgspec.structs.replace(found, optimizer=recipe.optimizer, clip=recipe.clip, lora=recipe.lora)

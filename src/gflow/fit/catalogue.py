@@ -33,6 +33,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     nvlink: float = 0
     spot: Price | None = None
     hourly: Price | None = None
+    # Which figures were compared with something, and with what.
+    checked: str = ""
 
     @property
     def card(self) -> Architecture:

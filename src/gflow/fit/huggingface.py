@@ -124,6 +124,8 @@ def _build(config: Any, kind: str, recipe: Recipe) -> Any:
             # Not every model has both ways; then it has its own.
             model = auto.from_config(config, dtype=pure(recipe))
         except (TypeError, KeyError, RuntimeError, AttributeError) as error:
+            if "can't allocate memory" in str(error):
+                raise MemoryError from error
             raise Refused(f"transformers cannot build this model: {error}") from None
         model = model.to(pure(recipe))
     if recipe.checkpointing:
