@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -352,3 +353,28 @@ def test_nothing_of_a_job_is_a_command_to_roots_terminal(machine: System) -> Non
     ):
         done = machine.box.run(*words)
         assert not {char for char in evil if not char.isprintable()} & set(done.stdout + done.stderr), words
+
+
+# ---------------------------------------------------------------- clusters
+
+
+def test_nothing_of_a_persons_is_run_by_root_for_a_cluster(machine: System) -> None:
+    """sbatch would be root's, with variables of Bob's."""
+    mark = machine.root / "ran"
+    (machine.bob.work / "sbatch").write_text(f"#!/bin/sh\ntouch {mark}\n")
+    (machine.bob.work / "sbatch").chmod(0o755)
+    done = submitted(machine, machine.bob, "true")
+    machine.box.finished(done)
+    token = os.urandom(8).hex()
+    one = request("true", on="slurm") | {
+        "environ": base64.b64encode(f"PATH={machine.bob.work}".encode()).decode()
+    }
+    for path, body in (
+        ("/jobs", {"token": token, "jobs": [one]}),
+        ("/jobs?dry-run", {"token": token, "jobs": [one]}),
+        ("/jobs/redo", {"token": token, "job": str(done), "options": {"on": "slurm"}}),
+        ("/jobs/update", {"jobs": [str(done)], "options": {"on": "slurm"}}),
+    ):
+        status, answer = machine.ask(machine.bob, "POST", path, body)
+        assert status in (400, 409), (path, answer)
+    assert not mark.exists()

@@ -46,7 +46,7 @@ gflowd restart --gpus 0-3
 gflowd status
 gflowd down
 sudo gflowd up --system
-gflowd service install                    # started by systemd, also after a reboot
+gflowd service install         # started by systemd, also after a reboot
 sudo gflowd service install --system"""
 # Commands that take a word, and what it is.
 TAKES = {"restore": "the file of a backup", "service": "install or uninstall"}
@@ -68,7 +68,7 @@ COMMANDS = {
     "backup": ("a checked copy of its database now (one a day is made anyway)", "gflowd", "backup"),
     "restore": ("put such a copy in the database's place, which is kept", "hosting", "restore_backup"),
     "service": (
-        "install|uninstall: let systemd start it, yours or the machine's (--system)",
+        "install|uninstall: let systemd start it (--system: the machine's)",
         "service",
         "service",
     ),

@@ -192,6 +192,8 @@ class Daemon:
 
     def _clusters(self, settings: Settings) -> dict[str, SlurmTarget]:
         """A target for each cluster; each costs nothing until it gets a job."""
+        if settings.is_system:  # whoever had a job for one would run sbatch as root
+            return {}
         folder = settings.slurm_dir
         return {
             name: SlurmTarget(name, one, folder / name, partial(self._seen, name), partial(self._over, name))
