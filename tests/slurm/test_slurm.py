@@ -296,8 +296,8 @@ def test_accounting_tells_what_the_queue_forgot(accounting, box):
     array = daemon.submit("--on", "slurm", "--array", "0-5", "exit $GFLOW_ARRAY_TASK_ID")
     job = daemon.finished(array, 60)
     assert (job["state"], job["reason"], job["exit_code"]) == ("Failed", "TasksFailed:5", 5)
-    text = accounting.call("sacct", "-X", "-P", "-n", "-o", "State")
-    assert "COMPLETED" in text
+    words = ("sacct", "-X", "-P", "-n", "-o", "State")
+    wait_until(lambda: "COMPLETED" in accounting.call(*words), 30, "the accounting, which lags")
 
 
 def test_why_it_waits_and_what_would_start_sooner(slurm):
