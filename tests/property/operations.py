@@ -20,6 +20,7 @@ from gflow.core.events import (
     IdleSeen,
     LeasesSeen,
     Overran,
+    Progressed,
     Release,
     Restrict,
     Submit,
@@ -27,7 +28,7 @@ from gflow.core.events import (
     Update,
 )
 from gflow.core.ids import JobKey, job_key, number_of
-from gflow.core.model import Block, Idle, Job, JobState, Spec
+from gflow.core.model import Block, Headway, Idle, Job, JobState, Spec
 from gflow.daemon.redoing import Redoing
 from gflow.errors import Forbidden, NotFound, Refused, UsageError
 from gflow.testing import spec
@@ -433,6 +434,21 @@ def overrun(world: World, dice: Dice) -> None:
     assert stopped or attempt != world.ledger.attempts[key], "a job that overran its memory goes on"
 
 
+def progress(world: World, dice: Dice) -> None:
+    """A job, of this attempt or an old one, says how far it is."""
+    key = (
+        dice.pick(list(world.ledger.runs)) if world.ledger.runs and dice.chance(80) else some_key(world, dice)
+    )
+    attempt = world.ledger.attempts.get(key, 1) - dice.chance(20)
+    headway = Headway(at=world.clock.now().wall, step=dice.below(100), steps=100, left_s=1.0)
+    world.apply(Progressed(at=world.clock.now(), key=key, attempt=attempt, headway=headway))
+    job = world.state.jobs.get(key)
+    heard = job is not None and job.headway == headway
+    assert heard == (key in world.ledger.runs and attempt == world.ledger.attempts[key]), (
+        "heard of a stranger"
+    )
+
+
 def idle(world: World, dice: Dice) -> None:
     """Jobs leave their GPUs unused, or one does for so long that it may have to stop."""
     running = list(world.ledger.runs)
@@ -498,6 +514,7 @@ OPERATIONS: tuple[tuple[int, Callable[[World, Dice], None]], ...] = (
     (2, see_gpus),
     (2, overrun),
     (2, idle),
+    (2, progress),
     (1, see_leases),
     (3, restart),
     (1, reboot),

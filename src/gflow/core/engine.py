@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core import abroad, changing, draining, ending, governing, idling, updating
+from gflow.core import abroad, changing, draining, ending, governing, idling, progressing, updating
 from gflow.core.admission import admitted
 from gflow.core.effects import Accepted, Effect, Keep, Note, Remember, Save
 from gflow.core.events import (
@@ -28,6 +28,7 @@ from gflow.core.events import (
     IdleSeen,
     LeasesSeen,
     Overran,
+    Progressed,
     Release,
     Reserve,
     Restrict,
@@ -215,6 +216,7 @@ HANDLERS: dict[type[Event], Handler] = {
     Overran: ending.overran,
     IdleSeen: idling.idle_seen,
     Idled: idling.idled,
+    Progressed: progressing.progressed,
     Tick: _tick,
     GpusSeen: _gpus_seen,
     LeasesSeen: _leases_seen,

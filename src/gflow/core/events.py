@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Block, Gpu, Idle, JobState, Moment, Spec
+from gflow.core.model import Block, Gpu, Headway, Idle, JobState, Moment, Spec
 from gflow.core.quotas import Limits
 
 
@@ -135,6 +135,14 @@ class Idled(Event, frozen=True, kw_only=True):
     key: JobKey
     attempt: int
     idle: Idle
+
+
+class Progressed(Event, frozen=True, kw_only=True):
+    """An attempt says how far it is."""
+
+    key: JobKey
+    attempt: int
+    headway: Headway
 
 
 class LeasesSeen(Event, frozen=True, kw_only=True):

@@ -199,6 +199,25 @@ class Abroad(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     hold: bool = False
 
 
+class Headway(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """How far a job says it is. Whatever it does not say has its default."""
+
+    # When it said so, on the wall clock.
+    at: float
+    step: int
+    steps: int = 0
+    epoch: int = 0
+    epochs: int = 0
+    loss: float | None = None
+    samples_per_s: float = 0.0
+    # Seconds from then to its end, as it expects.
+    left_s: float | None = None
+
+    @property
+    def percent(self) -> int | None:
+        return min(100, 100 * self.step // self.steps) if self.steps else None
+
+
 class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """One job: its spec and what became of it. Times are seconds on the wall clock.
 
@@ -239,6 +258,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     target: str = LOCAL
     # Set from the moment in which another target gets it until it has ended there, or was taken back.
     abroad: Abroad | None = None
+    # What it told last about how far it is. Durable only when something else about it becomes so.
+    headway: Headway | None = None
 
     def add_usage(self, cpu_ms: int, peak_kib: int) -> None:
         """Count an attempt, or an array's task: CPU time adds up, the peak is that of the largest."""

@@ -37,6 +37,7 @@ from gflow.daemon.loop import Loop, reload
 from gflow.daemon.mps import Mps
 from gflow.daemon.notify.notifier import Notifier
 from gflow.daemon.perform import Performer
+from gflow.daemon.progress import Ear
 from gflow.daemon.settings import Settings, check_typed
 from gflow.daemon.sharing import Sharing
 from gflow.daemon.short_slices import ask_for_short_slices
@@ -117,6 +118,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     )
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
     servers = await _listen(context, listener)
+    ear = Ear(settings, lambda: daemon.loop.state, daemon.loop.post)
     _write_address(settings)
     _spare_the_collector()
     _say_ready()
@@ -124,6 +126,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     daemon.notifier.begin()
     await stopped.wait()
     keeper.cancel()
+    ear.close()
     daemon.notifier.end()
     if daemon.watch is not None:
         daemon.watch.close()

@@ -159,6 +159,7 @@ class Performer:
         if job.target != LOCAL:
             return distant_launch(self._settings, job, script, environ)
         told = told_to(job, script, self._devices(job.gpu_ids))
+        told["GFLOW_PROGRESS"] = str(self._settings.progress)
         return Launch(
             job=job,
             script=script,

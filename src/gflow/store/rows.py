@@ -8,7 +8,7 @@ import msgspec
 
 from gflow.core.effects import Ran
 from gflow.core.ids import JobKey, label
-from gflow.core.model import Abroad, Job, JobState, Progress, Spec
+from gflow.core.model import Abroad, Headway, Job, JobState, Progress, Spec
 from gflow.core.tasks import parse_tasks
 from gflow.errors import StoreError
 from gflow.store.opening import WAY_OUT
@@ -18,6 +18,7 @@ COLUMNS = (
     "started_boot", "finished_at", "exit_code", "signal", "stopping", "target", "spec", "progress",
     "retries", "quick_ends", "cpu_ms", "peak_kib", "retry_at", "stop_now", "simulated", "ready_at",
     "abroad",
+    "headway",
 )  # fmt: skip
 
 UPSERT = (
@@ -35,6 +36,7 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 _decode_spec = msgspec.json.Decoder(Spec).decode
 _decode_progress = msgspec.json.Decoder(Progress, dec_hook=lambda _, text: parse_tasks(text)).decode
 _decode_abroad = msgspec.json.Decoder(Abroad).decode
+_decode_headway = msgspec.json.Decoder(Headway).decode
 _STATES = {state.value: state for state in JobState}
 
 
@@ -66,6 +68,7 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.simulated,
         job.ready_at,
         _encode(job.abroad).decode() if job.abroad else None,
+        _encode(job.headway).decode() if job.headway else None,
     )
 
 
@@ -99,7 +102,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
     """The job of a row. `specs` shares equal specs between the jobs of one read."""
     (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at, started_boot,
      finished_at, exit_code, signal, stopping, target, text, progress, retries, quick_ends,
-     cpu_ms, peak_kib, retry_at, stop_now, simulated, ready_at, abroad) = row  # fmt: skip
+     cpu_ms, peak_kib, retry_at, stop_now, simulated, ready_at, abroad, headway) = row  # fmt: skip
     spec = specs.get(text)
     if spec is None:
         spec = specs[text] = _decode_spec(text)
@@ -130,6 +133,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         simulated=bool(simulated),
         ready_at=ready_at,
         abroad=_decode_abroad(abroad) if abroad else None,
+        headway=_decode_headway(headway) if headway else None,
     )
 
 

@@ -202,7 +202,12 @@ _V9 = """
 ALTER TABLE jobs ADD COLUMN abroad TEXT;
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9)
+# How far jobs say they are.
+_V10 = """
+ALTER TABLE jobs ADD COLUMN headway TEXT;
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10)
 VERSION = len(MIGRATIONS)
 
 

@@ -12,8 +12,9 @@ from gflow.core.explain import Why
 from gflow.core.ids import label
 from gflow.core.model import LOCAL, Job, Line, Spec
 from gflow.core.place import gib
+from gflow.core.progressing import spelled
 from gflow.text.durations import clock, fine
-from gflow.text.queue import short_state
+from gflow.text.queue import left_s, short_state
 from gflow.text.table import table
 
 # What jobs have unless somebody says otherwise.
@@ -45,7 +46,7 @@ def job_page(
     lines += [(name, value) for name, value in _asked(job) if value]
     if spec.predicted_mib:
         lines.append(("Predicted", compared(spec.predicted_mib, measured_mib)))
-    lines += _timing(job, now) + _usage(job)
+    lines += _timing(job, now) + _progress(job, now) + _usage(job)
     if job.exit_code is not None:
         lines.append(("Exit code", str(job.exit_code)))
     if job.signal is not None:
@@ -174,6 +175,14 @@ def _timing(job: Job, now: float) -> list[tuple[str, str]]:
     elif job.finished_at is not None:
         lines.append(("Finished", f"{_when(job.finished_at)} (never started)"))
     return lines
+
+
+def _progress(job: Job, now: float) -> list[tuple[str, str]]:
+    if job.headway is None:
+        return []
+    left = left_s(job, now)
+    text = spelled(job.headway) + (f", about {clock(left)} left" if left is not None else "")
+    return [("Progress", text)]
 
 
 def _usage(job: Job) -> list[tuple[str, str]]:

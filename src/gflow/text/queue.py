@@ -79,6 +79,37 @@ def _nodes_or_reason(job: Job, why: Why | None, now: float) -> str:
     return f"({reason})" if reason else "-"
 
 
+def _progress(job: Job, why: Why | None, now: float) -> str:
+    headway = job.headway
+    if headway is None:
+        return "-"
+    return f"step {headway.step}" if headway.percent is None else f"{headway.percent}%"
+
+
+def left_s(job: Job, now: float) -> float | None:
+    """Seconds to the end of a running job, by what it said last; None if it did not say or does not run."""
+    headway = job.headway
+    if headway is None or headway.left_s is None or job.state is not JobState.RUNNING:
+        return None
+    if job.started_at is not None and headway.at < job.started_at:  # of an earlier attempt
+        return None
+    return max(0.0, headway.left_s - (now - headway.at))
+
+
+def _eta(job: Job, why: Why | None, now: float) -> str:
+    seconds = left_s(job, now)
+    return "-" if seconds is None else clock(seconds)
+
+
+def _loss(job: Job, why: Why | None, now: float) -> str:
+    return "-" if job.headway is None or job.headway.loss is None else f"{job.headway.loss:.4g}"
+
+
+def _rate(job: Job, why: Why | None, now: float) -> str:
+    known = job.headway is not None and job.headway.samples_per_s and job.state is JobState.RUNNING
+    return f"{job.headway.samples_per_s:.3g}/s" if known and job.headway else "-"
+
+
 def _gpu_ids(job: Job) -> str:
     return ",".join(map(str, job.gpu_ids))
 
@@ -125,6 +156,10 @@ COLUMNS: dict[str, Callable[[Job, Why | None, float], str]] = {
     "END": lambda job, why, now: _when(job.finished_at),
     "EXIT": lambda job, why, now: _exit(job),
     "ATTEMPT": lambda job, why, now: str(job.attempt),
+    "PROGRESS": _progress,
+    "ETA": _eta,
+    "LOSS": _loss,
+    "RATE": _rate,
     "TARGET": lambda job, why, now: job.target,
     "COMMAND": lambda job, why, now: _command(job),
     "WORKDIR": lambda job, why, now: job.spec.cwd,

@@ -17,7 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gflow.train import callbacks as callbacks
     from gflow.train.checkpointer import Checkpointer as Checkpointer
+    from gflow.train.progress import report as report
     from gflow.train.run import Run as Run
     from gflow.train.stopping import Stop as Stop
     from gflow.train.vault import Vault as Vault
@@ -25,12 +27,15 @@ if TYPE_CHECKING:
 _PLACES = {
     "Checkpointer": "checkpointer",
     "Run": "run",
+    "report": "progress",
     "Stop": "stopping",
     "Vault": "vault",
 }
 
 
 def __getattr__(name: str) -> object:
+    if name == "callbacks":
+        return __import__("gflow.train.callbacks", fromlist=("callbacks",))
     if name not in _PLACES:
         raise AttributeError(f"module 'gflow.train' has no attribute {name!r}")
     try:
@@ -46,4 +51,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES])
+    return sorted([*globals(), *_PLACES, "callbacks"])

@@ -19,6 +19,7 @@ from gflow.train.checkpointer import Checkpointer
 from gflow.train.epochs import Place, foreign_epoch
 from gflow.train.keeping import Kept
 from gflow.train.loading import Loader
+from gflow.train.progress import Reporter
 from gflow.train.ranks import Ranks
 from gflow.train.shares import Share
 from gflow.train.stopping import Stop
@@ -80,6 +81,10 @@ class Run:
         self._saved_step = -1
         self._saved_at = self._step_began = time.monotonic()
         self._share: Share | None = None
+        self._reporter = Reporter()
+        # Steps in all and samples in an epoch, if they are known; epochs; the loss that was logged last.
+        self._steps = self._samples = self._epochs = 0
+        self._loss: Any = None
         # Every rank draws numbers of its own.
         randomness.seed_all(seed + self.ranks.rank)
 
@@ -135,6 +140,7 @@ class Run:
         """
         place = self.place
         self._step_began = time.monotonic()
+        self._count(loader, epochs)
         while place.epoch < epochs:
             for batch, share in self._epoch(loader):
                 self._share = share
@@ -147,6 +153,7 @@ class Run:
                     return
             place.next_epoch()
         self._share = None
+        self._report(final=True)
         if self._checkpointer is not None:
             self.save(wait=True)
 
@@ -158,11 +165,13 @@ class Run:
     def _end_step(self) -> bool:
         """A step is done. Save if that is due; whether to stop, which all ranks decide alike."""
         self.place.step += 1
+        self._report()
         now = time.monotonic()
         self.stop.took(now - self._step_began)
         agreed = self.ranks.agree(STOP if self.stop.is_asked else SAVE if self._is_time(now) else 0)
         if agreed == STOP:
             self.stopped = self.stop.reason or "another rank"
+            self._report(final=True)
             if self._checkpointer is not None:
                 self.save(wait=True)
         elif agreed == SAVE or (self._every_steps and self.place.step % self._every_steps == 0):
@@ -181,6 +190,36 @@ class Run:
         answer.
         """
         return self.ranks.agree(STOP if self.stop.is_asked else 0) == STOP
+
+    # ------------------------------------------------------------ how far it is
+
+    def log(self, loss: Any = None) -> None:
+        """The loss of now, a number or a tensor, for `gqueue` and `gjob`. Costs microseconds; never waits or
+        fails.
+
+        How far training is they see without it.
+        """
+        self._loss = loss
+
+    def _count(self, loader: Any, epochs: int) -> None:
+        self._epochs = epochs
+        if isinstance(loader, Loader):
+            self._steps, self._samples = loader.steps * epochs, len(loader.dataset)
+        elif hasattr(loader, "__len__"):
+            self._steps = -(-len(loader) // self._accumulate) * epochs
+
+    def _report(self, *, final: bool = False) -> None:
+        place = self.place
+        if self.ranks.is_first:
+            self._reporter.note(
+                place.step,
+                steps=self._steps,
+                epoch=place.epoch,
+                epochs=self._epochs,
+                samples=place.epoch * self._samples + place.samples if self._samples else 0,
+                loss=self._loss,
+                final=final,
+            )
 
     # ------------------------------------------------------------ a step
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gflow.core.explain import Why
-from gflow.core.model import Block, Gpu, Job, Line, Progress, Spec
+from gflow.core.model import Block, Gpu, Headway, Job, Line, Progress, Spec
 from gflow.core.statistics import Prediction, Question, Statistics, Usage
 from gflow.errors import GflowError
 from gflow.options.table import JOB
@@ -37,6 +37,7 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "signal": job.signal,
         "attempt": job.attempt,
         "tasks": None if job.progress is None else _tasks(job.progress),
+        "progress": None if job.headway is None else headway_view(job.headway),
         "gpus": spec.gpus,
         "gpu_ids": list(job.gpu_ids),
         "simulated": job.simulated,
@@ -132,6 +133,21 @@ def _tasks(progress: Progress) -> dict[str, Any]:
         "finished": progress.ok,
         "failed": progress.bad,
         "cancelled": progress.cancelled,
+    }
+
+
+def headway_view(headway: Headway) -> dict[str, Any]:
+    """How far a job says it is; null what it did not say."""
+    return {
+        "step": headway.step,
+        "steps": headway.steps or None,
+        "percent": headway.percent,
+        "epoch": headway.epoch if headway.epochs else None,
+        "epochs": headway.epochs or None,
+        "loss": headway.loss,
+        "samples_per_s": headway.samples_per_s or None,
+        "left_s": headway.left_s,
+        "at": rfc3339(headway.at),
     }
 
 

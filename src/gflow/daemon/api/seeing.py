@@ -59,7 +59,11 @@ class Viewer:
             public["name"], user = NAMELESS, NAMELESS
         if reason.startswith(START_FAILED):  # the rest may name a path
             reason = START_FAILED
-        return msgspec.structs.replace(job, spec=Spec(command=(), cwd="", **public), user=user, reason=reason)
+        # When its GPUs will be free is everybody's business; how well it learns is not.
+        headway = job.headway and msgspec.structs.replace(job.headway, loss=None, samples_per_s=0.0)
+        return msgspec.structs.replace(
+            job, spec=Spec(command=(), cwd="", **public), user=user, reason=reason, headway=headway
+        )
 
     def entries(self, entries: Iterable[Entry]) -> Iterable[Entry]:
         if self.sees_all:

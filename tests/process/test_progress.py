@@ -1,0 +1,93 @@
+"""Jobs say how far they are, and people see it: in gqueue, gjob, the API and the events."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+import pytest
+
+from tests.harness import Box, wait_until
+
+SAYS = """
+import sys, time
+from gflow.train.progress import Reporter
+reporter = Reporter(every_s=0.05)
+for step in range(int(sys.argv[1]), int(sys.argv[2])):
+    reporter.note(step, steps=200, epoch=step // 50, epochs=4, samples=32 * step, loss=2.0 - step / 100)
+    time.sleep(0.06)
+print("said", flush=True)
+while sys.argv[3:] and not __import__("os").path.exists(sys.argv[3]): time.sleep(0.05)
+"""
+
+
+def says(box: Box, first: int, last: int, *more: str, options: tuple[str, ...] = ()) -> int:
+    (box.work / "says.py").write_text(SAYS)
+    return box.submit(*options, sys.executable, "says.py", str(first), str(last), *more)
+
+
+def progress(box: Box, job: int) -> dict:
+    return box.job(job)["progress"] or {}
+
+
+@pytest.mark.both_shims
+def test_a_job_says_how_far_it_is(daemon: Box) -> None:
+    job = says(daemon, 98, 101, str(daemon.work / "end"))
+    wait_until(lambda: progress(daemon, job).get("step") == 100)
+    found = progress(daemon, job)
+    assert (found["percent"], found["epoch"], found["epochs"], found["loss"]) == (50, 2, 4, 1.0)
+    assert found["samples_per_s"] > 0 and found["left_s"] > 0
+    _, cells = daemon.ok("gqueue", "-f", "JOBID,PROGRESS,ETA,LOSS,RATE").splitlines()
+    assert cells.split()[:2] == [str(job), "50%"] and cells.split()[3] == "1"
+    assert "Progress: 50 %, step 100 of 200, epoch 3 of 4, loss 1, " in daemon.ok("gjob", "show", str(job))
+    (daemon.work / "end").touch()
+    assert daemon.finished(job)["progress"]["step"] == 100, "what it said last stays"
+    assert "50 %, step 100 of 200" in daemon.ok("gjob", "history", str(job))
+
+
+def test_events_come_at_every_tenth(daemon: Box) -> None:
+    job = says(daemon, 15, 45)
+    daemon.finished(job)
+    story = json.loads(daemon.ok("gjob", "history", "--json", str(job)))
+    told = [line["detail"] for line in story["events"] if line["event"] == "progress"]
+    assert [text.split(" %")[0] for text in told] == ["10", "20"]
+
+
+def test_a_daemon_that_comes_back_hears_it_again(daemon: Box) -> None:
+    job = says(daemon, 1, 199)
+    wait_until(lambda: progress(daemon, job).get("step", 0) > 3)
+    daemon.kill9()
+    daemon.up()
+    wait_until(lambda: progress(daemon, job).get("step", 0) > 10)
+
+
+def test_nonsense_and_floods_are_nobodys_business(daemon: Box) -> None:
+    job = says(daemon, 98, 101, str(daemon.work / "end"))
+    wait_until(lambda: progress(daemon, job).get("step") == 100)
+    folder = os.open(daemon.data, os.O_PATH)
+    path = f"/proc/self/fd/{folder}/progress.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        for text in (
+            b"",
+            b"\xff" * 100,
+            b"{}",
+            b"x" * 5000,
+            json.dumps({"job": str(job), "attempt": 1, "step": -5}).encode(),
+            json.dumps({"job": str(job), "attempt": 1, "step": 10**18}).encode(),
+            json.dumps({"job": str(job), "attempt": 1, "step": "7"}).encode(),
+            json.dumps({"job": str(job), "attempt": 9, "step": 7}).encode(),
+            json.dumps({"job": "77", "attempt": 1, "step": 7}).encode(),
+            json.dumps({"job": "../etc", "attempt": 1, "step": 7}).encode(),
+        ):
+            sock.sendto(text, path)
+        for _ in range(2000):
+            try:
+                sock.sendto(json.dumps({"job": "77", "attempt": 1, "step": 7}).encode(), path)
+            except BlockingIOError:
+                break
+    assert daemon.ok("gqueue", "-f", "JOBID,PROGRESS").split() == ["JOBID", "PROGRESS", str(job), "50%"]
+    (daemon.work / "end").touch()
+    assert daemon.finished(job)["state"] == "Finished"
