@@ -443,7 +443,7 @@ def progress(world: World, dice: Dice) -> None:
     headway = Headway(at=world.clock.now().wall, step=dice.below(100), steps=100, left_s=1.0)
     world.apply(Progressed(at=world.clock.now(), key=key, attempt=attempt, headway=headway))
     job = world.state.jobs.get(key)
-    heard = job is not None and job.headway == headway
+    heard = job is not None and job.headway is headway
     assert heard == (key in world.ledger.runs and attempt == world.ledger.attempts[key]), (
         "heard of a stranger"
     )
