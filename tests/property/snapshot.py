@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from gflow.core.state import State
 
 
@@ -15,11 +13,7 @@ def snapshot(state: State) -> dict[str, Any]:
     Lazy heaps are compared by what they answer, everything else by content.
     """
     return {
-        # How far a job says it is becomes durable with its next change.
-        "jobs": {
-            key: msgspec.structs.replace(job, headway=None) if job.headway else job
-            for key, job in state.jobs.items()
-        },
+        "jobs": state.jobs,
         "ready": {key: (group.head(), group.members) for key, group in state.ready.groups.items()},
         "ready size": len(state.ready),
         "waits": {

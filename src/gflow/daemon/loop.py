@@ -374,4 +374,7 @@ def reload(old: State, store: Store) -> State:
     state.machine.leaving = old.machine.leaving
     state.unused = {key: idle for key, idle in old.unused.items() if key in state.jobs}
     state.machine.see_gpus(old.machine.gpus.values())
+    for key, job in old.jobs.items():  # what jobs said since it last became durable
+        if job.headway is not None and key in state.jobs and state.jobs[key].attempt == job.attempt:
+            state.jobs[key].headway = job.headway
     return state

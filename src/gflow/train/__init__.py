@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gflow.train import callbacks as callbacks
+    from gflow.train.batching import find_batch_size as find_batch_size
     from gflow.train.checkpointer import Checkpointer as Checkpointer
     from gflow.train.progress import report as report
     from gflow.train.run import Run as Run
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "Checkpointer": "checkpointer",
+    "find_batch_size": "batching",
     "Run": "run",
     "report": "progress",
     "Stop": "stopping",
