@@ -17,7 +17,7 @@ from gflow.targets.port import Run
 from gflow.testing import FakeTarget, gpus, running
 
 SETTINGS = SimpleNamespace(
-    is_system=False, log_cap_mib=1, logs="/logs", gpu=SimpleNamespace(visible_by="uuid")
+    is_system=False, log_cap_mib=1, logs="/logs", progress="/progress", gpu=SimpleNamespace(visible_by="uuid")
 )
 
 

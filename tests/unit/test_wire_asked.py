@@ -20,7 +20,7 @@ GIVEN = {
     "grace": 5, "signal": "USR1@90", "output": "out-%j.txt", "error": "err-%j.txt", "project": "p",
     "comment": "a note", "venv": "/venv", "conda-env": "/conda", "notify-email": "ann@example.org",
     "notify-on": "job_failed", "param": "lr=0.1", "stop-if-idle": 1800, "fit": 21000,
-    "pty": True, "preemptible": True,
+    "pty": True, "preemptible": True, "resume-args": "--ckpt {latest}",
     "on": "gilbreth", "nodes": 2, "partition": "a100", "qos": "high", "constraint": "h100&ib",
     "reservation": "course", "exclusive": True, "race": ["n1_gpu4", "n4_gpu1"],
     "slurm": ["--licenses=matlab"],
@@ -28,6 +28,7 @@ GIVEN = {
 NEEDED = {
     "shared": {"gpus": 1, "gpu-memory": 1024}, "retry-on": {"max-retries": 1}, "stop-if-idle": {"gpus": 1},
     "fit": {"gpus": 1}, "preemptible": {"gpus": 1},
+    "resume-args": {"requeue": True},
 }  # fmt: skip
 KEYS = {"7": 7 << 20, "9_3": (9 << 20) + 4, "8": 8 << 20}
 

@@ -68,7 +68,7 @@ HEADINGS = {
     "what it is called": "name project comment",
     "when it starts": "depends-on depends-on-any no-auto-cancel begin hold priority preemptible",
     "many at once": "array param param-file max-concurrent",
-    "when it fails or its time is up": "max-retries retry-on retry-delay requeue signal grace",
+    "when it fails or its time is up": "max-retries retry-on retry-delay requeue resume-args signal grace",
     "its world": "chdir export venv conda-env config output error pty",
     "whom to tell": "notify-email notify-on",
     "gbatch itself": "wait parsable json dry-run auto-close help version",

@@ -126,6 +126,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     retry_on: tuple[str, ...] = ()
     retry_delay_s: int = 10
     requeue: bool = False
+    # What further attempts add to the command; `{latest}` in it is the newest checkpoint.
+    resume_args: str = ""
     project: str = ""
     comment: str = ""
     # Folders of the Python environments to activate.

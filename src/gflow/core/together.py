@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from gflow.core.model import Spec
 from gflow.errors import UsageError
 
@@ -21,5 +23,23 @@ def check_together(spec: Spec) -> None:
         )
     if spec.predicted_mib and not spec.gpus:
         raise UsageError("--fit needs --gpus", hint="it is about the memory of a job's GPUs")
+    if spec.resume_args:
+        _check_resuming(spec)
     if spec.retry_on and not spec.max_retries:
         raise UsageError("--retry-on needs --max-retries", hint="gbatch --max-retries 3 --retry-on oom …")
+
+
+def _check_resuming(spec: Spec) -> None:
+    if not spec.requeue and not spec.max_retries:
+        raise UsageError(
+            "--resume-args needs --requeue or --max-retries", hint="they are for further attempts of the job"
+        )
+    try:
+        shlex.split(spec.resume_args)
+    except ValueError:
+        raise UsageError(f"--resume-args {spec.resume_args!a}: a quote is not closed") from None
+    if spec.script:
+        raise UsageError(
+            "--resume-args are arguments of a program, not of a script",
+            hint="gbatch --resume-args '--ckpt_path {latest}' python train.py",
+        )

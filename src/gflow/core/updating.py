@@ -30,6 +30,7 @@ from gflow.errors import Forbidden, Refused
 RUNNING_FIELDS = frozenset(
     {
         "time_limit_s", "warning", "priority", "max_retries", "retry_on", "retry_delay_s", "requeue",
+        "resume_args",
         "max_concurrent", "comment", "notify_emails", "notify_on", "stop_if_idle_s",
         "preemptible",
     }

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from gflow.core.effects import Effect, Forget, Recall, Start, Stop, Warn
 from gflow.core.model import LOCAL, Job
@@ -22,6 +25,7 @@ from gflow.daemon.sharing import Sharing
 from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.port import Store
+from gflow.targets.local import resuming
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.routing import Targets
 
@@ -161,7 +165,7 @@ class Performer:
         told = told_to(job, script, self._devices(job.gpu_ids))
         told["GFLOW_PROGRESS"] = str(self._settings.progress)
         return Launch(
-            job=job,
+            job=resumed(job),
             script=script,
             environ=environ,
             extra=block(told) + activated(spec, environ) + self._shared(job),
@@ -190,3 +194,12 @@ class Performer:
         gpus = [known[index] for index in job.gpu_ids if index in known]
         told = self._sharing.environment(job, gpus, self._environ(job))
         return block(told)
+
+
+def resumed(job: Job) -> Job:
+    """The job as a further attempt runs it: its command gets what --resume-args says."""
+    spec = job.spec
+    if not spec.resume_args or job.attempt < 2:
+        return job
+    command = (sys.executable, "-I", "-S", resuming.__file__, spec.resume_args, *spec.command)
+    return msgspec.structs.replace(job, spec=msgspec.structs.replace(spec, command=command))

@@ -253,6 +253,13 @@ JOB = (
         field="requeue",
     ),
     Option(
+        "resume-args",
+        "text",
+        "words for the command of further attempts; {latest} is the newest of checkpoints, {latest:DIR} of DIR",
+        metavar="WORDS",
+        field="resume_args",
+    ),
+    Option(
         "grace",
         "seconds",
         "time between TERM and KILL when the job is stopped, in seconds or 1:30 (default 30)",

@@ -110,6 +110,7 @@ def _asked(job: Job) -> list[tuple[str, str]]:
         ("Held at submission", "yes" if spec.hold else ""),
         ("Even if it never fits", "yes" if spec.allow_unsatisfiable else ""),
         ("Requeue", "yes" if spec.requeue else ""),
+        ("Resumes with", spec.resume_args),
         ("Terminal", "yes (gjob attach)" if spec.pty else ""),
         ("Makes way for others", "yes" if spec.preemptible else ""),
         ("Stopped if idle for", clock(spec.stop_if_idle_s) if spec.stop_if_idle_s else ""),

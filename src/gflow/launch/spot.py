@@ -1,0 +1,160 @@
+"""Spot machines: the cloud says shortly before it takes one away. A notice becomes a stop request.
+
+AWS tells at a metadata service that wants a token first (IMDSv2), Google and Azure at theirs. Where no cloud
+answers, there is nothing to watch. Addresses can be others, for tests and for proxies.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+LOOK_S = 5.0
+TIMEOUT_S = 2.0
+TOKEN_S = 21600
+AWS = "http://169.254.169.254"
+GCP = "http://metadata.google.internal"
+AZURE = "http://169.254.169.254"
+# No proxy stands between a machine and its own metadata.
+_OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
+class Notice(NamedTuple):
+    """The machine will be taken away. `at`: when, on the wall clock; None: it was not said."""
+
+    cloud: str
+    what: str
+    at: float | None
+
+    @property
+    def left_s(self) -> float | None:
+        return None if self.at is None else max(0.0, self.at - time.time())
+
+
+class Silent(Exception):
+    """Nobody answers there."""
+
+
+def _ask(url: str, headers: Mapping[str, str] = {}, method: str = "GET") -> str | None:
+    """The answer; None where there is nothing (404)."""
+    request = urllib.request.Request(url, headers=dict(headers), method=method)
+    try:
+        with _OPEN(request, timeout=TIMEOUT_S) as answer:
+            text: str = answer.read(65536).decode(errors="replace")
+            return text
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        raise Silent(f"{url}: {error.code}") from error
+    except (OSError, ValueError) as error:
+        raise Silent(f"{url}: {error}") from error
+
+
+class Aws:
+    """EC2: a spot notice comes two minutes before."""
+
+    name = "aws"
+
+    def __init__(self, base: str = AWS) -> None:
+        self._base = base
+        self._token = ""
+        self._good_until = 0.0
+
+    def look(self) -> Notice | None:
+        if time.monotonic() > self._good_until:
+            wish = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
+            self._token = _ask(f"{self._base}/latest/api/token", wish, "PUT") or ""
+            self._good_until = time.monotonic() + TOKEN_S / 2
+        header = {"X-aws-ec2-metadata-token": self._token}
+        text = _ask(f"{self._base}/latest/meta-data/spot/instance-action", header)
+        if text is None:
+            return None
+        said = json.loads(text)
+        return Notice(self.name, str(said.get("action", "terminate")), _when(said.get("time")))
+
+
+class Gcp:
+    """Google: 30 seconds before."""
+
+    name = "gcp"
+
+    def __init__(self, base: str = GCP) -> None:
+        self._base = base
+
+    def look(self) -> Notice | None:
+        url = f"{self._base}/computeMetadata/v1/instance/preempted"
+        is_taken = (_ask(url, {"Metadata-Flavor": "Google"}) or "").strip() == "TRUE"
+        return Notice(self.name, "preempted", time.time() + 30) if is_taken else None
+
+
+class Azure:
+    """Azure's scheduled events: 30 seconds before."""
+
+    name = "azure"
+
+    def __init__(self, base: str = AZURE) -> None:
+        self._base = base
+
+    def look(self) -> Notice | None:
+        url = f"{self._base}/metadata/scheduledevents?api-version=2020-07-01"
+        said = json.loads(_ask(url, {"Metadata": "true"}) or "{}")
+        for event in said.get("Events", ()):
+            if event.get("EventType") in ("Preempt", "Terminate"):
+                return Notice(self.name, str(event["EventType"]).lower(), _when(event.get("NotBefore")))
+        return None
+
+
+CLOUDS = {"aws": Aws, "gcp": Gcp, "azure": Azure}
+Cloud = Aws | Gcp | Azure
+
+
+def answering(bases: Mapping[str, str]) -> list[Cloud]:
+    """Clouds whose service answers here. `bases`: addresses by cloud, for those that are elsewhere."""
+    found: list[Cloud] = []
+    for name in bases or CLOUDS:
+        kind: Callable[..., Cloud] = CLOUDS[name]
+        cloud = kind(bases[name]) if bases else kind()
+        try:
+            cloud.look()
+        except (Silent, ValueError, AttributeError):
+            continue
+        found.append(cloud)
+    return found
+
+
+def watch(clouds: list[Cloud], wait: Callable[[float], bool], every_s: float = LOOK_S) -> Notice | None:
+    """Until one of them takes the machine away; None when `wait` says that nobody needs to know any more."""
+    while True:
+        for cloud in clouds:
+            try:
+                notice = cloud.look()
+            except (
+                Silent,
+                ValueError,
+                AttributeError,
+            ):  # a service that is slow now may answer the next time
+                continue
+            if notice is not None:
+                return notice
+        if wait(every_s):
+            return None
+
+
+def _when(text: object) -> float | None:
+    """2026-11-15T22:10:00Z, or as Azure writes it: Mon, 19 Sep 2016 18:29:47 GMT."""
+    if not isinstance(text, str) or not text:
+        return None
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        from email.utils import parsedate_to_datetime
+
+        try:
+            return parsedate_to_datetime(text).timestamp()
+        except ValueError:
+            return None

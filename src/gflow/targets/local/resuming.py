@@ -1,0 +1,85 @@
+"""A further attempt of a job with --resume-args: its command gets them, and in them the newest checkpoint.
+
+Runs as the job's own process, in its folder and as its owner, and then becomes the command:
+
+    python -I -S resuming.py '--ckpt_path {latest}' COMMAND…
+
+`{latest}` is looked for in the folder `checkpoints`, `{latest:DIR}` in another, and `{latest:runs/*/last.ckpt}`
+is the newest file or folder of such a name. Without any checkpoint the command runs as it was submitted.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import re
+import shlex
+import sys
+
+USUAL = "checkpoints"
+_PLACE = re.compile(r"\{latest(?::([^{}]+))?\}")
+# The one that says so itself; else the newest of those that look like one.
+NAMED = ("latest", "last", "last.ckpt", "last.pt", "latest.pt", "latest.ckpt")
+LIKE = ("*.ckpt", "*.pt", "*.pth", "*.safetensors", "*.bin", "checkpoint-*", "step-*", "epoch*")
+UNFINISHED = (".tmp", ".part", ".partial", "-tmp", ".incomplete")
+
+
+def latest(place: str) -> str:
+    """The newest checkpoint in a folder or of a pattern; empty if there is none."""
+    if glob.has_magic(place):
+        return _newest(glob.glob(place, recursive=True))
+    if not os.path.isdir(place):
+        return place if os.path.exists(place) else ""
+    for name in NAMED:
+        path = os.path.join(place, name)
+        if os.path.exists(path):
+            # What the link means now: it may move while the checkpoint is read.
+            return os.path.join(place, os.readlink(path)) if os.path.islink(path) else path
+    names = [name for name in os.listdir(place) if any(fnmatch.fnmatch(name, like) for like in LIKE)]
+    return _newest([os.path.join(place, name) for name in names])
+
+
+def _newest(paths: list[str]) -> str:
+    whole = [path for path in paths if not path.endswith(UNFINISHED) and os.path.exists(path)]
+    return max(whole, key=lambda path: (os.path.getmtime(path), path), default="")
+
+
+def filled(template: str) -> list[str] | None:
+    """The words to add; None if a checkpoint is wanted and there is none."""
+    words = []
+    for word in shlex.split(template):
+        for place in set(_PLACE.findall(word)):
+            found = latest(place or USUAL)
+            if not found:
+                return None
+            word = word.replace(f"{{latest:{place}}}" if place else "{latest}", found)
+        words.append(word)
+    return words
+
+
+def with_words(command: list[str], words: list[str]) -> list[str]:
+    """A line for the shell gets them at its end; any other command as further arguments."""
+    if command[:2] == ["bash", "-c"] and len(command) == 3:
+        return [*command[:2], f"{command[2]} {shlex.join(words)}"]
+    return [*command, *words]
+
+
+def main() -> None:
+    template, *command = sys.argv[1:]
+    words = filled(template)
+    if words is None:
+        sys.stderr.write("gflow: there is no checkpoint to resume from; beginning anew\n")
+    else:
+        sys.stderr.write(f"gflow: resuming with {shlex.join(words)}\n")
+        command = with_words(command, words)
+    sys.stderr.flush()
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.stderr.write(f"gflow: {command[0]}: {error.strerror}\n")
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Tools around training: memory, profiles, DeepSpeed's configuration, and the examples."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gflow.errors import Refused, UsageError  # noqa: E402
+from gflow.train import deepspeed, memory  # noqa: E402
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_largest_tensors():
+    kept = torch.zeros(3_000_000)
+    view = kept[:10]
+    found = memory.largest_tensors(3)
+    assert any(one.bytes == 12_000_000 and one.shared == 2 for one in found)
+    del kept, view
+
+
+def test_advice_only_where_memory_is_scattered():
+    whole = memory.Memory(80, 100, 90, 100, 1, 100)
+    assert memory.advice(whole) == ""
+    assert "expandable_segments" in memory.advice(whole._replace(allocated=50))
+    assert memory.advice(whole._replace(allocated=50, free=50)) == "", "there is room enough"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_without_a_gpu():
+    with pytest.raises(Refused, match="there is no GPU"):
+        memory.memory()
+    from gflow.train import find_batch_size
+
+    with pytest.raises(Refused, match="needs a GPU"):
+        find_batch_size(lambda batch: None)
+
+
+def test_a_profile(tmp_path):
+    layer, inputs = torch.nn.Linear(64, 64), torch.randn(8, 64)
+    table = memory.profile(lambda: layer(inputs).sum().backward(), steps=2, trace=tmp_path / "trace.json")
+    assert "aten::" in table
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"stage": 2, "batch": 4, "world": 8, "effective_batch": 64}, {"gradient_accumulation_steps": 2}),
+        ({"stage": 1, "batch": 4, "world": 2, "accumulate": 3}, {"train_batch_size": 24}),
+        ({"precision": "bf16"}, {"bf16": {"enabled": True}}),
+        ({"clip": 0.5}, {"gradient_clipping": 0.5}),
+    ],
+)
+def test_deepspeeds_configuration(options, found):
+    assert found.items() <= deepspeed.config(**options).items()
+
+
+def test_offloading():
+    zero = deepspeed.config(stage=3, offload="all")["zero_optimization"]
+    assert zero["offload_param"]["device"] == zero["offload_optimizer"]["device"] == "cpu"
+    for options in (
+        {"stage": 4},
+        {"stage": 2, "offload": "all"},
+        {"precision": "int8"},
+        {"batch": 3, "effective_batch": 10},
+    ):
+        with pytest.raises(UsageError):
+            deepspeed.config(**options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["cpu.py"], ["ddp.py", "2"], ["fsdp.py", "2"]])
+def test_an_example_runs(tmp_path, words):
+    name, *processes = words
+    launch = ["-m", "gflow", "launch", "--processes", *processes] if processes else []
+    done = subprocess.run(
+        [sys.executable, *launch, str(EXAMPLES / name)],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "done: step" in done.stdout
