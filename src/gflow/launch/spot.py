@@ -109,16 +109,15 @@ class Azure:
         return None
 
 
-CLOUDS = {"aws": Aws, "gcp": Gcp, "azure": Azure}
 Cloud = Aws | Gcp | Azure
+CLOUDS: dict[str, Callable[..., Cloud]] = {"aws": Aws, "gcp": Gcp, "azure": Azure}
 
 
 def answering(bases: Mapping[str, str]) -> list[Cloud]:
     """Clouds whose service answers here. `bases`: addresses by cloud, for those that are elsewhere."""
     found: list[Cloud] = []
     for name in bases or CLOUDS:
-        kind: Callable[..., Cloud] = CLOUDS[name]
-        cloud = kind(bases[name]) if bases else kind()
+        cloud = CLOUDS[name](bases[name]) if bases else CLOUDS[name]()
         try:
             cloud.look()
         except (Silent, ValueError, AttributeError):

@@ -255,7 +255,7 @@ JOB = (
     Option(
         "resume-args",
         "text",
-        "words for the command of further attempts; {latest} is the newest of checkpoints, {latest:DIR} of DIR",
+        "words for the command of further attempts: '--ckpt_path {latest}'; {latest:DIR} looks in DIR",
         metavar="WORDS",
         field="resume_args",
     ),

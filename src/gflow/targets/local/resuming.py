@@ -4,8 +4,9 @@ Runs as the job's own process, in its folder and as its owner, and then becomes 
 
     python -I -S resuming.py '--ckpt_path {latest}' COMMAND…
 
-`{latest}` is looked for in the folder `checkpoints`, `{latest:DIR}` in another, and `{latest:runs/*/last.ckpt}`
-is the newest file or folder of such a name. Without any checkpoint the command runs as it was submitted.
+`{latest}` is looked for in the folder `checkpoints`, `{latest:DIR}` in another, and
+`{latest:runs/*/last.ckpt}` is the newest file or folder of such a name. Without any checkpoint the command
+runs as it was submitted.
 """
 
 from __future__ import annotations
