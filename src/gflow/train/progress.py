@@ -84,7 +84,7 @@ class Reporter:
         if getattr(loss, "is_cuda", False) and not wait:
             coming, self._coming = self._coming, loss.detach().to("cpu", non_blocking=True)
             return None if coming is None else float(coming)
-        return float(loss)
+        return float(loss.detach() if hasattr(loss, "detach") else loss)
 
     def _send(self, said: dict[str, Any]) -> None:
         with suppress(OSError, ValueError):  # nobody listens, or not fast enough

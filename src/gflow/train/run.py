@@ -81,6 +81,7 @@ class Run:
         self._saved_step = -1
         self._saved_at = self._step_began = time.monotonic()
         self._share: Share | None = None
+        self._warm = False
         self._reporter = Reporter()
         # Steps in all and samples in an epoch, if they are known; epochs; the loss that was logged last.
         self._steps = self._samples = self._epochs = 0
@@ -167,7 +168,9 @@ class Run:
         self.place.step += 1
         self._report()
         now = time.monotonic()
-        self.stop.took(now - self._step_began)
+        if self._warm:  # the first step of a process loads and builds things, and says nothing about the next
+            self.stop.took(now - self._step_began)
+        self._warm = True
         agreed = self.ranks.agree(STOP if self.stop.is_asked else SAVE if self._is_time(now) else 0)
         if agreed == STOP:
             self.stopped = self.stop.reason or "another rank"
