@@ -229,7 +229,7 @@ def _change(verb: str) -> Callable[[Values, list[str]], int]:
 COMMANDS = {
     "show": Command("all about jobs", (), _show),
     "log": Command("its output", LOG, _log),
-    "attach": Command("sit at its terminal (--pty), or follow its output until it ends", (), _attach),
+    "attach": Command("sit at its terminal (--pty), or follow its output to the end", (), _attach),
     "exec": Command(
         "run a command beside it: its environment, GPUs and limits", EXEC, _exec, until_word=True
     ),

@@ -78,8 +78,8 @@ start here:
 commands:
 {commands}
 
-Most are programs of their own: `gqueue`, `gflow gqueue` and `gflow queue` are the
-same. Each has --help with examples. For completion with Tab, say
+Most are programs of their own: `gqueue`, `gflow gqueue` and `gflow queue` are
+the same. Each has --help with examples. For completion with Tab, say
 eval "$(gflow completion bash)", or zsh or fish.
 """
 
