@@ -19,6 +19,8 @@ from tests.harness import Box
 
 # Two machines of one test process have different people.
 _count = itertools.count()
+# useradd gives up when another one holds its lock for long.
+ONE_AT_A_TIME = ("flock", str(Path(__file__).parent))
 
 
 @contextmanager
@@ -36,9 +38,8 @@ def people(*names: str, homes: Path | None = None) -> Iterator[list[pwd.struct_p
         for name in names:
             login = f"gflow{name}{os.getpid()}x{next(_count)}"
             home = ["--home-dir", f"{homes}/{login}/home"] if homes else []
-            done = subprocess.run(
-                ["useradd", "--no-create-home", "--user-group", *home, login], capture_output=True, text=True
-            )
+            words = [*ONE_AT_A_TIME, "useradd", "--no-create-home", "--user-group", *home, login]
+            done = subprocess.run(words, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             made.append(pwd.getpwnam(login))
         if not _can_run_us(made[0]):
@@ -48,7 +49,7 @@ def people(*names: str, homes: Path | None = None) -> Iterator[list[pwd.struct_p
         with suppress(FileNotFoundError):
             _hold().rmdir()
         for person in made:
-            subprocess.run(["userdel", "--force", person.pw_name], capture_output=True)
+            subprocess.run([*ONE_AT_A_TIME, "userdel", "--force", person.pw_name], capture_output=True)
 
 
 def _can_run_us(person: pwd.struct_passwd) -> bool:
