@@ -57,7 +57,8 @@ def test_a_memory_limit_is_held_and_neighbours_live(limiting: Box) -> None:
     assert used, final["reason"]
     # A group stops it at the limit, a watchdog when it looks.
     assert 99 <= int(used[1]) < 700
-    assert int(used[1]) == int(final["peak_memory_mib"])
+    # The kernel's own figure of the end may be a little above what the watchdog saw.
+    assert 0 <= int(final["peak_memory_mib"]) - int(used[1]) < 50
     assert {limiting.job(neighbour)["state"] for neighbour in neighbours} == {"Running"}
 
 

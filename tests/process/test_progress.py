@@ -53,6 +53,8 @@ def test_events_come_at_every_tenth(daemon: Box) -> None:
     story = json.loads(daemon.ok("gjob", "history", "--json", str(job)))
     told = [line["detail"] for line in story["events"] if line["event"] == "progress"]
     assert [text.split(" %")[0] for text in told] == ["10", "20"]
+    stream = daemon.api("GET", "/events?follow=0&after=0&events=job_progress")[1]
+    assert stream.count(b"event: job_progress") == 2
 
 
 def test_a_daemon_that_comes_back_hears_it_again(daemon: Box) -> None:

@@ -105,3 +105,13 @@ def test_a_task_of_an_array_makes_way_and_comes_again():
     assert machine.running() == ["1_0", "2"]
     machine.ends(2)
     assert machine.running() == ["1_0", "1_1"]
+
+
+def test_what_was_made_free_for_one_goes_to_the_first_of_those_like_it():
+    machine = machine_with(WAY, {}, {}, gpus=4)
+    machine.submit(gpus=2, hold=True)
+    machine.submit(gpus=2)
+    assert machine.did[-1] == "stop 1 #1"
+    machine.release(4)  # the same as 5, and it came before
+    machine.ends(2)
+    assert machine.running() == ["1", "3", "4"]

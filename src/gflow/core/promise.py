@@ -93,6 +93,7 @@ def due(state: State, wall: float) -> list[Promise]:
     if state.policy.patience < 0:
         return found
     ready, most = state.ready, len(found) + state.policy.promises
+    made_way_for = {promise.key for promise in found}
     kinds = sorted(ready.ages, key=_first) if len(ready.ages) > 1 else list(ready.ages)
     for priority, with_gpus in kinds:
         oldest = ready.oldest(priority, with_gpus)
@@ -101,7 +102,7 @@ def due(state: State, wall: float) -> list[Promise]:
         for key, group in islice(ready.longest_waiting(priority, with_gpus), MOST_ASKED):
             if not _is_due(state, group, wall - group.members[key]):
                 break
-            promise = None if key in state.yielding.values() else _promise(state, key, wall, prospects)
+            promise = None if key in made_way_for else _promise(state, key, wall, prospects)
             if promise is not None:
                 found.append(promise)
                 if len(found) == most:
@@ -111,9 +112,15 @@ def due(state: State, wall: float) -> list[Promise]:
 
 def _made_way_for(state: State, wall: float, prospects: Prospects) -> list[Promise]:
     """Those for whom running jobs make way: nobody else is to have what they get."""
-    wait = [key for key in sorted(set(state.yielding.values())) if key in state.jobs]
-    made = [_promise(state, key, wall, prospects) for key in wait if state.jobs[key] in state.ready]
+    wait = {first for key in state.yielding.values() if (first := first_of(state, key)) is not None}
+    made = [_promise(state, key, wall, prospects) for key in sorted(wait)]
     return [promise for promise in made if promise is not None]
+
+
+def first_of(state: State, key: JobKey) -> JobKey | None:
+    """Who starts in place of this job, if it waits: the first of those like it, who may have come later."""
+    job = state.jobs.get(key)
+    return state.ready.group_of(job).head() if job is not None and job in state.ready else None
 
 
 def _promise(state: State, key: JobKey, wall: float, prospects: Prospects) -> Promise | None:

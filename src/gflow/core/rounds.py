@@ -13,7 +13,7 @@ from gflow.core.lanes import Group, Room
 from gflow.core.model import Abroad, Job, JobState, Moment
 from gflow.core.place import placement
 from gflow.core.preempting import make_way
-from gflow.core.promise import due, may_pass
+from gflow.core.promise import due, first_of, may_pass
 from gflow.core.queue import Walk
 from gflow.core.state import State
 from gflow.core.states import move
@@ -112,8 +112,9 @@ def start_among(state: State, groups: Iterable[Group | None], at: Moment, effect
 
 def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> None:
     """Start the job for which others have made way, if it waits and fits now: nobody else is to have that."""
-    job = state.jobs.get(key)
-    if job is not None and job in state.ready:
+    first = first_of(state, key)
+    if first is not None:
+        job = state.jobs[first]
         state.wall = at.wall
         gpu_ids = placement(state, job)
         if gpu_ids is not None and may_pass(state, job, gpu_ids):

@@ -13,6 +13,20 @@ from gflow.core.forecast import Start
 State = Literal["Queued", "Hold", "Running", "Finished", "Failed", "Cancelled", "Timeout"]
 
 
+class Headway(TypedDict):
+    """How far a job says it is; null what it did not say."""
+
+    step: int
+    steps: int | None
+    percent: int | None
+    epoch: int | None
+    epochs: int | None
+    loss: float | None
+    samples_per_s: float | None
+    left_s: float | None
+    at: str
+
+
 class Tasks(TypedDict):
     """How far an array is. `pending`: those that have not started, as in `4-60`."""
 
@@ -48,6 +62,7 @@ class JobView(TypedDict):
     signal: int | None
     attempt: int
     tasks: Tasks | None
+    progress: Headway | None
     gpus: int
     gpu_ids: list[int]
     simulated: bool
@@ -57,12 +72,14 @@ class JobView(TypedDict):
     finished_at: str | None
     time_limit_s: int | None
     stop_if_idle_s: int | None
+    preemptible: bool
     cpu_time_s: float | None
     peak_memory_mib: float | None
     cpus: int
     memory_mib: int | None
     gpu_memory_mib: int | None
     gpu_memory_from: str | None
+    gpu_memory_predicted_mib: int | None
     shared: bool
     begin_at: str | None
     depends_on: list[int | str]
@@ -207,6 +224,7 @@ class UsageAnswer(TypedDict):
     """What a job did with its GPUs: samples, and all of it in one line for each GPU."""
 
     job: int | str
+    predicted_mib: int | None
     samples: list[Used]
     totals: list[Used]
 
