@@ -22,6 +22,8 @@ IDLE_MAX = {True: 16, False: 4}
 # mostly followed by as many that start.
 SPARE_S = 2.0
 DISMISS_S = 2.0
+# When to look again at what a shim left that died: its children and its parent may take a moment to notice.
+SWEEP_AFTER_S = (0.2, 1.0, 5.0)
 
 
 class Channel:
@@ -43,12 +45,15 @@ class Shims:
         tag: str,
         hear: Callable[[Channel, list[bytes]], None],
         lost: Callable[[Run], None],
+        tidy: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._tag = tag
         self._hear = hear
         # A shim died over this run.
         self._lost = lost
+        # Removes files of runs that are over.
+        self._tidy = tidy
         self._zygote: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._idle: dict[bool, list[Channel]] = {True: [], False: []}
@@ -178,11 +183,21 @@ class Shims:
     def _gone(self, channel: Channel) -> None:
         """A shim died. If it had a job, somebody must find out what became of it."""
         self._drop(channel)
-        sweep_shims(self.layers)
+        self.sweep_soon()
         if channel in self._idle[channel.plain]:
             self._idle[channel.plain].remove(channel)
         if channel.run is not None:
             self._lost(channel.run)
+
+    def sweep_soon(self) -> None:
+        """A shim is gone that may have been killed: drop what it could not drop itself."""
+        for delay in SWEEP_AFTER_S:
+            asyncio.get_running_loop().call_later(delay, self._sweep)
+
+    def _sweep(self) -> None:
+        if not self._closed:
+            sweep_shims(self.layers)
+            self._tidy()
 
     def _trim(self) -> None:
         """Let go of idle shims that the last rush of jobs left over."""

@@ -23,6 +23,8 @@ from gflow.targets.port import End, Ended, Launch, Run
 LOOK_AGAIN_S = 0.02
 # How often a run is ordered whose shims die before they begin it.
 MOST_TRIES = 5
+# What a run has beside its record, for its job.
+SHOWN = ("script", "stop", "tty")
 # Commands beside jobs, of everybody together.
 MOST_BESIDE = 64
 
@@ -47,7 +49,7 @@ class LocalTarget:
         # Names our control groups and shared leases: those of another daemon are none of our business.
         self.tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
         self._on_end = on_end
-        self._shims = Shims(self._folder, self.tag, self._hear, self._lost)
+        self._shims = Shims(self._folder, self.tag, self._hear, self._lost, self._tidy)
         self._busy: dict[Run, Channel] = {}
         # Shims of commands beside jobs, and the records of those.
         self._beside: dict[Channel, str] = {}
@@ -177,8 +179,18 @@ class LocalTarget:
     def forget_others(self, keep: set[str]) -> None:
         """Drop records that no running job has: their ends were committed, and then we died."""
         for path in [path for folder in {self._run_dir, self._shown_dir} for path in folder.iterdir()]:
-            if path.name.removesuffix(".script").removesuffix(".stop").removesuffix(".tty") not in keep:
+            run, _, what = path.name.rpartition(".")
+            if (run if what in SHOWN else path.name) not in keep:
                 path.unlink(missing_ok=True)
+        self._shims.sweep_soon()  # idle shims of that daemon are leaving just now
+
+    def _tidy(self) -> None:
+        """Drop what was meant for jobs that are over: their shims were killed before they could."""
+        for name in os.listdir(self._shown_dir):
+            run, _, what = name.rpartition(".")
+            if what in SHOWN and not os.path.exists(f"{self._folder}/{run}"):
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{self._shown_dir}/{name}")
 
     # ------------------------------------------------------------ its files
 
@@ -243,6 +255,7 @@ class LocalTarget:
         pidfd = self._adopted.pop(run)
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
+        self._shims.sweep_soon()
         self._adopt_again(run)
 
     def _adopt_again(self, run: Run, again_s: float = LOOK_AGAIN_S) -> None:
