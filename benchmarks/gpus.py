@@ -41,7 +41,7 @@ def main(seconds: float) -> None:
             for number, job in box.jobs().items():
                 gpus[job["gpu_ids"][0]].run(pid_of(box, number), 3000)
             time.sleep(2)
-            os.kill(box.daemon.pid, signal.SIGUSR1)
+            os.kill(box.daemon.pid, signal.SIGRTMIN)
             wait_until(report.exists)
             report.unlink()
             busy = cost(box, seconds)
@@ -49,7 +49,7 @@ def main(seconds: float) -> None:
             print(f"{GPUS} GPUs, no job: {idle:.2f} % of a core")
             print(f"{GPUS} GPUs, {JOBS} shared jobs: {busy:.2f} % of a core, {next(line for line in info(box) if 'watchdog' in line)}")
             print(f"a caller waited {waits[len(waits) // 2] * 1000:.2f} ms (median), {waits[-1] * 1000:.2f} ms (most of {len(waits)})")
-            os.kill(box.daemon.pid, signal.SIGUSR1)
+            os.kill(box.daemon.pid, signal.SIGRTMIN)
             turns = json.loads(wait_until(lambda: report.exists() and report.read_text()))
             week(box, Path(folder))
             print(f"{turns['count']} turns of the loop: {turns['cpu']:.2f} ms of work in the longest, {turns['wall']:.2f} ms by the clock")
@@ -103,7 +103,7 @@ def daemon(report: str) -> None:
         worst.update(count=0, cpu=0.0, wall=0.0, watch_cpu=0.0)
         Path(report).write_text(text)
 
-    signal.signal(signal.SIGUSR1, tell)
+    signal.signal(signal.SIGRTMIN, tell)
     sys.exit(gflowd(["run", *sys.argv[3:]]))
 
 
