@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gflow.core.model import Moment
+
 from .machine import Machine, gpu
 
 
@@ -115,3 +117,13 @@ def test_what_was_made_free_for_one_goes_to_the_first_of_those_like_it():
     machine.release(4)  # the same as 5, and it came before
     machine.ends(2)
     assert machine.running() == ["1", "3", "4"]
+
+
+def test_nobody_starts_before_its_time_when_the_clock_is_set_back():
+    machine = machine_with({"gpus": 2, **WAY})
+    machine.submit(gpus=1, begin_at=machine.now.wall + 60)
+    machine.passes(61)
+    assert machine.did[-1] == "stop 1 #1"
+    machine.now = Moment(machine.now.wall - 3600, machine.now.boot + 1)
+    machine.ends(1)
+    assert machine.running() == ["1"], "2 waits for its time again"

@@ -112,6 +112,7 @@ def start_among(state: State, groups: Iterable[Group | None], at: Moment, effect
 
 def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> None:
     """Start the job for which others have made way, if it waits and fits now: nobody else is to have that."""
+    state.postpone(at.wall)
     first = first_of(state, key)
     if first is not None:
         job = state.jobs[first]
