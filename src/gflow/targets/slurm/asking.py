@@ -1,0 +1,175 @@
+"""The clerk asks: the folder what jobs say of themselves, and Slurm's queue about all of them at once."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from gflow.core.retrying import RECALLED
+from gflow.targets.port import End
+from gflow.targets.slurm import parsing
+from gflow.targets.slurm.books import LOOK_S, Books
+from gflow.targets.slurm.desk import Found
+from gflow.targets.slurm.errands import MARK, Bid, Errand, Stage, Tagged, Unit, read_tag
+from gflow.targets.slurm.judging import Standing, end_of
+from gflow.targets.slurm.parsing import Row
+from gflow.targets.slurm.words import in_words
+
+log = logging.getLogger("gflow.slurm")
+# What Slurm does not show is submitted again after so many answers without it, and so many seconds.
+MISSING = 3
+MISSING_S = 5.0
+# A job's own word about its end may come a little after Slurm's: so long it is waited for.
+RECORD_S = 3.0
+UNKNOWN = "Unknown: Slurm does not know this job any more, and it has not said how it ended"
+Rows = dict[str, list[tuple[Tagged, Row]]]
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def read_desk(books: Books) -> None:
+    """What jobs have left there."""
+    for name, found in books.desk.look().items():
+        unit = books.units.get(name)
+        if unit is not None:
+            _read(books, unit, found)
+
+
+def _read(books: Books, unit: Unit, found: Found) -> None:
+    if found.withdrawn and not unit.errand.is_array:
+        books.end(unit, End(None, None, RECALLED))
+        return
+    if found.claim is not None and unit.claim is None:
+        unit.claim = found.claim
+        books.sight(unit, running=True, id=found.claim.id)
+        for bid in unit.errand.bids:  # the race is over
+            if bid.number != found.claim.bid and bid.id:
+                books.doomed.add(bid.id)
+        books.soon()
+    if found.exit and not unit.has_exit:
+        unit.has_exit = True
+        record = books.desk.read_exit(unit.name)
+        if record is not None and record.code is not None and not record.told:
+            books.end(unit, End(record.code, None, ""))
+        else:  # it was told to stop: only Slurm knows why
+            books.soon()
+
+
+# ---------------------------------------------------------------- the queue
+
+
+def poll(books: Books) -> None:
+    """One question about all of them."""
+    said = books.slurm.queue()
+    if not said.ok:
+        books.went_down(said.error)
+        return
+    books.came_back()
+    read_desk(books)  # after the question: who has ended by the answer has written so before, mostly
+    rows: Rows = {}
+    for row in parsing.parse_queue(said.text):
+        tagged = read_tag(row.comment, books.daemon, row.task)
+        if tagged is not None:
+            rows.setdefault(tagged.unit, []).append((tagged, row))
+    _find_bids(books, rows)
+    if books.doomed and not books.slurm.cancel(sorted(books.doomed)).unsure:
+        books.doomed.clear()
+    for unit in list(books.units.values()):
+        _judge(books, unit, rows.get(unit.name, []))
+    # What is being stopped ends soon, and may leave no word of its own.
+    changed = bool(books.news) or any(unit.stopped for unit in books.units.values())
+    least, most = books.cluster.poll_secs, books.cluster.poll_most_secs
+    books.pause = least if changed else min(most, max(least, books.pause * 2))
+    books.poll_at = books.clock() + books.pause
+
+
+def _find_bids(books: Books, rows: Rows) -> None:
+    """Which submissions Slurm has; those that it has not are sent again, those that are nobody's go."""
+    found: dict[tuple[str, int], str] = {}
+    for tagged, row in [one for of_unit in rows.values() for one in of_unit]:
+        if tagged.unit not in books.units and row.state == "PENDING":
+            books.doomed.add(row.id)
+        if not row.is_final or (tagged.run, tagged.bid) not in found:
+            found[tagged.run, tagged.bid] = row.array if row.task is not None else row.id
+    for errand in books.errands.values():
+        for bid in errand.bids:
+            _found(books, errand, bid, found.get((errand.run.name, bid.number)))
+
+
+def _found(books: Books, errand: Errand, bid: Bid, id: str | None) -> None:
+    """Slurm has this submission under that number, or (None) does not know it."""
+    if id is not None and bid.stage in (Stage.UNSURE, Stage.SENT):
+        bid.stage, bid.id, bid.missing = Stage.SENT, id, 0
+    elif bid.stage is Stage.UNSURE:
+        bid.stage = Stage.NEW  # Slurm answers, and has never heard of it
+    elif bid.stage is Stage.SENT and books.clock() - bid.sent_at > MISSING_S:
+        bid.missing += 1
+        if bid.missing >= MISSING and _is_untouched(books, errand):
+            log.warning("Slurm lost %s: it is submitted again", errand.run.name)
+            bid.stage, bid.missing = Stage.NEW, 0
+
+
+def _is_untouched(books: Books, errand: Errand) -> bool:
+    """Whether something of it is left that has neither begun nor been taken back."""
+    units = errand.units.values()
+    return any(unit.claim is None and os.path.exists(books.desk.path(unit.name, "ticket")) for unit in units)
+
+
+def _judge(books: Books, unit: Unit, rows: list[tuple[Tagged, Row]]) -> None:
+    """What the queue says about one run."""
+    if unit.claim is None:
+        alive = [row for _, row in rows if not row.is_final]
+        if alive:
+            best = min(alive, key=lambda row: row.state == "PENDING")
+            if best.state == "PENDING":
+                books.sight(unit, reason=in_words(best.reason), id=best.id)
+        elif len({tagged.bid for tagged, _ in rows}) == len(unit.errand.bids):
+            _over(books, unit, rows[-1][1])
+        return
+    row = next((row for _, row in rows if row.id == unit.claim.id), None)
+    if row is None:
+        _absent(books, unit)
+    elif row.is_final:
+        _over(books, unit, row)
+    else:
+        unit.absent_since = unit.final_since = 0.0
+        books.sight(unit, running=True, id=unit.claim.id, nodes=row.nodes)
+
+
+def _over(books: Books, unit: Unit, row: Row) -> None:
+    """Slurm says that it is over."""
+    now = books.clock()
+    unit.final_since = unit.final_since or now
+    standing = Standing(
+        state=row.state,
+        began=unit.claim is not None,
+        record=books.desk.read_exit(unit.name),
+        waited=now - unit.final_since >= RECORD_S,
+        log=unit.errand.launch.log,
+    )
+    end = end_of(standing, lambda: books.slurm.verdict(row.id, row.comment))
+    if end is None:
+        books.within(LOOK_S)
+    elif unit.claim is None and not books.withdraw(unit):
+        books.fresh = True  # it has begun after all; its own word comes with the next look
+    else:
+        books.end(unit, end)
+
+
+def _absent(books: Books, unit: Unit) -> None:
+    """It has begun, and Slurm's queue does not know it any more."""
+    now = books.clock()
+    assert unit.claim is not None
+    unit.absent_since = unit.absent_since or now
+    record = books.desk.read_exit(unit.name)
+    verdict = books.slurm.verdict(unit.claim.id, f"{MARK}{books.daemon}:")
+    if record is not None and record.code is not None:
+        books.end(unit, End(record.code, None, ""))
+    elif verdict is not None and verdict.state in parsing.FINAL:
+        standing = Standing(verdict.state, True, record, True, unit.errand.launch.log)
+        books.end(unit, end_of(standing, lambda: verdict) or End(None, None, "Lost"))
+    elif now - unit.absent_since > books.cluster.lost_after_secs:
+        books.end(unit, End(None, None, "Lost"))
+    else:
+        books.sight(unit, running=True, id=unit.claim.id, reason=UNKNOWN)
