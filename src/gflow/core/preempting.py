@@ -24,10 +24,10 @@ MOST_ASKED = 20
 Plan = tuple[tuple[int, ...], list[Job]]
 
 
-def make_way(state: State, at: Moment, effects: list[Effect]) -> None:
-    """Stop preemptible jobs where that lets somebody start who comes before them."""
+def make_way(state: State, at: Moment, effects: list[Effect]) -> bool:
+    """Stop preemptible jobs where that lets somebody start who comes before them; whether any had to."""
     if not state.preemptible or state.machine.is_drained or not state.ready:
-        return
+        return False
     # GPUs that are free or will be, and nobody counts on yet.
     free = state.machine.idle | {
         gpu for gpu, jobs in state.machine.holders.items() if all(map(state.is_stopping, jobs))
@@ -50,6 +50,7 @@ def make_way(state: State, at: Moment, effects: list[Effect]) -> None:
     walk.close()
     if stopped:
         state.promises = due(state, at.wall)
+    return stopped
 
 
 def gives_way(running: Job, waiting: Job) -> bool:

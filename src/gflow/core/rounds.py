@@ -32,6 +32,13 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
         return
     _look_around(state, at)
     state.promises = due(state, at.wall)
+    _start_all(state, at, effects)
+    while state.preemptible and make_way(state, at, effects):
+        _start_all(state, at, effects)  # what is promised has changed: somebody may pass now
+
+
+def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
+    """One pass over the queue, under the promises that there are."""
     walk = Walk(state.ready)
     while (key := walk.next(_room(state))) is not None:
         job = state.jobs[key]
@@ -48,8 +55,6 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
                 if before or state.promises:
                     walk = walk.again()  # who had to wait for a promise may not have to any more
     walk.close()
-    if state.preemptible:
-        make_way(state, at, effects)
 
 
 def _skip(state: State, walk: Walk, job: Job, gpu_ids: tuple[int, ...]) -> None:
@@ -104,10 +109,8 @@ def start_among(state: State, groups: Iterable[Group | None], at: Moment, effect
             start(state, job, gpu_ids, at, effects)
             if entry.group.members:
                 heapq.heappush(line, state.ready.standing(entry.group))
-    if is_kept:
+    if is_kept or (state.preemptible and make_way(state, at, effects)):
         run_round(state, at, effects)  # who had to wait for what is promised no longer may start
-    elif state.preemptible:
-        make_way(state, at, effects)
 
 
 def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> None:
