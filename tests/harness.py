@@ -166,7 +166,14 @@ class Box:
 
     # ------------------------------------------------------------ command line
 
-    def run(self, *words: str, input: str | None = None, cwd: Path | None = None, env: Any = None) -> Any:
+    def run(
+        self,
+        *words: str,
+        input: str | None = None,
+        cwd: Path | None = None,
+        env: Any = None,
+        timeout_s: float = 60,
+    ) -> Any:
         """Run one of our programs; `.stdout`, `.stderr`, `.returncode`."""
         return subprocess.run(
             [*self.prefix, str(BIN / words[0]), *words[1:]],
@@ -176,7 +183,7 @@ class Box:
             stdin=subprocess.DEVNULL if input is None else None,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=timeout_s,
         )
 
     def run_shell(self, line: str, cwd: Path | None = None) -> Any:

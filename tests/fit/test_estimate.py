@@ -214,7 +214,7 @@ def test_a_picture(tmp_path):
     path = tmp_path / "memory.png"
     assert run(["--params", "1B", "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UsageError, match="cannot write"):
+    with pytest.raises(UsageError, match="is no picture"):
         run(["--params", "1B", "--plot", str(tmp_path / "memory.nothing")])
 
 

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
+from gflow.cli import fit
 from gflow.errors import Refused
-from gflow.fit.charting import chart, picture
-from gflow.fit.formula import Counted
-from gflow.fit.recipe import Recipe
+from gflow.fit.charting import chart
 from gflow.text.chart import chart_page
 
 GIB = 1 << 30
@@ -53,9 +52,7 @@ def test_a_card_that_nothing_fits_on_says_so():
     assert "nothing fits: tiny" in chart_page(chart(Line(), {"tiny": GIB}, GIB))
 
 
-def test_a_picture_without_matplotlib_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    run = Counted(10**9, Recipe(precision="bf16"))
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_predicted(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(Refused, match="needs matplotlib"):
-        picture(chart(run, CARDS, GIB), "a model", str(tmp_path / "a.png"))
+        fit.run(["--params", "1B", "--plot", str(tmp_path / "a.png")])

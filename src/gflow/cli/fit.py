@@ -119,6 +119,10 @@ def _train(values: dict[str, Any]) -> int:
     from gflow.fit.catalogue import catalogue, named
     from gflow.fit.verdict import verdicts
 
+    if "plot" in values:
+        from gflow.pictures import check_plot
+
+        check_plot(values["plot"])
     recipe = recipe_of(values)
     gpu = named(values["gpu"]) if "gpu" in values else None
     room = _room(values, gpu)

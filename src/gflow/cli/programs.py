@@ -28,6 +28,7 @@ TOOLS = {
     "fit": "predict the memory of a training run, without a GPU",
     "plan": "find the fastest way to train that fits",
     "launch": "run a training script on one GPU or several",
+    "scale": "run a training script at several sizes: how well does it scale?",
     "spot": "run a command on a machine that the cloud may take away",
     "events": "print what happens, as it happens",
     "mcp": "serve gflow to an assistant (MCP)",

@@ -85,9 +85,9 @@ def run(words: list[str]) -> int:
             raise UsageError(f"there is no policy {name!a}", hint=hint)
     picture = Path(values["plot"]) if "plot" in values else None
     if picture is not None:
-        from gflow.simulate.plotting import check_plot
+        from gflow.pictures import check_plot
 
-        check_plot(picture)
+        check_plot(str(picture))
     entries, pool = _prepared(Path(rest[0]), values)
     replays = {name: _replayed(entries, pool, name) for name in names}
     _show(rest[0], replays, pool, values)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gflow.errors import Refused, UsageError
+from gflow import pictures
 from gflow.fit.catalogue import Gpu
 from gflow.fit.recipe import MOST_BATCH
 from gflow.fit.sharing import Shaping
@@ -71,16 +71,8 @@ def _limits(cards: dict[str, int], points: list[Point]) -> list[Limit]:
 
 def picture(found: Chart, title: str, path: str) -> None:
     """The chart as a file; the ending says which kind."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise Refused(
-            "--plot needs matplotlib, which is not installed", hint="pip install 'gflow[plot]'"
-        ) from None
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    drawn = pictures.figure(8, 5)
+    axes = drawn.add_subplot()
     axes.plot(
         [p.batch for p in found.points], [p.bytes / GIB for p in found.points], marker="o", color="tab:blue"
     )
@@ -100,7 +92,4 @@ def picture(found: Chart, title: str, path: str) -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot write {path!a}: {error}", hint="--plot memory.png") from None
+    pictures.save(drawn, path)

@@ -120,8 +120,12 @@ def submit(command: Command, **options: Any) -> Job:
 
 def sweep(command: Command, **options: Any) -> list[Job]:
     """Submit the jobs of a sweep: `sweep("python train.py --lr {lr}", param={"lr": [0.1, 0.01]})`."""
-    body = fast.submission(os.urandom(16).hex(), description(command, options))
-    status, headers, content = _delivered(body)
+    return sent(description(command, options))
+
+
+def sent(job: str) -> list[Job]:
+    """The jobs that the daemon makes of a description."""
+    status, headers, content = _delivered(fast.submission(os.urandom(16).hex(), job))
     if status >= 400:
         raise call.refusal(headers, content, "application/json")
     return [Job(job["id"]) for job in call.parsed(content)["jobs"]]

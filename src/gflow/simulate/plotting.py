@@ -6,37 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from gflow.errors import Refused, UsageError
+from gflow import pictures
 from gflow.simulate.replay import Ran
 
-FORMS = (".png", ".svg", ".pdf")
 # How many points a curve has at most.
 POINTS = 2000
 N = TypeVar("N", int, float)
 
 
-def check_plot(path: Path) -> None:
-    """Refuse a picture that cannot be made, before anybody waits for a replay."""
-    if path.suffix.lower() not in FORMS:
-        raise UsageError(
-            f"--plot: {str(path)!a} is no picture", hint="name a file that ends in .png, .svg or .pdf"
-        )
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--plot: there is no folder {path.absolute().parent}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise Refused("pictures need matplotlib", hint="pip install 'gflow[plot]'") from None
-
-
 def plot(replays: Mapping[str, Sequence[Ran]], pool: int, path: Path) -> None:
     """Two pictures in one file, a curve for each policy in both."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 8), layout="constrained")
-    FigureCanvasAgg(figure)
-    waits, use = figure.subplots(2, 1)
+    drawn = pictures.figure(9, 8)
+    waits, use = drawn.subplots(2, 1)
     for name, ran in replays.items():
         waits.plot(*zip(*longer_than(ran), strict=True), label=name)
         use.step(*zip(*in_use(ran), strict=True), where="post", label=name, linewidth=0.8)
@@ -45,10 +26,7 @@ def plot(replays: Mapping[str, Sequence[Ran]], pool: int, path: Path) -> None:
     for one in (waits, use):
         one.grid(alpha=0.3)
         one.legend()
-    try:
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise Refused(f"{path} cannot be written: {error.strerror}") from error
+    pictures.save(drawn, str(path))
 
 
 def longer_than(ran: Sequence[Ran]) -> list[tuple[float, float]]:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from gflow.train.metering import meter_of
+
 EVERY_S = 1.0
 # How much a new measurement of the speed counts against what was known.
 FRESH = 0.3
@@ -21,7 +23,10 @@ FRESH = 0.3
 class Reporter:
     """What a job says about itself."""
 
-    def __init__(self, environ: Mapping[str, str] | None = None, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, environ: Mapping[str, str] | None = None, every_s: float = EVERY_S, *, metered: bool = True
+    ) -> None:
+        """`metered`: under `gflow scale`, what is said here is what it measures by."""
         environ = os.environ if environ is None else environ
         self._every_s = every_s
         self._path = environ.get("GFLOW_PROGRESS", "")
@@ -35,6 +40,7 @@ class Reporter:
         self._due = 0.0
         self._last: tuple[float, int, int] | None = None
         self._steps_per_s = self._samples_per_s = 0.0
+        self._meter = meter_of(environ) if metered else None
         # A value of a GPU that is on its way to us.
         self._coming: Any = None
 
@@ -50,6 +56,8 @@ class Reporter:
         final: bool = False,
     ) -> None:
         """Where training is: `samples` used so far in this process's life, `loss` a number or a tensor."""
+        if self._meter is not None:
+            self._meter.tick(step, samples, always=final)
         now = time.monotonic()
         if now < self._due and not final:
             return

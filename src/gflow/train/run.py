@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -23,6 +23,7 @@ from gflow.train.progress import Reporter
 from gflow.train.ranks import Ranks
 from gflow.train.shares import Share
 from gflow.train.stopping import Stop
+from gflow.train.stopwatch import stopwatch
 from gflow.train.vault import CheckpointError, Superseded
 
 # "Try again later" (sysexits.h): gflow puts a job with --requeue that leaves with it back into the queue.
@@ -69,20 +70,21 @@ class Run:
         # Why it stopped before its end; empty while it goes on, and when it came to its end.
         self.stopped = ""
         self.grad_norm: torch.Tensor | None = None
-        self._accumulate, self._effective = accumulate, effective_batch
+        self._accumulate, self._effective = accumulate, asked_batch(os.environ) or effective_batch
         self._clip, self._recompute, self._strategy = clip, gradient_checkpointing, strategy
         self._every_steps, self._every_s = every_steps, every_s
         self._kept = Kept(self.device)
         if precision == "fp16":
             self._kept.scaler = torch.amp.GradScaler(self.device.type)
+        self._watch = stopwatch(self.device, self.ranks)
         self._checkpointer: Checkpointer | None = None
-        if checkpoints is not None:
+        if checkpoints is not None and self._watch is None:  # what is only measured leaves nothing behind
             self._checkpointer = Checkpointer(checkpoints, keep=keep, background=background, ranks=self.ranks)
         self._saved_step = -1
         self._saved_at = self._step_began = time.monotonic()
         self._share: Share | None = None
         self._warm = False
-        self._reporter = Reporter()
+        self._reporter = Reporter(metered=False)
         # Steps in all and samples in an epoch, if they are known; epochs; the loss that was logged last.
         self._steps = self._samples = self._epochs = 0
         self._loss: Any = None
@@ -155,13 +157,16 @@ class Run:
             place.next_epoch()
         self._share = None
         self._report(final=True)
+        self._measured()
         if self._checkpointer is not None:
             self.save(wait=True)
 
     def _epoch(self, loader: Any) -> Iterator[tuple[Any, Share]]:
         if isinstance(loader, Loader):
-            return loader.epoch(self.place.epoch, self.place.samples)
-        return foreign_epoch(loader, self.place, self._accumulate, self.device)
+            found = loader.epoch(self.place.epoch, self.place.samples)
+        else:
+            found = foreign_epoch(loader, self.place, self._accumulate, self.device)
+        return found if self._watch is None else self._watch.through(found)
 
     def _end_step(self) -> bool:
         """A step is done. Save if that is due; whether to stop, which all ranks decide alike."""
@@ -171,16 +176,31 @@ class Run:
         if self._warm:  # the first step of a process loads and builds things, and says nothing about the next
             self.stop.took(now - self._step_began)
         self._warm = True
-        agreed = self.ranks.agree(STOP if self.stop.is_asked else SAVE if self._is_time(now) else 0)
+        asked = self.stop.is_asked or self._is_measured()
+        agreed = self.ranks.agree(STOP if asked else SAVE if self._is_time(now) else 0)
         if agreed == STOP:
-            self.stopped = self.stop.reason or "another rank"
+            self.stopped = self.stop.reason or ("another rank" if self._watch is None else "measured")
             self._report(final=True)
+            self._measured()
             if self._checkpointer is not None:
                 self.save(wait=True)
         elif agreed == SAVE or (self._every_steps and self.place.step % self._every_steps == 0):
             self._save_on_the_way()
         self._step_began = time.monotonic()
         return agreed == STOP
+
+    def _is_measured(self) -> bool:
+        return self._watch is not None and self._watch.step(self.place.step, self._samples_done())
+
+    def _measured(self) -> None:
+        if self._watch is not None:
+            self._watch.finish(self.place.step, self._samples_done(), self._kept.model)
+
+    def _samples_done(self) -> int:
+        """Of all ranks, in this process's life at least."""
+        if self._samples:
+            return self.place.epoch * self._samples + self.place.samples
+        return self._watch.counted if self._watch is not None else 0
 
     def _is_time(self, now: float) -> bool:
         return (
@@ -219,7 +239,7 @@ class Run:
                 steps=self._steps,
                 epoch=place.epoch,
                 epochs=self._epochs,
-                samples=place.epoch * self._samples + place.samples if self._samples else 0,
+                samples=self._samples_done(),
                 loss=self._loss,
                 final=final,
             )
@@ -331,6 +351,12 @@ class Run:
             self._checkpointer.wait()
         self.ranks.close(failed=failed)
         self.stop.close()
+
+
+def asked_batch(environ: Mapping[str, str]) -> int:
+    """The effective batch that the job was submitted with; 0: none."""
+    text = environ.get("GFLOW_EFFECTIVE_BATCH", "")
+    return int(text) if text.isdecimal() else 0
 
 
 def moved(batch: Any, device: torch.device) -> Any:

@@ -1,0 +1,1 @@
+"""How a training script scales: run at several sizes, measured, judged."""

@@ -1,0 +1,73 @@
+"""How a script scales, on a terminal: a table, bars against the ideal, and what is in the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gflow.text.table import Sheet
+
+WIDTH = 80
+SOURCES = {
+    "gflow.train": "measured by gflow.train after {warmup} steps of warm-up",
+    "train.report": "from what the script reports after {warmup} steps of warm-up",
+    "clock": "declared samples by the clock, from start to end of each run: loading and start count too",
+}
+KINDS = {
+    "weak": "weak scaling: each GPU or process has the same batch",
+    "strong": "strong scaling: all together have the same batch",
+    "mixed": "neither weak nor strong scaling: the batch changes with the size",
+    "unknown": "weak or strong scaling is not known: the script does not tell its batch",
+}
+
+
+def scaling_page(found: Any, warmup: int, width: int = 0) -> str:
+    """The whole answer."""
+    source = SOURCES[found.rows[0].measured.source].format(warmup=warmup)
+    lines = [*_table(found), "", *_bars(found, width or WIDTH), ""]
+    lines += [f"{KINDS[found.kind]}; {source}."]
+    lines += [f"Bottleneck: {found.bottleneck.name}: {found.bottleneck.why}."]
+    return "\n".join(lines) + "\n"
+
+
+def _table(found: Any) -> list[str]:
+    sheet = Sheet(
+        ("SIZE", "SAMPLES/S", "SPEED-UP", "EFFICIENCY", "MARK", "STEP", "DATA", "EXCHANGE", "BATCH")
+    )
+    for row in found.rows:
+        one = row.measured
+        sheet.add(
+            (
+                one.size.shape,
+                f"{one.samples_per_s:.{0 if one.samples_per_s >= 100 else 3}f}",
+                f"{row.speedup:.2f}",
+                f"{row.efficiency:.0%}",
+                row.mark,
+                _ms(one.step_s),
+                _ms(one.data_s),
+                _ms(one.exchange_s),
+                "-" if one.effective_batch is None else f"{one.effective_batch:.4g}",
+            )
+        )
+    return "".join(sheet.lines()).splitlines()
+
+
+def _bars(found: Any, width: int) -> list[str]:
+    """Throughput, and where it would be if each GPU did what the first ones do."""
+    each = found.rows[0].measured.samples_per_s / found.rows[0].measured.size.gpus
+    most = max(max(row.measured.samples_per_s, each * row.measured.size.gpus) for row in found.rows)
+    labels = [row.measured.size.shape for row in found.rows]
+    first = max(map(len, labels))
+    room = max(20, width - first - 4)
+    lines = []
+    for label, row in zip(labels, found.rows, strict=True):
+        done = round(row.measured.samples_per_s / most * room)
+        ideal = max(1, round(each * row.measured.size.gpus / most * room))
+        bar = "".join(
+            "┆" if at == ideal - 1 and at >= done else "━" if at < done else " " for at in range(room)
+        )
+        lines.append(f"{label:<{first}}  {bar}".rstrip())
+    return [*lines, f"{'':<{first}}  ━ samples per second  ┆ if each did as much as with {labels[0]}"]
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.{0 if seconds >= 0.1 else 2}f} ms"
