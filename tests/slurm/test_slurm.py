@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -314,6 +315,41 @@ def test_why_it_waits_and_what_would_start_sooner(slurm):
     assert found["start"] is None or found["start"]["expected"] > time.time()
     assert "--partition high" in found["instead"], page
     slurm.ok("gcancel", "--all")
+
+
+BUSY = """
+import time
+hoard = bytearray(150 << 20)
+while True:
+    sum(range(10000))
+"""
+
+
+def test_what_it_uses_on_its_nodes(slurm):
+    """Each node is asked; a task of an array has a number of its own there."""
+    (slurm.work / "busy.py").write_text(BUSY)
+    words = ["srun", "python3", "busy.py"]
+    number = slurm.submit("--on", "slurm", "--nodes", "2", "--gpus", "2", "--cpus", "2", *words)
+    array = slurm.submit("--on", "slurm", "--array", "3-4", "sleep 300")
+    runs(slurm, number)
+    runs(slurm, f"{array}_3")
+
+    def busy():
+        nodes = slurm.api("GET", f"/jobs/{number}/usage")[1]["nodes"]
+        return nodes if all(node["cpus_used"] > 0 and node["memory_mib"] > 150 for node in nodes) else None
+
+    nodes = wait_until(busy, 60, "both nodes at work")
+    assert [(node["node"], node["cpus"]) for node in nodes] == [("node1", 2), ("node2", 2)]
+    if shutil.which("nvidia-smi") is None:
+        assert nodes[0]["note"] == "no nvidia-smi on this node: nothing is known of its GPUs (0,1)"
+        assert "node2: no nvidia-smi" in slurm.ok("gjob", "usage", str(number))
+    assert slurm.api("GET", f"/jobs/{array}_3/usage")[1]["nodes"][0]["processes"] > 0
+    whole = slurm.run("gjob", "usage", str(array))
+    assert (whole.returncode, "is an array" in whole.stderr) == (1, True)
+    slurm.ok("gcancel", "--all")
+    slurm.finished(number, 60)
+    over = slurm.run("gjob", "usage", str(number))
+    assert (over.returncode, f"job {number} does not run" in over.stderr) == (1, True)
 
 
 def test_redo_elsewhere(slurm):

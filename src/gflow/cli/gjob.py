@@ -36,7 +36,8 @@ gjob history @
 gjob why 42
 gjob exec 42 -- nvidia-smi
 gjob exec @ bash
-gjob usage @ --csv"""
+gjob usage @ --csv
+gjob usage 42 --json"""
 
 LOG = (
     Option("follow", "flag", "print what comes, through all attempts, until the job ends", short="f"),
@@ -235,7 +236,7 @@ COMMANDS = {
     ),
     "why": Command("say why it waits, when it starts, what would start now", (), _why),
     "history": Command("everything that happened to it, and who did it", (), _history),
-    "usage": Command("what it did with its GPUs, over time", USAGE, _usage),
+    "usage": Command("what it did with its GPUs, over time; on Slurm, what it uses now", USAGE, _usage),
     "hold": Command("keep waiting jobs from starting", (), _change("hold")),
     "release": Command("let held jobs go", RELEASE, _change("release")),
     "update": Command("change what was asked for: any job option of gbatch", UPDATE, _change("update")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gflow.text.durations import clock
 from gflow.text.table import table
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -67,6 +68,45 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         return "+".join(value)
     return "" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+NODE_COLUMNS = ("node", "cpus", "cpus_used", "cpu_time_s", "memory_mib", "processes")
+GPU_COLUMNS = ("gpu", "busy", "memory_mib", "memory_total_mib", "power_w", "temperature")
+
+
+def nodes_page(data: Mapping[str, Any]) -> str:
+    """`gjob usage` of a job on a cluster: its nodes at this moment, then their GPUs."""
+    nodes = data["nodes"]
+    rows = [
+        [
+            one["node"], f"{one['cpus_used']:.1f} of {one['cpus'] or '?'}", clock(one["cpu_time_s"]),
+            f"{one['memory_mib']} MiB", str(one["processes"]),
+        ]
+        for one in nodes
+    ]  # fmt: skip
+    text = table(("NODE", "CPUS", "CPU TIME", "MEMORY", "PROCESSES"), rows)
+    gpus = [
+        [
+            one["node"], str(gpu["gpu"]), gpu["name"], _number(gpu["busy"], "%"),
+            f"{_number(gpu['memory_mib'], '')} of {_number(gpu['memory_total_mib'], '')} MiB",
+            _number(gpu["power_w"], " W"), _number(gpu["temperature"], " °C"),
+        ]
+        for one in nodes
+        for gpu in one["gpus"]
+    ]  # fmt: skip
+    if gpus:
+        text += "\n" + table(("NODE", "GPU", "NAME", "BUSY", "MEMORY", "POWER", "HEAT"), gpus)
+    return text + "".join(f"{one['node']}: {one['note']}\n" for one in nodes if one["note"])
+
+
+def nodes_csv(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each GPU, and one for each node without."""
+    lines = [",".join([*NODE_COLUMNS, "gpu", *(f"gpu_{name}" for name in GPU_COLUMNS[1:])])]
+    for one in nodes:
+        for gpu in one["gpus"] or [dict.fromkeys(GPU_COLUMNS)]:
+            cells = [one[name] for name in NODE_COLUMNS] + [gpu[name] for name in GPU_COLUMNS]
+            lines.append(",".join(_cell(cell) for cell in cells))
+    return "\n".join(lines) + "\n"
 
 
 def summary(totals: Sequence[Mapping[str, Any]]) -> str:

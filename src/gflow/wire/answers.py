@@ -220,13 +220,42 @@ class Used(TypedDict):
     slowed: list[str]
 
 
+class GpuOnNode(TypedDict):
+    """One GPU of a job on a cluster, at this moment."""
+
+    gpu: int
+    name: str
+    busy: int | None
+    memory_mib: int | None
+    memory_total_mib: int | None
+    power_w: float | None
+    temperature: int | None
+
+
+class OnNode(TypedDict):
+    """What a job uses on one node of a cluster, at this moment. `note`: what could not be seen."""
+
+    node: str
+    cpus: int
+    cpus_used: float
+    cpu_time_s: float
+    memory_mib: int
+    processes: int
+    gpus: list[GpuOnNode]
+    note: str
+
+
 class UsageAnswer(TypedDict):
-    """What a job did with its GPUs: samples, and all of it in one line for each GPU."""
+    """What a job did with its GPUs: samples, and all of it in one line for each GPU.
+
+    `nodes`: of a job that runs on a cluster, and then alone.
+    """
 
     job: int | str
     predicted_mib: int | None
     samples: list[Used]
     totals: list[Used]
+    nodes: list[OnNode] | None
 
 
 class Happening(TypedDict):

@@ -10,14 +10,19 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from gflow.core.model import Job
+from gflow.core.model import LOCAL, Job, JobState
+from gflow.daemon.abroad import slurm_of
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import context_of, known, one_key, query_of
 from gflow.daemon.api.gpus import SLOWED
 from gflow.daemon.api.seeing import check_visible
 from gflow.daemon.context import Context
+from gflow.errors import Refused
 from gflow.store.samples import OfJob, samples_of
-from gflow.text.usage import usage_csv, usage_page
+from gflow.targets.slurm.parsing import complaint
+from gflow.targets.slurm.probing import NodeUse, parse_probe
+from gflow.targets.slurm.target import SlurmTarget
+from gflow.text.usage import nodes_csv, nodes_page, usage_csv, usage_page
 from gflow.wire.queries import UsageQuery
 from gflow.wire.views import key_label, rfc3339
 
@@ -29,10 +34,48 @@ async def usage(request: Request) -> Response:
     context, query = context_of(request), query_of(request, UsageQuery)
     job = known(context, one_key(context, request))
     check_visible(request, job)
+    if job.target != LOCAL:
+        data = await _usage_there(context, job)
+        if query.csv:
+            return PlainTextResponse(nodes_csv(data["nodes"]))
+        return answer(request, lambda: data, lambda: nodes_page(data))
     data = await usage_of(context, job)
     if query.csv:
         return PlainTextResponse(usage_csv(data["samples"]))
     return answer(request, lambda: data, lambda: usage_page(data))
+
+
+async def _usage_there(context: Context, job: Job) -> dict[str, Any]:
+    """What a job on a cluster uses at this moment: its nodes are asked, which takes a second or two."""
+    if job.is_array:
+        raise Refused(f"job {job.label} is an array", hint=f"name one of its tasks: gjob usage {job.label}_3")
+    if job.state is not JobState.RUNNING or job.abroad is None or not job.abroad.id:
+        raise Refused(
+            f"job {job.label} does not run: what it uses on {job.target} can be seen while it does",
+            hint=f"gjob show {job.label}",
+        )
+    target = slurm_of(context.target, job.target)
+    nodes = await asyncio.to_thread(_asked, target, job.label, job.abroad.id)
+    return {
+        "job": key_label(job.key),
+        "predicted_mib": job.spec.predicted_mib or None,
+        "samples": [],
+        "totals": [],
+        "nodes": [one._asdict() | {"gpus": [gpu._asdict() for gpu in one.gpus]} for one in nodes],
+    }
+
+
+def _asked(target: SlurmTarget, label: str, id: str) -> list[NodeUse]:
+    said = target.slurm.probe(id)
+    nodes = parse_probe(said.text) if said.ok else []
+    if nodes:
+        return nodes
+    if said.unsure:
+        raise Refused(f"{target.name} does not answer, so what job {label} uses is not known")
+    why = f": {complaint(said.error)}" if said.error.strip() else ""
+    raise Refused(
+        f"the nodes of job {label} cannot be asked{why}", hint="it may just have ended: gjob show " + label
+    )
 
 
 async def usage_of(context: Context, job: Job) -> dict[str, Any]:
@@ -42,6 +85,7 @@ async def usage_of(context: Context, job: Job) -> dict[str, Any]:
         "predicted_mib": job.spec.predicted_mib or None,
         "samples": [_view(one) for one in samples],
         "totals": [_view(one) for one in totals],
+        "nodes": None,
     }
 
 

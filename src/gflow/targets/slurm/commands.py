@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gflow.targets.slurm import parsing
+from gflow.targets.slurm import parsing, probing
 
 # Slurm itself gives up after 9 seconds or so when its controller does not answer.
 PATIENCE_S = 12.0
@@ -60,6 +60,18 @@ class Slurm:
         said = self._run(["squeue", "--noheader", "--start", f"--jobs={id}", "--format=%S"])
         line = said.text.strip().partition("\n")[0]
         return "" if line in ("N/A", "NULL", "(null)") else line
+
+    def probe(self, id: str) -> Said:
+        """What a running job uses on its nodes, as `probing` reads it; takes a second or two."""
+        said = self._run(["squeue", "--noheader", f"--jobs={id}", "--states=RUNNING", "--format=%A|%D"])
+        number, _, nodes = said.text.strip().partition("\n")[0].partition("|")
+        if not said.ok or not nodes.isdecimal():
+            return Said(False, "", said.error, said.unsure)
+        return self._run(
+            ["srun", "--overlap", f"--jobid={number}", f"--nodes={nodes}", f"--ntasks={nodes}", "--label",
+             "--ntasks-per-node=1", "--quiet", "sh", "-c", probing.SCRIPT],
+            environ=self._environ | {probing.MARK: "1"},
+        )  # fmt: skip
 
     def verdict(self, id: str, tag: str) -> parsing.Verdict | None:
         """How a job ended, by the controller, then by the accounting; None: nobody knows.

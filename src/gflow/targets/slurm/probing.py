@@ -1,0 +1,125 @@
+"""What a running job uses on its nodes: asked there, by a small step beside it. The words of it are pure.
+
+The step needs a shell, grep and awk alone, and neither accounting nor control groups: whose a process is, its
+environment says. CPU use is how much time the processes took within a second.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# Set for the step itself, so that it does not count itself.
+MARK = "GFLOW_PROBE"
+QUERY = "index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
+SCRIPT = """
+echo "node ${SLURMD_NODENAME:-$(hostname)}"
+echo "cpus ${SLURM_CPUS_ON_NODE:-0}"
+used() {
+  list=$(grep -lsz "^SLURM_JOB_ID=$SLURM_JOB_ID\\$" /proc/[0-9]*/environ)
+  list=$(grep -lsz "^SLURMD_NODENAME=$SLURMD_NODENAME\\$" $list /dev/null)
+  list=$(grep -Lsz "^GFLOW_PROBE=" $list /dev/null | grep -v '^/dev/null$')
+  stats=$(for file in $list; do echo "${file%environ}stat"; done)
+  echo "clock $(cut -d' ' -f1 /proc/uptime)"
+  # A process's name may hold anything: the numbers come after its last bracket.
+  [ -z "$stats" ] || cat $stats 2>/dev/null | sed 's/.*) //' | awk -v tick="$(getconf CLK_TCK)" \\
+    -v page="$(getconf PAGESIZE)" '{ time += $12 + $13; pages += $22 }
+    END { printf "used %d %.2f %.0f\\n", NR, time / tick, pages * page / 1048576 }'
+}
+used; sleep 1; used
+if [ -z "${CUDA_VISIBLE_DEVICES:-}" ]; then :
+elif command -v nvidia-smi >/dev/null; then
+  nvidia-smi -i "$CUDA_VISIBLE_DEVICES" --format=csv,noheader,nounits --query-gpu=QUERY 2>&1 | sed 's/^/gpu /'
+else echo "without $CUDA_VISIBLE_DEVICES"; fi
+""".replace("QUERY", QUERY)
+
+
+class GpuUse(NamedTuple):
+    """What nvidia-smi says of one GPU; None: it does not say."""
+
+    gpu: int
+    name: str
+    busy: int | None
+    memory_mib: int | None
+    memory_total_mib: int | None
+    power_w: float | None
+    temperature: int | None
+
+
+class NodeUse(NamedTuple):
+    """One node of a job. `note`: what could not be seen, and why."""
+
+    node: str
+    cpus: int
+    # CPUs in use in the last second, CPU time so far, memory and number of its processes.
+    cpus_used: float
+    cpu_time_s: float
+    memory_mib: int
+    processes: int
+    gpus: tuple[GpuUse, ...]
+    note: str
+
+
+def parse_probe(text: str) -> list[NodeUse]:
+    """What the steps on all nodes have printed, each line after its number: srun's `--label`."""
+    blocks: dict[int, list[str]] = {}
+    for line in text.splitlines():
+        number, colon, rest = line.partition(": ")
+        if colon and number.strip().isdecimal():
+            blocks.setdefault(int(number), []).append(rest)
+    found = [_node(lines) for _, lines in sorted(blocks.items())]
+    return [one for one in found if one is not None]
+
+
+def _node(lines: list[str]) -> NodeUse | None:
+    node, cpus, note = "", 0, ""
+    clocks: list[float] = []
+    used: list[tuple[int, float, int]] = []
+    gpus: list[GpuUse] = []
+    for line in lines:
+        kind, _, rest = line.partition(" ")
+        try:
+            if kind == "node":
+                node = rest
+            elif kind == "cpus":
+                cpus = int(rest)
+            elif kind == "clock":
+                clocks.append(float(rest))
+            elif kind == "used":
+                words = rest.split()
+                used.append((int(words[0]), float(words[1]), int(words[2])))
+            elif kind == "without":
+                note = f"no nvidia-smi on this node: nothing is known of its GPUs ({rest})"
+            elif kind == "gpu":
+                gpus.append(_gpu(rest))
+        except (ValueError, IndexError):  # nvidia-smi's own words on what is wrong, mostly
+            note = note or f"nvidia-smi says: {rest[:120]}" if kind == "gpu" else note
+    if not node:
+        return None
+    count, seconds, mib = used[-1] if used else (0, 0.0, 0)
+    span = clocks[-1] - clocks[0] if len(clocks) > 1 else 0.0
+    # Who ended in between takes its time along.
+    rate = max(0.0, seconds - used[0][1]) / span if len(used) > 1 and span > 0 else 0.0
+    return NodeUse(node, cpus, round(rate, 2), seconds, mib, count, tuple(gpus), note)
+
+
+def _gpu(line: str) -> GpuUse:
+    index, name, busy, memory, total, power, heat = (part.strip() for part in line.split(","))
+    return GpuUse(
+        gpu=int(index),
+        name=name,
+        busy=_whole(busy),
+        memory_mib=_whole(memory),
+        memory_total_mib=_whole(total),
+        power_w=_number(power),
+        temperature=_whole(heat),
+    )
+
+
+def _whole(word: str) -> int | None:
+    number = _number(word)
+    return None if number is None else round(number)
+
+
+def _number(word: str) -> float | None:
+    """`[N/A]`, `[Not Supported]` and `[Unknown Error]` are no numbers."""
+    return None if word.startswith("[") or word in ("N/A", "") else float(word)
