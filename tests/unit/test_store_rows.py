@@ -39,8 +39,10 @@ def test_a_row_reads_back_as_the_job(written):
 def test_a_row_survives_the_database(written, state_before):
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(script_from(0))
-        if state_before not in FINAL:  # an update must leave nothing of what was there
-            db.execute(UPSERT, to_row(job(written.number, task=written.task, state=state_before)))
+        if state_before not in FINAL:  # an update must leave nothing of what was there but whose it is
+            before = job(written.number, task=written.task, state=state_before)
+            before.uid, before.user = written.uid, written.user
+            db.execute(UPSERT, to_row(before))
         db.execute(UPSERT, to_row(written))
         (row,) = db.execute(SELECT).fetchall()
     assert from_row(row, {}) == written

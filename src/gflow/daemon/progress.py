@@ -30,18 +30,12 @@ CREDENTIALS = struct.Struct("3i")
 MOST = 1 << 53
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """One datagram: whose it is, and how far that is."""
+class Said(Headway, frozen=True, kw_only=True):
+    """One datagram: how far a job is, and which one. When that was is not the sender's to say."""
 
     job: str
     attempt: int
-    step: int
-    steps: int = 0
-    epoch: int = 0
-    epochs: int = 0
-    loss: float | None = None
-    samples_per_s: float = 0.0
-    left_s: float | None = None
+    at: float = 0.0
 
     @property
     def is_sound(self) -> bool:
@@ -109,16 +103,7 @@ class Ear:
 
 
 def _headway(said: Said, at: Moment) -> Headway:
-    return Headway(
-        at=at.wall,
-        step=said.step,
-        steps=said.steps,
-        epoch=said.epoch,
-        epochs=said.epochs,
-        loss=said.loss,
-        samples_per_s=said.samples_per_s,
-        left_s=said.left_s,
-    )
+    return Headway(**{name: getattr(said, name) for name in Headway.__struct_fields__} | {"at": at.wall})
 
 
 def _sender(more: list[tuple[int, int, bytes]]) -> int | None:

@@ -21,9 +21,12 @@ COLUMNS = (
     "headway",
 )  # fmt: skip
 
+# What a job keeps for life is not set again: SQLite would write the index of each person's jobs anew.
+_FOR_LIFE = {"key", "uid", "user"}
 UPSERT = (
     f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
-    "ON CONFLICT (key) DO UPDATE SET " + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[1:])
+    "ON CONFLICT (key) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in _FOR_LIFE)
 )
 # A job that is new and waits: the other columns have their defaults.
 INSERT = (
