@@ -137,6 +137,21 @@ def test_the_largest_batch_is_found_in_few_runs(true, bend, monkeypatch):
         assert len(runs) <= 5
 
 
+def test_a_good_guess_saves_runs(monkeypatch):
+    runs = []
+
+    def record(batch):
+        runs.append(batch)
+        return batch
+
+    monkeypatch.setattr("gflow.fit.verdict.fits", lambda batch, room: batch <= room)
+    assert largest_batch(record, 311, guess=315) == 311
+    assert runs[0] == 315 and len(runs) <= 6
+    assert largest_batch(record, 3, guess=2) == 3
+    assert largest_batch(record, 1, guess=2) == 1
+    assert largest_batch(record, 0, guess=2) == 0
+
+
 def test_a_card_of_ones_own():
     gpu = Gpu(name="x", architecture="hopper", memory_gib=8, bandwidth=0, bf16=0, fp32=0)
     assert plan({False: Line(2, 0.1)}, Wish(gpu, 1, 8, 512, "bf16")).chosen.bytes < 8 * GIB

@@ -201,11 +201,13 @@ def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
 def _largest(values: dict[str, Any], recipe: Any, card: Any, room: int) -> int:
     import msgspec
 
+    from gflow.fit.stretching import Stretched
     from gflow.fit.verdict import largest_batch
 
-    return largest_batch(
-        lambda batch: tape_of(values, msgspec.structs.replace(recipe, batch=batch), card), room
-    )
+    def record(batch: int) -> Any:
+        return tape_of(values, msgspec.structs.replace(recipe, batch=batch), card)
+
+    return largest_batch(record, room, Stretched(record).largest(room))
 
 
 def _print(values: dict[str, Any], page: dict[str, Any], found: Any) -> int:

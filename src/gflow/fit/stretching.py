@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from gflow.fit.allocator import Allocator, OutOfMemory
 from gflow.fit.formula import EIGHT_BIT
+from gflow.fit.recipe import MOST_BATCH
 from gflow.fit.sharing import Shaping, extras, kept
 from gflow.fit.speed import Work, work_of
 from gflow.fit.tape import Request, Tape
@@ -52,6 +53,17 @@ class Stretched:
         except OutOfMemory:
             return None
         return allocator.peak_reserved
+
+    def largest(self, room: int) -> int:
+        """The largest batch that fits into `room` as far as two can tell; 0 if they cannot."""
+        if not self.is_even:
+            return 0
+        below, above = 0, MOST_BATCH + 1
+        while above - below > 1:
+            middle = (below + above) // 2
+            is_small = self.needed(middle, Shaping(), room) is not None
+            below, above = (middle, above) if is_small else (below, middle)
+        return below
 
     def work(self, batch: int) -> Work:
         """What one such batch is to the GPU, and one update."""

@@ -54,18 +54,20 @@ def _state(found: Estimate, tape: Tape | None, gpu: Gpu) -> str:
     return "tight" if found.peak_allocated_bytes <= gpu.room and fits(tape, gpu.room) else "no"
 
 
-def largest_batch(record: Callable[[int], Tape], room: int) -> int:
+def largest_batch(record: Callable[[int], Tape], room: int, guess: int = 0) -> int:
     """The largest batch whose run gets through in `room` bytes; 0 if none does.
 
-    Memory grows about evenly with the batch, so a line through two runs tells where to look; from there the
-    answer is closed in on, in steps that double.
+    Memory grows about evenly with the batch, so a line through two runs tells where to look, unless somebody
+    has a better `guess`; from there the answer is closed in on, in steps that double.
     """
-    one, two = record(1), record(2)
-    if not fits(one, room):
-        return 0
-    base = answer(one).peak_allocated_bytes
-    slope = max(1, answer(two).peak_allocated_bytes - base)
-    guess = min(MOST_BATCH, max(2, 1 + (room - base) // slope))
+    if guess < 2:
+        one, two = record(1), record(2)
+        if not fits(one, room):
+            return 0
+        base = answer(one).peak_allocated_bytes
+        slope = max(1, answer(two).peak_allocated_bytes - base)
+        guess = max(2, 1 + (room - base) // slope)
+    guess = min(MOST_BATCH, guess)
     below, above, step = 1, MOST_BATCH + 1, 1
     while above - below > 1:
         if fits(record(guess), room):
@@ -76,4 +78,4 @@ def largest_batch(record: Callable[[int], Tape], room: int) -> int:
             guess = max(above - step, (below + above) // 2 if below > 1 else 2)
         guess = min(max(guess, below + 1), above - 1)
         step *= 2
-    return below
+    return below if below > 1 or fits(record(1), room) else 0

@@ -8,6 +8,7 @@ same answer.
 
 from __future__ import annotations
 
+import functools
 import gc
 import hashlib
 import json
@@ -19,12 +20,13 @@ import torch
 from torch.utils._pytree import tree_map
 
 from gflow.errors import Refused, UsageError
-from gflow.fit.answer import answer
 from gflow.fit.cards import HOPPER
 from gflow.fit.catalogue import catalogue
 from gflow.fit.estimate import record
 from gflow.fit.python import loss as loss_of
 from gflow.fit.recipe import Recipe
+from gflow.fit.sharing import Shaping, Sharing, extras
+from gflow.fit.stretching import POINTS, Stretched
 from gflow.fit.training import NARROW
 from gflow.fit.verdict import largest_batch
 from gflow.fit.workload import pure
@@ -49,7 +51,7 @@ def find_batch_size(
     *,
     wanted: int | None = None,
     cap_bytes: int | None = None,
-    margin: float = 0.015,
+    margin: float = 0.005,
     multiple: int = 1,
     steps: int = 3,
     cache: str | os.PathLike[str] | None = None,
@@ -61,7 +63,8 @@ def find_batch_size(
     `make(batch)` returns `(model, batch)` or `(model, batch, step)` as for `gflow fit --py`; settings are
     those of a recipe (precision, optimizer, sequence, checkpointing …). `wanted`: the effective batch.
     `cap_bytes`: no more of the card than this. `margin` of it stays free. `ready(model)` is applied before
-    trials, for DDP. The answer is remembered in the file `cache`.
+    trials; with several ranks that is DDP unless you say otherwise, and its buckets are counted in. The
+    answer is remembered in the file `cache`.
     """
     if not torch.cuda.is_available():
         raise Refused("finding a batch size needs a GPU", hint="gflow fit --largest predicts it without one")
@@ -75,7 +78,8 @@ def find_batch_size(
     name = _name(make, recipe, device, usable, multiple)
     remembered = _remembered(cache, name)
     if remembered is None:
-        predicted, slope = _predict(make, recipe, device, usable)
+        ready = ready or _replica(device)
+        predicted, slope = _predict(make, recipe, device, usable, in_buckets=ready is not None)
         torch.cuda.set_per_process_memory_fraction(usable / total, device)
         try:
             batch, trials = search(
@@ -100,7 +104,18 @@ def find_batch_size(
     return Found(batch, accumulate, batch * world * accumulate, predicted, tuple(trials), usable)
 
 
-def _predict(make: Any, recipe: Recipe, device: torch.device, usable: int) -> tuple[int, int]:
+def _replica(device: torch.device) -> Callable[[Any], Any] | None:
+    """As a run makes its model one of several."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    return functools.partial(torch.nn.parallel.DistributedDataParallel, device_ids=[device.index])
+
+
+def _predict(
+    make: Any, recipe: Recipe, device: torch.device, usable: int, *, in_buckets: bool
+) -> tuple[int, int]:
     """The largest batch by prediction, and the bytes that a sample more takes. (8, 0) where nothing can be
     predicted.
     """
@@ -109,17 +124,18 @@ def _predict(make: Any, recipe: Recipe, device: torch.device, usable: int) -> tu
     model = torch.cuda.get_device_name(device)
     card = next((gpu.card for gpu in catalogue().values() if gpu.name.split("-")[0] in model), HOPPER)
 
+    @functools.cache
     def tape(batch: int) -> Any:
         return record(py=make, recipe=msgspec.structs.replace(recipe, batch=batch), card=card)
 
     try:
-        batch = max(1, largest_batch(tape, usable))
+        run = Stretched(tape)
+        if in_buckets:  # they stay, so the rest of the run has less room
+            usable -= sum(extras(tape(POINTS[0]), Sharing(gpus=2)))
+        batch = max(1, largest_batch(tape, usable, run.largest(usable)))
         half = max(1, batch // 2)
-        slope = 0
-        if half < batch:
-            upper, lower = (answer(tape(size)).peak_reserved_bytes for size in (batch, half))
-            slope = max(1, (upper - lower) // (batch - half))
-        return batch, slope or usable
+        upper, lower = (run.needed(size, Shaping()) or 0 for size in (batch, half))
+        return batch, max(1, (upper - lower) // (batch - half)) if half < batch else usable
     except Refused:  # it does something that nobody can follow without values
         return 8, 1 << 30
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 # A batch that is this much smaller than the largest is good enough.
-CLOSE = 0.03
+CLOSE = 0.02
 # How far below a batch that was too large the next trial is.
 BELOW = 0.02
 MOST_TRIALS = 8
