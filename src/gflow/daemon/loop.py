@@ -1,4 +1,4 @@
-"""The loop: event -> step -> ONE commit -> answer -> effects. The only place where that happens.
+"""The loop: event -> step -> ONE commit -> effects -> answer. The only place where that happens.
 
 Everything that is ready in one turn of asyncio shares one commit. The commit runs in this
 thread: nothing can be answered before it anyway, and so whoever reads sees exactly what
@@ -205,8 +205,10 @@ class Loop:
         except StoreError as error:
             self._poisoned(turn, error)
             return
-        self.answer(turn)
-        self.perform(turn)
+        try:
+            self.perform(turn)  # first: a free slot waits for it
+        finally:
+            self.answer(turn)
 
     def persist(self, turn: Turn) -> None:
         point("turn.before-commit")
@@ -216,13 +218,14 @@ class Loop:
             began = time.perf_counter()
             self.store.commit(turn.changes)
             self.meters.turns["commit"].observe(time.perf_counter() - began)
-            self.meters.saw(turn.changes)
         point("turn.after-commit")
         self.state.ended.clear()
-        for changed in self._noticing:
-            changed.update(turn.changes.jobs)
 
     def answer(self, turn: Turn) -> None:
+        """Tell everybody who wants to know what has changed."""
+        self.meters.saw(turn.changes)
+        for changed in self._noticing:
+            changed.update(turn.changes.jobs)
         if turn.changes.audit:
             self.news.tell()
         for future, answer in turn.answers:
