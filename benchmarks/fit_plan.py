@@ -31,7 +31,8 @@ def predict():
         config.write_text(json.dumps(case["hf"]))
         run(["--hf", str(config), "--on", "H200", "--cap", f"{case['cap']}G", "--seq", str(case["sequence"]), "--precision", case["precision"],
              "--effective-batch", str(case["effective_batch"]), "--without", "8-bit,offload", "--out", str(out)])
-        plans.append({"id": case["id"], "plan": json.loads(out.read_text())})
+        plan = json.loads(out.read_text()); del plan["command"]
+        plans.append({"id": case["id"], "plan": plan})
         config.unlink(); out.unlink()
     PLANS.write_text(json.dumps(plans, indent=1) + "\n")
 

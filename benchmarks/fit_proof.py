@@ -6,9 +6,10 @@
 
 Cases: fit_proof_cases.json beside this file, or --cases FILE. `measure` gives every case a process of its own,
 three steps with the optimizer, and writes a line as soon as it has one; --seconds N stops before a case that would
-begin later than that.
+begin later than that, --jobs N runs so many at a time (then what the whole process takes is not known).
 """
-import argparse, contextlib, json, os, statistics, subprocess, sys, time
+import argparse, contextlib, copy, json, os, statistics, subprocess, sys, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -52,7 +53,8 @@ def build(case, dtype):
         if hasattr(transformers.PreTrainedModel, name): setattr(transformers.PreTrainedModel, name, lambda *_, **__: None)
     for name in dir(nn.init):
         if name.endswith("_") and not name.startswith("_"): setattr(nn.init, name, lambda tensor, *_, **__: tensor)
-    try: model = auto.from_config(config, attn_implementation=case.get("attention", "sdpa"), dtype=dtype)
+    # A copy: a refused way of attention stays written in the configuration.
+    try: model = auto.from_config(copy.deepcopy(config), attn_implementation=case.get("attention", "sdpa"), dtype=dtype)
     except ValueError: model = auto.from_config(config, dtype=dtype)
     model = model.to(dtype)
     if case.get("checkpointing"): model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -81,7 +83,8 @@ def batch_of(case, kind, config, dtype):
         tokens = words(config.vocab_size, size, length)
         return {"input_ids": tokens, "labels": tokens}
     if kind == "seq2seq": return {"input_ids": words(config.vocab_size, size, length), "labels": words(config.vocab_size, size, case.get("target") or max(1, length // 4))}
-    if kind == "image": return {"pixel_values": torch.randn(size, 3, config.image_size, config.image_size).to("cuda", dtype), "labels": words(config.num_labels, size)}
+    if kind == "speech": return {"input_features": torch.randn(size, config.num_mel_bins, 2 * config.max_source_positions).to("cuda", dtype), "labels": words(config.vocab_size, size, case.get("target") or 128)}
+    if kind == "image": return {"pixel_values": torch.randn(size, 3, *2 * (getattr(config, "image_size", 224),)).to("cuda", dtype), "labels": words(config.num_labels, size)}
     raise SystemExit(f"no batch for {kind}")
 
 
@@ -116,14 +119,18 @@ def one(case):
     return {"id": case["id"], "allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved(), "process": total - free, "gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
 
 
-def measure(cases, out, seconds, path):
+def measure(cases, out, seconds, path, jobs):
     began = time.time()
-    for case in cases:
-        if time.time() - began > seconds: print("out of time before", case["id"]); break
+
+    def run(case):
+        if time.time() - began > seconds: print("out of time before", case["id"]); return
         done = subprocess.run([sys.executable, __file__, "one", "-", "--cases", str(path), "--id", case["id"]], capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
         row = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"id": case["id"], "error": done.stderr.strip().splitlines()[-1:]}
+        if jobs > 1: row.pop("process", None)  # what is free on the GPU is not this process's alone
         print(json.dumps(row), f"{time.time() - began:.0f} s", flush=True)
         with open(out, "a") as file: file.write(json.dumps(row) + "\n")
+
+    with ThreadPoolExecutor(jobs) as pool: list(pool.map(run, cases))
 
 
 def compare(predicted, measured):
@@ -133,7 +140,7 @@ def compare(predicted, measured):
         truth = rows.get(guess["id"])
         if "refused" in guess or truth is None or "error" in truth:
             print(f"{guess['id']:45} {guess.get('refused') or (truth or {}).get('error') or 'not measured'}"); continue
-        percent = {key: 100 * (guess[key] / truth[key] - 1) for key in errors}
+        percent = {key: 100 * (guess[key] / truth[key] - 1) for key in errors if key in truth}
         for key, value in percent.items(): errors[key].append(abs(value))
         print(f"{guess['id']:45} " + "  ".join(f"{key} {value:+7.2f} %" for key, value in percent.items()) + f"  {guess['confidence']}")
     for key, values in errors.items():
@@ -143,11 +150,11 @@ def compare(predicted, measured):
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("what", choices=("predict", "measure", "compare", "one")); options.add_argument("files", nargs="+")
-    options.add_argument("--cases", type=Path, default=HERE / "fit_proof_cases.json"); options.add_argument("--id"); options.add_argument("--only", default=""); options.add_argument("--seconds", type=float, default=540)
+    options.add_argument("--cases", type=Path, default=HERE / "fit_proof_cases.json"); options.add_argument("--id"); options.add_argument("--only", default=""); options.add_argument("--seconds", type=float, default=540); options.add_argument("--jobs", type=int, default=1)
     options = options.parse_args()
     cases = [case for case in json.loads(options.cases.read_text()) if not options.only or any(text in case["id"] for text in options.only.split(","))]
     if options.what == "predict": predict(cases, options.files[0])
-    elif options.what == "measure": measure(cases, options.files[0], options.seconds, options.cases)
+    elif options.what == "measure": measure(cases, options.files[0], options.seconds, options.cases, options.jobs)
     elif options.what == "one": print(json.dumps(one(next(case for case in cases if case["id"] == options.id))))
     else: compare(*options.files)
 

@@ -1,18 +1,22 @@
 """What PyTorch's own MemTracker says of the measured cases, as its documentation shows it: fake tensors, two steps.
 
     python benchmarks/fit_tracker.py FOLDER OUT.jsonl [--only TEXT]
+    python benchmarks/fit_tracker.py FOLDER OUT.jsonl --device cuda --jobs 14      on a GPU machine; no gflow, no network
 
-It runs on fake tensors of the CPU, as `fit_cases.py` reads it (--tracker OUT.jsonl): fake CUDA tensors need a
-build of PyTorch for CUDA, and a GPU.
+`fit_cases.py --tracker OUT.jsonl` puts it beside the others. Fake CUDA tensors need a build of PyTorch for CUDA
+and a GPU; on fake tensors of the CPU it takes the CPU's attention kernels for CUDA's. Cases that are in OUT
+already are passed over, and neighbours in the list are far apart in time, so that a run that was stopped says
+something about all kinds.
 """
-import argparse, contextlib, json, signal, sys, time
+import argparse, contextlib, json, signal, subprocess, sys, time
 from pathlib import Path
 
 
-MOST_S = 120
+MOST_S = 240
+STRIDE = 7
 
 
-def tracked(case, cases):
+def tracked(case, cases, device):
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -20,7 +24,7 @@ def tracked(case, cases):
     model = cases.build(case)
     if case["channels_last"]: model = model.to(memory_format=torch.channels_last)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        made_fake(model, mode)
+        made_fake(model, mode, device)
         optimizer = cases.make_opt(case, model)
         tracker = MemTracker()
         tracker.track_external(model, optimizer)
@@ -30,8 +34,8 @@ def tracked(case, cases):
                 if step: tracker.reset_mod_stats()
                 for part in range(case["accum"]):
                     if part: tracker.reset_mod_stats()
-                    batch = cases.make_batch(case, "cpu")
-                    with torch.autocast("cpu", dtype=narrow) if narrow else contextlib.nullcontext():
+                    batch = cases.make_batch(case, device)
+                    with torch.autocast(device, dtype=narrow) if narrow else contextlib.nullcontext():
                         loss = cases.loss_of(case, model, batch)
                     loss.backward()
                 if case["clip"]: torch.nn.utils.clip_grad_norm_(learned, case["clip"])
@@ -39,7 +43,7 @@ def tracked(case, cases):
     return max(sum(size for name, size in parts.items() if name != "Total") for parts in tracker.get_tracker_snapshot("peak").values())
 
 
-def made_fake(model, mode):
+def made_fake(model, mode, device):
     """Weights as fake tensors; those that are one and the same stay one."""
     import torch
     made = {}
@@ -48,7 +52,7 @@ def made_fake(model, mode):
             for name, tensor in tensors.items():
                 if tensor is None: continue
                 if id(tensor) not in made:
-                    fake = mode.from_tensor(tensor.detach())
+                    fake = mode.from_tensor(tensor.detach()).to(device)
                     made[id(tensor)] = tensor, torch.nn.Parameter(fake, requires_grad=tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else fake
                 tensors[name] = made[id(tensor)][1]
         if isinstance(module, torch.nn.RNNBase): module._flat_weights = [module._parameters[n] for names in module._all_weights for n in names]
@@ -58,21 +62,41 @@ def too_long(*_):
     raise TimeoutError(f"more than {MOST_S} s of CPU time")
 
 
+def shared(options):
+    """The cases dealt out to so many processes."""
+    parts = [subprocess.Popen([sys.executable, __file__, options.folder, f"{options.out}.{part}", "--device", options.device, "--only", options.only, "--part", f"{part}/{options.jobs}"])
+             for part in range(options.jobs)]
+    for part in parts: part.wait()
+    with open(options.out, "a") as file:
+        for part in range(options.jobs):
+            path = Path(f"{options.out}.{part}")
+            if path.exists(): file.write(path.read_text()); path.unlink()
+
+
 def main():
     options = argparse.ArgumentParser()
-    options.add_argument("folder", type=Path); options.add_argument("out", type=Path); options.add_argument("--only", default="")
+    options.add_argument("folder"); options.add_argument("out"); options.add_argument("--only", default="")
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu"); options.add_argument("--jobs", type=int, default=1); options.add_argument("--part", default="0/1")
     options = options.parse_args()
-    sys.path.insert(0, str(options.folder))
-    from gflow.fit import vision
-    with contextlib.suppress(Exception): vision.load()
+    shared(options) if options.jobs > 1 else one_by_one(options)
+
+
+def one_by_one(options):
+    sys.path.insert(0, options.folder)
+    with contextlib.suppress(Exception):  # a torchvision without its compiled operators
+        from gflow.fit import vision
+        vision.load()
     import cases
     signal.signal(signal.SIGPROF, too_long)
-    for line in open(options.folder / "ground_truth.jsonl"):
-        truth = json.loads(line); case = truth["case"]
-        if options.only not in case["id"]: continue
-        began, row = time.process_time(), {"id": case["id"]}
+    truths = [json.loads(line) for line in open(Path(options.folder, "ground_truth.jsonl"))]
+    done = {json.loads(line)["id"] for line in open(options.out)} if Path(options.out).exists() else set()
+    part, parts = map(int, options.part.split("/"))
+    for truth in [truths[place * STRIDE % len(truths)] for place in range(len(truths))][part::parts]:
+        case = truth["case"]
+        if options.only not in case["id"] or case["id"] in done: continue
+        began, row = time.process_time(), {"id": case["id"], "device": options.device}
         signal.setitimer(signal.ITIMER_PROF, MOST_S)
-        try: row["bytes"] = tracked(case, cases)
+        try: row["bytes"] = tracked(case, cases, options.device)
         except Exception as error: row["refused"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         signal.setitimer(signal.ITIMER_PROF, 0)
         row["seconds"] = round(time.process_time() - began, 1)

@@ -244,3 +244,8 @@ def test_a_model_that_this_machine_cannot_lay_out(monkeypatch):
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_config", full)
     with pytest.raises(Refused, match="too large to be laid out"):
         estimate(hf=SMALL)
+
+
+def test_a_model_without_fused_attention_has_its_own():
+    config = {"model_type": "bloom", "vocab_size": 100, "hidden_size": 32, "n_layer": 1, "n_head": 2}
+    assert estimate(hf=config, batch=1, sequence=8).confidence == "high"

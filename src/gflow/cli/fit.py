@@ -192,7 +192,10 @@ def _room(values: dict[str, Any], gpu: Any) -> int | None:
 
 
 def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
+    from gflow.fit import light
     from gflow.fit.estimate import record
+
+    light.load(transformers="hf" in values, is_ours="py" not in values)
 
     given = {name: values[name] for name in ("hf", "tv", "py", "task") if name in values}
     return record(**given, recipe=recipe, card=card)

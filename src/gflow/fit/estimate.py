@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gflow.errors import Refused, UsageError
@@ -74,10 +77,21 @@ def _run(config: Any, tv: Any, py: Any, task: str, recipe: Recipe, card: Archite
 
     from gflow.fit import training
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet("torch._subclasses.fake_tensor"):
         # Of torch and transformers, about things that are meant to be so here.
         warnings.simplefilter("ignore")
         return training.record(_workload(config, tv, py, task, recipe), recipe, card)
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Without the log of a failing operator, traceback and all: what failed is said in one sentence."""
+    logger = logging.getLogger(name)
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
 
 
 def _workload(config: Any, tv: Any, py: Any, task: str, recipe: Recipe) -> Workload:

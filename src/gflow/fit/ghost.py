@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from gflow.errors import Refused
 from gflow.fit import foreach, recurrent
 from gflow.fit.cards import HOPPER, Architecture
+from gflow.fit.memo import Memo
 from gflow.fit.patching import patched
 from gflow.fit.tape import Tape
 from gflow.fit.watch import Watch
@@ -43,6 +44,7 @@ class Ghost(FakeTensorMode):  # type: ignore[misc]
         super().__init__(allow_non_fake_inputs=True)
         self.watch = watch
         self._depth = 0
+        self._memo = Memo(self)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -70,7 +72,14 @@ class Ghost(FakeTensorMode):  # type: ignore[misc]
             out = foreach.run(self, func, args)
             if out is not NotImplemented:
                 return out
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        key = self._memo.key(func, args, kwargs)
+        if key is None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        out = self._memo.again(key, args)
+        if out is NotImplemented:
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+            self._memo.learn(key, args, out)
+        return out
 
 
 def _read(func: Any, args: Any) -> Any:

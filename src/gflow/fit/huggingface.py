@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,7 @@ def _load_torchvision() -> None:
     """Before transformers does, which does not bear a build without its operators."""
     from importlib.util import find_spec
 
-    if find_spec("torchvision") is not None:
+    if find_spec("torchvision") is not None:  # neither missing nor left out
         from gflow.fit.vision import load
 
         load()
@@ -117,7 +118,9 @@ def _build(config: Any, kind: str, recipe: Recipe) -> Any:
 
     with without_values():
         try:
-            model = auto.from_config(config, attn_implementation=recipe.attention, dtype=pure(recipe))
+            # A copy: a refused way of attention stays written in the configuration.
+            wanted = copy.deepcopy(config)
+            model = auto.from_config(wanted, attn_implementation=recipe.attention, dtype=pure(recipe))
         except ValueError as error:
             if "attention" not in str(error) and "attn" not in str(error):
                 raise Refused(f"transformers cannot build this model: {error}") from None

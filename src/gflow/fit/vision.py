@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,8 @@ def load() -> Any:
     """torchvision's models. Its compiled operators may be missing (there are builds for GPUs only); no
     classifier needs them, so their registrations are passed over. transformers loads it as well, if it is
     there, and would fail for the same reason."""
+    if sys.modules.get("torchvision", ...) is None:
+        del sys.modules["torchvision"]  # see `light`
     register = torch.library.register_fake
 
     def tolerant(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
