@@ -1,12 +1,20 @@
-"""How far is `gflow fit` from what was measured? One line per case, and the bars.
+"""How far are `gflow fit` and the usual estimators from what was measured? One table of all cases.
 
-    python benchmarks/fit_cases.py FOLDER [--only TEXT] [--json FILE] [--tracker FILE]
+    python benchmarks/fit_cases.py FOLDER [--only TEXT] [--rows ROWS.jsonl] [--tracker TRACKER.jsonl] [--write TABLE.md]
 
 FOLDER holds ground_truth.jsonl (measured cases) and cases.py (how those are built that are neither
-Hugging Face nor torchvision).
+Hugging Face nor torchvision). ROWS keeps what was predicted: cases in it are not run again. TRACKER is what
+fit_tracker.py wrote. TABLE is where the table of every case goes; the summary is printed.
 """
-import argparse, gc, json, statistics, sys, time
+import argparse, gc, json, math, statistics, sys, time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import fit_peers
+
+OURS, TRACKER = "gflow fit", "PyTorch's MemTracker"
+SHORT = {"guide, 16 B a parameter": "16 B", "guide, its function": "guide", "accelerate estimate-memory": "accelerate", "DeepSpeed ZeRO-2": "ZeRO-2",
+         "DeepSpeed ZeRO-3": "ZeRO-3", TRACKER: "MemTracker"}
 
 
 def recipe(case):
@@ -30,66 +38,127 @@ def source(case, cases):
     return {"py": make}
 
 
-def predict(case, cases):
-    from gflow.fit import estimate
-    return estimate(**source(case, cases), recipe=recipe(case))
+def predicted(case, cases):
+    """One row: what we answer, and what the others need to know of the model."""
+    from gflow.fit.answer import answer
+    from gflow.fit.estimate import record
+    began = time.process_time()
+    try: tape = record(**source(case, cases), recipe=recipe(case))
+    except Exception as error: return {"id": case["id"], "refused": str(error)}
+    found = answer(tape)
+    row = {"id": case["id"], "allocated": found.peak_allocated_bytes, "reserved": found.peak_reserved_bytes, "process": found.process_bytes,
+           "confidence": found.confidence, "seconds": round(time.process_time() - began, 1)}
+    return row | {"facts": {"total": found.total_params, "learned": found.trainable_params, "largest_layer": largest_layer(case, tape), **shape(case)}}
 
 
-def peers(case, parameters):
-    """What the usual estimators answer: bytes by name. Widths and depths as each of them would take them."""
-    config = case.get("config", {})
-    width = next((config[k] for k in ("hidden_size", "n_embd", "d_model") if k in config), 768)
-    depth = next((config[k] for k in ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers") if k in config), 12)
-    size = 4 if case["precision"] == "fp32" else 2
-    length = case["seq"] or 512
-    return {
-        "16 B a parameter + 2bshL": 16 * parameters + 2 * case["batch"] * length * width * depth * size,
-        "accelerate estimate": 4 * parameters * (2 if case["precision"] == "bf16_pure" else 4),
-        "DeepSpeed ZeRO-2 states": 20 * parameters,
-        "DeepSpeed ZeRO-3 states": 18 * parameters,
-    }
+def largest_layer(case, tape):
+    layers, each = {}, 2 if case["precision"] == "bf16_pure" else 4
+    for request in {id(one): one for one in tape.requests if one.kind == "parameters"}.values():
+        layer = request.module.rpartition(".")[0]
+        layers[layer] = layers.get(layer, 0) + request.size // each
+    return max(layers.values())
 
 
-def summary(errors):
-    errors = sorted(abs(e) for e in errors)
-    return {"median": round(statistics.median(errors), 3), "p90": round(errors[max(0, int(0.9 * len(errors)) - 1)], 3), "worst": round(errors[-1], 3)}
+def shape(case):
+    """Width and depth by the names that the guide's function asks the model's config for."""
+    if "config" not in case: return {"width": None, "depth": None}
+    import transformers
+    settings = dict(case["config"]); config = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings)
+    return {"width": getattr(config, "hidden_size", None), "depth": getattr(config, "num_hidden_layers", None)}
+
+
+def error(answer, truth):
+    return 100 * (answer / truth - 1)
+
+
+def errors(rows, truths, tracker):
+    """By estimator, by case: how far it is from allocated and from reserved, in percent."""
+    found = {OURS: {}, **{name: {} for name in fit_peers.NAMES}}
+    for row in rows:
+        truth = truths[row["id"]]
+        if "refused" in row: continue
+        found[OURS][row["id"]] = error(row["allocated"], truth["max_allocated"]), error(row["reserved"], truth["max_reserved"])
+        for name, answer in fit_peers.answers(truth["case"], row["facts"]).items():
+            found[name][row["id"]] = error(answer, truth["max_allocated"]), error(answer, truth["max_reserved"])
+    if tracker:
+        found[TRACKER] = {row["id"]: (error(row["bytes"], truths[row["id"]]["max_allocated"]), error(row["bytes"], truths[row["id"]]["max_reserved"]))
+                          for row in tracker if "bytes" in row and row["id"] in truths}
+    return found
+
+
+def summary(values):
+    values = sorted(map(abs, values))
+    return statistics.median(values), values[max(0, math.ceil(0.9 * len(values)) - 1)], values[-1]
+
+
+def percent(value):
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def summary_table(found, asked):
+    yield "| | answered | allocated: median | p90 | worst | reserved: median | p90 | worst |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, by_case in found.items():
+        if not by_case: continue
+        figures = [f"{percent(value)} %" for place in (0, 1) for value in summary([pair[place] for pair in by_case.values()])]
+        yield f"| {name} | {len(by_case)} of {asked} | " + " | ".join(figures) + " |"
+
+
+def case_table(rows, found, tracker):
+    peers = [name for name in found if name != OURS]
+    refusals = {row["id"]: row["refused"] for row in tracker if "refused" in row}
+    yield "| case | allocated | reserved | " + " | ".join(SHORT[name] for name in peers) + " | confidence | CPU |"
+    yield "|---" * (5 + len(peers)) + "|"
+    for row in rows:
+        if "refused" in row: yield f"| {row['id']} | refused: {row['refused']} |" + " |" * (3 + len(peers)); continue
+        ours = [f"{value:+.2f} %" for value in found[OURS][row["id"]]]
+        others = [f"{found[name][row['id']][0]:+.0f} %" if row["id"] in found[name] else "refused" if row["id"] in refusals else "-" for name in peers]
+        yield f"| {row['id']} | " + " | ".join([*ours, *others]) + f" | {row['confidence']} | {row['seconds']} s |"
+
+
+def written(rows, found, tracker, asked):
+    yield "# Predicted and measured, case by case\n"
+    yield "Made by `benchmarks/fit_cases.py`; do not edit. Errors in percent of what an H200 measured. The first two columns are ours, against peak"
+    yield "allocated and peak reserved; the others are the answers of other estimators against peak allocated.\n"
+    yield from summary_table(found, asked)
+    yield ""
+    yield from case_table(rows, found, tracker)
+    refused = [row for row in tracker if "refused" in row]
+    if refused:
+        yield "\nMemTracker refused:\n"
+        yield from (f"- {row['id']}: {row['refused']}" for row in refused)
+
+
+def lines(path):
+    return [json.loads(line) for line in open(path)] if path and path.exists() else []
 
 
 def main():
     options = argparse.ArgumentParser()
-    options.add_argument("--tracker", type=Path); options.add_argument("folder", type=Path); options.add_argument("--only", default=""); options.add_argument("--json", type=Path)
+    options.add_argument("folder", type=Path); options.add_argument("--only", default="")
+    for name in ("--rows", "--tracker", "--write"): options.add_argument(name, type=Path)
     options = options.parse_args()
-    sys.path.insert(0, str(options.folder))
-    from gflow.fit import vision
-    try: vision.load()  # the cases import torchvision themselves
-    except Exception as error: print("torchvision:", error)
-    import cases
-    tracker = {row["id"]: row.get("bytes") for row in map(json.loads, open(options.tracker))} if options.tracker else {}
-    rows, refused = [], []
-    for line in open(options.folder / "ground_truth.jsonl"):
-        truth = json.loads(line); case = truth["case"]
-        if options.only not in case["id"]: continue
-        began = time.process_time()
-        try: found = predict(case, cases)
-        except Exception as error:
-            refused.append(case["id"]); print(f"{case['id']:66} REFUSED {error}", flush=True); continue
-        row = {"id": case["id"], "allocated": 100 * (found.peak_allocated_bytes / truth["max_allocated"] - 1),
-               "reserved": 100 * (found.peak_reserved_bytes / truth["max_reserved"] - 1),
-               "process": 100 * (found.process_bytes / truth["nvml_process_bytes"] - 1), "seconds": time.process_time() - began, "confidence": found.confidence}
-        row["peers"] = {name: 100 * (size / truth["max_allocated"] - 1) for name, size in peers(case, found.total_params).items()}
-        if tracker.get(case["id"]): row["peers"]["PyTorch's MemTracker"] = 100 * (tracker[case["id"]] / truth["max_allocated"] - 1)
-        rows.append(row)
-        print(f"{row['id']:66} allocated {row['allocated']:+7.2f} %  reserved {row['reserved']:+7.2f} %  process {row['process']:+7.2f} %  {row['confidence']:6} {row['seconds']:5.1f} s", flush=True)
+    truths = {truth["case"]["id"]: truth for truth in lines(options.folder / "ground_truth.jsonl") if options.only in truth["case"]["id"]}
+    known = {row["id"]: row for row in lines(options.rows) if row["id"] in truths}
+    if len(known) < len(truths):
+        sys.path.insert(0, str(options.folder))
+        from gflow.fit import vision
+        try: vision.load()  # the cases import torchvision themselves
+        except Exception as refusal: print("torchvision:", refusal)
+        import cases
+    for name, truth in truths.items():
+        if name in known: continue
+        known[name] = predicted(truth["case"], cases)
+        print(json.dumps(known[name]), flush=True)
+        if options.rows:
+            with open(options.rows, "a") as file: file.write(json.dumps(known[name]) + "\n")
         gc.collect()
-    if rows:
-        for what in ("allocated", "reserved", "process"): print(what, summary([row[what] for row in rows]))
-    if rows:
-        print("the usual estimators, against peak allocated:")
-        for name in dict.fromkeys(name for row in rows for name in row["peers"]):
-            errors = [row["peers"][name] for row in rows if name in row["peers"]]
-            print(f"  {name:26}", summary(errors), f"{len(errors)} cases")
-    print(f"answered {len(rows)} of {len(rows) + len(refused)}")
-    if options.json: options.json.write_text(json.dumps({"rows": rows, "refused": refused}))
+    rows, tracker = [known[name] for name in truths], lines(options.tracker)
+    found = errors(rows, truths, tracker)
+    print(*summary_table(found, len(truths)), sep="\n")
+    whole = summary([error(row["process"], truths[row["id"]]["nvml_process_bytes"]) for row in rows if "refused" not in row])
+    print("whole process:", *(f"{percent(value)} %" for value in whole))
+    if options.write: options.write.write_text("\n".join(written(rows, found, tracker, len(truths))) + "\n")
 
 
 if __name__ == "__main__":

@@ -249,3 +249,58 @@ def test_a_model_that_this_machine_cannot_lay_out(monkeypatch):
 def test_a_model_without_fused_attention_has_its_own():
     config = {"model_type": "bloom", "vocab_size": 100, "hidden_size": 32, "n_layer": 1, "n_head": 2}
     assert estimate(hf=config, batch=1, sequence=8).confidence == "high"
+
+
+def test_who_reads_a_number_is_named():
+    class Cuts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x, n):
+            return self.layer(x)[: n.max().item()]
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cut = Cuts()
+
+        def forward(self, x, n):
+            return self.cut(x, n).sum()
+
+    batch = {"x": torch.randn(4, 8), "n": torch.zeros(2, dtype=torch.long)}
+    with pytest.raises(Refused, match=r"^cut reads a whole number"):
+        estimate(py=lambda: (Net(), batch))
+
+
+def test_an_operator_without_a_rule_is_named(capfd):
+    @torch.library.custom_op("gflow_test::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return twice(self.layer(x)).sum()
+
+    with pytest.raises(Refused, match="operator of this model: gflow_test::twice") as refusal:
+        estimate(py=lambda: (Net(), {"x": torch.randn(4, 8)}))
+    assert "off by half" in refusal.value.hint
+
+
+def test_a_step_that_fails_is_one_sentence(capfd):
+    with pytest.raises(Refused, match="the training step failed: RuntimeError"):
+        estimate(py=lambda: (torch.nn.Linear(4, 4), (torch.randn(2, 5), torch.zeros(2, 4))))
+    with pytest.raises(Refused, match="failed: ZeroDivisionError"):
+        estimate(py=lambda: 1 / 0)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_another_model_than_the_named_one_is_a_doubt():
+    assert estimate(hf={**SMALL, "architectures": ["LlamaForCausalLM"]}, sequence=8).doubts == []
+    found = estimate(hf={**SMALL, "architectures": ["LlamaModel"]}, sequence=8)
+    assert found.confidence == "medium"
+    assert "names LlamaModel, and LlamaForCausalLM" in found.doubts[0]

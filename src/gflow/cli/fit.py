@@ -192,13 +192,19 @@ def _room(values: dict[str, Any], gpu: Any) -> int | None:
 
 
 def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
-    from gflow.fit import light
-    from gflow.fit.estimate import record
+    from gflow.cli.progress import shown
+    from gflow.fit import configs, light
+    from gflow.fit.estimate import one_of, record
 
-    light.load(transformers="hf" in values, is_ours="py" not in values)
-
+    one_of(values)
     given = {name: values[name] for name in ("hf", "tv", "py", "task") if name in values}
-    return record(**given, recipe=recipe, card=card)
+    if "hf" in given:
+        # What cannot be read is told before anything is loaded.
+        given["hf"] = configs.read(given["hf"])
+    with shown("loading PyTorch"):
+        light.load(transformers="hf" in given, is_ours="py" not in given)
+    with shown(f"following a run with batch {recipe.batch}"):
+        return record(**given, recipe=recipe, card=card)
 
 
 def _largest(values: dict[str, Any], recipe: Any, card: Any, room: int) -> int:

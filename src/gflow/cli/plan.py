@@ -56,6 +56,7 @@ def run(words: list[str]) -> int:
         raise UsageError(f"what is {rest[0]!a} for?", hint="gflow plan --hf config.json --on 4xA100-80GB")
     import msgspec
 
+    from gflow.cli.progress import shown
     from gflow.fit.planning import Wish, plan
 
     recipe, without = recipe_of(values), _without(values)
@@ -69,7 +70,9 @@ def run(words: list[str]) -> int:
         recipe.optimizer in ("Adam", "AdamW"),
         without,
     )
-    found = plan(_runs(values, recipe, gpu.card, wish), wish)
+    runs = _runs(values, recipe, gpu.card, wish)
+    with shown("trying ways to train"):
+        found = plan(runs, wish)
     found = msgspec.structs.replace(found, optimizer=recipe.optimizer, clip=recipe.clip, lora=recipe.lora)
     made = {**msgspec.to_builtins(found), "command": _command(found.chosen, values.get("out"))}
     if "out" in values:

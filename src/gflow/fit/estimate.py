@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,7 @@ def record(
     card: Architecture = HOPPER,
 ) -> Tape:
     """The tape of the run, for whoever wants to play it to several cards."""
-    if sum(given is not None for given in (hf, tv, py)) != 1:
-        raise UsageError("which model?", hint="one of --hf config.json, --tv resnet50, --py module:callable")
+    one_of({"hf": hf, "tv": tv, "py": py})
     config = None
     if hf is not None:
         config = hf if isinstance(hf, dict) else _config(hf)
@@ -64,6 +64,18 @@ def record(
         raise
     except Exception as error:
         raise _refusal(error) from error
+
+
+def one_of(given: dict[str, Any]) -> None:
+    """There is exactly one model."""
+    named = [name for name in ("hf", "tv", "py") if given.get(name) is not None]
+    if len(named) > 1:
+        raise UsageError(f"one model at a time, not --{' and --'.join(named)}")
+    if not named:
+        raise UsageError(
+            "which model?",
+            hint="one of --hf config.json, --tv resnet50, --py module:callable, or --params 7B",
+        )
 
 
 def _config(path: str) -> dict[str, Any]:
@@ -120,23 +132,27 @@ def _need(*modules: str) -> None:
             )
 
 
+# What remains when a run cannot be followed.
+FORMULA = "--params 7B answers by a formula, which may be off by half"
+
+
 def _refusal(error: Exception) -> Refused:
     """Why a run could not be followed, in one sentence: the operator if one is to blame."""
     kind = type(error).__name__
     operator = getattr(error, "func", None)
     first = (str(error).strip() or kind).splitlines()[0]
     if "can't allocate memory" in str(error) or isinstance(error, MemoryError):
-        return Refused(
-            "the model is too large to be laid out on this machine", hint="--params answers by formula"
-        )
+        return Refused("the model is too large to be laid out on this machine", hint=FORMULA)
     if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
         return Refused(
             f"the result of {operator} depends on values, so its memory cannot be known beforehand",
-            hint="run the model with fixed shapes, or measure one step on a GPU",
+            hint=f"run the model with fixed shapes, or measure one step on a GPU; {FORMULA}",
         )
-    if kind in ("UnsupportedOperatorException", "NotImplementedError", "UnsupportedFakeTensorException"):
+    custom = re.search(r"no fake impl registered for <CustomOpDef\(([^)]*)\)>", first)
+    unknown = ("UnsupportedOperatorException", "NotImplementedError", "UnsupportedFakeTensorException")
+    if custom or kind in unknown:
         return Refused(
-            f"no rule for an operator of this model: {operator or first}",
-            hint="operators written for CUDA need a fake implementation (torch.library.register_fake)",
+            f"no rule for an operator of this model: {custom[1] if custom else operator or first}",
+            hint=f"give it a fake implementation (torch.library.register_fake); {FORMULA}",
         )
     return Refused(f"the training step failed: {kind}: {first}", hint="would it run on a GPU as it is?")

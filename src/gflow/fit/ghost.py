@@ -57,7 +57,7 @@ class Ghost(FakeTensorMode):  # type: ignore[misc]
         if self._depth:
             return self._run(func, types, args, kwargs)
         if func in READS:
-            return _read(func, args)
+            return _read(args[0], self.watch.tape.module)
         self._depth += 1
         try:
             return self.watch.run(func, args, kwargs, lambda: self._run(func, types, args, kwargs))
@@ -82,9 +82,8 @@ class Ghost(FakeTensorMode):  # type: ignore[misc]
         return out
 
 
-def _read(func: Any, args: Any) -> Any:
+def _read(tensor: Any, module: str) -> Any:
     """What a tensor's value is taken to be, where that decides no shape."""
-    tensor = args[0]
     constant = getattr(tensor, "constant", None)
     if constant is not None:
         return constant.item()
@@ -93,8 +92,8 @@ def _read(func: Any, args: Any) -> Any:
     if tensor.dtype.is_floating_point:
         return getattr(tensor, "_gflow_value", 1.0)
     raise DataDependent(
-        "the model reads a whole number out of a tensor, and shapes may follow from it",
-        hint="run it with fixed shapes, or measure it on a GPU",
+        f"{module or 'the model'} reads a whole number out of a tensor, and shapes may follow from it",
+        hint="find its .item() or .tolist() and use fixed shapes, or measure one step on a GPU",
     )
 
 

@@ -35,10 +35,20 @@ def workload(given: dict[str, Any], recipe: Recipe, task: str = "") -> Workload:
     if kind not in TASKS:
         raise UsageError(f"unknown task {kind!a}", hint=f"one of {', '.join(TASKS)}")
     model = _build(config, kind, recipe)
+    doubts = _other_than_named(given, model)
     if recipe.lora:
         adapt(model, recipe)
     model.train()
-    return Workload(model, _batches(kind, config, recipe), lambda net, batch: net(**batch).loss)
+    batches = _batches(kind, config, recipe)
+    return Workload(model, batches, lambda net, batch: net(**batch).loss, doubts=doubts)
+
+
+def _other_than_named(given: dict[str, Any], model: Any) -> tuple[str, ...]:
+    """A bare encoder (`CLIPModel`) has no loss: the model for the task is trained in its place."""
+    named, trained = (given.get("architectures") or [""])[0], type(model).__name__
+    if named in ("", trained):
+        return ()
+    return (f"the configuration names {named}, and {trained} is what was trained here (--task, or --py)",)
 
 
 def _load_torchvision() -> None:

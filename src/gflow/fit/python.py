@@ -35,7 +35,11 @@ def of(make: Any, recipe: Recipe) -> Workload:
     accepted = inspect.signature(make).parameters
     offered = {"batch": recipe.batch, "sequence": recipe.sequence, "seq": recipe.sequence}
     with without_values():
-        made = make(**{name: value for name, value in offered.items() if name in accepted})
+        try:
+            made = make(**{name: value for name, value in offered.items() if name in accepted})
+        except Exception as error:
+            name = getattr(make, "__qualname__", "the callable")
+            raise Refused(f"{name} failed: {type(error).__name__}: {error}", hint=FORM) from error
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
         raise UsageError("the callable did not return a model and a batch", hint=FORM)
     model = made[0].to(pure(recipe))

@@ -38,7 +38,7 @@ def record(workload: Workload, recipe: Recipe, card: Architecture) -> Tape:
         tape.parameters += quantised.numbers(model)
         tape.learned = sum(parameter.numel() for parameter in learned)
         optimizer = _optimizer(recipe, learned)
-        tape.doubts |= _rules(recipe)
+        tape.doubts |= _rules(recipe) | set(workload.doubts)
         tape.mark("forward", 0)
         if workload.step is None:
             _loop(workload, model, optimizer, learned, recipe, kinds)

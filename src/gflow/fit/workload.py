@@ -22,7 +22,7 @@ HEADS = ("lm_head", "embed_out", "classifier", "score", "head")
 class Workload:
     """A model on the CPU; `batch` makes one on the device, `loss` is what is differentiated.
 
-    `step`, where given, replaces the whole training step.
+    `step`, where given, replaces the whole training step. `doubts`: why this may not be what was meant.
     """
 
     def __init__(
@@ -31,11 +31,13 @@ class Workload:
         batch: Callable[[], Any],
         loss: Callable[[Any, Any], Any],
         step: Callable[..., Any] | None = None,
+        doubts: tuple[str, ...] = (),
     ) -> None:
         self.model = model
         self.batch = batch
         self.loss = loss
         self.step = step
+        self.doubts = doubts
 
 
 def words(vocabulary: int, *shape: int) -> Any:

@@ -1,0 +1,60 @@
+"""The line of what takes long: on a terminal only, and gone at the end."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+
+from gflow.cli import progress
+
+
+class Terminal(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        self.told.set()
+
+
+def test_a_terminal_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.001)
+    monkeypatch.setattr("sys.stderr", terminal)
+    with progress.shown("playing"):
+        assert terminal.told.wait(10)
+    assert terminal.getvalue().startswith("\rplaying: 0 s\033[K")
+    assert terminal.getvalue().endswith("\r\033[K")
+
+
+def test_what_is_quick_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(progress, "PATIENCE_S", 60)
+    monkeypatch.setattr("sys.stderr", terminal)
+    with progress.shown("playing"):
+        pass
+    assert terminal.getvalue() == ""
+
+
+def test_a_file_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(progress, "PATIENCE_S", 0)
+    monkeypatch.setattr("sys.stderr", file)
+    with progress.shown("playing"):
+        pass
+    assert file.getvalue() == ""
+
+
+def test_a_failure_goes_through_and_the_line_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.001)
+    monkeypatch.setattr("sys.stderr", terminal)
+    with pytest.raises(ValueError), progress.shown("playing"):
+        assert terminal.told.wait(10)
+        raise ValueError
+    assert terminal.getvalue().endswith("\r\033[K")
