@@ -276,6 +276,7 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePort={dbd}
 AccountingStoragePass={socket}
 AccountingStorageTRES=gres/gpu
+AccountingStorageEnforce=associations,limits,qos
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=5"""
 CONTROLLER = """ClusterName=lab

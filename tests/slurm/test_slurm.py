@@ -301,6 +301,59 @@ def test_accounting_tells_what_the_queue_forgot(accounting, box):
     wait_until(lambda: "COMPLETED" in accounting.call(*words), 30, "the accounting, which lags")
 
 
+def test_limits_of_an_account(accounting, box):
+    """Which they are and that they are in the way, by Slurm's own books; unknown accounts are refused."""
+    from tests.slurm.conftest import on
+
+    for words in (
+        "add account lab",
+        "add user root account=lab",
+        "modify account lab set GrpTRES=gres/gpu=2",
+    ):
+        accounting.call("sacctmgr", "-i", *words.split())
+    daemon = on(accounting, box)
+    for name, hint in (("lba", "did you mean lab?"), ("zzz", "there are the accounts ")):
+        refused = daemon.run("gbatch", "--on", "slurm", "--account", name, "true")
+        assert (refused.returncode, "Invalid account" in refused.stderr) == (1, True)
+        assert hint in refused.stderr
+    refused = daemon.run("gbatch", "--on", "slurm", "--qos", "zzz", "true")
+    assert "there are the qualities of service normal" in refused.stderr
+    assert daemon.jobs() == {}
+    first = daemon.submit("--on", "slurm", "--account", "lab", "--gpus", "2", "sleep 300")
+    runs(daemon, first)
+    number = daemon.submit("--on", "slurm", "--account", "lab", "--gpus", "1", "true")
+    wait_until(lambda: "AssocGrpGRES" in (daemon.job(number)["reason"] or ""), 30, "its reason")
+    page = daemon.ok("gjob", "why", str(number))
+    assert "  1. AssocGrpGRES: its account uses as many GPUs as it may\n" in page
+    assert "     limit of account lab: all its jobs together have at most gres/gpu=2\n" in page
+    found = daemon.api("GET", f"/jobs/{number}/why")[1]
+    assert found["instead"] == [], "no other partition gets around a limit"
+    daemon.ok("gcancel", "--all")
+    daemon.finished(first, 60)
+
+
+def test_shapes_by_name(cluster, box):
+    from tests.slurm.conftest import on
+
+    folder = box.home / ".config/gflow"
+    folder.mkdir(parents=True)
+    (folder / "gflow.toml").write_text(
+        '[shapes.pair]\nnodes = 2\ngpus = 2\ncpus = 2\npartition = "high"\non = "slurm"\n'
+    )
+    slurm = on(cluster, box)
+    number = slurm.submit(
+        "--shape", "pair", "--cpus", "1", 'echo "$GFLOW_NODES $GFLOW_GPUS $SLURM_JOB_PARTITION"'
+    )
+    job = slurm.finished(number, 30)
+    assert slurm.text_of(number) == "2 2 high\n"
+    assert (job["asked"]["shape"], job["cpus"], job["target"]) == ("pair", 1, "slurm")
+    again = int(slurm.ok("gjob", "redo", str(number), "--gpus", "1", "--parsable"))
+    assert "shape" not in slurm.finished(again, 30)["asked"]
+    assert slurm.text_of(again) == "2 1 high\n"
+    refused = slurm.run("gbatch", "--shape", "piar", "true")
+    assert (refused.returncode, "did you mean pair?" in refused.stderr) == (2, True)
+
+
 def test_why_it_waits_and_what_would_start_sooner(slurm):
     """Another partition has priority here: its jobs would make room for themselves."""
     slurm.submit(
@@ -396,26 +449,29 @@ def test_the_shape_that_cannot_start_loses(slurm):
 # ---------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["--partition", "nope"], 1, "slurm would not take this job: Invalid partition name specified"),
-        (["--gpus", "9"], 1, "slurm would not take this job: Requested node configuration is not available"),
-        (["--nodes", "9"], 1, "slurm would not take this job: "),
-        (["--gpu-type", "h900", "--gpus", "1"], 1, "slurm would not take this job: "),
-        (["--shape", "many"], 2, "'many' is no shape"),
-        (["--race", "n1_gpu1"], 2, "--race takes two different shapes or more"),
-        (["--slurm=licenses"], 2, "--slurm takes an option of sbatch"),
-        (["--slurm=--wrap=x"], 2, "--wrap is what gflow itself tells sbatch"),
-        (["--shared", "--gpus", "1", "--gpu-memory", "1G"], 1, "--shared is for GPUs of this machine"),
-    ],
-    ids=str,
-)
-def test_refusals(slurm, words, code, said):
-    done = slurm.run("gbatch", "--on", "slurm", *words, "true")
-    assert done.returncode == code
-    assert said in done.stderr
-    assert slurm.jobs() == {}, "a refusal has no side effect"
+REFUSALS = [
+    (["--partition", "nope"], 1, "slurm would not take this job: Invalid partition name specified"),
+    (["--partition", "mian"], 1, "did you mean main?"),
+    (["--gpus", "9"], 1, "slurm would not take this job: Requested node configuration is not available"),
+    (["--shape", "n9_gpu4"], 1, "main has 4 nodes, each with 4 GPUs (a100), 8 CPUs and 15 GiB of memory"),
+    (["--constraint", "nope"], 1, "slurm would not take this job: Invalid feature specification"),
+    (["--reservation", "nope"], 1, "slurm would not take this job: Requested reservation is invalid"),
+    (["--nodes", "9"], 1, "slurm would not take this job: "),
+    (["--gpu-type", "h900", "--gpus", "1"], 1, "slurm would not take this job: "),
+    (["--shape", "many"], 2, "there is no shape 'many'"),
+    (["--race", "n1_gpu1"], 2, "--race takes two different shapes or more"),
+    (["--slurm=licenses"], 2, "--slurm takes an option of sbatch"),
+    (["--slurm=--wrap=x"], 2, "--wrap is what gflow itself tells sbatch"),
+    (["--shared", "--gpus", "1", "--gpu-memory", "1G"], 1, "--shared is for GPUs of this machine"),
+]
+
+
+def test_refusals(slurm):
+    """One clear sentence each, and no side effect."""
+    for words, code, said in REFUSALS:
+        done = slurm.run("gbatch", "--on", "slurm", *words, "true")
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert slurm.jobs() == {}
 
 
 def test_a_log_that_cannot_be_made(slurm):

@@ -34,6 +34,7 @@ PARAM = Option("param", "params", "a sweep", metavar="X", many=True)
         ("--exclusive", {"exclusive": True}),
         ("--shape n4_gpu1", {"nodes": 4, "gpus": 1}),
         ("--shape 2x8", {"nodes": 2, "gpus": 8}),
+        ("--shape big --gpus 2", {"shape": "big", "gpus": 2}),
         ("--mail-type NONE", {}),
         ("--mail-type FAIL,TIME_LIMIT_80", {"notify-on": ("job_failed", "job_timeout", "job_cancelled")}),
         ("-J name --name other", {"name": "other"}),

@@ -86,6 +86,7 @@ WRITTEN = {
     "params": "lr=0.1,0.2",
     "target": "gilbreth",
     "shapes": "n1_gpu4,4x1",
+    "shape": "4x1",
     "sbatch": "--licenses=matlab:2",
 }
 

@@ -23,7 +23,7 @@ GIVEN = {
     "pty": True, "preemptible": True, "resume-args": "--ckpt {latest}",
     "on": "gilbreth", "nodes": 2, "partition": "a100", "qos": "high", "constraint": "h100&ib",
     "reservation": "course", "exclusive": True, "race": ["n1_gpu4", "n4_gpu1"],
-    "slurm": ["--licenses=matlab"],
+    "slurm": ["--licenses=matlab"], "shape": "big",
 }  # fmt: skip
 NEEDED = {
     "shared": {"gpus": 1, "gpu-memory": 1024}, "retry-on": {"max-retries": 1}, "stop-if-idle": {"gpus": 1},
@@ -34,7 +34,7 @@ KEYS = {"7": 7 << 20, "9_3": (9 << 20) + 4, "8": 8 << 20}
 
 
 def spec_of(options):
-    described = Reader(lambda content: "")
+    described = Reader(lambda content: "", shapes={"big": {"nodes": 1}})
     (one,) = described.read_all(JobRequest(command=["true"], cwd="/work", options=options))
     parents = {
         "depends_on": tuple(KEYS[text] for text in one.references.all_of),

@@ -64,7 +64,7 @@ HEADINGS = {
     "what the job needs": (
         "gpus gpu-memory fit gpu-type shared cpus memory time stop-if-idle allow-unsatisfiable"
     ),
-    "on a cluster": "on nodes partition qos constraint reservation exclusive race slurm",
+    "on a cluster": "on nodes shape partition qos constraint reservation exclusive race slurm",
     "what it is called": "name project comment",
     "when it starts": "depends-on depends-on-any no-auto-cancel begin hold priority preemptible",
     "many at once": "array param param-file max-concurrent",

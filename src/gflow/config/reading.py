@@ -99,10 +99,19 @@ def _known(key: str, where: str) -> Setting:
     for name, why in NOT_YET.items():
         if key == name or key.startswith(name + "."):
             raise UsageError(f"{where}: {key} cannot be set: {why}", hint="take it out")
-    names = {setting.name: setting.key for setting in SETTINGS}
-    meant = names.get(nearest(key.rpartition(".")[2], names), "")
+    meant = _meant(key)
     hint = f"did you mean {meant}?" if meant else "gflowd config shows all that can be set"
     raise UsageError(f"{where}: there is no setting {key!a}", hint=hint)
+
+
+def _meant(key: str) -> str:
+    """The setting, or table, that was probably meant; empty: none is near."""
+    tables = {setting.key.partition(".")[0] for setting in SETTINGS}
+    head, dot, rest = key.partition(".")
+    if head not in tables and (close := nearest(head, tables)):  # [tagets.gilbreth]
+        return close + dot + rest
+    names = {setting.name: setting.key for setting in SETTINGS}
+    return names.get(nearest(key.rpartition(".")[2], names), "")
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Found]:

@@ -89,6 +89,12 @@ SETTINGS = (
         "clusters for --on: [targets.NAME] with type, account, partition, … (docs/slurm.md)",
     ),
     Setting(
+        "shapes",
+        "named tables",
+        {},
+        "shapes for --shape: [shapes.NAME] with nodes, gpus, cpus, memory, partition, … (docs/slurm.md)",
+    ),
+    Setting(
         "daemon.gpus",
         "gpus",
         None,

@@ -101,7 +101,7 @@ def read_tables(value: Any, setting: Setting) -> tuple[dict[str, Any], ...] | No
 
 
 def read_named_tables(value: Any, setting: Setting) -> dict[str, dict[str, Any]] | None:
-    """`[targets.NAME]` of a file; what is in them is checked by whoever needs it."""
+    """`[targets.NAME]`, `[shapes.NAME]` of a file; what is in them is checked by whoever needs it."""
     if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
         return None
     return value
@@ -154,7 +154,7 @@ READERS: dict[str, tuple[Callable[[Any, Setting], Any], str]] = {
     "numbers": (read_numbers, "a list of whole numbers"),
     "gpus": (read_gpus, "GPU indices such as 0,2 or 0-3, or all"),
     "tables": (read_tables, "tables in a file: [[notifications.webhooks]]"),
-    "named tables": (read_named_tables, "tables in a file: [targets.NAME]"),
+    "named tables": (read_named_tables, "tables with names in a file"),
     "limits": (read_limits, "limits: max_running_jobs, max_running_gpus, max_queued_jobs"),
     "quotas": (read_quotas, "limits by name in a file: ann = {max_running_gpus = 8}"),
     "zone": (read_zone, "the name of a time zone, such as Europe/Berlin"),

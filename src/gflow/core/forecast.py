@@ -49,6 +49,8 @@ class Outlook(msgspec.Struct, frozen=True):
     start: Start | None
     # Options with which it would start now, each with what it means.
     instead: list[str]
+    # Limits of its account on a cluster, in words, where they are in its way.
+    limits: list[str] = []
 
 
 def outlook(state: State, job: Job, wall: float) -> Outlook:

@@ -141,6 +141,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     on: str = ""
     # How many nodes, each with `gpus` GPUs and `cpus` CPUs.
     nodes: int = 1
+    # The shape of gflow.toml that it was asked for by; what that means is in the other fields.
+    shape_name: str = ""
     partition: str = ""
     qos: str = ""
     constraint: str = ""

@@ -112,6 +112,8 @@ def overridden(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 0) 
     """A job's spec with other values for some fields, or a refusal if they do not go together."""
     if "gpu_memory_mib" in fields:
         fields = {"gpu_memory_from": "", **fields}
+    if fields.keys() & {"gpus", "nodes"}:  # of another shape now
+        fields = {"shape_name": "", **fields}
     spec = _filled(job, msgspec.structs.replace(spec, **fields), fields)
     if extend_s:
         if not spec.time_limit_s:

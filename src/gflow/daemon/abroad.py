@@ -16,6 +16,7 @@ from gflow.options.table import JOB
 from gflow.targets.port import Launch
 from gflow.targets.routing import Targets
 from gflow.targets.slurm import parsing
+from gflow.targets.slurm.advising import advise
 from gflow.targets.slurm.errands import Errand, environment_of, text_of
 from gflow.targets.slurm.target import SlurmTarget
 from gflow.wire.requests import Described
@@ -109,12 +110,21 @@ async def tried(settings: Settings, targets: Targets, jobs: Sequence[Described])
             if said.unsure:
                 return UNREACHABLE
             if not said.ok and not target.is_shaky:
-                raise Refused(*_refusal(spec.on, parsing.complaint(said.error)))
+                raise await asyncio.to_thread(_refusal, target, spec, parsing.complaint(said.error))
     return ""
 
 
-def _refusal(target: str, complaint: str) -> tuple[str]:
-    return (f"{target} would not take this job: {complaint}",)
+def _refusal(target: SlurmTarget, spec: Spec, complaint: str) -> Refused:
+    cluster = target.cluster
+    hint = advise(
+        target.slurm,
+        complaint,
+        partition=spec.partition or cluster.partition,
+        account=spec.project or cluster.account,
+        qos=spec.qos or cluster.qos,
+        constraint=spec.constraint or cluster.constraint,
+    )
+    return Refused(f"{target.name} would not take this job: {complaint}", hint=hint)
 
 
 def _kinds(jobs: Sequence[Described], most: int = 4) -> list[Described]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -18,6 +19,8 @@ from gflow.targets.slurm.target import SlurmTarget
 # So much sooner another way must be in order to be worth a word.
 WORTH_S = 120.0
 MOST_PARTITIONS = 4
+# Reasons of Slurm's that are limits of an account or of a quality of service.
+LIMITED = re.compile("Assoc|QOS|Max")
 
 
 async def foreseen(context: Context, job: Job, found: Outlook) -> Outlook:
@@ -33,12 +36,18 @@ def _ask(context: Context, target: SlurmTarget, job: Job, script: bytes | None, 
     assert job.abroad is not None
     said = target.slurm.start_of(job.abroad.id) if job.abroad.id else ""
     expected = _moment(said)
+    start = None if expected is None else Start(expected, expected, expected)
+    if LIMITED.match(job.reason or ""):  # which no other shape or partition gets around
+        limits = target.slurm.limits_of(job.abroad.id)
+        return msgspec.structs.replace(found, start=start, instead=[], limits=limits)
+    if expected is None:
+        expected = _tried(context, target, job, script)
     instead = []
-    for words, spec in _other_ways(job.spec, target.slurm.partitions()):
+    partitions = list(dict.fromkeys(one.partition for one in target.slurm.sizes()))
+    for words, spec in _other_ways(job.spec, partitions):
         begins = _tried(context, target, msgspec.structs.replace(job, spec=spec), script)
         if begins is not None and (expected is None or begins + WORTH_S < expected):
             instead.append(words)
-    start = None if expected is None else Start(expected, expected, expected)
     return msgspec.structs.replace(found, start=start, instead=instead)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gflow.config.reading import Config, load
+from gflow.config.shapes import Shapes, shapes_of
 from gflow.core.model import LOCAL, Gpu
 from gflow.core.policy import Policy
 from gflow.core.quotas import Limits, Quotas
@@ -40,6 +41,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     listening: Listening = Listening()
     destinations: tuple[Destination, ...] = ()
     clusters: dict[str, Cluster] = {}
+    # Options by the name of a shape.
+    shapes: Shapes = {}
     gpus: tuple[Gpu, ...] = ()
     cpus: int = 1
     memory_mib: int = 0
@@ -115,6 +118,7 @@ def settings_for(
         listening=listening_of(config),
         destinations=destinations_of(config),
         clusters=_clusters(config),
+        shapes=shapes_of(*config.found["shapes"]),
         gpus=gpus,
         cpus=config["daemon.cpus"] or len(os.sched_getaffinity(0)),
         memory_mib=_host_memory_mib(),

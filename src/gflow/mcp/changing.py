@@ -33,7 +33,8 @@ def submit_jobs(command: Command, options: Options | None = None) -> Answer:
 
 def preview_update_job(job: str, options: Options) -> Answer:
     """Show what a job asks for now and what it would ask for after an update, and change nothing."""
-    describe_options(options, FIXED, {})
+    # What the names of shapes mean, the daemon alone knows.
+    describe_options({name: value for name, value in options.items() if name != "shape"}, FIXED, {})
     shown = get_job(job)["jobs"][0]
     after = {name: value for name, value in (shown["asked"] | options).items() if value is not None}
     return {"job": shown["id"], "state": shown["state"], "before": shown["asked"], "after": after}

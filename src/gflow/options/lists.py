@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gflow.options.shapes import parse_shape
+from gflow.options.shapes import is_name, parse_shape
 from gflow.options.table import Option
 from gflow.options.values import SIGNALS, is_digits, quote, refuse
 
@@ -83,6 +83,13 @@ def read_shapes(value: Any, option: Option) -> tuple[str, ...]:
     return shapes
 
 
+def read_shape(value: Any, option: Option) -> str:
+    """One shape, written as we write it, or the name of one."""
+    if not isinstance(value, str):
+        refuse(f"--{option.name} takes text, not {quote(value)}")
+    return value.strip() if is_name(value) else "n{}_gpu{}".format(*parse_shape(value))
+
+
 def read_sbatch(value: Any, option: Option) -> tuple[str, ...]:
     """Options for sbatch, one each, that are not ours to give."""
     words = (value,) if isinstance(value, str) else value
@@ -114,5 +121,6 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "emails": read_emails,
     "events": read_events,
     "shapes": read_shapes,
+    "shape": read_shape,
     "sbatch": read_sbatch,
 }

@@ -53,8 +53,8 @@ def _added(before: Any, result: Any) -> Any:
 
 
 def _meant(option: Option, value: Any, spelled: dict[str, Option]) -> list[tuple[Option, Any]]:
-    """The option itself, or those that one of Slurm's stands for."""
-    if option.kind != "slurm":
+    """The option itself, or those that one of Slurm's, or a shape, stands for."""
+    if option.kind not in ("slurm", "shape"):
         return [(option, value)]
     from gflow.options.slurm import translate
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gflow.errors import UsageError
 from gflow.options.parse import spellings
-from gflow.options.shapes import parse_shape
+from gflow.options.shapes import is_name, parse_shape
 from gflow.options.table import CAPTURE, JOB
 from gflow.options.values import read
 
@@ -176,6 +176,13 @@ def _nodes(value: str) -> Meant:
     return {"nodes": value.strip().partition("-")[0]}
 
 
+def _shape(value: str) -> Meant:
+    """Nodes and GPUs; or a name, of which the daemon knows what it means."""
+    return (
+        {"shape": value} if is_name(value) else dict(zip(("nodes", "gpus"), parse_shape(value), strict=True))
+    )
+
+
 def _only_one(value: str) -> Meant:
     """One task on each node is what a job here is; more of them mean nothing."""
     return {} if value.strip() in ("1", "1-1") else {"more than one": value}
@@ -198,7 +205,7 @@ TRANSLATIONS: dict[str, Callable[[str], Meant]] = {
     "output": lambda value: {"output": value.replace("%N", "%h")},
     "error": lambda value: {"error": value.replace("%N", "%h")},
     "nodes": _nodes,
-    "shape": lambda value: dict(zip(("nodes", "gpus"), parse_shape(value), strict=True)),
+    "shape": _shape,
     "ntasks": _only_one,
     "ntasks-per-node": _only_one,
     "no-requeue": lambda value: {},

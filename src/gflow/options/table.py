@@ -356,6 +356,13 @@ JOB = (
         low=1,
         high=65536,
     ),
+    Option(
+        "shape",
+        "shape",
+        "nodes and GPUs in a word: n4_gpu1 is --nodes 4 --gpus 1; or a shape of gflow.toml, [shapes.NAME]",
+        metavar="SHAPE",
+        field="shape_name",
+    ),
     Option("partition", "name", "Slurm's partition, several with commas", metavar="NAME", field="partition"),
     Option("qos", "name", "Slurm's quality of service", metavar="NAME", field="qos"),
     Option("constraint", "name", "features that Slurm's nodes must have", metavar="LIST", field="constraint"),
@@ -427,7 +434,6 @@ SLURM = (
     Option("mail-user", "slurm", "Slurm's --notify-email", metavar="ADDR"),
     Option("mail-type", "slurm", "Slurm's --notify-on: BEGIN, END, FAIL, TIME_LIMIT, ALL", metavar="TYPES"),
     Option("account", "slurm", "Slurm's --project", short="A", metavar="CODE"),
-    Option("shape", "slurm", "nodes and GPUs in a word: n4_gpu1 is --nodes 4 --gpus 1", metavar="NX_GPUY"),
 )
 
 GBATCH = JOB + CAPTURE + SUBMIT + SLURM + COMMON

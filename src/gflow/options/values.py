@@ -372,6 +372,7 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "emails": read_list,
     "events": read_list,
     "shapes": read_list,
+    "shape": read_list,
     "sbatch": read_list,
     "target": read_target,
     "params": read_params,

@@ -65,6 +65,7 @@ def _there(job: Job) -> list[tuple[str, str]]:
     return [
         ("Target", job.target if job.target != LOCAL else spec.on),
         ("Number there", there.id if there else ""),
+        ("Shape", spec.shape_name),
         ("Nodes", f"{spec.nodes}{nodes}" if job.target != LOCAL or spec.nodes > 1 else ""),
         ("Race", ", ".join(spec.race)),
         ("Partition", spec.partition),

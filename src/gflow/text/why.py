@@ -19,6 +19,7 @@ def why_page(job: Job, found: Outlook | None, now: float) -> str:
         return f"{name} is over: {job.state.value}{reason}.\n"
     lines = [f"{name} waits."]
     lines += [f"  {place}. {why}" for place, why in enumerate(found.blockers, 1)]
+    lines += [f"     limit of {limit}" for limit in found.limits]
     if found.start is None:
         lines.append("Nobody can tell when it will start.")
     else:

@@ -186,6 +186,7 @@ class WhyAnswer(TypedDict):
     blockers: list[Why]
     start: Start | None
     instead: list[str]
+    limits: list[str]
 
 
 class StoryLine(TypedDict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from gflow.core.model import Spec
 from gflow.errors import UsageError
 from gflow.options.changing import FIXED
+from gflow.options.shapes import spread
 from gflow.options.values import read_extension
 from gflow.wire.requests import (
     AUTO_MIB,
@@ -37,12 +38,15 @@ class Change(msgspec.Struct, kw_only=True):
 
 
 def describe_update(
-    request: UpdateRequest, address_of: Callable[[bytes], str], defaults: dict[str, Any]
+    request: UpdateRequest,
+    address_of: Callable[[bytes], str],
+    defaults: dict[str, Any],
+    shapes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Change:
     """What an update changes in specs."""
     if not request.options and request.command is None and request.script is None:
         raise UsageError("there is nothing to change")
-    change = describe_options(request.options, FIXED, defaults)
+    change = describe_options(request.options, FIXED, defaults, shapes)
     if change.fields.get("gpu_memory_mib") == AUTO_MIB:
         raise UsageError(
             "--gpu-memory auto is for gbatch and gjob redo", hint="give a size: --gpu-memory 20G"
@@ -61,13 +65,20 @@ def describe_update(
     return change
 
 
-def describe_options(options: dict[str, Any], fixed: frozenset[str], defaults: dict[str, Any]) -> Change:
+def describe_options(
+    options: dict[str, Any],
+    fixed: frozenset[str],
+    defaults: dict[str, Any],
+    shapes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Change:
     """Options that override those of a job there is; None sets one back, `+2h` adds to its time limit.
 
-    `defaults`: options that are not everybody's where this daemon is.
+    `defaults`: options that are not everybody's where this daemon is. `shapes`: what their names mean.
     """
     for name in sorted(options.keys() & fixed):
         raise UsageError(f"--{name} cannot be changed after submission")
+    # Of a shape, what can be changed.
+    options = {name: value for name, value in spread(options, shapes or {}).items() if name not in fixed}
     cleared = {name for name, value in options.items() if value is None and name not in defaults}
     given = {
         name: defaults[name] if value is None else value

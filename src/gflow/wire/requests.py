@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from gflow.core.model import Spec
 from gflow.core.together import check_together
 from gflow.errors import UsageError
+from gflow.options.shapes import spread
 from gflow.options.sweeps import Parameter
 from gflow.options.table import JOB, Option
 from gflow.options.values import NAME_LENGTH, read
@@ -193,9 +194,11 @@ class Reader:
         address_of: Callable[[bytes], str],
         limits: tuple[tuple[int, int, int], ...] = (),
         defaults: dict[str, Any] | None = None,
+        shapes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._address_of = address_of
         self._defaults = defaults or {}
+        self._shapes = shapes or {}
         self._limits = limits
         self._texts: dict[str, str] = {}
         self._options: dict[bytes, Read] = {}
@@ -236,7 +239,7 @@ class Reader:
         written = msgspec.json.encode(options)
         found = self._options.get(written)
         if found is None:
-            found = self._options[written] = read_options(self._defaults | options)
+            found = self._options[written] = read_options(self._defaults | spread(options, self._shapes))
         return Read(dict(found.fields), found.params)
 
     def _stored(self, text: str, what: str, blobs: dict[str, bytes]) -> str:

@@ -178,7 +178,9 @@ async def update(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, UpdateRequest, MOST_JOBS_BYTES)
     keys = _named(context, request, wanted.jobs)
-    change = describe_update(wanted, address_of, rules.defaults(context.settings.config))
+    change = describe_update(
+        wanted, address_of, rules.defaults(context.settings.config), context.settings.shapes
+    )
     governs = governs_others(request)
     context.fairness.keep(uid, sum(map(len, change.blobs.values())))
     await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))

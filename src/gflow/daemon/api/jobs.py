@@ -123,7 +123,11 @@ async def why(request: Request) -> Response:
     if found is not None and job.abroad is not None:
         found = await foreseen(context, job, found)
     data = {"job": key_label(job.key), "state": job.state.value, "reason": job.reason or None}
-    data |= {"blockers": [], "start": None, "instead": []} if found is None else msgspec.to_builtins(found)
+    data |= (
+        {"blockers": [], "start": None, "instead": [], "limits": []}
+        if found is None
+        else msgspec.to_builtins(found)
+    )
     return answer(request, lambda: data, lambda: why_page(shown, found, now))
 
 

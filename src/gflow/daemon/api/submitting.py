@@ -37,7 +37,7 @@ async def submit(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     config = context.settings.config
     limits = limits_of(request.scope["state"]["pid"], strictly=context.settings.is_system)
-    reader = Reader(address_of, limits, rules.defaults(config))
+    reader = Reader(address_of, limits, rules.defaults(config), context.settings.shapes)
     described = read_submission(wanted, reader)
     for project in {job.spec.project for job in described}:
         rules.check_project(config, project)
@@ -82,7 +82,8 @@ async def redo(request: Request) -> Response:
     key = one_key(context, request, wanted.job)
     job = known(context, key)
     check(request, [job])
-    change = describe_options(wanted.options, FIXED_IN_REDO, rules.defaults(context.settings.config))
+    settings = context.settings
+    change = describe_options(wanted.options, FIXED_IN_REDO, rules.defaults(settings.config), settings.shapes)
     if change.fields.get("on"):
         check_targets(context.settings, [overridden(job, job.spec, change.fields)])
     note = ""

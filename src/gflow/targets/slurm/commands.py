@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gflow.targets.slurm import parsing, probing
+from gflow.targets.slurm import inventory, parsing, probing
 
 # Slurm itself gives up after 9 seconds or so when its controller does not answer.
 PATIENCE_S = 12.0
@@ -51,9 +52,32 @@ class Slurm:
         form = f"--format={parsing.SQUEUE_FORMAT}"
         return self._run(["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", form])
 
-    def partitions(self) -> list[str]:
-        """The names of all partitions."""
-        return list(dict.fromkeys(self._run(["sinfo", "--noheader", "--format=%R"]).text.split()))
+    def sizes(self) -> list[inventory.Size]:
+        """Which nodes there are, by partition."""
+        said = self._run(["sinfo", "--noheader", f"--format={inventory.SINFO_FORMAT}"])
+        return inventory.parse_sizes(said.text)
+
+    def limits(self, account: str = "") -> list[inventory.Limits]:
+        """What the accounting lets this user have, and an account as a whole; nothing where there is none."""
+        me = pwd.getpwuid(os.getuid()).pw_name
+        which = f"account={account}" if account else f"user={me}"
+        found = inventory.parse_limits(self._accounts("assoc", which, f"format={inventory.ASSOC_FORMAT}"))
+        return [one for one in found if one.user in ("", me)]
+
+    def limits_of(self, id: str) -> list[str]:
+        """In words, all limits of the account and of the quality of service that a job has."""
+        said = self._run(["scontrol", "--oneliner", "show", "job", id])
+        account, qos = inventory.parse_owner(said.text)
+        limits = self.limits(account) if account else []
+        found = [f"account {account}: {words}" for one in limits for words in one.caps]
+        if qos:
+            said_of_qos = self._accounts("qos", f"name={qos}", f"format={inventory.QOS_FORMAT}")
+            found += [f"QoS {qos}: {words}" for words in inventory.parse_qos(said_of_qos)]
+        return list(dict.fromkeys(found))
+
+    def _accounts(self, *words: str) -> str:
+        """What the accounting knows; empty where there is none."""
+        return self._run(["sacctmgr", "--noheader", "--parsable2", "--readonly", "show", *words]).text
 
     def start_of(self, id: str) -> str:
         """When Slurm expects a job to start; empty: it does not say."""
