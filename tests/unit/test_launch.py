@@ -202,3 +202,44 @@ def test_what_is_run(tmp_path, monkeypatch):
     for words in ([], ["gone.py"], ["no-such-program"]):
         with pytest.raises(UsageError):
             command.command_of(words, is_module=False)
+
+
+# ---------------------------------------------------------------- what NCCL says
+
+NCCL = """
+path = os.environ["NCCL_DEBUG_FILE"].replace("%h", "here").replace("%p", str(os.getpid()))
+with open(path, "w") as log:
+    log.write("here:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\\n")
+    log.write("here:1:2 [0] NCCL WARN Call to connect failed\\n")
+"""
+
+
+def test_over_what_ranks_talk_is_said_once(tmp_path):
+    code, _, err = finish(tmp_path, 2, NCCL)
+    assert (code, err) == (0, "gflow: NCCL: within a node from GPU to GPU (P2P/CUMEM)\n")
+    code, _, err = finish(tmp_path, 1, "sys.exit('NCCL_DEBUG_FILE' in os.environ)")
+    assert (code, err) == (0, ""), "one alone talks to nobody"
+
+
+def test_what_runs_for_long_says_it_early(tmp_path):
+    process = start(tmp_path, 2, NCCL + "time.sleep(300)")
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "gflow: NCCL: within a node from GPU to GPU (P2P/CUMEM)\n"
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_the_last_warnings_of_nccl_are_shown_when_it_fails(tmp_path):
+    code, _, err = finish(tmp_path, 2, NCCL + "sys.exit(3)")
+    assert code == 3
+    assert "  [NCCL] Call to connect failed\n" in err
+
+
+def test_who_sets_nccls_log_keeps_it():
+    plan = Plan(("x",), 2)
+    assert variables(plan, 0, {}, 4, "/logs/nccl")["NCCL_DEBUG_FILE"] == "/logs/nccl"
+    for given in ({"NCCL_DEBUG": "TRACE"}, {"NCCL_DEBUG_FILE": "x"}):
+        told = variables(plan, 0, given, 4, "/logs/nccl")
+        assert "NCCL_DEBUG_FILE" not in told and told.get("NCCL_DEBUG") != "INFO"

@@ -3,7 +3,7 @@
 import pytest
 
 from gflow.errors import Refused
-from gflow.launch.network import chosen
+from gflow.launch.network import Adapter, chosen, seen
 from gflow.launch.slurm import MEETING, Here, check, here, nodes_of
 
 JOB = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "2", "SLURM_NODEID": "1"}
@@ -24,22 +24,51 @@ def test_nodes_are_those_of_the_job():
         check(2, {})
 
 
+ON, OFF, ROCE = Adapter("mlx5_0"), Adapter("mlx5_1", is_active=False), Adapter("mlx5_2", layer="Ethernet")
+
+
 @pytest.mark.parametrize(
     ("network", "adapters", "interfaces", "told", "why"),
     [
         ("auto", [], ["lo", "eth0"], {"NCCL_IB_DISABLE": "1"}, "ethernet (no InfiniBand adapter)"),
+        ("auto", [OFF], ["lo", "eth0"], {"NCCL_IB_DISABLE": "1"}, "ethernet (mlx5_1 not active)"),
         (
             "auto",
-            ["mlx5_0"],
+            [ON, OFF],
             ["lo", "ib0"],
             {"NCCL_IB_HCA": "mlx5_0", "NCCL_SOCKET_IFNAME": "ib0"},
-            "found mlx5_0",
+            "infiniband (found mlx5_0)",
         ),
-        ("ethernet", ["mlx5_0"], ["ib0"], {"NCCL_IB_DISABLE": "1"}, "asked for"),
-        ("infiniband", [], ["eth0"], {"NCCL_IB_DISABLE": "0"}, "asked for"),
+        ("auto", [ROCE], ["eth0"], {"NCCL_IB_HCA": "mlx5_2"}, "infiniband (found mlx5_2, RoCE)"),
+        ("ethernet", [ON], ["ib0"], {"NCCL_IB_DISABLE": "1"}, "ethernet (asked for)"),
+        (
+            "infiniband",
+            [],
+            ["eth0"],
+            {"NCCL_IB_DISABLE": "0"},
+            "infiniband (asked for; this node has no adapter for it)",
+        ),
+        ("infiniband", [OFF], [], {"NCCL_IB_DISABLE": "0"}, "asked for; mlx5_1 not active"),
     ],
 )
 def test_networks(network, adapters, interfaces, told, why):
     choice = chosen(network, adapters, interfaces)
     assert told.items() <= choice.variables.items()
     assert why in choice.why
+
+
+def test_what_a_machine_has(tmp_path):
+    """As /sys says it: two ports, of which one works; an adapter that is off; interfaces that are up."""
+    files = {
+        "infiniband/mlx5_0/ports/1/state": "1: DOWN", "infiniband/mlx5_0/ports/2/state": "4: ACTIVE",
+        "infiniband/mlx5_0/ports/1/link_layer": "InfiniBand", "infiniband/mlx5_1/ports/1/state": "1: DOWN",
+        "infiniband/mlx5_1/ports/1/link_layer": "Ethernet", "net/eth0/operstate": "up",
+        "net/eth1/operstate": "down", "net/lo/operstate": "unknown",
+    }  # fmt: skip
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    adapters = [Adapter("mlx5_0"), Adapter("mlx5_1", is_active=False, layer="Ethernet")]
+    assert seen(str(tmp_path)) == (adapters, ["eth0", "lo"])
+    assert seen(str(tmp_path / "none")) == ([], [])

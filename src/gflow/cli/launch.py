@@ -33,7 +33,8 @@ OPTIONS = (
     Option(
         "network",
         "text",
-        "between nodes: auto (look what there is), ethernet or infiniband (default auto)",
+        "what NCCL uses between nodes: auto (looks what there is, and says so; the default), ethernet or "
+        "infiniband",
         metavar="KIND",
         choices=("auto", "ethernet", "infiniband"),
     ),
@@ -61,12 +62,15 @@ Slurm cluster, those of all its nodes.
 
 When one process fails the others are ended. A stop request goes to all of them once; a script that uses
 gflow.train then saves itself. The exit code is that of the process that failed first, or 75 when they
-stopped before their end. The first rank's output comes here; that of the others is kept if they fail."""
+stopped before their end. What NCCL says about itself goes into the folder of logs; over which network and
+how within a node the processes talk is said in one line. NCCL_DEBUG, if you set it, stays yours.
+The first rank's output comes here; that of the others is kept if they fail."""
 EXAMPLES = """gflow launch train.py --lr 0.1
 gflow launch --gpus 4 train.py
 gflow launch --processes 4 -m mylab.train
 gbatch --gpus 4 --requeue --time 4:00:00 gflow launch train.py
-gbatch --on slurm --nodes 2 --gpus 4 gflow launch train.py"""
+gbatch --on slurm --nodes 2 --gpus 4 gflow launch train.py
+gbatch --on slurm --nodes 2 --gpus 4 gflow launch --network ethernet train.py"""
 
 
 def run(words: list[str]) -> int:

@@ -32,8 +32,13 @@ class Plan(NamedTuple):
         return self.node * self.processes + local
 
 
-def variables(plan: Plan, local: int, given: Mapping[str, str], cores: int) -> dict[str, str]:
-    """What one process gets beside `given`, the launcher's own; what is set there stays."""
+def variables(
+    plan: Plan, local: int, given: Mapping[str, str], cores: int, nccl_log: str = ""
+) -> dict[str, str]:
+    """What one process gets beside `given`, the launcher's own; what is set there stays.
+
+    `nccl_log`: a file for what NCCL says about itself, with NCCL's own %h and %p in its name.
+    """
     defaults = {
         # As many threads as cores would have every process compete with every other one.
         "OMP_NUM_THREADS": str(max(1, cores // plan.processes)),
@@ -42,6 +47,12 @@ def variables(plan: Plan, local: int, given: Mapping[str, str], cores: int) -> d
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    if nccl_log and "NCCL_DEBUG" not in given and "NCCL_DEBUG_FILE" not in given:
+        defaults |= {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,NET,P2P,SHM",
+            "NCCL_DEBUG_FILE": nccl_log,
+        }
     if plan.nodes == 1:
         # Nothing goes over a network, so no firewall or virtual interface can be in the way.
         defaults |= {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}

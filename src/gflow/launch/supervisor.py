@@ -14,14 +14,15 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import IO, Any, BinaryIO, NamedTuple
 
+from gflow.launch.listening import Listener
 from gflow.launch.plan import Plan, variables
+from gflow.launch.reporting import Outcome, report
 
 # What is left of a launch of which one process failed is killed after this long.
 FAILED_S = 5.0
@@ -37,14 +38,6 @@ class Rank(NamedTuple):
     number: int
     process: subprocess.Popen[bytes]
     log: BinaryIO
-
-
-class Outcome(NamedTuple):
-    """The exit code for all, and which rank is to blame: None if none is."""
-
-    code: int
-    blamed: int | None = None
-    why: str = ""
 
 
 class Supervisor:
@@ -67,6 +60,7 @@ class Supervisor:
         self._stalled = False
         self._first_failure: int | None = None
         self._open_pipes = 0
+        self._listener = Listener(os.path.abspath(logs), is_on=plan.world > 1, tells=plan.node == 0)
 
     def run(self) -> Outcome:
         """Until nothing of it runs any more."""
@@ -79,6 +73,7 @@ class Supervisor:
             while self._ranks:
                 self._wait()
             self._drain()
+            self._listener.end()
         finally:
             signal.set_wakeup_fd(-1)
             for number, handler in before.items():
@@ -93,13 +88,14 @@ class Supervisor:
     def _start(self) -> None:
         cores = len(os.sched_getaffinity(0))
         self._printed_at = time.monotonic()
+        self._listener.begin(self._printed_at)
         for local in range(self._plan.processes):
             number = self._plan.rank(local)
             # Ours lives on while the launch does; it is closed when its rank is gone.
             log = open(os.path.join(self._logs, f"rank-{number}.log"), "wb", buffering=0)  # noqa: SIM115
             process = subprocess.Popen(
                 self._plan.command,
-                env=os.environ | variables(self._plan, local, os.environ, cores),
+                env=os.environ | variables(self._plan, local, os.environ, cores, self._listener.file),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -123,7 +119,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         now = time.monotonic()
-        due = [at for at in (self._kill_at, self._stalls_at()) if at is not None]
+        due = [at for at in (self._kill_at, self._stalls_at(), self._listener.due) if at is not None]
         for key, _ in self._selector.select(max(0.0, min(due) - now) if due else None):
             key.data()
         now = time.monotonic()
@@ -134,6 +130,7 @@ class Supervisor:
         if stalls_at is not None and now >= stalls_at and self._stop_at is None:
             self._stalled = True
             self._end_others()
+        self._listener.look(now)
 
     def _stalls_at(self) -> float | None:
         over = not self._stall_s or self._stalled or self._stop_at is not None
@@ -228,27 +225,6 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def tail(path: str, lines: int = 20) -> str:
-    """The last lines of a file."""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - 65536))
-        return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
-
-
-def report(plan: Plan, outcome: Outcome, logs: str, *, kept: bool) -> None:
-    """Say who failed and what it printed last."""
-    if not outcome.why:
-        return
-    who = "" if outcome.blamed is None else f"rank {outcome.blamed} "
-    others = "; the others were ended" if plan.world > 1 and outcome.blamed is not None else ""
-    sys.stderr.write(f"gflow launch: {who}{outcome.why}{others}\n")
-    if outcome.blamed:
-        last = tail(os.path.join(logs, f"rank-{outcome.blamed}.log"))
-        sys.stderr.write("".join(f"  [{outcome.blamed}] {line}\n" for line in last.splitlines()))
-    if kept:
-        sys.stderr.write(f"gflow launch: what each rank printed is in {logs}\n")
 
 
 def launch(
