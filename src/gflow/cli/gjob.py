@@ -236,7 +236,7 @@ COMMANDS = {
     ),
     "why": Command("say why it waits, when it starts, what would start now", (), _why),
     "history": Command("everything that happened to it, and who did it", (), _history),
-    "usage": Command("what it did with its GPUs, over time; on Slurm, what it uses now", USAGE, _usage),
+    "usage": Command("what it did with its GPUs; on Slurm, what it uses now", USAGE, _usage),
     "hold": Command("keep waiting jobs from starting", (), _change("hold")),
     "release": Command("let held jobs go", RELEASE, _change("release")),
     "update": Command("change what was asked for: any job option of gbatch", UPDATE, _change("update")),
