@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Box, UnixConnection
+from tests.harness import BIN, Box, UnixConnection
 
 MOST_CPU_S = 1.0
 
@@ -448,3 +448,23 @@ def unix_socket(box: Box) -> socket.socket:
     finally:
         os.close(folder)
     return sock
+
+
+# ---------------------------------------------------------------- no Slurm
+
+
+def test_a_cluster_whose_commands_are_not_here(box: Box, tmp_path: Path) -> None:
+    """The daemon's PATH counts; nothing is kept of the job."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("bash", "sh", "env"):
+        (folder / name).symlink_to(f"/bin/{name}")
+    box.env["PATH"] = f"{BIN}:{folder}"
+    box.up("--simulate-gpus", "4x80G", "--cpus", "4")
+    done = box.run("gbatch", "--on", "slurm", "true")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        1,
+        "gbatch: slurm cannot be used from here: the daemon finds no sbatch on its PATH",
+    )
+    assert box.jobs() == {}
+    assert box.run("gbatch", "--dry-run", "--on", "slurm", "true").returncode == 0

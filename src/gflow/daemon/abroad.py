@@ -98,6 +98,11 @@ async def tried(settings: Settings, targets: Targets, jobs: Sequence[Described])
     """
     for described in _kinds(jobs):
         target = slurm_of(targets, described.spec.on)
+        if not target.slurm.is_here:
+            raise Refused(
+                f"{target.name} cannot be used from here: the daemon finds no sbatch on its PATH",
+                hint="start gflowd where Slurm's commands are, on a login node: gflowd restart",
+            )
         if target.is_down:
             return UNREACHABLE
         launch = _preview(settings, described, 1)

@@ -35,6 +35,8 @@ async def foreseen(context: Context, job: Job, found: Outlook) -> Outlook:
 def _ask(context: Context, target: SlurmTarget, job: Job, script: bytes | None, found: Outlook) -> Outlook:
     assert job.abroad is not None
     said = target.slurm.start_of(job.abroad.id) if job.abroad.id else ""
+    if said is None:  # nor would it answer the other questions
+        return found
     expected = _moment(said)
     start = None if expected is None else Start(expected, expected, expected)
     if LIMITED.match(job.reason or ""):  # which no other shape or partition gets around

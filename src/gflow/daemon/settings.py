@@ -15,7 +15,7 @@ from gflow.core.policy import Policy
 from gflow.core.quotas import Limits, Quotas
 from gflow.daemon.listening import Listening, listening_of
 from gflow.daemon.notify.destinations import Destination, destinations_of
-from gflow.errors import UsageError
+from gflow.errors import UsageError, did_you_mean
 from gflow.gpu.settings import GpuSettings
 from gflow.gpu.simulated import simulated_gpus
 from gflow.options import paths
@@ -138,7 +138,7 @@ def _clusters(config: Config) -> dict[str, Cluster]:
     if wanted != LOCAL and wanted not in clusters:
         raise UsageError(
             f"{origin}: default_target is {wanted!a}, and there is no such target",
-            hint=f"there are: {', '.join([LOCAL, *clusters])}",
+            hint=did_you_mean(wanted, clusters, f"there are: {', '.join([LOCAL, *clusters])}"),
         )
     return clusters
 

@@ -13,6 +13,8 @@ from gflow.targets.slurm import inventory, parsing, probing
 
 # Slurm itself gives up after 9 seconds or so when its controller does not answer.
 PATIENCE_S = 12.0
+# Somebody sits at a terminal and waits for this one.
+TRIED_S = 10.5
 # Variables of Slurm's that say where it is; all others say what a job is to be like.
 KEPT = frozenset({"SLURM_CONF"})
 
@@ -33,13 +35,19 @@ class Slurm:
         self._patience_s = patience_s
         self._environ = cleaned(os.environ)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether Slurm's commands are on the daemon's PATH."""
+        return shutil.which("sbatch") is not None
+
     def submit(
         self, script: str, environ: Mapping[str, str], cwd: str, umask: int, *, test: bool = False
     ) -> Said:
         """The id under which Slurm has taken the script, or why not; `test`: only when it would start."""
         where = {name: value for name, value in self._environ.items() if name in KEPT}
         words = ["sbatch", "--test-only" if test else "--parsable"]
-        said = self._run(words, script, cleaned(environ) | where, cwd, umask)
+        patience_s = min(TRIED_S, self._patience_s) if test else self._patience_s
+        said = self._run(words, script, cleaned(environ) | where, cwd, umask, patience_s)
         if test:
             return said._replace(text=parsing.parse_start(said.error)) if said.ok else said
         if not said.ok:
@@ -79,9 +87,11 @@ class Slurm:
         """What the accounting knows; empty where there is none."""
         return self._run(["sacctmgr", "--noheader", "--parsable2", "--readonly", "show", *words]).text
 
-    def start_of(self, id: str) -> str:
-        """When Slurm expects a job to start; empty: it does not say."""
+    def start_of(self, id: str) -> str | None:
+        """When Slurm expects a job to start; empty: it does not say. None: it does not answer."""
         said = self._run(["squeue", "--noheader", "--start", f"--jobs={id}", "--format=%S"])
+        if said.unsure:
+            return None
         line = said.text.strip().partition("\n")[0]
         return "" if line in ("N/A", "NULL", "(null)") else line
 
@@ -126,7 +136,9 @@ class Slurm:
         environ: Mapping[str, str] | None = None,
         cwd: str = "/",
         umask: int = 0o077,
+        patience_s: float = 0.0,
     ) -> Said:
+        patience_s = patience_s or self._patience_s
         program = shutil.which(words[0])
         if program is None:
             return Said(False, "", f"there is no {words[0]} here")
@@ -138,11 +150,11 @@ class Slurm:
                 cwd=cwd,
                 umask=umask,
                 capture_output=True,
-                timeout=self._patience_s,
+                timeout=patience_s,
                 start_new_session=True,
             )
         except subprocess.TimeoutExpired:
-            return Said(False, "", f"{words[0]} did not answer in {self._patience_s:.0f} s", True)
+            return Said(False, "", f"{words[0]} did not answer in {patience_s:.0f} s", True)
         except OSError as error:  # the folder is gone, mostly
             return Said(False, "", f"{words[0]} cannot be run in {cwd}: {error.strerror}")
         out, error_text = (text.decode(errors="replace") for text in (done.stdout, done.stderr))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -39,8 +40,9 @@ def clusters_of(tables: dict[str, dict[str, Any]], where: str) -> dict[str, Clus
         if name == "local":
             raise UsageError(f"{where}: local is this machine, and no name for a target")
         if table.get("type") != "slurm":
+            wrong = f", not {table['type']!a:.60}" if "type" in table else ""
             raise UsageError(
-                f'{where}: targets.{name} needs type = "slurm", not {table.get("type")!a:.60}',
+                f'{where}: targets.{name} needs type = "slurm"{wrong}',
                 hint="Slurm is the one kind of target there is besides this machine",
             )
         for key in table.keys() - set(Cluster.__struct_fields__):
@@ -48,8 +50,17 @@ def clusters_of(tables: dict[str, dict[str, Any]], where: str) -> dict[str, Clus
         try:
             clusters[name] = msgspec.convert(table, Cluster)
         except msgspec.ValidationError as error:
-            raise UsageError(f"{where}: targets.{name}: {error}") from None
+            raise UsageError(f"{where}: targets.{name}{_wrong(str(error))}") from None
     return clusters
+
+
+def _wrong(problem: str) -> str:
+    """What msgspec says of a value, as people would: `.poll_secs takes a whole number`."""
+    found = re.fullmatch(r"Expected `(\w+)`.* - at `\$(\.\w+)(\[.+\])?`", problem)
+    if found is None:
+        return f": {problem}"
+    kinds = {"int": "a whole number", "str": "text", "array": "a list of texts"}
+    return f"{found[2]} takes {kinds['array'] if found[3] else kinds.get(found[1], found[1])}"
 
 
 def _names(name: str) -> list[str]:

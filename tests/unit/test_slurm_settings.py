@@ -1,0 +1,53 @@
+"""Clusters in gflow.toml: what is misspelt is refused in one sentence, with what was probably meant."""
+
+import pytest
+
+from gflow.config.reading import load
+from gflow.daemon.settings import _clusters
+from gflow.errors import UsageError
+from gflow.targets.slurm.settings import Cluster, clusters_of
+
+
+def test_a_cluster():
+    found = clusters_of(
+        {"gilbreth": {"type": "slurm", "account": "lusu", "sbatch": ["--mail-type=FAIL"]}}, "f"
+    )
+    assert found["gilbreth"] == Cluster(account="lusu", sbatch=("--mail-type=FAIL",))
+    assert found["slurm"] == Cluster()
+
+
+@pytest.mark.parametrize(
+    ("table", "said", "hint"),
+    [
+        ({"type": "slrum"}, "f: targets.x needs type = \"slurm\", not 'slrum'", "the one kind of target"),
+        ({"account": "a"}, 'f: targets.x needs type = "slurm"', "the one kind of target"),
+        (
+            {"type": "slurm", "acount": "a"},
+            "f: unknown setting 'targets.x.acount'",
+            "did you mean targets.x.account?",
+        ),
+        ({"type": "slurm", "poll_secs": "x"}, "f: targets.x.poll_secs takes a whole number", ""),
+        ({"type": "slurm", "sbatch": "--x"}, "f: targets.x.sbatch takes a list of texts", ""),
+        ({"type": "slurm", "sbatch": [1]}, "f: targets.x.sbatch takes a list of texts", ""),
+        ({"type": "slurm", "account": 7}, "f: targets.x.account takes text", ""),
+    ],
+    ids=str,
+)
+def test_what_is_misspelt(table, said, hint):
+    with pytest.raises(UsageError) as refused:
+        clusters_of({"x": table}, "f")
+    assert refused.value.message == said
+    assert hint in refused.value.hint
+
+
+def test_a_name_that_is_taken():
+    with pytest.raises(UsageError, match="local is this machine"):
+        clusters_of({"local": {"type": "slurm"}}, "f")
+
+
+def test_a_default_that_is_not_there(tmp_path):
+    path = tmp_path / "gflow.toml"
+    path.write_text('default_target = "gilbert"\n[targets.gilbreth]\ntype = "slurm"\n')
+    with pytest.raises(UsageError) as refused:
+        _clusters(load({}, {}, str(path), str(tmp_path / "none")))
+    assert refused.value.hint == "did you mean gilbreth?"
