@@ -158,6 +158,17 @@ def test_hold_takes_it_back_and_release_sends_it_again(slurm, cluster):
     assert (job["state"], job["attempt"]) == ("Finished", 2)
 
 
+def test_a_begin_time_and_options_that_only_sbatch_knows(slurm, cluster):
+    """It is not in Slurm's hands before its time; then it is there with all that was said of it."""
+    number = slurm.submit(
+        "--on", "slurm", "--begin", "now+5s", "--slurm=--nice=7", "--slurm=--nodelist=node2", "hostname"
+    )
+    assert (slurm.job(number)["reason"], cluster.call("squeue", "-h")) == ("BeginTime", "")
+    job = slurm.finished(number, 40)
+    assert (job["state"], slurm.text_of(number)) == ("Finished", "node2\n")
+    assert " Nice=7 " in cluster.call("scontrol", "-o", "show", "job", job["target_id"])
+
+
 def test_a_time_limit(slurm):
     """Slurm counts minutes: the job is told, and ends as Timeout; with --requeue it comes again."""
     number = slurm.submit(
@@ -350,6 +361,9 @@ def test_shapes_by_name(cluster, box):
     again = int(slurm.ok("gjob", "redo", str(number), "--gpus", "1", "--parsable"))
     assert "shape" not in slurm.finished(again, 30)["asked"]
     assert slurm.text_of(again) == "2 1 high\n"
+    listed = ["--all", "-f", "JOBID", "--target", "slurm", "--partition"]
+    assert slurm.ok("gqueue", *listed, "high").split() == ["JOBID", str(number), str(again)]
+    assert slurm.ok("gqueue", *listed, "low").split() == ["JOBID"]
     refused = slurm.run("gbatch", "--shape", "piar", "true")
     assert (refused.returncode, "did you mean pair?" in refused.stderr) == (2, True)
 

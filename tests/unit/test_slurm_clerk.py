@@ -29,6 +29,7 @@ class FakeSlurm:
         self.states: dict[str, str] = {}
         self.cancelled: list[str] = []
         self.submitted = 0
+        self.asked = 0
         self.is_down = False
         self.loses_answer = False
         self.refuses = ""
@@ -45,6 +46,7 @@ class FakeSlurm:
         return DOWN if self.loses_answer else Said(True, number)
 
     def queue(self):
+        self.asked += 1
         if self.is_down:
             return DOWN
         lines = [
@@ -276,6 +278,21 @@ def test_an_array_that_is_taken_back_is_over_when_its_begun_tasks_are(world):
     world.turns(2)
     task = Run(job(1, task=1).key, 1)
     assert world.ends == [Ended(task, End(0, None, "")), Ended(RUN, End(None, None, RECALLED))]
+
+
+def test_a_thousand_jobs_are_asked_about_together(world):
+    """One question an interval, however many wait; and ever longer intervals while nothing changes."""
+    for number in range(1, 1001):
+        world.clerk.start(launch(number))
+    world.turns(1, 1.0)
+    assert world.slurm.submitted == 1000
+    before = world.slurm.asked
+    world.turns(20, 1.0)
+    busy = world.slurm.asked - before
+    assert 2 <= busy <= 20 / Cluster().poll_secs
+    world.turns(30, 20.0)
+    assert world.slurm.asked - before - busy <= 600 / Cluster().poll_most_secs + 1
+    assert (world.slurm.submitted, len(world.slurm.cancelled)) == (1000, 0)
 
 
 def test_nothing_to_do_means_nothing_is_asked(world):

@@ -85,6 +85,24 @@ def test_what_sbatch_answers(text, id):
     assert parsing.parse_submitted(text) == id
 
 
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        # As 22.05 says it; with a word between; after something that a site says.
+        ("sbatch: Job 11 to start at 2026-11-16T03:08:29 using 1 processors on nodes node1 in partition main",
+         "2026-11-16T03:08:29"),
+        ("sbatch: Job 4294967295 to start at 2026-11-16T03:08:29 a using 64 processors on nodes g[1-4]",
+         "2026-11-16T03:08:29"),
+        ("Welcome\nsbatch: Job 3 to start at 2027-01-01T00:00:00 using 4 processors on node1\n",
+         "2027-01-01T00:00:00"),
+        ("allocation failure: Requested node configuration is not available", ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_when_it_would_start(text, start):
+    assert parsing.parse_start(text) == start
+
+
 JOB = (
     "JobId=17 JobName={name} UserId=ann(1000) GroupId=ann(1000) MCS_label=N/A Priority=1 JobState={state}"
     " Reason={reason} Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code}"
@@ -106,12 +124,31 @@ def test_scontrol(state, code, name, verdict):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        # Releases have more and more fields, before and behind those that count.
+        "JobId=17 JobName=x UserId=a(1) JobState=FAILED Reason=NonZeroExitCode Restarts=0 ExitCode=7:0",
+        "JobId=17 ArrayJobId=16 ArrayTaskId=3 JobName=x UserId=a(1) Account=l QOS=n JobState=FAILED"
+        " Reason=NonZeroExitCode Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=7:0",
+        "JobId=17 JobName=x UserId=a(1) JobState=FAILED Reason=NonZeroExitCode FailedNode=n1 ExitCode=7:0"
+        " ReqTRES=cpu=1 AllocTRES=cpu=1,gres/gpu=2 TresPerNode=gres/gpu:2 DerivedExitCode=0:0",
+        "JobId=17 JobName=x UserId=a(1) JobState=FAILED Reason=Prolog,_ended ExitCode=7:0 SegmentSize=1",
+    ],
+)
+def test_scontrol_of_all_releases(text):
+    assert parsing.parse_job(text) == Verdict("FAILED", 7, None)
+
+
+@pytest.mark.parametrize(
     ("text", "id", "verdict"),
     [
         ("17|COMPLETED|0:0\n", "17", Verdict("COMPLETED", 0, None)),
         ("17|CANCELLED by 0|0:15\n", "17", Verdict("CANCELLED", 0, 15)),
         ("17_3|FAILED|3:0\n17_4|COMPLETED|0:0\n", "17_4", Verdict("COMPLETED", 0, None)),
         ("17|OUT_OF_MEMORY|0:125\n", "17", Verdict("OUT_OF_MEMORY", 0, 125)),
+        # A step that was not asked for; a field that is empty.
+        ("17.batch|FAILED|1:0\n17|TIMEOUT|0:0\n", "17", Verdict("TIMEOUT", 0, None)),
+        ("17|NODE_FAIL|0:0|\n", "17", Verdict("NODE_FAIL", 0, None)),
         ("", "17", None),
         ("Slurm accounting storage is disabled", "17", None),
     ],

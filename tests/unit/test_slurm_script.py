@@ -8,6 +8,7 @@ import pytest
 from gflow.core.ids import job_key
 from gflow.core.model import Progress
 from gflow.core.tasks import parse_tasks
+from gflow.options.slurm import sbatch
 from gflow.targets.slurm.errands import read_tag
 from gflow.targets.slurm.script import (
     Sheet,
@@ -19,6 +20,7 @@ from gflow.targets.slurm.script import (
     slurm_time,
 )
 from gflow.targets.slurm.settings import Cluster
+from gflow.wire.requests import JobRequest, Reader
 
 from .builders import job, spec
 
@@ -49,6 +51,32 @@ def test_the_shapes_of_the_seed(name, nodes, gpus):
     text = script_of(made, sheet(nodes=nodes, gpus=gpus, interpreter="bash"))
     path = GOLDEN / f"slurm_{name}.sh"
     assert text == path.read_text(), f"if that is meant: write it to {path}"
+
+
+# The header of the seed's two scripts.
+HEADER = """#!/bin/bash
+#SBATCH -A lusu                     # Account
+#SBATCH -p a100-80gb                # Partition
+#SBATCH --nodes={nodes}                   # nodes
+#SBATCH --gpus-per-node={gpus}           # GPUs
+#SBATCH --cpus-per-task=64          # CPUs
+#SBATCH --time=48:00:00             # 48 hour limit
+"""
+
+
+@pytest.mark.parametrize(("name", "nodes", "gpus"), [("n1_gpu4", 1, 4), ("n4_gpu1", 4, 1)])
+def test_the_scripts_of_the_seed_as_they_are(name, nodes, gpus):
+    """What they ask for reaches sbatch, also where gflow.toml says nothing of the cluster."""
+    options, ignored = sbatch(HEADER.format(nodes=nodes, gpus=gpus), "seed")
+    asked = Reader(lambda text: "-").read(JobRequest(command=["x"], cwd="/", options=options))[0].spec
+    assert ignored == []
+    fields = ("project", "partition", "nodes", "gpus", "cpus", "time_limit_s")
+    made = seed_job(**{field: getattr(asked, field) for field in fields})
+    found = directives(made, sheet(cluster=Cluster(), nodes=asked.nodes, gpus=asked.gpus))
+    golden = (GOLDEN / f"slurm_{name}.sh").read_text()
+    for option in ("account", "partition", "nodes", "gpus-per-node", "cpus-per-task", "time"):
+        (line,) = [line for line in found if line.startswith(f"--{option}=")]
+        assert f"#SBATCH {line}\n" in golden
 
 
 @pytest.mark.parametrize("name", ["n1_gpu4", "n4_gpu1"])

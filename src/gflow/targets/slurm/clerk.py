@@ -35,6 +35,8 @@ class Clerk:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._books = Books(cluster, desk, slurm, seen, ended, clock)
+        # What was found in the folder, for all that are started before the next turn: it may hold thousands.
+        self._known: dict[str, Found] | None = None
 
     @property
     def is_down(self) -> bool:
@@ -49,7 +51,9 @@ class Clerk:
     def start(self, launch: Launch) -> None:
         """Submit it, unless it was; then its story goes on where it was left."""
         books, desk = self._books, self._books.desk
-        known = desk.look()
+        if self._known is None:
+            self._known = desk.look()
+        known = self._known
         found = known.get(launch.run.name)
         errand = Errand(launch, asked=found is not None and found.asked)
         books.errands[launch.run] = errand
@@ -76,6 +80,7 @@ class Clerk:
     def forget(self, run: Run) -> None:
         """Its end is durable elsewhere. Another copy of it that comes to life finds no ticket."""
         books = self._books
+        self._known = None
         errand = books.errands.get(run)
         unit = books.units.pop(run.name, None)
         names = [run.name]
@@ -92,6 +97,7 @@ class Clerk:
     def turn(self) -> float | None:
         """Do what is due. When to come again, in seconds; None: not before somebody asks for something."""
         books = self._books
+        self._known = None
         if not books.errands and not books.doomed:
             return None
         if books.fresh or books.desk.has_news():
