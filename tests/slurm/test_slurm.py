@@ -238,7 +238,8 @@ def test_the_controller_is_killed_amid_50_submissions(slurm, cluster):
         cluster.start_controller()
         numbers = [future.result() for future in futures]
     for number in numbers:
-        assert slurm.finished(number, 180)["state"] == "Finished"
+        job = slurm.finished(number, 180)
+        assert job["state"] == "Finished", job["reason"]
     assert sorted(map(int, ran.read_text().split())) == list(range(50))
 
 

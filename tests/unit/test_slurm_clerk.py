@@ -57,6 +57,9 @@ class FakeSlurm:
 
     def cancel(self, ids, signal=""):
         self.cancelled += [f"{signal}:{id}" if signal else id for id in ids]
+        for id in ids:
+            if not signal and self.states.get(id) == "PENDING" and not self.is_down:
+                self.states[id] = "CANCELLED"
         return DOWN if self.is_down else Said(True, "")
 
     def verdict(self, id, tag):
@@ -264,6 +267,86 @@ def test_a_job_of_ours_that_nobody_wants_any_more_goes(world):
     world.turns(4)
     assert "101" in world.slurm.cancelled
     assert "102" not in world.slurm.cancelled
+
+
+def test_a_new_daemon_cancels_nothing_that_it_has_not_heard_of_yet(world):
+    world.clerk.start(launch(1))
+    world.clerk.start(launch(2))
+    world.turns(2)
+    world.clerk = world.new_clerk()
+    world.clerk.start(launch(1))
+    world.turns(3)
+    assert world.slurm.cancelled == []
+    world.clerk.start(launch(2))
+    world.turns(20)
+    assert (world.slurm.cancelled, world.slurm.submitted) == ([], 2)
+
+
+def test_what_nobody_wants_goes_by_its_tag_after_a_while(world):
+    world.clerk.start(launch(1))
+    world.clerk.start(launch(2))
+    world.turns(2)
+    world.clerk = world.new_clerk()
+    world.clerk.start(launch(2))
+    world.turns(30)
+    assert set(world.slurm.cancelled) == {"101"}
+
+
+def test_a_number_that_is_given_out_again_is_not_cancelled(world):
+    """It was to be cancelled; the controller was killed, forgot its job and gave the number to another."""
+    world.clerk.start(launch(1))
+    world.clerk.start(launch(2))
+    world.turns(1)
+    world.slurm.is_down = True
+    world.turns(5)
+    world.clerk.stop(RUN, now=False)
+    world.slurm.cancelled.clear()
+    world.slurm.comments["101"] = world.slurm.comments.pop("102")
+    world.slurm.is_down = False
+    world.turns(30)
+    assert world.slurm.cancelled == []
+
+
+def test_what_a_restarted_controller_ends_before_it_began_is_submitted_again(world):
+    world.clerk.start(launch())
+    world.turns(2)
+    world.slurm.is_down = True
+    world.turns(3)
+    world.slurm.is_down = False
+    world.slurm.states["101"] = "CANCELLED"
+    world.turns(5)
+    assert (world.slurm.submitted, world.ends) == (2, [])
+    world.begin("1.1", "102")
+    world.desk.put("1.1", "exit", b"0 \n")
+    world.turns(2)
+    assert world.ends == [Ended(RUN, End(0, None, ""))]
+
+
+def test_it_is_forgiven_a_few_times_and_not_later(world):
+    world.clerk.start(launch())
+    world.turns(2)
+    world.slurm.states["101"] = "CANCELLED"
+    world.turns(2)
+    assert world.ends == [Ended(RUN, End(None, None, "CancelledThere"))], "somebody did that"
+    world.clerk.start(launch(2))
+    world.slurm.is_down = True
+    world.turns(2)
+    world.slurm.is_down = False
+    for _ in range(10):
+        world.turns(3)
+        world.slurm.states |= dict.fromkeys(world.slurm.states, "FAILED")
+    assert world.slurm.submitted == 1 + 1 + 3
+
+
+def test_the_verdict_on_a_number_is_asked_with_the_tag_of_its_job(world):
+    asked = []
+    world.slurm.verdict = lambda id, tag: asked.append((id, tag))
+    world.clerk.start(launch(1))
+    world.turns(2)
+    world.begin("1.1", "101")
+    tag = world.slurm.comments.pop("101")
+    world.turns(3)
+    assert set(asked) == {("101", tag)}
 
 
 def test_an_array_that_is_taken_back_is_over_when_its_begun_tasks_are(world):

@@ -86,7 +86,7 @@ def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence
             launch = _preview(settings, described, number + index)
             errand = Errand(launch, asked=False)
             for bid in errand.bids:
-                tag = errand.tag("preview", bid)
+                tag = errand.tag("preview", bid.number)
                 found.append(text_of(launch, bid, target.cluster, target.folder, tag))
     return found
 

@@ -10,7 +10,7 @@ from gflow.targets.port import End
 from gflow.targets.slurm import parsing
 from gflow.targets.slurm.books import LOOK_S, Books
 from gflow.targets.slurm.desk import Found
-from gflow.targets.slurm.errands import MARK, Bid, Errand, Stage, Tagged, Unit, read_tag
+from gflow.targets.slurm.errands import Bid, Errand, Stage, Tagged, Unit, read_tag
 from gflow.targets.slurm.judging import Standing, end_of
 from gflow.targets.slurm.parsing import Row
 from gflow.targets.slurm.words import in_words
@@ -19,6 +19,10 @@ log = logging.getLogger("gflow.slurm")
 # What Slurm does not show is submitted again after so many answers without it, and so many seconds.
 MISSING = 3
 MISSING_S = 5.0
+# So often a restarted controller is forgiven.
+AGAIN = 3
+# A daemon that has just come hears of its jobs one by one: before this, none is taken for nobody's.
+SETTLED_S = 20.0
 # A job's own word about its end may come a little after Slurm's: so long it is waited for.
 RECORD_S = 3.0
 UNKNOWN = "Unknown: Slurm does not know this job any more, and it has not said how it ended"
@@ -45,7 +49,7 @@ def _read(books: Books, unit: Unit, found: Found) -> None:
         books.sight(unit, running=True, id=found.claim.id)
         for bid in unit.errand.bids:  # the race is over
             if bid.number != found.claim.bid and bid.id:
-                books.doomed.add(bid.id)
+                books.doomed[bid.id] = unit.errand.tag(books.daemon, bid.number)
         books.soon()
     if found.exit and not unit.has_exit:
         unit.has_exit = True
@@ -68,13 +72,13 @@ def poll(books: Books) -> None:
     books.came_back()
     read_desk(books)  # after the question: who has ended by the answer has written so before, mostly
     rows: Rows = {}
-    for row in parsing.parse_queue(said.text):
+    all_rows = parsing.parse_queue(said.text)
+    for row in all_rows:
         tagged = read_tag(row.comment, books.daemon, row.task)
-        if tagged is not None:
+        if tagged is not None and row.id not in books.void:
             rows.setdefault(tagged.unit, []).append((tagged, row))
     _find_bids(books, rows)
-    if books.doomed and not books.slurm.cancel(sorted(books.doomed)).unsure:
-        books.doomed.clear()
+    _cancel_doomed(books, all_rows)
     for unit in list(books.units.values()):
         _judge(books, unit, rows.get(unit.name, []))
     # What is being stopped ends soon, and may leave no word of its own.
@@ -88,13 +92,29 @@ def _find_bids(books: Books, rows: Rows) -> None:
     """Which submissions Slurm has; those that it has not are sent again, those that are nobody's go."""
     found: dict[tuple[str, int], str] = {}
     for tagged, row in [one for of_unit in rows.values() for one in of_unit]:
-        if tagged.unit not in books.units and row.state == "PENDING":
-            books.doomed.add(row.id)
+        if row.state == "PENDING" and _is_unwanted(books, tagged, row):
+            books.doomed[row.id] = row.comment
         if not row.is_final or (tagged.run, tagged.bid) not in found:
             found[tagged.run, tagged.bid] = row.array if row.task is not None else row.id
     for errand in books.errands.values():
         for bid in errand.bids:
             _found(books, errand, bid, found.get((errand.run.name, bid.number)))
+
+
+def _cancel_doomed(books: Books, rows: list[Row]) -> None:
+    """Those that are still there, and still what they were."""
+    alive = {number: row.comment for row in rows if not row.is_final for number in (row.id, row.array)}
+    ids = sorted(id for id, tag in books.doomed.items() if alive.get(id) == tag)
+    if not ids or not books.slurm.cancel(ids).unsure:
+        books.doomed.clear()
+
+
+def _is_unwanted(books: Books, tagged: Tagged, row: Row) -> bool:
+    """Whether this is a copy of what has begun elsewhere, or nobody's. It would find no ticket anyway."""
+    unit = books.units.get(tagged.unit)
+    if unit is None:
+        return books.clock() - books.born > SETTLED_S
+    return unit.claim is not None and unit.claim.id != row.id
 
 
 def _found(books: Books, errand: Errand, bid: Bid, id: str | None) -> None:
@@ -139,6 +159,8 @@ def _judge(books: Books, unit: Unit, rows: list[tuple[Tagged, Row]]) -> None:
 
 def _over(books: Books, unit: Unit, row: Row) -> None:
     """Slurm says that it is over."""
+    if _again(books, unit, row):
+        return
     now = books.clock()
     unit.final_since = unit.final_since or now
     standing = Standing(
@@ -157,13 +179,32 @@ def _over(books: Books, unit: Unit, row: Row) -> None:
         books.end(unit, end)
 
 
+def _again(books: Books, unit: Unit, row: Row) -> bool:
+    """Submit it anew, if a controller that has just come back has ended what never began.
+
+    It gives numbers out a second time, and nodes that still know the first job refuse the second.
+    """
+    errand = unit.errand
+    fine = unit.claim is None and books.is_shaky and not errand.is_array and not unit.stopped
+    if not fine or errand.again >= AGAIN or not _is_untouched(books, errand):
+        return False
+    log.warning("Slurm ended %s (%s) before it began: it is submitted again", unit.name, row.state)
+    errand.again += 1
+    for bid in errand.bids:
+        books.void.add(bid.id)
+        bid.stage, bid.missing = Stage.NEW, 0
+    books.void.add(row.id)
+    return True
+
+
 def _absent(books: Books, unit: Unit) -> None:
     """It has begun, and Slurm's queue does not know it any more."""
     now = books.clock()
     assert unit.claim is not None
     unit.absent_since = unit.absent_since or now
     record = books.desk.read_exit(unit.name)
-    verdict = books.slurm.verdict(unit.claim.id, f"{MARK}{books.daemon}:")
+    # Its number may be another job's by now, also one of ours.
+    verdict = books.slurm.verdict(unit.claim.id, unit.errand.tag(books.daemon, unit.claim.bid))
     if record is not None and record.code is not None:
         books.end(unit, End(record.code, None, ""))
     elif verdict is not None and verdict.state in parsing.FINAL:

@@ -43,9 +43,13 @@ class Books:
         self.errands: dict[Run, Errand] = {}
         self.units: dict[str, Unit] = {}
         self.news: list[Sighting] = []
-        # Slurm jobs that are to be cancelled, until that has worked.
-        self.doomed: set[str] = set()
+        # Slurm jobs that are to be cancelled, until that has worked: each number, and the tag it must have.
+        # A controller that was killed gives numbers out again.
+        self.doomed: dict[str, str] = {}
+        # Those whose end means nothing.
+        self.void: set[str] = set()
         self.poll_at = self.pause = 0.0
+        self.born = clock()
         # Since when the controller does not answer; 0: it does.
         self._down_since = 0.0
         self._shaky_until = 0.0
@@ -79,6 +83,7 @@ class Books:
         if self._down_since:
             log.warning("the Slurm controller answers again")
             self._down_since, self.pause = 0.0, 0.0
+            self.void.clear()
             self._shaky_until = self.clock() + SHAKY_S
 
     def soon(self) -> None:
@@ -102,7 +107,9 @@ class Books:
         number = task.partition(".")[0].partition("_")[2]
         suffix = f"_{number}" if number and errand.is_array else ""
         claimed = {unit.claim.id for unit in errand.units.values() if unit.claim}
-        self.doomed |= {bid.id + suffix for bid in errand.bids if bid.id} - claimed
+        for bid in errand.bids:
+            if bid.id and bid.id + suffix not in claimed:
+                self.doomed[bid.id + suffix] = errand.tag(self.daemon, bid.number)
 
     def end(self, unit: Unit, end: End) -> None:
         """Nothing of this run lives any more, or can begin."""

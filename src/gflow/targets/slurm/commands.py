@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -113,7 +114,7 @@ class Slurm:
         A controller that was killed gives numbers out again: whose job it is, the tag says.
         """
         said = self._run(["scontrol", "--oneliner", "show", "job", id])
-        if said.ok and tag not in said.text:
+        if said.ok and not re.search(rf"{re.escape(tag)}(?!\d)", said.text):
             return None
         found = parsing.parse_job(said.text) if said.ok else None
         if found is not None:

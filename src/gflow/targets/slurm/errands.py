@@ -62,6 +62,8 @@ class Errand:
         if job.progress is not None:
             runs = [Run(job_key(job.number, task), job.attempt) for task in job.progress.pending]
         self.units = {run.name: Unit(run, self) for run in runs}
+        # How often it was submitted anew because a restarted controller ended it.
+        self.again = 0
         # Why nothing more of it can begin; empty: it can.
         self.refusal = ""
         self.told: tuple[str, str] = ("", "")
@@ -72,8 +74,8 @@ class Errand:
     def is_array(self) -> bool:
         return self.launch.job.is_array
 
-    def tag(self, daemon: str, bid: Bid) -> str:
-        return f"{MARK}{daemon}:{self.run.name}:{bid.number}"
+    def tag(self, daemon: str, bid: int) -> str:
+        return f"{MARK}{daemon}:{self.run.name}:{bid}"
 
 
 class Tagged(NamedTuple):

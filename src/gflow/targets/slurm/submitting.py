@@ -27,7 +27,7 @@ def submit_all(books: Books) -> None:
 
 def _submit(books: Books, errand: Errand, bid: Bid) -> None:
     launch, spec = errand.launch, errand.launch.job.spec
-    tag = errand.tag(books.daemon, bid)
+    tag = errand.tag(books.daemon, bid.number)
     script = text_of(launch, bid, books.cluster, str(books.desk.folder), tag)
     if problem := _made_folders(launch):
         bid.stage, errand.refusal = Stage.REFUSED, f"StartFailed: {problem}"
