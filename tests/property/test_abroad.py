@@ -34,7 +34,7 @@ from gflow.core.retrying import RECALLED
 from gflow.core.state import State
 from gflow.daemon import clock as daemon_clock
 from gflow.daemon.loop import _gather as gather
-from gflow.daemon.loop import reload
+from gflow.daemon.loop import keep_counts, reload
 from gflow.errors import GflowError
 from gflow.store.port import Changes
 from gflow.testing import FakeClock, MemoryStore, spec
@@ -70,8 +70,9 @@ class Abroad:
         except GflowError:
             check(self.state)
             return
-        changes = Changes(meta={"next_number": self.state.next_number})
+        changes = Changes()
         gather(changes, effects, getattr(event, "uid", None), "test", event.at)
+        keep_counts(changes, self.state)
         self.store.commit(changes)
         self.state.ended.clear()
         for effect in effects:

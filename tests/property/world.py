@@ -26,7 +26,7 @@ from gflow.core.state import State
 from gflow.core.tasks import parse_tasks
 from gflow.daemon import clock as daemon_clock
 from gflow.daemon.loop import _gather as gather
-from gflow.daemon.loop import gpus_again, reload
+from gflow.daemon.loop import gpus_again, keep_counts, reload
 from gflow.errors import Forbidden, GflowError, NotFound, Refused, UsageError
 from gflow.store.port import Changes, Store
 from gflow.testing import FakeClock, MemoryStore
@@ -169,7 +169,7 @@ class World:
     def commit(self) -> None:
         """The end of a turn."""
         if self.changes:
-            self.changes.meta["next_number"] = self.state.next_number
+            keep_counts(self.changes, self.state)
             self.store.commit(self.changes)
             if self.disk is not None:
                 self.disk.commit(self.changes)

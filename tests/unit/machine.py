@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gflow.core.effects import Accepted, Effect, Forget, Keep, Note, Ran, Remember, Save, Start, Stop
+from gflow.core.effects import Accepted, Effect, Forget, Keep, Note, Ran, Save, Start, Stop
 from gflow.core.engine import step
 from gflow.core.events import (
     Cancel,
@@ -169,7 +169,7 @@ class Machine:
 
     def _step(self, kind: type[Event], **fields: Any) -> None:
         effects = step(self.state, kind(at=self.now, **fields))
-        self.did = [written(effect) for effect in effects if not isinstance(effect, Remember)]
+        self.did = [written(effect) for effect in effects]
         saved = {effect.job.key: effect.job for effect in effects if isinstance(effect, Save)}
         self.store.commit(Changes(jobs=saved, meta={"next_number": self.state.next_number}))
         self.state.ended.clear()

@@ -21,7 +21,7 @@ MOST_BYTES = 256 << 20
 
 def check_number(state: State, uid: int, more: int) -> None:
     """Refuse what would fill the queue with one person's jobs. Root may."""
-    most, now = state.policy.most_jobs, state.of_person[uid]
+    most, now = state.policy.most_jobs, state.of_person.get(uid, 0)
     if most and uid and now + more > most:
         raise Refused(
             f"you have {now:,} jobs that are not over, and at most {most:,} are allowed",
@@ -31,7 +31,7 @@ def check_number(state: State, uid: int, more: int) -> None:
 
 def check_size(state: State, uid: int, more: int) -> None:
     """Refuse what would fill the memory with one person's jobs: all that wait are in there. Root may."""
-    now = state.ledger.bytes[uid]
+    now = state.ledger.bytes.get(uid, 0)
     if state.policy.most_jobs and uid and more > 0 and now + more > MOST_BYTES:
         raise Refused(
             f"your jobs that are not over take {now >> 20} of {MOST_BYTES >> 20} MiB of memory",
@@ -41,7 +41,7 @@ def check_size(state: State, uid: int, more: int) -> None:
 
 def check_quotas(state: State, user: str, specs: Sequence[Spec]) -> None:
     """Refuse what would let a person or a project have more waiting jobs than they may."""
-    if not state.ledger.quotas:
+    if not state.ledger.is_limited:
         return
     wanted = Counter((PROJECT, spec.project) for spec in specs if spec.project)
     wanted[USER, user] = len(specs)
@@ -71,12 +71,19 @@ def admitted(
     state: State, uid: int, user: str, specs: Sequence[Spec], outcomes: dict[JobKey, JobState]
 ) -> list[Wait | None]:
     """What each of these has to wait for if they are submitted now, or a refusal. Changes nothing."""
-    check_number(state, uid, len(specs))
-    check_size(state, uid, sum(spec.size for spec in specs))
+    if uid and state.policy.most_jobs:
+        check_number(state, uid, len(specs))
+        check_size(state, uid, sum(spec.size for spec in specs))
     check_quotas(state, user, specs)
-    for spec in {(spec.shape, spec.on, spec.allow_unsatisfiable): spec for spec in specs}.values():
-        check_possible(state, spec)
-    return [judged(state, spec, outcomes, partial(_comes, state, specs, i)) for i, spec in enumerate(specs)]
+    if len(specs) == 1:
+        check_possible(state, specs[0])
+    else:
+        for spec in {(spec.shape, spec.on, spec.allow_unsatisfiable): spec for spec in specs}.values():
+            check_possible(state, spec)
+    return [
+        judged(state, spec, outcomes, partial(_comes, state, specs, i)) if spec.parents else None
+        for i, spec in enumerate(specs)
+    ]
 
 
 def judged(

@@ -12,17 +12,17 @@ PERSONAL = frozenset(
 )
 
 
-class Effect(msgspec.Struct, frozen=True):
+class Effect(msgspec.Struct, frozen=True, gc=False):
     """Base of all effects."""
 
 
-class Save(Effect, frozen=True):
+class Save(Effect, frozen=True, gc=False):
     """This job changed and must be durable before anybody hears of it."""
 
     job: Job
 
 
-class Note(Effect, frozen=True):
+class Note(Effect, frozen=True, gc=False):
     """A line of a job's story: what happened to it, and why. Without a job: of the machine's."""
 
     key: JobKey | None
@@ -35,7 +35,7 @@ class Note(Effect, frozen=True):
         return self.what in PERSONAL
 
 
-class Ran(Effect, frozen=True):
+class Ran(Effect, frozen=True, gc=False):
     """An attempt that was not the job's last: its record goes on to the next one."""
 
     key: JobKey
@@ -45,34 +45,27 @@ class Ran(Effect, frozen=True):
     gpu_ids: tuple[int, ...]
 
 
-class Keep(Effect, frozen=True):
+class Keep(Effect, frozen=True, gc=False):
     """A setting that must survive a restart."""
 
     name: str
     value: str
 
 
-class Remember(Effect, frozen=True):
-    """What the engine counts, for the next daemon. Nobody's doing, so no line of the audit."""
-
-    name: str
-    value: str
-
-
-class Accepted(Effect, frozen=True):
+class Accepted(Effect, frozen=True, gc=False):
     """The answer to a submission: the new jobs, in the order asked."""
 
     keys: tuple[JobKey, ...]
 
 
-class Start(Effect, frozen=True):
+class Start(Effect, frozen=True, gc=False):
     """Launch this attempt."""
 
     key: JobKey
     attempt: int
 
 
-class Stop(Effect, frozen=True):
+class Stop(Effect, frozen=True, gc=False):
     """Stop contract: TERM, grace, KILL of everything the job started; `now` skips the grace."""
 
     key: JobKey
@@ -80,14 +73,14 @@ class Stop(Effect, frozen=True):
     now: bool = False
 
 
-class Recall(Effect, frozen=True):
+class Recall(Effect, frozen=True, gc=False):
     """Take it back from where it waits, if it has not begun. Its end is then `RECALLED`."""
 
     key: JobKey
     attempt: int
 
 
-class Warn(Effect, frozen=True):
+class Warn(Effect, frozen=True, gc=False):
     """Send this signal to the job: its time is nearly up."""
 
     key: JobKey
@@ -95,7 +88,7 @@ class Warn(Effect, frozen=True):
     signal: int
 
 
-class Forget(Effect, frozen=True):
+class Forget(Effect, frozen=True, gc=False):
     """The end of this attempt is recorded here: the runner may drop its own record."""
 
     key: JobKey

@@ -179,7 +179,7 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
     line = [(job, to, reason)]
     while line:
         job, to, reason = line.pop()
-        if state.tasks.get(job.key):
+        if job.key in state.tasks:
             _wind_down(job, to, reason)
             effects.append(Save(job))
         else:
@@ -191,7 +191,7 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             effects += (Save(job), Note(job.key, to.value.lower(), reason))
             if job.is_array and job.target != LOCAL:
                 effects.append(Forget(job.key, job.attempt))
-        for parent in _ended_with(state, job):
+        for parent in _ended_with(state, job) if state.children else ():
             for child_key in state.take_children(parent):  # the job's own key comes first
                 child = state.jobs[child_key]
                 if _parent_ended(state, child, parent, to, at):

@@ -16,7 +16,7 @@ import msgspec
 
 from gflow.core import abroad, changing, draining, ending, governing, idling, progressing, updating
 from gflow.core.admission import admitted
-from gflow.core.effects import Accepted, Effect, Keep, Note, Remember, Save
+from gflow.core.effects import Accepted, Effect, Keep, Note, Save
 from gflow.core.events import (
     Cancel,
     Drain,
@@ -46,9 +46,6 @@ from gflow.core.state import State
 from gflow.core.tasks import parse_tasks
 from gflow.errors import NotFound, Refused
 
-# The name under which what people had is kept.
-SHARES = "shares"
-
 Handler = Callable[[State, Any, list[Effect]], None]
 
 
@@ -56,9 +53,6 @@ def step(state: State, event: Event) -> list[Effect]:
     """Take one event; return what must be made durable and done, in order."""
     effects: list[Effect] = []
     HANDLERS[type(event)](state, event, effects)
-    if state.shares.changed:
-        state.shares.changed = False
-        effects.append(Remember(SHARES, state.shares.record()))
     return effects
 
 

@@ -24,6 +24,8 @@ UNKNOWN_S = 7200.0
 SHORTEST_S = 1.0
 # Kinds that nobody used for this many days are forgotten.
 KEPT_DAYS = 60
+# So many starts of jobs that ended may lie about before somebody tidies up.
+MOST_STALE = 64
 
 
 class Kind(NamedTuple):
@@ -56,14 +58,15 @@ def length_of(job: Job) -> float:
 class Batch:
     """Jobs of one kind and day: the longest that ended, and since when others run."""
 
-    __slots__ = ("day", "due", "is_known", "kind", "length", "longest", "starts", "waiting")
+    __slots__ = ("_order", "day", "due", "is_known", "kind", "length", "longest", "starts", "waiting")
 
     def __init__(self, kind: Kind, day: int) -> None:
         self.kind = kind
         self.day = day
         self.longest = 0.0
-        # Start of each running job of it.
+        # Start of each running job of it; and the same as a heap, in which those that ended may still lie.
         self.starts: dict[JobKey, float] = {}
+        self._order: list[tuple[float, JobKey]] = []
         # How many groups of the queue wait for a prediction of it.
         self.waiting = 0
         self.length = UNKNOWN_S
@@ -71,6 +74,20 @@ class Batch:
         self.is_known = False
         # When that is exceeded by the one that has run longest, as `History` has noted it.
         self.due = 0.0
+
+    def begin(self, key: JobKey, at: float) -> None:
+        """A job of it runs from now on."""
+        self.starts[key] = at
+        heapq.heappush(self._order, (at, key))
+        if len(self._order) > MOST_STALE + 2 * len(self.starts):
+            self._order = sorted((start, other) for other, start in self.starts.items())
+
+    def oldest(self) -> float:
+        """Since when the one runs that has run longest; somebody must."""
+        order = self._order
+        while self.starts.get(order[0][1]) != order[0][0]:
+            heapq.heappop(order)
+        return order[0][0]
 
 
 class History:
@@ -87,7 +104,9 @@ class History:
         self.moved: set[Batch] = set()
 
     def batch(self, kind: Kind, day: int) -> Batch:
-        days = self.kinds.setdefault(kind, {})
+        days = self.kinds.get(kind)
+        if days is None:
+            days = self.kinds[kind] = {}
         batch = days.get(day)
         if batch is None:
             batch = days[day] = Batch(kind, day)
@@ -103,7 +122,7 @@ class History:
     def started(self, job: Job) -> Batch:
         assert job.started_at is not None
         batch = self.batch_of(job)
-        batch.starts[job.key] = job.started_at
+        batch.begin(job.key, job.started_at)
         self._refresh(self.kinds[batch.kind], batch)
         return batch
 
@@ -168,7 +187,7 @@ class History:
         batch.is_known = known > 0
         length = known or UNKNOWN_S
         if batch.starts:
-            oldest = min(batch.starts.values())
+            oldest = batch.oldest()
             ran = self._now - oldest
             while length <= ran:
                 length *= 2

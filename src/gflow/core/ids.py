@@ -12,7 +12,7 @@ JobKey = NewType("JobKey", int)
 
 TASK_BITS = 20
 TASK_MAX = (1 << TASK_BITS) - 2
-_TASK_MASK = (1 << TASK_BITS) - 1
+TASK_MASK = (1 << TASK_BITS) - 1
 
 
 def job_key(number: int, task: int | None = None) -> JobKey:
@@ -27,13 +27,13 @@ def number_of(key: JobKey) -> int:
 
 def task_of(key: JobKey) -> int | None:
     """The array task, or None for a plain job."""
-    task = key & _TASK_MASK
+    task = key & TASK_MASK
     return task - 1 if task else None
 
 
 def label(key: JobKey) -> str:
     """What people see: `42` or `42_3`."""
-    task = key & _TASK_MASK
+    task = key & TASK_MASK
     return f"{key >> TASK_BITS}_{task - 1}" if task else str(key >> TASK_BITS)
 
 

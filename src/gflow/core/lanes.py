@@ -44,11 +44,18 @@ EVERYTHING = Room(*[1 << 62] * 4)
 class Group:
     """Waiting jobs of one key, oldest first. Removal is lazy: a heap cannot lose its middle."""
 
-    __slots__ = ("batch", "key", "lane", "length", "members", "order", "rank", "removed")
+    __slots__ = (
+        "age", "batch", "entry", "key", "lane", "length", "members", "number", "order", "rank", "removed",
+    )  # fmt: skip
 
-    def __init__(self, key: GroupKey, batch: Batch) -> None:
+    def __init__(self, key: GroupKey, batch: Batch, number: int) -> None:
         self.key = key
         self.batch = batch
+        # No other group has it: heaps never have to compare groups themselves.
+        self.number = number
+        # Its place in its lane and among those who wait longest: whatever else lies in those heaps is stale.
+        self.entry: Entry | None = None
+        self.age: Age | None = None
         # How long each of it is expected to run, and that as far as the order goes by it.
         self.length = self.rank = 0.0
         self.lane: Lane
@@ -57,10 +64,6 @@ class Group:
         self.members: dict[JobKey, float] = {}
         # Those that are still in `order` and no members any more.
         self.removed: set[JobKey] = set()
-
-    def __lt__(self, other: Group) -> bool:
-        """For heaps: where all else is equal, at most one of the two still has that head."""
-        return False
 
     def add(self, key: JobKey, since: float) -> None:
         self.members[key] = since
@@ -84,29 +87,29 @@ class Group:
 
 
 class Least:
-    """The smallest of a changing multiset of numbers. All operations O(log n) amortised."""
+    """The smallest of a changing multiset of numbers (0: none). All operations O(log n) amortised."""
 
-    __slots__ = ("_counts", "_heap")
+    __slots__ = ("_counts", "_heap", "value")
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self._heap: list[int] = []
+        self.value = 0
 
     def add(self, value: int) -> None:
-        if value not in self._counts:
+        count = self._counts.get(value, 0)
+        self._counts[value] = count + 1
+        if not count:
             heapq.heappush(self._heap, value)
-        self._counts[value] = self._counts.get(value, 0) + 1
+            self.value = self._heap[0]
 
     def remove(self, value: int) -> None:
         self._counts[value] -= 1
         if not self._counts[value]:
             del self._counts[value]
-
-    def value(self) -> int:
-        """The smallest; 0 if there is none."""
-        while self._heap and self._heap[0] not in self._counts:
-            heapq.heappop(self._heap)
-        return self._heap[0] if self._heap else 0
+            while self._heap and self._heap[0] not in self._counts:
+                heapq.heappop(self._heap)
+            self.value = self._heap[0] if self._heap else 0
 
 
 class Entry(NamedTuple):
@@ -114,13 +117,23 @@ class Entry(NamedTuple):
 
     length: float
     head: JobKey
+    number: int
+    group: Group
+
+
+class Age(NamedTuple):
+    """A group's place among those who wait: the longest first."""
+
+    since: float
+    head: JobKey
+    number: int
     group: Group
 
 
 class Lane:
     """Groups of one priority and band that ask for GPUs of the same kind and number in the same way."""
 
-    __slots__ = ("cpus", "entries", "gpus", "groups", "key", "listed", "memory", "place", "shared")
+    __slots__ = ("cpus", "entries", "gpus", "groups", "key", "memory", "place", "shared")
 
     def __init__(self, key: LaneKey) -> None:
         self.key = key
@@ -128,43 +141,31 @@ class Lane:
         self.place = key[:3]
         self.gpus, self.shared = key[3], key[4]
         self.groups = 0
+        # A heap; of a group only its `entry` is true.
         self.entries: list[Entry] = []
-        # What is in `entries`, or set aside by a walk: nothing is listed twice.
-        self.listed: set[Entry] = set()
         self.cpus = Least()
         self.memory = Least()
 
     def may_fit(self, room: Room) -> bool:
         """Whether the least demanding group could fit; says nothing about any one group."""
         gpus = room.open_gpus if self.shared else room.idle_gpus
-        return self.gpus <= gpus and self.cpus.value() <= room.cpus and self.memory.value() <= room.memory_mib
+        return self.gpus <= gpus and self.cpus.value <= room.cpus and self.memory.value <= room.memory_mib
 
     def list(self, entry: Entry) -> None:
-        if entry not in self.listed:
-            self.listed.add(entry)
-            heapq.heappush(self.entries, entry)
-            if len(self.entries) > MOST_STALE + 2 * self.groups:
-                self._tidy()
-
-    def _tidy(self) -> None:
-        """Drop what is stale: lengths change, and what they were may never come to the front."""
-        stale = [entry for entry in self.entries if not self._is_true(entry)]
-        self.listed.difference_update(stale)
-        self.entries = [entry for entry in self.entries if entry in self.listed]
-        heapq.heapify(self.entries)
-
-    def _is_true(self, entry: Entry) -> bool:
-        rank, head, group = entry
-        return group.rank == rank and group.lane is self and group.head() == head
+        heapq.heappush(self.entries, entry)
+        if len(self.entries) > MOST_STALE + 2 * self.groups:
+            # Lengths change, and what they were may never come to the front.
+            self.entries = [entry for entry in self.entries if entry.group.entry is entry]
+            heapq.heapify(self.entries)
 
     def first(self) -> Entry | None:
         """The first entry that still speaks the truth; stale ones are dropped."""
         entries = self.entries
         while entries:
             entry = entries[0]
-            if self._is_true(entry):
+            if entry.group.entry is entry:
                 return entry
-            self.listed.discard(heapq.heappop(entries))
+            heapq.heappop(entries)
         return None
 
 

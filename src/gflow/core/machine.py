@@ -20,6 +20,7 @@ class Machine:
         self.cpus, self.memory_mib = cpus, memory_mib
         self.free_cpus, self.free_memory_mib = cpus, memory_mib
         self.gpus: dict[int, Gpu] = {}
+        self.simulated: frozenset[int] = frozenset()
         # GPU indices that new jobs may get; None: all.
         self.allowed = allowed
         # GPU index -> who else uses it: another user's daemon. Never given out.
@@ -49,6 +50,7 @@ class Machine:
 
     def see_gpus(self, gpus: Iterable[Gpu]) -> None:
         self.gpus = {gpu.index: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.index)}
+        self.simulated = frozenset(index for index, gpu in self.gpus.items() if gpu.simulated)
         self._of_kind.clear()
         self.recount()
 
@@ -100,10 +102,10 @@ class Machine:
 
     def take(self, job: Job) -> None:
         """This job has what it asked for, and its GPUs, from now on."""
-        shape = job.spec.shape
-        self.free_cpus -= shape.cpus
-        self.free_memory_mib -= shape.memory_mib
-        declared = shape.gpu_memory_mib if shape.shared else 0
+        spec = job.spec
+        self.free_cpus -= spec.slots
+        self.free_memory_mib -= spec.memory_mib
+        declared = spec.gpu_memory_mib if spec.shared else 0
         for index in job.gpu_ids:
             self.holders.setdefault(index, {})[job.key] = declared
             self.idle.discard(index)
@@ -112,9 +114,9 @@ class Machine:
 
     def give_back(self, job: Job, wall: float) -> None:
         """It has them no more."""
-        shape = job.spec.shape
-        self.free_cpus += shape.cpus
-        self.free_memory_mib += shape.memory_mib
+        spec = job.spec
+        self.free_cpus += spec.slots
+        self.free_memory_mib += spec.memory_mib
         for index in job.gpu_ids:
             holders = self.holders[index]
             del holders[job.key]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gflow.core.ids import JobKey, label, number_of, task_of
+from gflow.core.ids import TASK_MASK, JobKey, label, number_of
 from gflow.core.tasks import TaskSet
 
 
@@ -26,6 +26,9 @@ class JobState(enum.Enum):
     FAILED = "Failed"
     CANCELLED = "Cancelled"
     TIMEOUT = "Timeout"
+
+    # There is one of each, and they are looked up at every step: an enum's own hash is written in Python.
+    __hash__ = object.__hash__
 
 
 SHORT = {
@@ -171,9 +174,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     def size(self) -> int:
         """About how many bytes of memory it takes besides the usual; of what cannot change while it runs."""
         texts = (*self.command, *self.template, self.cwd, self.script_path, self.output, self.error)
-        chosen = sum(len(name) + len(value) for name, value in self.parameters)
-        paths = len(self.venv) + len(self.conda_env)
-        return sum(map(len, texts)) + chosen + paths + 8 * (len(self.depends_on) + len(self.depends_any))
+        size = sum(map(len, texts)) + len(self.venv) + len(self.conda_env)
+        for name, value in self.parameters:
+            size += len(name) + len(value)
+        return size + 8 * (len(self.depends_on) + len(self.depends_any))
 
     @property
     def parents(self) -> tuple[JobKey, ...]:
@@ -276,7 +280,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def task(self) -> int | None:
-        return task_of(self.key)
+        task = self.key & TASK_MASK
+        return task - 1 if task else None
 
     @property
     def label(self) -> str:

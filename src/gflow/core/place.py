@@ -22,7 +22,8 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
     """
     if state.machine.is_drained or state.is_capped(job) or state.over_quota(job):
         return None
-    return choose(state, job.spec.shape, _lot(job), state.barred(job))
+    lot = _lot(job) if state.policy.strategy == "random" else 0
+    return choose(state, state.ready.shape_of(job), lot, state.barred(job))
 
 
 def _lot(job: Job) -> int:
@@ -35,18 +36,19 @@ def choose(
     state: State, shape: Shape, lot: int = 0, barred: frozenset[int] = frozenset()
 ) -> tuple[int, ...] | None:
     """GPUs for a job of this shape, as the strategy picks them, or None if it does not fit now."""
-    if shape.cpus > state.machine.free_cpus or shape.memory_mib > state.machine.free_memory_mib:
+    machine, wanted = state.machine, shape.gpus
+    if shape.cpus > machine.free_cpus or shape.memory_mib > machine.free_memory_mib:
         return None
-    if not shape.gpus:
+    if not wanted:
         return ()
     found = available(state, shape)
     if barred:
         found = [index for index in found if index not in barred]
-    return (
-        tuple(sorted(in_order(state, found, lot, shape.gpus)[: shape.gpus]))
-        if len(found) >= shape.gpus
-        else None
-    )
+    if len(found) < wanted:
+        return None
+    if state.policy.strategy == "sequential":
+        return tuple(found[:wanted])
+    return tuple(sorted(in_order(state, found, lot, wanted)[:wanted]))
 
 
 def in_order(state: State, found: list[int], lot: int, count: int) -> list[int]:

@@ -7,11 +7,10 @@ take what that job will not need (EASY backfilling). Jobs of a higher priority d
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from gflow.core.ids import JobKey
-from gflow.core.lanes import Group
+from gflow.core.lanes import Age, Group
 from gflow.core.model import Job, Shape
 from gflow.core.prospect import Ends, Prospect
 from gflow.core.state import State
@@ -32,18 +31,17 @@ class Promise:
 
     __slots__ = ("cpus", "gpus", "key", "memory_mib", "now", "spare", "standing", "until")
 
-    def __init__(self, job: Job, ends: Ends, now: float) -> None:
-        shape = job.spec.shape
+    def __init__(self, job: Job, shape: Shape, ends: Ends, now: float) -> None:
         self.key = job.key
         self.standing = job.spec.standing
         # When this was looked at last, and when the job is expected to start.
         self.now = now
-        self.until = ends.at
+        self.until, gpus, cpus, memory_mib = ends
         # GPUs it can have then, how many of them it will not need, and what else is left over.
-        self.gpus = ends.gpus
-        self.spare = len(ends.gpus) - shape.gpus
-        self.cpus = ends.cpus - shape.cpus
-        self.memory_mib = ends.memory_mib - shape.memory_mib
+        self.gpus = gpus
+        self.spare = len(gpus) - shape.gpus
+        self.cpus = cpus - shape.cpus
+        self.memory_mib = memory_mib - shape.memory_mib
 
     def binds(self, job: Job) -> bool:
         """Whether this job has to care."""
@@ -74,14 +72,23 @@ def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     """Whether a start with these GPUs keeps what is promised to others; the promised mind earlier ones."""
     if not state.promises:
         return True
-    shape = job.spec.shape
-    length = state.ready.surely_s(job) if _is_quiet(state) else state.ready.expected_s(job)
+    ready, key, standing, backfill = state.ready, job.key, job.spec.standing, state.policy.backfill
+    shape = ready.shape_of(job)
+    length = ready.surely_s(job) if _is_quiet(state) else ready.expected_s(job)
     for promise in state.promises:
-        if promise.key == job.key:
+        if promise.key == key:
             return True
-        if promise.binds(job) and not (state.policy.backfill and promise.allows(shape, gpu_ids, length)):
+        if standing <= promise.standing and not (backfill and promise.allows(shape, gpu_ids, length)):
             return False
     return True
+
+
+def is_kept_for_some(state: State, gpu_ids: tuple[int, ...]) -> bool:
+    """Whether somebody who is promised a start will need some of these GPUs."""
+    for promise in state.promises:  # noqa: SIM110 - a loop takes half the time
+        if promise.is_blocked(gpu_ids):
+            return True
+    return False
 
 
 def due(state: State, wall: float) -> list[Promise]:
@@ -92,21 +99,26 @@ def due(state: State, wall: float) -> list[Promise]:
     found = _made_way_for(state, wall, prospects) if state.yielding else []
     if state.policy.patience < 0:
         return found
-    ready, most = state.ready, len(found) + state.policy.promises
-    made_way_for = {promise.key for promise in found}
+    ready, most, is_quiet = state.ready, len(found) + state.policy.promises, _is_quiet(state)
+    made_way_for = {promise.key for promise in found} if found else ()
     kinds = sorted(ready.ages, key=_first) if len(ready.ages) > 1 else list(ready.ages)
-    for priority, with_gpus in kinds:
-        oldest = ready.oldest(priority, with_gpus)
-        if oldest is None or not _is_due(state, oldest[1], wall - oldest[1].members[oldest[0]]):
+    for kind in kinds:
+        oldest = ready.oldest(kind)
+        if oldest is None or not _is_due(state, oldest.group, wall - oldest.since, is_quiet):
             continue
-        for key, group in islice(ready.longest_waiting(priority, with_gpus), MOST_ASKED):
-            if not _is_due(state, group, wall - group.members[key]):
+        asked: list[Age] = []
+        while len(asked) < MOST_ASKED and (age := ready.take_oldest(kind)) is not None:
+            asked.append(age)
+            if not _is_due(state, age.group, wall - age.since, is_quiet):
                 break
-            promise = None if key in made_way_for else _promise(state, key, wall, prospects)
+            promise = None if age.head in made_way_for else _promise(state, age.head, wall, prospects)
             if promise is not None:
                 found.append(promise)
                 if len(found) == most:
-                    return found
+                    break
+        ready.put_back(kind, asked)
+        if len(found) == most:
+            break
     return found
 
 
@@ -128,12 +140,13 @@ def _promise(state: State, key: JobKey, wall: float, prospects: Prospects) -> Pr
     job = state.jobs[key]
     if state.is_capped(job) or state.over_quota(job):
         return None
-    shape, barred = job.spec.shape, state.barred(job)
+    shape, barred = state.ready.shape_of(job), state.barred(job)
     kind = (shape.gpu_type, shape.gpu_memory_mib, shape.shared, barred)
-    if kind not in prospects:
-        prospects[kind] = Prospect(state, shape, wall, barred)
-    free = prospects[kind].first_fit(shape)
-    return Promise(job, free, wall) if free else None
+    prospect = prospects.get(kind)
+    if prospect is None:
+        prospect = prospects[kind] = Prospect(state, shape, wall, barred)
+    free = prospect.first_fit(shape)
+    return Promise(job, shape, free, wall) if free else None
 
 
 def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
@@ -141,19 +154,28 @@ def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
     return -kind[0], not kind[1]
 
 
-def _is_due(state: State, group: Group, waited: float) -> bool:
+def _is_due(state: State, group: Group, waited: float, is_quiet: bool) -> bool:
     """Whether a job has waited long enough."""
-    return not state.policy.patience or waited >= due_after_s(state, group.key.shape, group.length)
+    return not state.policy.patience or waited >= _times(state, group.key.shape, is_quiet) * group.length
 
 
 def due_after_s(state: State, shape: Shape, length: float) -> float:
     """After which time such a job is promised its start: when the machine could have done its work often
     enough, but not after more than so many times its own length."""
-    wanted, pool = (shape.gpus, len(state.machine.gpus)) if shape.gpus else (shape.cpus, state.machine.cpus)
-    times = min(state.policy.patience * wanted / pool, MOST_TIMES) if pool else 0.0
-    return (min(times, 1.0) if _is_quiet(state) else times) * length
+    return _times(state, shape, _is_quiet(state)) * length
+
+
+def _times(state: State, shape: Shape, is_quiet: bool) -> float:
+    """For how many times its own length such a job may have to wait."""
+    machine, wanted = state.machine, shape.gpus
+    pool = len(machine.gpus) if wanted else machine.cpus
+    if not pool:
+        return 0.0
+    times, most = state.policy.patience * (wanted or shape.cpus) / pool, 1.0 if is_quiet else MOST_TIMES
+    return times if times < most else most
 
 
 def _is_quiet(state: State) -> bool:
     """Whether most of the machine stands idle: then keeping it for somebody costs little."""
-    return state.policy.patience > 0 and len(state.machine.idle) >= QUIET * len(state.machine.gpus) > 0
+    machine = state.machine
+    return state.policy.patience > 0 and len(machine.idle) >= QUIET * len(machine.gpus) > 0

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import chain
 
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, Shape
 from gflow.core.place import SLACK, suits
 from gflow.core.state import State
 
-
-class Ends(NamedTuple):
-    """What is free at some moment, if running jobs end as expected."""
-
-    at: float
-    gpus: frozenset[int]
-    cpus: int
-    memory_mib: int
+# What is free at some moment, if running jobs end as expected: when, GPUs, CPU slots, host memory.
+Ends = tuple[float, frozenset[int], int, int]
 
 
 class Prospect:
@@ -34,53 +28,48 @@ class Prospect:
                 index for index in self._usable if self._is_free(index, state.machine.holders.get(index, {}))
             ]
         else:
-            self._usable = state.machine.fitting(kind) - barred
+            fitting = state.machine.fitting(kind)
+            self._usable = fitting - barred if barred else fitting
             free = list(self._usable & state.machine.idle)
         # GPUs in the order in which they become free.
         self._gpus = free
-        # Moments at which something ends, and then: how many of the GPUs are free, CPU slots, host memory.
-        self._times: list[float] = []
-        self._counts: list[int] = []
-        self._others: list[tuple[int, int]] = []
+        # Moments at which something ends: how many of the GPUs are free then, when, CPU slots, host memory.
+        self._seen: list[tuple[int, float, int, int]] = []
         self._coming = self._moments(wall)
 
     def first_fit(self, shape: Shape) -> Ends | None:
         """When a job of this shape fits first; None: not even when all have ended."""
-        if len(self._usable) < shape.gpus:
+        wanted, seen = shape.gpus, self._seen
+        if len(self._usable) < wanted:
             return None
-        place = bisect_left(self._counts, shape.gpus)
-        while place < len(self._times) or next(self._coming, False):
-            count, (cpus, memory) = self._counts[place], self._others[place]
-            if count >= shape.gpus and cpus >= shape.cpus and memory >= shape.memory_mib:
-                return Ends(self._times[place], frozenset(self._gpus[:count]), cpus, memory)
-            place += 1
+        for count, at, cpus, memory in chain(seen[bisect_left(seen, (wanted,)) :], self._coming):
+            if count >= wanted and cpus >= shape.cpus and memory >= shape.memory_mib:
+                return at, frozenset(self._gpus[:count]), cpus, memory
         return None
 
-    def _moments(self, wall: float) -> Iterator[bool]:
+    def _moments(self, wall: float) -> Iterator[tuple[int, float, int, int]]:
         """One moment further each time. What should have ended by now ends now."""
         state, usable, alone = self._state, self._usable, not self._kind.shared
         cpus, memory, now = state.machine.free_cpus, state.machine.free_memory_mib, wall
+        gpus, note, running = self._gpus, self._seen.append, state.running
         left: dict[int, dict[JobKey, int]] = {}
         for end, key in state.ends():
             if end > now:
-                self._note(now, cpus, memory)
-                yield True
+                moment = (len(gpus), now, cpus, memory)
+                note(moment)
+                yield moment
                 now = end
-            job = state.running[key]
+            job = running[key]
             spec = job.spec
             cpus += spec.slots
             memory += spec.memory_mib
             if alone and not spec.shared:
-                self._gpus += [index for index in job.gpu_ids if index in usable]
+                gpus += [index for index in job.gpu_ids if index in usable]
             else:
                 self._leave(job, left)
-        self._note(now, cpus, memory)
-        yield True
-
-    def _note(self, now: float, cpus: int, memory: int) -> None:
-        self._times.append(now)
-        self._counts.append(len(self._gpus))
-        self._others.append((cpus, memory))
+        moment = (len(gpus), now, cpus, memory)
+        note(moment)
+        yield moment
 
     def _leave(self, job: Job, left: dict[int, dict[JobKey, int]]) -> None:
         """A job goes from GPUs on which there may be others."""

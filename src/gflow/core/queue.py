@@ -12,18 +12,21 @@ Cost: add and remove O(log n); a round O(lanes + groups looked at + jobs started
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gflow.core.history import DAY_S, Batch, History, Kind, what_of
 from gflow.core.ids import JobKey
-from gflow.core.lanes import MOST_STALE, Entry, Group, GroupKey, Lane, LaneKey, Room
-from gflow.core.model import Job
+from gflow.core.lanes import MOST_STALE, Age, Entry, Group, GroupKey, Lane, LaneKey, Room
+from gflow.core.model import Job, Shape
 from gflow.core.shares import ABOUT_BAND
 
-# Who has waited longest first: since when, job, group.
-Age = tuple[float, JobKey, Group]
+if TYPE_CHECKING:
+    from gflow.core.promise import Promise
+
+# Priority, and whether it asks for GPUs: who is oldest is judged apart.
+AgeKind = tuple[int, bool]
 
 
 class ReadyQueue:
@@ -33,27 +36,33 @@ class ReadyQueue:
         self.groups: dict[GroupKey, Group] = {}
         self.lanes: dict[LaneKey, Lane] = {}
         # Where each job waits.
-        self._where: dict[JobKey, Group] = {}
+        self.where: dict[JobKey, Group] = {}
         # Who waits, with their groups; and the band of each (see `core.shares`).
         self.people: dict[int, set[Group]] = {}
         self.bands: dict[int, int] = {}
-        # (priority, whether it asks for GPUs) -> who has waited longest.
-        self.ages: dict[tuple[int, bool], list[Age]] = {}
-        self._aged: set[Age] = set()
+        # Who has waited longest, as heaps.
+        self.ages: dict[AgeKind, list[Age]] = {}
         self._history = history
         self._by_length = by_length
         self._use_history = use_history
         self._of_batch: dict[Batch, set[Group]] = {}
+        # How many groups there have been.
+        self._made = 0
 
     def __len__(self) -> int:
-        return len(self._where)
+        return len(self.where)
 
     def __contains__(self, job: Job) -> bool:
-        return job.key in self._where
+        return job.key in self.where
 
     def group_of(self, job: Job) -> Group:
         """The group in which this job waits."""
-        return self._where[job.key]
+        return self.where[job.key]
+
+    def shape_of(self, job: Job) -> Shape:
+        """What a job needs; of one that waits here it is known already."""
+        group = self.where.get(job.key)
+        return job.spec.shape if group is None else group.key.shape
 
     # ------------------------------------------------------------ in and out
 
@@ -64,13 +73,13 @@ class ReadyQueue:
             group = self._new_group(key)
         before = group.head()
         group.add(job.key, job.ready_at)
-        self._where[job.key] = group
+        self.where[job.key] = group
         if before is None or job.key < before:
             self._push(group)
         return group
 
     def remove(self, job: Job) -> None:
-        group = self._where.pop(job.key, None)
+        group = self.where.pop(job.key, None)
         if group is None:
             return
         was_head = group.head() == job.key
@@ -85,7 +94,8 @@ class ReadyQueue:
         if not batch.waiting:
             self._history.look_at(batch)
         batch.waiting += 1
-        group = self.groups[key] = Group(key, batch)
+        self._made += 1
+        group = self.groups[key] = Group(key, batch, self._made)
         self._of_batch.setdefault(batch, set()).add(group)
         self.people.setdefault(key.uid, set()).add(group)
         self._set_length(group)
@@ -99,6 +109,7 @@ class ReadyQueue:
         _discard(self._of_batch, batch, group)
         _discard(self.people, key.uid, group)
         self._leave(group)
+        group.age = None
 
     def _enter(self, group: Group) -> None:
         """Into the lane that its owner's band makes it one of."""
@@ -116,6 +127,7 @@ class ReadyQueue:
 
     def _leave(self, group: Group) -> None:
         lane, shape = group.lane, group.key.shape
+        group.entry = None
         lane.groups -= 1
         lane.cpus.remove(shape.cpus)
         lane.memory.remove(shape.memory_mib)
@@ -126,13 +138,13 @@ class ReadyQueue:
 
     def expected_s(self, job: Job) -> float:
         """How long a job that waits or runs is expected to take: its limit bounds what history says."""
-        group = self._where.get(job.key)
+        group = self.where.get(job.key)
         batch = self._history.batch_of(job) if group is None else group.batch
         return self.length(job.spec.time_limit_s, batch)
 
     def surely_s(self, job: Job) -> float:
         """Within which time a waiting job will be over, as far as anybody can know: its limit, or history."""
-        if job.spec.time_limit_s or self._where[job.key].batch.is_known:
+        if job.spec.time_limit_s or self.where[job.key].batch.is_known:
             return self.expected_s(job)
         return float("inf")
 
@@ -174,53 +186,46 @@ class ReadyQueue:
     def _entry(self, group: Group) -> Entry:
         head = group.head()
         assert head is not None
-        return Entry(group.rank, head, group)
+        return Entry(group.rank, head, group.number, group)
 
     def _push(self, group: Group) -> None:
         entry = self._entry(group)
-        group.lane.list(entry)
-        age = (group.members[entry.head], entry.head, group)
-        if age not in self._aged:
-            self._aged.add(age)
-            heapq.heappush(self.ages.setdefault((group.key.priority, group.key.shape.gpus > 0), []), age)
-            if len(self._aged) > MOST_STALE + 2 * len(self.groups):
-                self._tidy_ages()
+        if entry != group.entry:
+            group.entry = entry
+            group.lane.list(entry)
+        head = entry.head
+        age = Age(group.members[head], head, group.number, group)
+        if age != group.age:
+            group.age = age
+            kind = (group.key.priority, group.key.shape.gpus > 0)
+            ages = self.ages.setdefault(kind, [])
+            heapq.heappush(ages, age)
+            if len(ages) > MOST_STALE + 2 * len(self.groups):  # where nobody asks for the oldest
+                self.ages[kind] = sorted(age for age in ages if age.group.age is age)
 
-    def _tidy_ages(self) -> None:
-        """Drop what is not true any more: where nobody asks for the oldest, nobody else does."""
-        for kind, ages in list(self.ages.items()):
-            self.ages[kind] = sorted(age for age in ages if _is_true(age))
-            self._aged.difference_update(age for age in ages if not _is_true(age))
-            if not self.ages[kind]:
-                del self.ages[kind]
-
-    def oldest(self, priority: int, with_gpus: bool) -> tuple[JobKey, Group] | None:
-        """The first of `longest_waiting`."""
-        ages = self.ages[priority, with_gpus]
+    def oldest(self, kind: AgeKind) -> Age | None:
+        """Who of this kind has waited longest."""
+        ages = self.ages[kind]
         while ages:
-            if _is_true(ages[0]):
-                return ages[0][1:]
-            self._aged.discard(heapq.heappop(ages))
-        del self.ages[priority, with_gpus]
+            age = ages[0]
+            if age.group.age is age:
+                return age
+            heapq.heappop(ages)
+        del self.ages[kind]
         return None
 
-    def longest_waiting(self, priority: int, with_gpus: bool) -> Iterator[tuple[JobKey, Group]]:
-        """Heads of groups, who has waited longest first. Take few: each costs a step."""
-        ages = self.ages.get((priority, with_gpus), [])
-        aside: list[Age] = []
-        try:
-            while ages:
-                age = heapq.heappop(ages)
-                if _is_true(age):
-                    aside.append(age)
-                    yield age[1], age[2]
-                else:
-                    self._aged.discard(age)
-        finally:
-            for age in aside:
-                heapq.heappush(ages, age)
-            if not ages:
-                self.ages.pop((priority, with_gpus), None)
+    def take_oldest(self, kind: AgeKind) -> Age | None:
+        """The same, and the next one after it the next time, until all are put back."""
+        ages = self.ages[kind]
+        while ages:
+            age = heapq.heappop(ages)
+            if age.group.age is age:
+                return age
+        return None
+
+    def put_back(self, kind: AgeKind, taken: list[Age]) -> None:
+        for age in taken:
+            heapq.heappush(self.ages[kind], age)
 
 
 class Walk:
@@ -235,8 +240,9 @@ class Walk:
         """The first job, in order, of a lane that may fit into `room`."""
         best: Entry | None = None
         place: tuple[int, ...] = ()
+        closed = self._closed
         for lane in self._queue.lanes.values():
-            if lane.may_fit(room) and lane.key not in self._closed:
+            if lane.may_fit(room) and not (closed and lane.key in closed):
                 entry = lane.first()
                 if entry is not None and (best is None or (lane.place, entry) < (place, best)):
                     best, place = entry, lane.place
@@ -247,13 +253,15 @@ class Walk:
         lane = self._queue.group_of(job).lane
         self._aside.append((lane, heapq.heappop(lane.entries)))
 
-    def skip_lane(self, job: Job, but: list[Job]) -> None:
-        """Nor may any that comes after it in its lane, unless one of `but` is among them."""
-        lane = self._queue.group_of(job).lane
-        if any(self._queue.group_of(one).lane is lane for one in but):
-            self.skip(job)
-        else:
-            self._closed.add(lane.key)
+    def skip_lane(self, job: Job, promises: Iterable[Promise]) -> None:
+        """Nor may any that comes after it in its lane, unless one of these is for a job of it."""
+        where = self._queue.where
+        lane = where[job.key].lane
+        for promise in promises:
+            if where[promise.key].lane is lane:
+                self.skip(job)
+                return
+        self._closed.add(lane.key)
 
     def again(self) -> Walk:
         """The same from the start."""
@@ -262,7 +270,8 @@ class Walk:
 
     def close(self) -> None:
         for lane, entry in self._aside:
-            heapq.heappush(lane.entries, entry)
+            if entry.group.entry is entry:
+                heapq.heappush(lane.entries, entry)
 
 
 def group_key(job: Job) -> GroupKey:
@@ -279,11 +288,6 @@ def group_key(job: Job) -> GroupKey:
         int(job.submitted_at // DAY_S),
         spec.time_limit_s,
     )
-
-
-def _is_true(age: Age) -> bool:
-    since, head, group = age
-    return group.head() == head and group.members[head] == since
 
 
 def _discard(table: dict[Any, set[Group]], name: Any, group: Group) -> None:

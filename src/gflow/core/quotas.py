@@ -78,6 +78,7 @@ class Ledger:
         self.given = given
         self.said = Quotas()
         self.quotas = given
+        self.is_limited = bool(given)
         self.jobs: Counter[tuple[str, str]] = Counter()
         self.gpus: Counter[tuple[str, str]] = Counter()
         # Jobs that wait; an array counts once until it is over, a task of it does not.
@@ -88,26 +89,32 @@ class Ledger:
     def say(self, said: Quotas) -> None:
         """What people said holds over what the configuration says."""
         self.said, self.quotas = said, said.over(self.given)
+        self.is_limited = bool(self.quotas)
 
     def add(self, job: Job, sign: int = 1) -> None:
         """A job becomes known, or is final (-1)."""
         if job.task is None:
-            _count(self.bytes, job.uid, sign * job.spec.size)
+            size = job.spec.size
+            if size:
+                _count(self.bytes, job.uid, sign * size)
             for one in owners(job):
                 _count(self.waiting, one, sign)
 
     def run(self, job: Job, sign: int = 1) -> None:
         """A job starts, or runs no longer (-1)."""
+        gpus, is_counted = job.spec.gpus, job.task is None
         for one in owners(job):
             _count(self.jobs, one, sign)
-            _count(self.gpus, one, sign * job.spec.gpus)
-            if job.task is None:
+            if gpus:
+                _count(self.gpus, one, sign * gpus)
+            if is_counted:
                 _count(self.waiting, one, -sign)
 
 
 def owners(job: Job) -> tuple[tuple[str, str], ...]:
     """Whose quotas a job counts against."""
-    return ((USER, job.user), (PROJECT, job.spec.project)) if job.spec.project else ((USER, job.user),)
+    project = job.spec.project
+    return ((USER, job.user), (PROJECT, project)) if project else ((USER, job.user),)
 
 
 def exceeded(ledger: Ledger, job: Job, usual: int = 0) -> str | None:
@@ -116,8 +123,6 @@ def exceeded(ledger: Ledger, job: Job, usual: int = 0) -> str | None:
     `usual`: jobs that a person may run of whom no quota says how many; 0: any number.
     """
     quotas = ledger.quotas
-    if not quotas and not usual:
-        return None
     for scope, name in owners(job):
         limits, one = quotas.of(scope, name), (scope, name)
         whose = name if scope == USER else f"project {name}"

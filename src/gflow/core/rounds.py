@@ -13,7 +13,7 @@ from gflow.core.lanes import Group, Room
 from gflow.core.model import Abroad, Job, JobState, Moment
 from gflow.core.place import placement
 from gflow.core.preempting import make_way
-from gflow.core.promise import due, first_of, may_pass
+from gflow.core.promise import due, first_of, is_kept_for_some, may_pass
 from gflow.core.queue import Walk
 from gflow.core.state import State
 from gflow.core.states import move
@@ -22,9 +22,11 @@ from gflow.core.states import move
 def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
     """Start every job that may start now, in order. For events that may have freed something."""
     state.postpone(at.wall)
-    hand_over(state, effects)
+    if state.outbound:
+        hand_over(state, effects)
     state.wall = at.wall
-    state.reserved.pass_time(at.wall)
+    if state.reserved.live:
+        state.reserved.pass_time(at.wall)
     state.history.pass_time(at.wall)
     if not state.ready:
         state.ready.set_bands({})
@@ -39,32 +41,28 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
 
 def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
     """One pass over the queue, under the promises that there are."""
-    walk = Walk(state.ready)
-    while (key := walk.next(_room(state))) is not None:
+    walk, room = Walk(state.ready), _room(state)
+    # Whether all of a lane get the same GPUs, and those that come later run longer.
+    alike = state.policy.strategy == "sequential" and state.policy.order == "shortest"
+    while (key := walk.next(room)) is not None:
         job = state.jobs[key]
         gpu_ids = placement(state, job)
         if gpu_ids is None:
             walk.skip(job)
         elif not may_pass(state, job, gpu_ids):
-            _skip(state, walk, job, gpu_ids)
+            if alike and is_kept_for_some(state, gpu_ids):  # then it is kept from the rest of its lane too
+                walk.skip_lane(job, state.promises)
+            else:
+                walk.skip(job)
         else:
             before = state.promises
             start(state, job, gpu_ids, at, effects)
+            room = _room(state)
             if not before or len(before) != len(state.promises):
                 state.promises = due(state, at.wall)
                 if before or state.promises:
                     walk = walk.again()  # who had to wait for a promise may not have to any more
     walk.close()
-
-
-def _skip(state: State, walk: Walk, job: Job, gpu_ids: tuple[int, ...]) -> None:
-    """This job would delay another; and with the same GPUs so would those in its lane, which run longer."""
-    policy = state.policy
-    same_gpus = policy.strategy == "sequential" and policy.order == "shortest"
-    if same_gpus and any(promise.is_blocked(gpu_ids) for promise in state.promises):
-        walk.skip_lane(job, [state.jobs[promise.key] for promise in state.promises])
-    else:
-        walk.skip(job)
 
 
 def _look_around(state: State, at: Moment) -> None:
@@ -78,7 +76,7 @@ def _look_around(state: State, at: Moment) -> None:
 def _bands(state: State, wall: float) -> dict[int, int]:
     """Of all who want or have something now; nobody else's is remembered, as after a restart."""
     uses, people = state.shares.uses, state.ready.people.keys()
-    if len(uses) < 2 and uses.keys() >= people:
+    if len(uses) < 2 and uses.keys() >= people:  # one person, and nobody to compare with
         return {}
     return state.shares.bands(
         people | {uid for uid, use in uses.items() if use.gpus}, len(state.machine.gpus), wall
@@ -102,6 +100,8 @@ def start_among(state: State, groups: Iterable[Group | None], at: Moment, effect
         if not state.promises:  # somebody may have waited long enough by now
             state.promises = due(state, at.wall)
         _, entry = heapq.heappop(line)
+        if not entry.group.lane.may_fit(_room(state)):
+            continue
         job = state.jobs[entry.head]
         gpu_ids = placement(state, job)
         if gpu_ids is not None and may_pass(state, job, gpu_ids):
@@ -147,7 +147,7 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     """Start a job, or the next task of an array."""
     is_promised = bool(state.promises) and _reckon(state, job, gpu_ids)
     state.shares.run(job.uid, job.spec.gpus, at.wall)
-    if job.is_array:
+    if job.progress is not None:
         if is_promised:
             state.wait_again(job, at.wall)  # the promise was for one task: the next waits its turn
         job = _next_task(state, job, at, effects)
@@ -156,19 +156,20 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     move(job, JobState.RUNNING)
     job.attempt += 1
     job.gpu_ids = gpu_ids
-    job.simulated = any(state.machine.gpus[index].simulated for index in gpu_ids)
+    job.simulated = not state.machine.simulated.isdisjoint(gpu_ids)
     job.started_at = at.wall
     job.started_boot = at.boot
     job.exit_code = job.signal = None
     job.retry_at = 0.0
     state.book(job)
-    detail = f"attempt {job.attempt}" + (f" on GPU {','.join(map(str, gpu_ids))}" if gpu_ids else "")
-    effects += (Save(job), Note(job.key, "started", detail), Start(job.key, job.attempt))
+    key, attempt = job.key, job.attempt
+    detail = f"attempt {attempt} on GPU {','.join(map(str, gpu_ids))}" if gpu_ids else f"attempt {attempt}"
+    effects += (Save(job), Note(key, "started", detail), Start(key, attempt))
 
 
 def _reckon(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     """What a start takes of what others are promised; whether it was promised itself."""
-    shape, length = job.spec.shape, state.ready.expected_s(job)
+    shape, length = state.ready.shape_of(job), state.ready.expected_s(job)
     for promise in state.promises:
         promise.take(shape, gpu_ids, length)
     others = [promise for promise in state.promises if promise.key != job.key]
@@ -209,9 +210,5 @@ def new_task(state: State, array: Job, task: int) -> Job:
 
 
 def _room(state: State) -> Room:
-    return Room(
-        len(state.machine.idle),
-        len(state.machine.open),
-        state.machine.free_cpus,
-        state.machine.free_memory_mib,
-    )
+    machine = state.machine
+    return Room(len(machine.idle), len(machine.open), machine.free_cpus, machine.free_memory_mib)

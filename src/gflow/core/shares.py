@@ -1,7 +1,7 @@
 """Who had how much: GPU-seconds that fade.
 
-Everything here is a few numbers; they are kept with every change, so that a restart goes on with
-exactly the same ones.
+Everything here is a few numbers; they are kept with every commit after a change, so that a restart goes on
+with exactly the same ones.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from math import exp, log
 
 import msgspec
 
+# The name under which what people had is kept.
+SHARES = "shares"
 HOUR_S = 3600.0
 # A person's use against the mean of the others who want something: from when on it is far over, over, about.
 FAR_OVER, OVER, ABOUT = 8.0, 2.0, 0.5
@@ -37,6 +39,7 @@ class Shares:
 
     def __init__(self, half_life_s: float) -> None:
         self.uses: dict[int, Use] = {}
+        # Whether there is more than the latest record has.
         self.changed = False
         self._rate = log(2) / half_life_s if half_life_s else 0.0
 
@@ -86,6 +89,8 @@ class Shares:
     # ------------------------------------------------------------ keeping
 
     def record(self) -> str:
+        """What is to be kept: nothing of it is new then."""
+        self.changed = False
         uses = {uid: (use.seconds, use.at) for uid, use in self.uses.items()}
         return msgspec.json.encode(Record(uses)).decode()
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # How far back `@~N` reaches, per user.
 RECENT = 100
+INFINITE = float("inf")
 
 
 class State:
@@ -97,14 +98,13 @@ class State:
 
     def unbook(self, job: Job, wall: float = 0.0) -> None:
         """Give them back."""
-        shape = job.spec.shape
         del self.running[job.key]
         self.history.stopped(job, self.batches.pop(job.key))
         self._timetable.remove(job.key)
         self.preemptible.discard(job.key)
         self.yielding.pop(job.key, None)
         self.ledger.run(job, -1)
-        self.shares.run(job.uid, -shape.gpus, wall)
+        self.shares.run(job.uid, -job.spec.gpus, wall)
         self.machine.give_back(job, wall)
         self.regroup(job.spec.group, None)
         self.unused.pop(job.key, None)
@@ -148,9 +148,10 @@ class State:
 
     def note_preemptible(self, job: Job) -> None:
         """Note whether a job that runs here makes way if it must."""
-        if job.key not in self.running:
-            return
-        (self.preemptible.add if job.spec.preemptible else self.preemptible.discard)(job.key)
+        if job.spec.preemptible and job.key in self.running:
+            self.preemptible.add(job.key)
+        else:
+            self.preemptible.discard(job.key)
 
     def ends(self) -> list[tuple[float, JobKey]]:
         """When each running job is expected to be over, soonest first. That may have been some time ago."""
@@ -164,7 +165,7 @@ class State:
     def regroup(self, old: int | None, new: int | None) -> None:
         """A running job leaves one group and joins another."""
         if new is not None:
-            self.group_running[new] += 1
+            self.group_running[new] = self.group_running.get(new, 0) + 1
         if old is not None:
             self.group_running[old] -= 1
             if not self.group_running[old]:
@@ -175,7 +176,7 @@ class State:
     def add(self, job: Job) -> None:
         self.jobs[job.key] = job
         self.ledger.add(job)
-        self.of_person[job.uid] += 1
+        self.of_person[job.uid] = self.of_person.get(job.uid, 0) + 1
         if job.task is not None:
             self.tasks.setdefault(job_key(job.number), set()).add(job.key)
 
@@ -296,7 +297,8 @@ class State:
 
     def over_quota(self, job: Job) -> str | None:
         """Which quota keeps this job from starting, in words; None: none does."""
-        return exceeded(self.ledger, job, self.policy.most_running if job.uid else 0)
+        usual = self.policy.most_running if job.uid else 0
+        return exceeded(self.ledger, job, usual) if usual or self.ledger.is_limited else None
 
     def barred(self, job: Job) -> frozenset[int]:
         """GPUs that are reserved for others before this job would be over."""
@@ -305,14 +307,19 @@ class State:
         return self.reserved.barred(job.user, self.wall, span_of(job, self.ready.expected_s(job)))
 
     def remember_recent(self, uid: int, key: JobKey) -> None:
-        self.recent.setdefault(uid, deque(maxlen=RECENT)).append(key)
+        recent = self.recent.get(uid)
+        if recent is None:
+            recent = self.recent[uid] = deque(maxlen=RECENT)
+        recent.append(key)
 
     # ------------------------------------------------------------ time
 
     def next_promise(self) -> float | None:
         """The wall time at which the next promised start is due."""
-        times = [one.until for one in self.promises if one.now < one.until < float("inf")]
-        return min(times, default=None)
+        if not self.promises:
+            return None
+        times = [one.until for one in self.promises if one.now < one.until < INFINITE]
+        return min(times) if times else None
 
 
 def next_look(state: State) -> float | None:

@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.effects import Accepted, Effect, Keep, Note, Ran, Remember, Save
-from gflow.core.engine import SHARES, step
+from gflow.core.effects import Accepted, Effect, Keep, Note, Ran, Save
+from gflow.core.engine import step
 from gflow.core.events import Event, GpusSeen, Tick
 from gflow.core.governing import QUOTAS, RESERVATIONS
 from gflow.core.ids import JobKey, job_key, number_of, task_of
@@ -29,6 +29,7 @@ from gflow.core.invariants import check
 from gflow.core.model import Job, Line, Moment
 from gflow.core.policy import Drained
 from gflow.core.quotas import Quotas
+from gflow.core.shares import SHARES
 from gflow.core.state import State, next_look, restore
 from gflow.daemon import clock
 from gflow.daemon.meters import Meters
@@ -213,8 +214,7 @@ class Loop:
     def persist(self, turn: Turn) -> None:
         point("turn.before-commit")
         if turn.changes:
-            if turn.changes.new:
-                turn.changes.meta["next_number"] = self.state.next_number
+            keep_counts(turn.changes, self.state)
             began = time.perf_counter()
             self.store.commit(turn.changes)
             self.meters.turns["commit"].observe(time.perf_counter() - began)
@@ -322,11 +322,17 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
         elif isinstance(effect, Note):
             who, where = (uid, origin) if effect.is_personal else (None, "daemon")
             changes.audit.append(Line(at.wall, effect.key, who, where, effect.what, effect.detail))
-        elif isinstance(effect, Remember):
-            changes.meta[effect.name] = effect.value
         elif isinstance(effect, Keep):
             changes.meta[effect.name] = effect.value
             changes.audit.append(Line(at.wall, None, uid, origin, effect.name, effect.value))
+
+
+def keep_counts(changes: Changes, state: State) -> None:
+    """What the engine counts goes with the commit. Nobody's doing, so no line of the audit."""
+    if changes.new:
+        changes.meta["next_number"] = state.next_number
+    if state.shares.changed:
+        changes.meta[SHARES] = state.shares.record()
 
 
 def gpus_again(state: State, at: Moment) -> GpusSeen:
