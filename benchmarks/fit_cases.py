@@ -119,7 +119,8 @@ def case_table(rows, found, tracker):
 def written(rows, found, tracker, asked):
     yield "# Predicted and measured, case by case\n"
     yield "Made by `benchmarks/fit_cases.py`; do not edit. Errors in percent of what an H200 measured. The first two columns are ours, against peak"
-    yield "allocated and peak reserved; the others are the answers of other estimators against peak allocated.\n"
+    yield "allocated and peak reserved; the others are the answers of other estimators against peak allocated. A dash: not run to its end,"
+    yield "the time on the GPU was limited.\n"
     yield from summary_table(found, asked)
     yield ""
     yield from case_table(rows, found, tracker)

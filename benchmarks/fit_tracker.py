@@ -6,7 +6,7 @@
 `fit_cases.py --tracker OUT.jsonl` puts it beside the others. Fake CUDA tensors need a build of PyTorch for CUDA
 and a GPU; on fake tensors of the CPU it takes the CPU's attention kernels for CUDA's. Cases that are in OUT
 already are passed over, and neighbours in the list are far apart in time, so that a run that was stopped says
-something about all kinds.
+something about all kinds. In fit_cases_tracker.jsonl, rows with `by_its_error` were read from the printed percentage.
 """
 import argparse, contextlib, json, signal, subprocess, sys, time
 from pathlib import Path

@@ -121,6 +121,8 @@ def test_shapes_that_follow_from_values_are_refused():
         ({"model_type": "gpt3", "n_embd": 768}, "knows no model of type"),
         ({"model_type": "llama"}, "nothing about its size"),
         ({"hidden_size": 768}, "names no model_type"),
+        (SMALL | {"hidden_size": 100, "num_attention_heads": 7}, "(?-s:.*)not a multiple of"),
+        (SMALL | {"hidden_size": "big"}, "(?-s:.*)expected int, got str"),
     ],
 )
 def test_configurations_that_say_too_little(config, refusal):
@@ -246,6 +248,12 @@ def test_a_model_that_this_machine_cannot_lay_out(monkeypatch):
         estimate(hf=SMALL)
 
 
+def test_a_model_beyond_any_machine():
+    config = SMALL | {"hidden_size": 1 << 17, "intermediate_size": 1 << 19, "num_hidden_layers": 1000}
+    with pytest.raises(Refused, match=r"weights alone are \d{4}\.\d TB"):
+        estimate(hf=config)
+
+
 def test_a_model_without_fused_attention_has_its_own():
     config = {"model_type": "bloom", "vocab_size": 100, "hidden_size": 32, "n_layer": 1, "n_head": 2}
     assert estimate(hf=config, batch=1, sequence=8).confidence == "high"
@@ -304,3 +312,34 @@ def test_another_model_than_the_named_one_is_a_doubt():
     found = estimate(hf={**SMALL, "architectures": ["LlamaModel"]}, sequence=8)
     assert found.confidence == "medium"
     assert "names LlamaModel, and LlamaForCausalLM" in found.doubts[0]
+
+
+def test_a_batch_beyond_counting():
+    with pytest.raises(Refused, match="more numbers than PyTorch can count"):
+        estimate(hf=SMALL, batch=1 << 20, sequence=1 << 24)
+
+
+def test_a_task_that_the_model_is_not_made_for():
+    with pytest.raises(UsageError, match="no gpt2 for the task 'image'") as refusal:
+        estimate(hf=GPT2, task="image")
+    assert "causal" in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("heads", "is_grouped", "dtype", "kernel"),
+    [
+        (4, False, torch.bfloat16, "cudnn"),
+        (1, True, torch.bfloat16, "cudnn"),
+        (1, False, torch.bfloat16, "math"),
+        (4, False, torch.float32, "efficient"),
+        (1, True, torch.float32, "math"),
+        (1, False, torch.float32, "math"),
+    ],
+)
+def test_the_kernel_of_attention(heads, is_grouped, dtype, kernel):
+    """One head of keys that is spread by broadcasting (Falcon) is nothing for a fused kernel."""
+    from gflow.fit.attention import choose
+    from gflow.fit.cards import HOPPER
+
+    query, key = torch.empty(2, 4, 8, 64, dtype=dtype), torch.empty(2, heads, 8, 64, dtype=dtype)
+    assert choose(query, key, key, None, is_grouped=is_grouped, card=HOPPER) == kernel

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from gflow.errors import UsageError
+from gflow.errors import Refused, UsageError
 from gflow.fit import formula, picking, serving, tables
 from gflow.fit.catalogue import catalogue, named
 from gflow.fit.recipe import Recipe
@@ -109,7 +111,7 @@ def test_serving_what_is_no_decoder():
 @pytest.mark.parametrize("name", picking.WORKLOADS)
 def test_every_workload_finds_a_gpu(name):
     work = picking.WORKLOADS[name]
-    found = picking.choices(work.needs, catalogue(), is_arithmetic=work.is_arithmetic)
+    found = picking.choices(work, catalogue())
     picked = picking.pick(found)
     assert picked.cheapest is not None and picked.fastest is not None and picked.value is not None
     assert picked.cheapest.hourly == min(choice.hourly for choice in found if choice.hourly)
@@ -129,3 +131,47 @@ def test_every_figure_says_where_it_is_from():
         assert gpu.checked, f"{gpu.name}: say what was compared, or nothing"
         for offer in (gpu.spot, gpu.hourly):
             assert offer is None or (offer.source and offer.date)
+
+
+def test_cards_without_bf16_get_no_work_in_bf16():
+    work = picking.Workload("", lambda _: 1 << 30, needs_bf16=True)
+    assert set(catalogue()) - {choice.gpu for choice in picking.choices(work, catalogue())} == {
+        "T4",
+        "V100-16GB",
+    }
+
+
+def test_what_does_not_fit_on_one_card_is_spread(capsys):
+    from gflow.cli.gpus import run
+
+    assert run(["pick", "--params", "13B", "--precision", "bf16", "--seq", "512", "--json"]) == 0
+    counts = {choice["gpu"]: choice["count"] for choice in json.loads(capsys.readouterr().out)["fits"]}
+    assert counts["B200"] < counts["H100-80GB"] <= 8
+    assert "T4" not in counts
+
+
+def test_prices_from_memory_are_marked(capsys):
+    from gflow.cli.gpus import run
+
+    unsure = {name for name, gpu in catalogue().items() if gpu.hourly and not gpu.hourly.is_compared}
+    assert run([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines if line.split()[-1].startswith("~")} == unsure
+    assert "B200" in unsure and "H100-80GB" not in unsure
+    assert run(["pick", "--workload", "research"]) == 0
+    assert "~4.99" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ([], "which work"),
+        (["--workload", "vision", "--params", "7B"], "not both"),
+        (["--params", "999B"], "no GPU of"),
+    ],
+)
+def test_picking_without_sense(words, refusal):
+    from gflow.cli.gpus import run
+
+    with pytest.raises((UsageError, Refused), match=refusal):
+        run(["pick", *words])

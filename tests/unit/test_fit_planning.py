@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
@@ -318,3 +320,18 @@ def test_what_is_no_plan_is_refused(tmp_path, content):
         read(str(path))
     with pytest.raises(UsageError, match="cannot be read"):
         read(str(tmp_path / "nothing"))
+
+
+def test_what_would_make_it_fit(capsys):
+    from gflow.cli.fit import run
+
+    words = ["--params", "7B", "--precision", "bf16", "--batch", "8", "--gpu"]
+    assert run([*words, "A100-80GB", "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert page["fits"] is False
+    assert page["would_fit"][0]["eight_bit"]
+    assert all(way["micro_batch"] * way["accumulate"] == 8 and way["share"] < 1 for way in page["would_fit"])
+    assert run([*words, "B200"]) == 0
+    assert "it fits\n" in capsys.readouterr().out
+    assert run([*words, "T4"]) == 0
+    assert "nothing that gflow plan knows would make it fit" in capsys.readouterr().out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from gflow.cli.fit import MODEL, RECIPE
@@ -45,6 +44,7 @@ def show(words: list[str]) -> int:
     import msgspec
 
     from gflow.fit.catalogue import catalogue, own_file
+    from gflow.text.fit import UNSURE, money
     from gflow.text.table import table
 
     gpus = catalogue()
@@ -59,13 +59,12 @@ def show(words: list[str]) -> int:
             f"{gpu.bf16:g}",
             f"{gpu.fp32:g}",
             f"{gpu.nvlink:g}" if gpu.nvlink else "-",
-            f"{gpu.spot.price:.2f}" if gpu.spot else "-",
-            f"{gpu.hourly.price:.2f}" if gpu.hourly else "-",
+            *(money(price.price, price.is_compared) if price else "-" for price in (gpu.spot, gpu.hourly)),
         ]
         for gpu in gpus.values()
     ]
     header = ["GPU", "MEMORY", "GB/S", "BF16 TFLOPS", "FP32 TFLOPS", "NVLINK", "$/H SPOT", "$/H"]
-    sys.stdout.write(table(header, rows))
+    sys.stdout.write(table(header, rows) + UNSURE + "\n")
     print(f"(sources and dates: gflow gpus --json; your own entries: {own_file()})")
     return 0
 
@@ -97,37 +96,64 @@ def pick(words: list[str]) -> int:
         return 0
     if rest:
         raise UsageError(f"what is {rest[0]!a} for?", hint="gflow gpus pick --workload finetune-7b")
-    needs, is_arithmetic = _needs(values)
-    found = picking.choices(needs, catalogue(), is_arithmetic=is_arithmetic)
+    work = _work(values)
+    found = picking.choices(work, catalogue())
     if not found:
-        raise Refused("no GPU of the catalogue has the room, not even eight of them", hint="see gflow plan")
-    _print(values, found, picking.pick(found))
+        size = work.needs(picking.COUNTS[-1]) / (1 << 30)
+        raise Refused(
+            f"no GPU of the catalogue has the room, not even eight of them: {size:.0f} GiB on each",
+            hint="gflow plan has more ways: checkpointing, an 8-bit optimizer, offloading",
+        )
+    _print(values, found, picking.pick(found), work)
     return 0
 
 
-def _needs(values: dict[str, Any]) -> tuple[Callable[[int], int], bool]:
-    from gflow.fit import formula, picking
+def _work(values: dict[str, Any]) -> Any:
+    """Work by its name, or the training of a model."""
+    from gflow.fit import picking
 
-    if "workload" in values:
-        name = values["workload"]
-        if name not in picking.WORKLOADS:
-            raise unknown("workload", name, picking.WORKLOADS)
-        return picking.WORKLOADS[name].needs, picking.WORKLOADS[name].is_arithmetic
+    models = [name for name in ("hf", "tv", "py", "params") if name in values]
+    if "workload" not in values:
+        if not models:
+            names = ", ".join(picking.WORKLOADS)
+            raise UsageError("which work?", hint=f"--workload {names}; or --hf config.json, --params 7B")
+        return _training(values)
+    if models:
+        raise UsageError(f"--workload or --{models[0]}, not both")
+    name = values["workload"]
+    if name not in picking.WORKLOADS:
+        raise unknown("workload", name, picking.WORKLOADS)
+    return picking.WORKLOADS[name]
+
+
+def _training(values: dict[str, Any]) -> Any:
+    """On several GPUs weights, gradients and states are spread over them."""
     from gflow.cli.fit import recipe_of, tape_of
-    from gflow.fit.answer import answer
+    from gflow.fit import formula, picking, stretching
     from gflow.fit.cards import HOPPER
+    from gflow.fit.sharing import Shaping, Sharing
 
     recipe = recipe_of(values)
     if "params" in values:
-        found = formula.estimate(formula.count(values["params"]), recipe)
+        counted = formula.Counted(formula.count(values["params"]), recipe)
     else:
-        found = answer(tape_of(values, recipe, HOPPER))
-    return (lambda _: found.process_bytes), True
+        tape = tape_of(values, recipe, HOPPER)
+        sizes = [request.size for request in tape.requests]
+
+    def needs(gpus: int) -> int:
+        way = Shaping(Sharing(gpus, "fsdp" if gpus > 1 else "none"))
+        if "params" in values:
+            return (counted.needed(recipe.batch, way) or 0) + HOPPER.context
+        return (stretching.needed(tape, sizes, way) or 0) + HOPPER.context
+
+    about = f"training, batch {recipe.batch} on each GPU, {recipe.precision}; several GPUs by FSDP"
+    return picking.Workload(about, needs, needs_bf16=recipe.precision.startswith("bf16"))
 
 
-def _print(values: dict[str, Any], found: Any, picked: Any) -> None:
+def _print(values: dict[str, Any], found: Any, picked: Any, work: Any) -> None:
     import msgspec
 
+    from gflow.text.fit import UNSURE, money, size
     from gflow.text.table import table
 
     if "json" in values:
@@ -137,9 +163,12 @@ def _print(values: dict[str, Any], found: Any, picked: Any) -> None:
         [
             f"{choice.count}x {choice.gpu}",
             f"{100 * choice.share:.0f} %",
-            "-" if choice.hourly is None else f"{choice.hourly:.2f}",
+            money(choice.hourly, choice.is_compared) + (" spot" if choice.offer == "spot" else ""),
             " ".join(name for name in ("cheapest", "fastest", "value") if getattr(picked, name) is choice),
         ]
         for choice in found
     ]
     sys.stdout.write(table(["GPUS", "OF ITS MEMORY", "$/HOUR", ""], rows))
+    print(f"{work.about}: {size(work.needs(1))} if it were one GPU")
+    if not all(choice.is_compared for choice in found):
+        print(UNSURE)

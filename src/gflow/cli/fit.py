@@ -114,6 +114,7 @@ def run(words: list[str]) -> int:
 
 
 def _train(values: dict[str, Any]) -> int:
+    from gflow.cli import room
     from gflow.fit.answer import answer
     from gflow.fit.cards import HOPPER
     from gflow.fit.catalogue import catalogue, named
@@ -125,7 +126,7 @@ def _train(values: dict[str, Any]) -> int:
         check_plot(values["plot"])
     recipe = recipe_of(values)
     gpu = named(values["gpu"]) if "gpu" in values else None
-    room = _room(values, gpu)
+    space = room.room_of(values, gpu)
     if "params" in values:
         from gflow.fit import formula
 
@@ -138,10 +139,12 @@ def _train(values: dict[str, Any]) -> int:
     gpus = {gpu.name: gpu} if gpu else catalogue()
     page: dict[str, Any] = shown(found)
     page["gpus"] = [] if "cap" in values else verdicts(found, tape, gpus)
-    if room is not None:
-        page["fits"] = _fits(tape, found, room)
+    if space is not None:
+        page["fits"] = room.fits(tape, found, space)
+        if not page["fits"]:
+            page["would_fit"] = room.ways(values, recipe, gpu)
         if "largest" in values:
-            page["largest_batch"] = _largest(values, recipe, gpu.card if gpu else HOPPER, room)
+            page["largest_batch"] = room.largest(values, recipe, gpu.card if gpu else HOPPER, space)
     if "chart" in values or "plot" in values:
         page["chart"] = _chart(values, recipe, gpu.card if gpu else HOPPER, gpus)
     return _print(values, page, found)
@@ -172,25 +175,6 @@ def run_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
     return Stretched(lambda batch: tape_of(values, msgspec.structs.replace(recipe, batch=batch), card))
 
 
-def _fits(tape: Any, found: Any, room: int) -> bool:
-    from gflow.fit.answer import fits
-
-    return fits(tape, room) if tape is not None else found.peak_reserved_bytes <= room
-
-
-def _room(values: dict[str, Any], gpu: Any) -> int | None:
-    """What the allocator gets of the named card."""
-    if "cap" in values:
-        if gpu is not None:
-            raise UsageError("--gpu or --cap, not both")
-        from gflow.fit.cards import MEASURED_CONTEXT
-
-        return int(values["cap"]) * (1 << 20) - MEASURED_CONTEXT
-    if gpu is None and "largest" in values:
-        raise UsageError("--largest needs a card", hint="--gpu A100-40GB, or --cap 24G")
-    return gpu.room if gpu is not None else None
-
-
 def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
     from gflow.cli.progress import shown
     from gflow.fit import configs, light
@@ -205,18 +189,6 @@ def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
         light.load(transformers="hf" in given, is_ours="py" not in given)
     with shown(f"following a run with batch {recipe.batch}"):
         return record(**given, recipe=recipe, card=card)
-
-
-def _largest(values: dict[str, Any], recipe: Any, card: Any, room: int) -> int:
-    import msgspec
-
-    from gflow.fit.stretching import Stretched
-    from gflow.fit.verdict import largest_batch
-
-    def record(batch: int) -> Any:
-        return tape_of(values, msgspec.structs.replace(recipe, batch=batch), card)
-
-    return largest_batch(record, room, Stretched(record).largest(room))
 
 
 def _print(values: dict[str, Any], page: dict[str, Any], found: Any) -> int:

@@ -70,7 +70,7 @@ def run(words: list[str]) -> int:
         recipe.optimizer in ("Adam", "AdamW"),
         without,
     )
-    runs = _runs(values, recipe, gpu.card, wish)
+    runs = runs_of(values, recipe, gpu.card, wish)
     with shown("trying ways to train"):
         found = plan(runs, wish)
     found = msgspec.structs.replace(found, optimizer=recipe.optimizer, clip=recipe.clip, lora=recipe.lora)
@@ -95,7 +95,7 @@ def _without(values: dict[str, Any]) -> frozenset[str]:
     return found
 
 
-def _runs(values: dict[str, Any], recipe: Any, card: Any, wish: Any) -> dict[bool, Any]:
+def runs_of(values: dict[str, Any], recipe: Any, card: Any, wish: Any) -> dict[bool, Any]:
     """Without and with checkpointing; not every model can do that."""
     runs = {False: _run(values, recipe, card, False)}
     if "checkpointing" in wish.without:

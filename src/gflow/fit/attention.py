@@ -22,6 +22,8 @@ def choose(query: Any, key: Any, value: Any, mask: Any, *, is_grouped: bool, car
         return "math"  # no fused kernel gives the gradient of a bias here
     if query.dim() != 4:
         return "math"
+    if not is_grouped and not query.shape[:2] == key.shape[:2] == value.shape[:2]:
+        return "math"  # one head of keys for all queries, spread by broadcasting: no fused kernel does that
     width, value_width = query.shape[-1], value.shape[-1]
     if query.dtype in HALVES:
         if card.capability >= (9, 0) and max(width, value_width) <= 128 and width % 8 == value_width % 8 == 0:

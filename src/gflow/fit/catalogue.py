@@ -22,6 +22,11 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     date: str
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether somebody looked it up; what is noted from memory says so in its source."""
+        return not self.source.startswith("from memory")
+
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str

@@ -148,6 +148,11 @@ def _refusal(error: Exception) -> Refused:
             f"the result of {operator} depends on values, so its memory cannot be known beforehand",
             hint=f"run the model with fixed shapes, or measure one step on a GPU; {FORMULA}",
         )
+    if "integer multiplication overflow" in first or "Storage size calculation overflowed" in first:
+        return Refused(
+            "this batch makes tensors of more numbers than PyTorch can count",
+            hint="a smaller --batch or --seq",
+        )
     custom = re.search(r"no fake impl registered for <CustomOpDef\(([^)]*)\)>", first)
     unknown = ("UnsupportedOperatorException", "NotImplementedError", "UnsupportedFakeTensorException")
     if custom or kind in unknown:

@@ -86,15 +86,13 @@ def configuration(given: dict[str, Any]) -> Any:
     try:
         config = known[kind](**settings)
     except Exception as error:
-        raise Refused(f"transformers refuses this configuration: {error}") from None
+        raise Refused(f"transformers refuses this configuration: {_in_one_line(error)}") from None
     config.use_cache = False
     return config
 
 
 def _task(config: Any) -> str:
     """From the named architecture, or from what transformers offers for this type of model."""
-    import transformers
-
     named = (getattr(config, "architectures", None) or [""])[0]
     for words_in, kind in (
         ("ForConditionalGeneration", "speech" if hasattr(config, "num_mel_bins") else "seq2seq"),
@@ -107,8 +105,8 @@ def _task(config: Any) -> str:
     ):
         if named.endswith(words_in):
             return kind
-    for kind, auto in TASKS.items():
-        if type(config) in getattr(transformers, auto)._model_mapping:
+    for kind in TASKS:
+        if _is_offered(kind, config):
             return kind
     raise Refused(
         f"a model of type {config.model_type!a} is made for no task that gflow can train",
@@ -116,10 +114,24 @@ def _task(config: Any) -> str:
     )
 
 
+def _is_offered(kind: str, config: Any) -> bool:
+    import transformers
+
+    return type(config) in getattr(transformers, TASKS[kind])._model_mapping
+
+
 def _build(config: Any, kind: str, recipe: Recipe) -> Any:
     import transformers
 
     auto = getattr(transformers, TASKS[kind])
+    if type(config) not in auto._model_mapping:
+        fitting = [
+            name for name in TASKS if type(config) in getattr(transformers, TASKS[name])._model_mapping
+        ]
+        raise UsageError(
+            f"transformers has no {config.model_type} for the task {kind!a}",
+            hint=f"--task {', '.join(fitting)}" if fitting else "use --py with a function that builds it",
+        )
     offered = auto._model_mapping[type(config)]
     if isinstance(offered, tuple) and not config.architectures:
         # Several models for one task, and the configuration does not say which: the first is the plain one.
@@ -133,13 +145,13 @@ def _build(config: Any, kind: str, recipe: Recipe) -> Any:
             model = auto.from_config(wanted, attn_implementation=recipe.attention, dtype=pure(recipe))
         except ValueError as error:
             if "attention" not in str(error) and "attn" not in str(error):
-                raise Refused(f"transformers cannot build this model: {error}") from None
+                raise Refused(f"transformers cannot build this model: {_in_one_line(error)}") from None
             # Not every model has both ways; then it has its own.
             model = auto.from_config(config, dtype=pure(recipe))
         except (TypeError, KeyError, RuntimeError, AttributeError) as error:
             if "can't allocate memory" in str(error):
-                raise MemoryError from error
-            raise Refused(f"transformers cannot build this model: {error}") from None
+                raise _too_large(auto, config) from error
+            raise Refused(f"transformers cannot build this model: {_in_one_line(error)}") from None
         model = model.to(pure(recipe))
     if recipe.checkpointing:
         try:
@@ -147,6 +159,22 @@ def _build(config: Any, kind: str, recipe: Recipe) -> Any:
         except ValueError as error:
             raise Refused(str(error)) from None
     return model
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _too_large(auto: Any, config: Any) -> Refused:
+    """Counted without laying it out."""
+    import torch
+
+    with torch.device("meta"):
+        size = 4 * sum(parameter.numel() for parameter in auto.from_config(config).parameters())
+    return Refused(
+        f"the model is too large to be laid out on this machine: its weights alone are {size / 1e12:.1f} TB",
+        hint="check the sizes in the configuration; --params answers by a formula, which may be off by half",
+    )
 
 
 def _batches(kind: str, config: Any, recipe: Recipe) -> Callable[[], Any]:

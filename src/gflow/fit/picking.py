@@ -13,6 +13,7 @@ from gflow.fit.recipe import Recipe
 from gflow.fit.verdict import TIGHT
 
 COUNTS = (1, 2, 4, 8)
+BF16_SINCE = (8, 0)
 
 
 class Workload(NamedTuple):
@@ -22,6 +23,8 @@ class Workload(NamedTuple):
     needs: Callable[[int], int]
     # What limits its speed: arithmetic, or the bandwidth of the memory.
     is_arithmetic: bool = True
+    # Cards before Ampere have none, or only a slow imitation.
+    needs_bf16: bool = False
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +34,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     # Dollars per hour for all of them; None without a known price.
     hourly: float | None
+    # spot or on demand, and whether somebody looked the price up.
+    offer: str
+    is_compared: bool
     # Dense TFLOP/s, or GB/s where bandwidth is what counts, of all of them.
     speed: float
 
@@ -62,32 +68,43 @@ def _trained(parameters: int, batch: int) -> Callable[[int], int]:
 
 
 WORKLOADS = {
-    "finetune-7b": Workload("LLM fine-tuning, 7B: adapters, checkpointing", _tuned(7 * 10**9)),
-    "finetune-70b": Workload("LLM fine-tuning, 70B: adapters, weights spread over GPUs", _tuned(70 * 10**9)),
+    "finetune-7b": Workload(
+        "LLM fine-tuning, 7B: adapters, checkpointing", _tuned(7 * 10**9), needs_bf16=True
+    ),
+    "finetune-70b": Workload(
+        "LLM fine-tuning, 70B: adapters, weights spread over GPUs", _tuned(70 * 10**9), needs_bf16=True
+    ),
     "inference-7b": Workload("LLM serving, 7B in 16 bit, 8 requests", _served(7 * 10**9, 16), False),
     "inference-70b": Workload("LLM serving, 70B in 16 bit, 8 requests", _served(70 * 10**9, 16), False),
     "embedding": Workload("batch embedding with a small encoder", _served(335 * 10**6, 16)),
     "vision": Workload("training ResNet or ViT, 64 pictures a step", _trained(86 * 10**6, 64)),
-    "research": Workload("as fast as possible, 1B trained in mixed precision", _trained(10**9, 64)),
+    "research": Workload(
+        "as fast as possible, 1B trained in mixed precision", _trained(10**9, 64), needs_bf16=True
+    ),
 }
 
 
-def choices(needs: Callable[[int], int], gpus: dict[str, Gpu], *, is_arithmetic: bool = True) -> list[Choice]:
+def choices(work: Workload, gpus: dict[str, Gpu]) -> list[Choice]:
     """For every GPU the smallest number that has the room."""
     found = []
+    needs = {count: work.needs(count) for count in COUNTS}
     for gpu in gpus.values():
+        if work.needs_bf16 and gpu.card.capability < BF16_SINCE:
+            continue
         for count in COUNTS:
-            needed = needs(count) - gpu.card.context
+            needed = needs[count] - gpu.card.context
             if needed > TIGHT * gpu.room:
                 continue
             price = gpu.cheapest
-            speed = gpu.bf16 if is_arithmetic else gpu.bandwidth
+            speed = gpu.bf16 if work.is_arithmetic else gpu.bandwidth
             found.append(
                 Choice(
                     gpu=gpu.name,
                     count=count,
                     share=round(needed / gpu.room, 3),
                     hourly=round(price.price * count, 3) if price else None,
+                    offer="spot" if price is not None and price is gpu.spot else "on demand",
+                    is_compared=price is None or price.is_compared,
                     speed=speed * count,
                 )
             )

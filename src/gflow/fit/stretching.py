@@ -36,23 +36,7 @@ class Stretched:
 
     def needed(self, batch: int, way: Shaping, cap: int | None = None) -> int | None:
         """The most that the allocator takes of each GPU; None if it needs more than `cap`."""
-        tape, sizes = self._at(batch)
-        narrow = _narrowing(tape) if way.eight_bit else 1.0
-        left = [_left(request, size, way, narrow)
-                for request, size in zip(tape.requests, sizes, strict=True)]  # fmt: skip
-        allocator = Allocator(cap)
-        try:
-            for size in [*extras(tape, way.sharing), *(_held(tape, way) if way.accumulates else ())]:
-                allocator.allocate(size)
-            live = {}
-            for move in tape.moves:
-                if move >= 0:
-                    live[move] = allocator.allocate(left[move])
-                else:
-                    allocator.free(live.pop(-1 - move))
-        except OutOfMemory:
-            return None
-        return allocator.peak_reserved
+        return needed(*self._at(batch), way, cap)
 
     def largest(self, room: int) -> int:
         """The largest batch that fits into `room` as far as two can tell; 0 if they cannot."""
@@ -80,6 +64,26 @@ class Stretched:
             return tape, [request.size for request in tape.requests]
         share = batch - POINTS[1]
         return self._tapes[POINTS[1]], [max(0, round(size + share * each)) for size, each in self._lines]
+
+
+def needed(tape: Tape, sizes: Sequence[int], way: Shaping, cap: int | None = None) -> int | None:
+    """What the allocator takes of each GPU if the run of this tape is shaped so; None: more than `cap`."""
+    narrow = _narrowing(tape) if way.eight_bit else 1.0
+    left = [_left(request, size, way, narrow)
+            for request, size in zip(tape.requests, sizes, strict=True)]  # fmt: skip
+    allocator = Allocator(cap)
+    try:
+        for size in [*extras(tape, way.sharing), *(_held(tape, way) if way.accumulates else ())]:
+            allocator.allocate(size)
+        live = {}
+        for move in tape.moves:
+            if move >= 0:
+                live[move] = allocator.allocate(left[move])
+            else:
+                allocator.free(live.pop(-1 - move))
+    except OutOfMemory:
+        return None
+    return allocator.peak_reserved
 
 
 def _lines(few: Tape, many: Tape) -> list[tuple[int, float]] | None:

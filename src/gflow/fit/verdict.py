@@ -27,6 +27,8 @@ class Verdict(msgspec.Struct, frozen=True):
     # Of the card's memory, as a part of one.
     share: float
     hourly: float | None
+    # Whether somebody looked the price up.
+    is_compared: bool = True
 
 
 def verdicts(found: Estimate, tape: Tape | None, gpus: dict[str, Gpu]) -> list[Verdict]:
@@ -35,7 +37,8 @@ def verdicts(found: Estimate, tape: Tape | None, gpus: dict[str, Gpu]) -> list[V
         state = _state(found, tape, gpu)
         price = gpu.cheapest
         share = (found.peak_reserved_bytes + gpu.card.context) / (gpu.room + gpu.card.context)
-        made.append(Verdict(gpu.name, state, round(share, 3), price.price if price else None))
+        hourly, is_compared = (price.price, price.is_compared) if price else (None, True)
+        made.append(Verdict(gpu.name, state, round(share, 3), hourly, is_compared))
     return made
 
 

@@ -43,11 +43,13 @@ def cards(page: dict[str, Any]) -> str:
     lines = []
     if page["gpus"]:
         rows = [
-            [card.gpu, card.fits, f"{100 * card.share:.0f} %", _money(card.hourly)] for card in page["gpus"]
+            [card.gpu, card.fits, f"{100 * card.share:.0f} %", money(card.hourly, card.is_compared)]
+            for card in page["gpus"]
         ]
         lines += ["", table(["GPU", "FITS", "OF ITS MEMORY", "$/HOUR"], rows).rstrip("\n")]
+        lines += [UNSURE] if not all(card.is_compared for card in page["gpus"]) else []
     if "fits" in page:
-        lines += ["", "it fits" if page["fits"] else "it does not fit"]
+        lines += ["", "it fits" if page["fits"] else "it does not fit" + _remedies(page["would_fit"])]
     if "largest_batch" in page:
         largest = page["largest_batch"]
         lines.append(f"largest batch: {largest}" if largest else "no batch fits, not even one example")
@@ -69,24 +71,32 @@ def serving_page(found: Any, gpus: int) -> str:
     )
 
 
+def _remedies(ways: list[Any]) -> str:
+    if not ways:
+        return ", and nothing that gflow plan knows would make it fit; more GPUs might, or --lora 16"
+    header = ["MICRO-BATCH X ACCUMULATE", "WITH", "ON EACH", "SPEED"]
+    return "; with the same batch these would:\n" + table(header, [_way(way) for way in ways]).rstrip("\n")
+
+
 def plan_page(plan: Any, command: str) -> str:
-    ways = [plan.chosen, *plan.alternatives]
     rows = [
-        [
-            "take" if way is plan.chosen else "or",
-            f"{way.gpus}x {plan.gpu}",
-            f"{way.micro_batch} x {way.accumulate}",
-            ", ".join(_techniques(way)) or "nothing special",
-            f"{size(way.bytes)} ({100 * way.share:.0f} %)",
-            f"{100 * way.relative_speed:.0f} %",
-        ]
-        for way in ways
+        ["take" if way is plan.chosen else "or", f"{way.gpus}x {plan.gpu}", *_way(way)]
+        for way in (plan.chosen, *plan.alternatives)
     ]
     header = ["", "GPUS", "MICRO-BATCH X ACCUMULATE", "WITH", "ON EACH", "SPEED"]
     return table(header, rows) + (
         f"effective batch {plan.effective_batch}, sequence {plan.sequence}, {plan.precision}; "
         f"confidence: {plan.confidence}\n" + "".join(f"  {doubt}\n" for doubt in plan.doubts) + f"{command}\n"
     )
+
+
+def _way(way: Any) -> list[str]:
+    return [
+        f"{way.micro_batch} x {way.accumulate}",
+        ", ".join(_techniques(way)) or "nothing special",
+        f"{size(way.bytes)} ({100 * way.share:.0f} %)",
+        f"{100 * way.relative_speed:.0f} %",
+    ]
 
 
 def _techniques(way: Any) -> list[str]:
@@ -96,8 +106,11 @@ def _techniques(way: Any) -> list[str]:
     return found + (["offloaded optimizer"] if way.offload else [])
 
 
-def _money(amount: float | None) -> str:
-    return "-" if amount is None else f"{amount:.2f}"
+UNSURE = "(~ a price noted from memory, not compared with its source: gflow gpus --json)"
+
+
+def money(amount: float | None, is_compared: bool = True) -> str:
+    return "-" if amount is None else f"{'' if is_compared else '~'}{amount:.2f}"
 
 
 def size(amount: int) -> str:
