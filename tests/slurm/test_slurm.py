@@ -385,6 +385,18 @@ def test_why_it_waits_and_what_would_start_sooner(slurm):
     slurm.ok("gcancel", "--all")
 
 
+def test_another_shape_would_start_sooner(slurm):
+    """No node has four GPUs left, and every node has one."""
+    for node in range(1, 5):
+        words = ["--on", "slurm", "--gpus", "3", "--time", "60", f"--slurm=--nodelist=node{node}"]
+        runs(slurm, slurm.submit(*words, "sleep 600"))
+    number = slurm.submit("--on", "slurm", "--gpus", "4", "--time", "10", "true")
+    wait_until(lambda: "Resources" in (slurm.job(number)["reason"] or ""), 30, "its reason")
+    found = wait_until(lambda: slurm.api("GET", f"/jobs/{number}/why")[1], 30)
+    assert found["instead"] == ["--nodes 4 --gpus 1"]
+    slurm.ok("gcancel", "--all")
+
+
 BUSY = """
 import time
 hoard = bytearray(150 << 20)
