@@ -111,8 +111,16 @@ def test_shapes_that_follow_from_values_are_refused():
             out = self.layer(x)
             return out[out > 0].sum()
 
-    with pytest.raises(Refused, match="depends on values"):
-        estimate(py=lambda: (Picks(), {"x": torch.randn(4, 8)}))
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.picks = Picks()
+
+        def forward(self, x):
+            return self.picks(x)
+
+    with pytest.raises(Refused, match=r"nonzero\.default in picks depends on values"):
+        estimate(py=lambda: (Net(), {"x": torch.randn(4, 8)}))
 
 
 @pytest.mark.parametrize(
@@ -343,3 +351,51 @@ def test_the_kernel_of_attention(heads, is_grouped, dtype, kernel):
 
     query, key = torch.empty(2, 4, 8, 64, dtype=dtype), torch.empty(2, heads, 8, 64, dtype=dtype)
     assert choose(query, key, key, None, is_grouped=is_grouped, card=HOPPER) == kernel
+
+
+TINY = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [
+        ({"model_type": "roberta", "architectures": ["RobertaForSequenceClassification"]}, "sequence"),
+        ({"model_type": "wav2vec2", "architectures": ["Wav2Vec2ForSequenceClassification"]}, "audio"),
+        ({"model_type": "gemma3_text", "architectures": ["Gemma3ForConditionalGeneration"]}, "causal"),
+        ({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}, "speech"),
+        ({"model_type": "t5", "architectures": ["T5Model"]}, "seq2seq"),
+    ],
+)
+def test_the_task_of_a_model(config, kind):
+    from gflow.fit.huggingface import _task, configuration
+
+    assert _task(configuration(TINY | config)) == kind
+
+
+def test_models_without_an_end_of_positions_and_with_frames_of_their_own():
+    xlnet = {
+        "model_type": "xlnet",
+        "vocab_size": 100,
+        "d_model": 32,
+        "n_layer": 1,
+        "n_head": 2,
+        "d_inner": 64,
+    }
+    assert estimate(hf=xlnet, sequence=8).total_params > 0
+    layers = {f"{part}_{what}": value for part in ("encoder", "decoder")
+              for what, value in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 64))}  # fmt: skip
+    speech = {"model_type": "speech_to_text", "vocab_size": 100, "d_model": 32, "conv_channels": 32, **layers}
+    assert estimate(hf=speech, sequence=64).total_params > 0
+
+
+def test_a_model_that_sees_is_told_that_nothing_is_shown():
+    heads = {"head_dim": 16, "num_key_value_heads": 2}
+    sight = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = {"model_type": "gemma3", "text_config": TINY | heads, "vision_config": sight}
+    assert "no pictures" in estimate(hf=config, sequence=8).doubts[0]

@@ -56,3 +56,11 @@ def test_a_picture_without_matplotlib_is_refused_before_anything_is_predicted(mo
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(Refused, match="needs matplotlib"):
         fit.run(["--params", "1B", "--plot", str(tmp_path / "a.png")])
+
+
+def test_names_of_cards_that_are_near_stand_on_both_sides():
+    from gflow.fit.charting import LEFT, RIGHT, Limit, _sides
+
+    limits = [Limit([], size, 0) for size in (100, 110, 120, 200)]
+    assert _sides(limits) == [RIGHT, LEFT, RIGHT, RIGHT]
+    assert _sides([]) == []

@@ -39,6 +39,9 @@ def _pretrained() -> list[Any]:
 
     if "transformers" not in sys.modules:
         return []
+    from gflow.fit.huggingface import load_torchvision
+
+    load_torchvision()
     from transformers.modeling_utils import PreTrainedModel
 
     return [PreTrainedModel]

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 LEAST_POINTS = 4
 GIB = 1 << 30
+TICKS_GIB = [1 << power for power in range(12)]
+# Names of cards that are nearer to each other would overlap.
+NEAR = 1.15
+RIGHT, LEFT = (0.995, "right"), (0.005, "left")
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -76,20 +80,29 @@ def picture(found: Chart, title: str, path: str) -> None:
     axes.plot(
         [p.batch for p in found.points], [p.bytes / GIB for p in found.points], marker="o", color="tab:blue"
     )
-    for limit in found.limits:
+    for limit, (place, side) in zip(found.limits, _sides(found.limits), strict=True):
         axes.axhline(limit.bytes / GIB, color="tab:red", linewidth=0.8, linestyle="--")
         axes.annotate(
-            ", ".join(limit.gpus), (1, limit.bytes / GIB), xycoords=("axes fraction", "data"), fontsize=7,
-            ha="right", va="bottom",
+            ", ".join(limit.gpus), (place, limit.bytes / GIB), xycoords=("axes fraction", "data"), fontsize=7,
+            ha=side, va="bottom",
         )  # fmt: skip
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="batch on one GPU",
-        ylabel="memory of the process, GiB",
-        title=title,
-    )
+    axes.set(yscale="log", xlabel="batch on one GPU", ylabel="memory of the process, GiB", title=title)
+    axes.set_xscale("log", base=2)
+    axes.set_yticks(TICKS_GIB)
+    axes.set_xticks([point.batch for point in found.points])
+    shown = [point.bytes / GIB for point in found.points] + [limit.bytes / GIB for limit in found.limits]
+    axes.set_ylim(0.85 * min(shown), 1.2 * max(shown))
+    axes.minorticks_off()
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
     pictures.save(drawn, path)
+
+
+def _sides(limits: list[Limit]) -> list[tuple[float, str]]:
+    """Where the names of cards stand: on the right, or on the left of a neighbour that is too near."""
+    places: list[tuple[float, str]] = []
+    for before, limit in zip([None, *limits], limits, strict=False):
+        is_near = before is not None and limit.bytes < NEAR * before.bytes and places[-1] == RIGHT
+        places.append(LEFT if is_near else RIGHT)
+    return places

@@ -141,11 +141,12 @@ def _refusal(error: Exception) -> Refused:
     kind = type(error).__name__
     operator = getattr(error, "func", None)
     first = (str(error).strip() or kind).splitlines()[0]
+    place = f" in {notes[0]}" if (notes := getattr(error, "__notes__", [])) else ""
     if "can't allocate memory" in str(error) or isinstance(error, MemoryError):
         return Refused("the model is too large to be laid out on this machine", hint=FORMULA)
     if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
         return Refused(
-            f"the result of {operator} depends on values, so its memory cannot be known beforehand",
+            f"the result of {operator}{place} depends on values, so its memory cannot be known beforehand",
             hint=f"run the model with fixed shapes, or measure one step on a GPU; {FORMULA}",
         )
     if "integer multiplication overflow" in first or "Storage size calculation overflowed" in first:
@@ -157,7 +158,7 @@ def _refusal(error: Exception) -> Refused:
     unknown = ("UnsupportedOperatorException", "NotImplementedError", "UnsupportedFakeTensorException")
     if custom or kind in unknown:
         return Refused(
-            f"no rule for an operator of this model: {custom[1] if custom else operator or first}",
+            f"no rule for an operator of this model: {custom[1] if custom else operator or first}{place}",
             hint=f"give it a fake implementation (torch.library.register_fake); {FORMULA}",
         )
     return Refused(f"the training step failed: {kind}: {first}", hint="would it run on a GPU as it is?")

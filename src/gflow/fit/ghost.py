@@ -61,6 +61,10 @@ class Ghost(FakeTensorMode):  # type: ignore[misc]
         self._depth += 1
         try:
             return self.watch.run(func, args, kwargs, lambda: self._run(func, types, args, kwargs))
+        except Exception as error:
+            if self.watch.tape.module:
+                error.add_note(self.watch.tape.module)  # for who says what failed
+            raise
         finally:
             self._depth -= 1
 

@@ -22,11 +22,12 @@ TASKS = {
 }
 # Without one of these a configuration says nothing about the size of the model.
 SIZES = ("hidden_size", "n_embd", "d_model", "dim", "hidden_sizes", "embed_dim", "text_config", "encoder",
-         "depths", "encoder_hidden_size", "embedding_size", "n_layer", "hidden_dim")  # fmt: skip
+         "vision_config", "depths", "encoder_hidden_size", "embedding_size", "n_layer",
+         "hidden_dim")  # fmt: skip
 
 
 def workload(given: dict[str, Any], recipe: Recipe, task: str = "") -> Workload:
-    _load_torchvision()
+    load_torchvision()
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -35,7 +36,7 @@ def workload(given: dict[str, Any], recipe: Recipe, task: str = "") -> Workload:
     if kind not in TASKS:
         raise UsageError(f"unknown task {kind!a}", hint=f"one of {', '.join(TASKS)}")
     model = _build(config, kind, recipe)
-    doubts = _other_than_named(given, model)
+    doubts = (*_other_than_named(given, model), *_without_pictures(kind, config))
     if recipe.lora:
         adapt(model, recipe)
     model.train()
@@ -51,7 +52,15 @@ def _other_than_named(given: dict[str, Any], model: Any) -> tuple[str, ...]:
     return (f"the configuration names {named}, and {trained} is what was trained here (--task, or --py)",)
 
 
-def _load_torchvision() -> None:
+def _without_pictures(kind: str, config: Any) -> tuple[str, ...]:
+    if kind in ("image", "audio", "speech") or getattr(config, "vision_config", None) is None:
+        return ()
+    return (
+        "the batch has no pictures: of the part that sees, only the weights are counted (--py can have both)",
+    )
+
+
+def load_torchvision() -> None:
     """Before transformers does, which does not bear a build without its operators."""
     from importlib.util import find_spec
 
@@ -97,13 +106,14 @@ def _task(config: Any) -> str:
     for words_in, kind in (
         ("ForConditionalGeneration", "speech" if hasattr(config, "num_mel_bins") else "seq2seq"),
         ("ForSequenceClassification", "sequence"),
+        ("ForSequenceClassification", "audio"),
         ("ForMaskedLM", "mlm"),
         ("ForCausalLM", "causal"),
         ("LMHeadModel", "causal"),
         ("ForImageClassification", "image"),
         ("ForAudioClassification", "audio"),
     ):
-        if named.endswith(words_in):
+        if named.endswith(words_in) and _is_offered(kind, config):
             return kind
     for kind in TASKS:
         if _is_offered(kind, config):
@@ -184,6 +194,7 @@ def _batches(kind: str, config: Any, recipe: Recipe) -> Callable[[], Any]:
     vocabulary = getattr(text, "vocab_size", None) or 2
     _check_length(kind, text, length)
     target = recipe.target or max(1, length // 4)
+    most_frames = getattr(config, "max_source_positions", 1500)
 
     def causal() -> Any:
         tokens = words(vocabulary, batch, length)
@@ -202,9 +213,11 @@ def _batches(kind: str, config: Any, recipe: Recipe) -> Callable[[], Any]:
         return {"pixel_values": pictures(*shape, dtype=dtype), "labels": words(config.num_labels, batch)}
 
     def speech() -> Any:
-        frames = 2 * getattr(config, "max_source_positions", 1500)
         wanted = recipe.target or min(128, getattr(config, "max_target_positions", 448))
-        features = pictures(batch, getattr(config, "num_mel_bins", 80), frames, dtype=dtype)
+        bands = getattr(config, "input_feat_per_channel", None)
+        # Speech2Text reads any number of frames, Whisper always thirty seconds.
+        shape = (length, bands) if bands else (getattr(config, "num_mel_bins", 80), 2 * most_frames)
+        features = pictures(batch, *shape, dtype=dtype)
         return {"input_features": features, "labels": words(vocabulary, batch, wanted)}
 
     def audio() -> Any:
@@ -224,7 +237,7 @@ def _check_length(kind: str, text: Any, length: int) -> None:
     if (
         kind in ("causal", "mlm", "sequence")
         and isinstance(most, int)
-        and length > most
+        and 0 < most < length
         and not hasattr(text, "rope_theta")
         and not hasattr(text, "rope_parameters")
     ):
