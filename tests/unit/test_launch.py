@@ -210,6 +210,9 @@ NCCL = """
 path = os.environ["NCCL_DEBUG_FILE"].replace("%h", "here").replace("%p", str(os.getpid()))
 with open(path, "w") as log:
     log.write("here:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\\n")
+"""
+WARN = """
+with open(path, "a") as log:
     log.write("here:1:2 [0] NCCL WARN Call to connect failed\\n")
 """
 
@@ -231,10 +234,10 @@ def test_what_runs_for_long_says_it_early(tmp_path):
         process.communicate(timeout=30)
 
 
-def test_the_last_warnings_of_nccl_are_shown_when_it_fails(tmp_path):
-    code, _, err = finish(tmp_path, 2, NCCL + "sys.exit(3)")
-    assert code == 3
-    assert "  [NCCL] Call to connect failed\n" in err
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_last_warnings_of_nccl_are_shown(tmp_path, code):
+    found, _, err = finish(tmp_path, 2, NCCL + WARN + f"sys.exit({code})")
+    assert (found, err.count("gflow: NCCL warned: Call to connect failed\n")) == (code, 1)
 
 
 def test_who_sets_nccls_log_keeps_it():

@@ -43,7 +43,7 @@ def test_limits():
         "at most 3 of your jobs run at once",
         "at most 20 of your jobs wait and run",
     )
-    fields = ["normal"] + [""] * (len(inventory.QOS_CAPS) - 3) + ["gres/gpu=8", "4", ""]
+    fields = ["normal"] + [""] * (len(inventory.QOS_CAPS) - 4) + ["gres/gpu=8", "4", "", ""]
     assert parse_qos("|".join(fields) + "\n") == (
         "your jobs together have at most gres/gpu=8",
         "at most 4 of your jobs run at once",

@@ -198,6 +198,17 @@ def test_a_refusal_in_one_line(text, said):
             "ReqNodeNotAvail: nodes it needs are down, drained or reserved",
         ),
         ("SomethingNew", "SomethingNew"),
+        (
+            "QOSMaxGRESPerAccount",
+            "QOSMaxGRESPerAccount: its quality of service allows you or one job no more; "
+            "gjob why names the limits",
+        ),
+        (
+            "AssocGrpBillingRunMinutes",
+            "AssocGrpBillingRunMinutes: all jobs of its account together have as much as they may; "
+            "gjob why names the limits",
+        ),
+        ("AssocGrpGRES", "AssocGrpGRES: its account uses as many GPUs as it may"),
         ("", "Pending"),
     ],
 )

@@ -29,6 +29,7 @@ gbatch --gpus 1 --param lr=0.1,0.01 --param seed=1:3 \\
        python train.py --lr {lr} --seed {seed}
 gbatch --gpus 1 --gpu-memory auto --fit plan.json python train.py
 gbatch --on slurm --nodes 2 --gpus 4 --time 1-0 train.sh
+gbatch --shape big train.sh              # [shapes.big] in gflow.toml
 gbatch --max-retries 3 --retry-on oom,exit:75 python train.py
 gbatch --dry-run --config config.yaml python train.py"""
 

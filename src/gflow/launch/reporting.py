@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gflow.launch import nccl
 from gflow.launch.plan import Plan
 
-# NCCL's last words that are shown of a launch that failed.
+# NCCL's last warnings that are shown: they go into its log, where nobody would see them.
 WARNINGS = 5
 
 
@@ -29,7 +29,9 @@ def tail(path: str, lines: int = 20) -> str:
 
 
 def report(plan: Plan, outcome: Outcome, logs: str, *, kept: bool) -> None:
-    """Say who failed and what it printed last."""
+    """Say what NCCL warned of, and who failed and what it printed last."""
+    for warning in nccl.parse(nccl.read(logs)).warnings[-WARNINGS:]:
+        sys.stderr.write(f"gflow: NCCL warned: {warning}\n")
     if not outcome.why:
         return
     who = "" if outcome.blamed is None else f"rank {outcome.blamed} "
@@ -38,7 +40,5 @@ def report(plan: Plan, outcome: Outcome, logs: str, *, kept: bool) -> None:
     if outcome.blamed:
         last = tail(os.path.join(logs, f"rank-{outcome.blamed}.log"))
         sys.stderr.write("".join(f"  [{outcome.blamed}] {line}\n" for line in last.splitlines()))
-    for warning in nccl.parse(nccl.read(logs)).warnings[-WARNINGS:]:
-        sys.stderr.write(f"  [NCCL] {warning}\n")
     if kept:
         sys.stderr.write(f"gflow launch: what each rank printed is in {logs}\n")

@@ -21,6 +21,7 @@ QOS_CAPS = {name: words for name, words in CAPS.items() if name not in ("MaxJobs
     "MaxTRESPU": "your jobs together have at most {}",
     "MaxJobsPU": "at most {} of your jobs run at once",
     "MaxSubmitPU": "at most {} of your jobs wait and run",
+    "MinTRES": "one job asks for at least {}",
 }
 ASSOC_FORMAT = ",".join(["User", "Account", "QOS", *CAPS])
 QOS_FORMAT = ",".join(["Name", *QOS_CAPS])

@@ -42,9 +42,19 @@ REASONS = {
     "SlurmUnreachable": "the Slurm controller does not answer; gflow goes on trying",
 }
 
+# There are some eighty limits, each with a reason of its own: by how they begin.
+LIMITS = {
+    "AssocGrp": "all jobs of its account together have as much as they may; gjob why names the limits",
+    "AssocMax": "its account allows you or one job no more; gjob why names the limits",
+    "QOSGrp": "all jobs of its quality of service have as much as they may; gjob why names the limits",
+    "QOSMax": "its quality of service allows you or one job no more; gjob why names the limits",
+    "QOSMin": "its quality of service wants jobs to ask for more; gjob why names the limits",
+}
+
 
 def in_words(reason: str) -> str:
     """`Code: what it means`, as far as that is known."""
     code = reason.partition(",")[0].strip()
     words = REASONS.get(code) or REASONS.get(code.removeprefix("Max").removesuffix("Limit"), "")
+    words = words or next((said for begin, said in LIMITS.items() if code.startswith(begin)), "")
     return f"{code}: {words}" if words else code or "Pending"
