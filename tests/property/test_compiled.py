@@ -1,0 +1,56 @@
+"""The compiled engine decides what the plain one does. (It takes a minute to compile it.)"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+REPLAY = """
+from random import Random
+from gflow.core import engine
+from gflow.simulate.policies import POLICIES
+from gflow.simulate.replay import Replay
+from gflow.simulate.trace import Entry
+
+dice = Random(8)
+pick = dice.choice
+entries = sorted(
+    Entry(dice.uniform(0, 9e5), dice.expovariate(1 / 9000), pick((1, 1, 1, 2, 4, 8)), pick("abc"), pick("xy"))
+    for _ in range(1500)
+)
+for name, (_, policy) in POLICIES.items():
+    print(name, [one.start for one in Replay(entries, 8, policy).run()])
+print(engine.__file__.endswith(".so"))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compiled")
+    subprocess.run([sys.executable, ROOT / "scripts/compile", folder], check=True, capture_output=True)
+    return folder
+
+
+def said(source: Path, *words: str) -> str:
+    environ = os.environ | {"PYTHONPATH": f"{source}:{ROOT}"}
+    return subprocess.run(
+        [sys.executable, *words], env=environ, cwd=source, check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.mark.slow
+def test_it_decides_the_same(compiled):
+    *plain, is_plain = said(ROOT / "src", "-c", REPLAY).splitlines()
+    *fast, is_fast = said(compiled, "-c", REPLAY).splitlines()
+    assert (is_plain, is_fast) == ("False", "True")
+    assert fast == plain
+
+
+@pytest.mark.slow
+def test_it_survives_the_search(compiled):
+    assert "seed 5: 3 worlds" in said(compiled, "-m", "tests.property.fuzz", "--seed", "5", "--steps", "3000")
