@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gflow.train import Run  # noqa: E402
 from tests.harness import wait_until  # noqa: E402
 from tests.train.several import ranks  # noqa: E402
 from tests.train.small import curve, train  # noqa: E402
@@ -136,3 +137,16 @@ def _environ(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
+
+
+def test_the_effective_batch_is_said_once(capfd):
+    """By the first rank, however many loaders of it there are."""
+
+    def act(rank):
+        with Run(effective_batch=8) as run:
+            for _ in range(2):
+                run.loader(torch.randn(16, 4), 2)
+
+    assert ranks(2, act) == [0, 0]
+    said = "gflow: effective batch 8: 2 ranks, 2 samples each, 2 batches a step\n"
+    assert capfd.readouterr().err.count(said) == 1

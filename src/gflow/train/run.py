@@ -21,7 +21,7 @@ from gflow.train.keeping import Kept
 from gflow.train.loading import Loader
 from gflow.train.progress import Reporter
 from gflow.train.ranks import Ranks
-from gflow.train.shares import Share
+from gflow.train.shares import Share, in_words
 from gflow.train.stopping import Stop
 from gflow.train.stopwatch import stopwatch
 from gflow.train.vault import CheckpointError, Superseded
@@ -70,6 +70,7 @@ class Run:
         # Why it stopped before its end; empty while it goes on, and when it came to its end.
         self.stopped = ""
         self.grad_norm: torch.Tensor | None = None
+        self._said: set[int] = set()
         self._accumulate, self._effective = accumulate, asked_batch(os.environ) or effective_batch
         self._clip, self._recompute, self._strategy = clip, gradient_checkpointing, strategy
         self._every_steps, self._every_s = every_steps, every_s
@@ -121,10 +122,14 @@ class Run:
     ) -> Loader:
         """Batches of a dataset for this rank; `options` are those of PyTorch's DataLoader."""
         world = self.ranks.world
+        effective = self._effective or batch_size * world * self._accumulate
+        if world > 1 and self.ranks.rank == 0 and effective not in self._said:
+            self._said.add(effective)  # an evaluation's loader is often of another size
+            sys.stderr.write(f"gflow: {in_words(batch_size, effective, world)}\n")
         return Loader(
             dataset,
             batch_size,
-            self._effective or batch_size * world * self._accumulate,
+            effective,
             seed=self.seed,
             world=world,
             rank=self.ranks.rank,
