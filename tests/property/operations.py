@@ -14,6 +14,7 @@ from gflow.core.events import (
     Drain,
     Event,
     Exited,
+    Foresee,
     GpusSeen,
     Hold,
     Idled,
@@ -27,6 +28,7 @@ from gflow.core.events import (
     Tick,
     Update,
 )
+from gflow.core.expecting import Question
 from gflow.core.ids import JobKey, job_key, number_of
 from gflow.core.model import Block, Headway, Idle, Job, JobState, Spec
 from gflow.daemon.redoing import Redoing
@@ -449,6 +451,22 @@ def progress(world: World, dice: Dice) -> None:
     )
 
 
+def foresee(world: World, dice: Dice) -> None:
+    """A forecast is made and noted: nothing else changes, and nobody starts before now in it."""
+    key, state, at = some_key(world, dice), world.state, world.clock.now()
+    job, case = state.jobs.get(key), None
+    if job is not None and job in state.ready:
+        question = Question(state, job, at.wall)
+        start, case = question.start(state), question.case(state)
+        assert start is None or start.earliest <= start.expected <= start.latest, "a forecast without sense"
+        assert case is None or case.worst_s >= 0, "a start in the past is foretold"
+    world.apply(Foresee(at=at, key=key, case=case))
+    waits = {
+        key for key in state.foretold.record.open if key in state.jobs and state.jobs[key] in state.ready
+    }
+    assert waits == state.foretold.record.open.keys(), "something is foretold of one who does not wait"
+
+
 def idle(world: World, dice: Dice) -> None:
     """Jobs leave their GPUs unused, or one does for so long that it may have to stop."""
     running = list(world.ledger.runs)
@@ -515,6 +533,7 @@ OPERATIONS: tuple[tuple[int, Callable[[World, Dice], None]], ...] = (
     (2, overrun),
     (2, idle),
     (2, progress),
+    (1, foresee),
     (1, see_leases),
     (3, restart),
     (1, reboot),

@@ -37,6 +37,7 @@ def snapshot(state: State) -> dict[str, Any]:
         "gpus": state.machine.gpus,
         "faults": state.machine.faults,
         "shares": state.shares.uses,
+        "foretold": state.foretold.record,
         "lengths": {
             (kind, day): batch.longest
             for kind, days in state.history.kinds.items()

@@ -168,8 +168,8 @@ class World:
 
     def commit(self) -> None:
         """The end of a turn."""
+        keep_counts(self.changes, self.state)
         if self.changes:
-            keep_counts(self.changes, self.state)
             self.store.commit(self.changes)
             if self.disk is not None:
                 self.disk.commit(self.changes)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from itertools import chain
+from types import SimpleNamespace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gflow.core.engine import step
-from gflow.core.events import SetQuota
-from gflow.core.forecast import LATE, SLACK_S, expected_start, expected_starts, outlook
+from gflow.core.events import Cancel, Event, Exited, Foresee, SetQuota, Submit
+from gflow.core.expecting import SLACK_S, Listing, Question
+from gflow.core.forecast import outlook
+from gflow.core.foretold import PART, Case, Foretold, Record, shortest_span
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.quotas import USER, Limits
+from gflow.daemon import keeper
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
 
@@ -30,7 +40,7 @@ def test_it_starts_when_enough_gpus_are_free() -> None:
     assert found.start is not None
     assert found.start.expected == pytest.approx(1.0 + 1.5 * HOUR)
     assert now <= found.start.earliest < found.start.expected < found.start.latest
-    assert found.start.latest == pytest.approx(found.start.expected + SLACK_S), "limits say the latest"
+    assert found.start.latest == pytest.approx(found.start.expected + SLACK_S), "what is expected is within"
     assert [why.code for why in found.blockers] == ["Resources", "Running", "Running"]
     assert found.blockers[1].detail == "job 1 has GPU 0,1"
     assert found.instead == []
@@ -69,18 +79,136 @@ def test_a_quota_is_named_and_nothing_starts_instead() -> None:
     assert found.instead == []
 
 
-def test_the_interval_is_as_wide_as_the_constants_say() -> None:
-    entries = [Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)]
-    state, job, now = stopped(entries, policy=Policy(patience=-1.0), exact=False)
+def test_a_promise_before_it_is_minded() -> None:
+    """It would fit now, and must not delay a job that is promised all GPUs."""
+    policy = Policy(fair_share=False, patience=0.0)
+    state, job, now = stopped(
+        [Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4), Entry(2.0, 5 * HOUR, 1)], policy=policy
+    )
     found = outlook(state, job, now).start
     assert found is not None
-    assert found.latest == pytest.approx(now + LATE * (found.expected - now) + SLACK_S)
+    assert found.expected == pytest.approx(2 * HOUR)
+
+
+def test_what_runs_for_long_goes_on_for_long() -> None:
+    """Nobody knows how long the first takes; after ten hours nobody says that it ends within minutes."""
+    entries = [Entry(0.0, 90 * HOUR, 4), Entry(9.9 * HOUR, HOUR, 4)]
+    state, job, now = stopped(entries, exact=False)
+    found = outlook(state, job, now).start
+    assert found is not None
+    assert found.expected == pytest.approx(now + 9.9 * HOUR)
+
+
+def test_those_far_back_wait_for_the_work_before_them() -> None:
+    entries = [Entry(0.0, HOUR, 4)]
+    entries += [Entry(1.0 + place, HOUR, 4, name=f"work-{place}") for place in range(1200)]
+    entries.append(Entry(9000.0, 2 * HOUR, 4, name="last"))
+    replay = Replay(entries[:1], 4, Policy(fair_share=False), exact=True)
+    for entry in entries:
+        step(replay.state, replay._submission(entry, 10.0))
+    state = replay.state
+    found = Question(state, state.jobs[len(entries) << 20], 10.0).start(state)
+    assert found is not None
+    assert found.expected == pytest.approx(10.0 + 1200 * HOUR)
+
+
+def waited(told: Foretold, part: float, count: int, start: float = 0.0) -> None:
+    """So many jobs, each told of a worst wait of ten hours, that waited for this part of it."""
+    for key in range(count):
+        told.tell(key, Case(start, 10 * HOUR, True))
+        told.started(key, start + part * 10 * HOUR)
+
+
+def test_the_interval_is_where_earlier_starts_were() -> None:
+    told = Foretold()
+    low, high = told.interval(10 * HOUR, True, 0.0)
+    waited(told, 0.9, 400)
+    early, late = told.interval(10 * HOUR, True, 0.0)
+    assert early - 10 < 9 * HOUR < late + 10
+    assert low < 2 * HOUR < high < 5 * HOUR, "before anything is known: as on one of Philly's pools"
+    assert late - early < (high - low) / 2, "who always starts at the same part of the worst is told that"
+    assert told.interval(10 * HOUR, False, 0.0)[1] > 10 * HOUR, "without limits it says nothing"
+
+
+def test_those_who_still_wait_make_it_longer() -> None:
+    told = Foretold()
+    waited(told, 0.2, 50)
+    before = told.interval(10 * HOUR, True, 0.0)[1]
+    for key in range(50):
+        told.tell(1000 + key, Case(0.0, 10 * HOUR, True))
+    assert told.interval(10 * HOUR, True, 9 * HOUR)[1] > 9 * HOUR > before
+    told.keep_only([])
+    assert told.interval(10 * HOUR, True, 9 * HOUR)[1] == before
+
+
+def test_what_was_told_is_kept() -> None:
+    told, other = Foretold(), Foretold()
+    waited(told, 0.3, 20)
+    told.tell(77 << 20, Case(5.0, HOUR, False))
+    other.recall(told.text())
+    assert other.record == told.record
+
+
+def test_what_is_told_is_noted_and_compared_with_the_start() -> None:
+    """Who is cancelled meanwhile is forgotten; what changed goes with the next commit."""
+    state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
+    case, at = Question(state, job, now).case(state), Moment(now, now)
+    assert case == Case(now, pytest.approx(HOUR - 1), True)
+    step(state, Foresee(at=at, key=job.key, case=case))
+    assert state.foretold.record.open == {job.key: case}
+    assert state.foretold.is_changed
+    state.foretold.text()
+    step(state, Foresee(at=at, key=job.key, case=None))
+    assert not state.foretold.is_changed, "nothing is new"
+    step(state, Exited(at=Moment(HOUR / 2, HOUR / 2), key=1 << 20, attempt=1, code=0))
+    assert state.foretold.record == Record(bounded=[pytest.approx(0.5, abs=0.01)])
+    step(state, Submit(at=at, uid=1, user="ann", specs=(job.spec,), outcomes={}))
+    step(state, Foresee(at=at, key=3 << 20, case=case))
+    assert list(state.foretold.record.open) == [3 << 20]
+    step(state, Cancel(at=at, uid=0, keys=(3 << 20,)))
+    step(state, Foresee(at=at, key=3 << 20, case=case))
+    assert not state.foretold.record.open
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0.1, 3), st.booleans()), min_size=1, max_size=60))
+def test_the_span_holds_its_part(cases: list[tuple[float, float, bool]]) -> None:
+    low, high = shortest_span(chain(cases))
+    assert low <= high
+    if all(is_there for _, _, is_there in cases):
+        inside = sum(weight for place, weight, _ in cases if low <= place <= high)
+        assert inside >= (PART - 1e-6) * sum(weight for _, weight, _ in cases)
 
 
 def test_a_listing_tells_when_those_who_wait_will_start() -> None:
     entries = [Entry(0.0, HOUR, 4), Entry(1.0, 2 * HOUR, 4), Entry(2.0, HOUR, 2), Entry(3.0, HOUR, 2)]
     state, _, now = stopped(entries)
-    starts = expected_starts(state, now)
+    starts = Listing(state, now).starts()
     assert starts == {3 << 20: HOUR, 4 << 20: HOUR, 2 << 20: pytest.approx(2 * HOUR)}
     for key in starts:
-        assert expected_start(state, state.jobs[key], now).expected == pytest.approx(starts[key])
+        assert Question(state, state.jobs[key], now).start(state).expected == pytest.approx(starts[key])
+
+
+def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every minute, of whoever came last and waits."""
+    state, job, _ = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
+    monkeypatch.setattr(keeper, "FORESEEN_EVERY_S", 0.0)
+
+    async def noted() -> Event:
+        posted: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+
+        def post(make: Callable[[Moment], Event]) -> None:
+            if not posted.done():
+                posted.set_result(make(Moment(2.0, 2.0)))
+
+        task = asyncio.ensure_future(keeper.foresee(SimpleNamespace(state=state, post=post)))
+        try:
+            return await asyncio.wait_for(posted, 30)
+        finally:
+            task.cancel()
+
+    event = asyncio.run(noted())
+    assert isinstance(event, Foresee)
+    assert event.key == job.key
+    assert event.case is not None
+    step(state, event)
+    assert list(state.foretold.record.open) == [job.key]

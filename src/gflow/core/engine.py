@@ -22,6 +22,7 @@ from gflow.core.events import (
     Drain,
     Event,
     Exited,
+    Foresee,
     GpusSeen,
     Hold,
     Idled,
@@ -130,6 +131,15 @@ def _new_job(state: State, event: Submit, spec: Spec) -> Job:
 # ---------------------------------------------------------------- time and the machine
 
 
+def _foresee(state: State, event: Foresee, effects: list[Effect]) -> None:
+    """For `gjob why`; no decision goes by it."""
+    told = state.foretold
+    told.keep_only(key for key in told.record.open if key in state.jobs and state.jobs[key] in state.ready)
+    job = state.jobs.get(event.key)
+    if event.case is not None and job is not None and job in state.ready:
+        told.tell(job.key, event.case)
+
+
 def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
     ending.warn_due(state, event.at, effects)
     ending.stop_overdue(state, event.at, effects)
@@ -212,6 +222,7 @@ HANDLERS: dict[type[Event], Handler] = {
     Idled: idling.idled,
     Progressed: progressing.progressed,
     Tick: _tick,
+    Foresee: _foresee,
     GpusSeen: _gpus_seen,
     LeasesSeen: _leases_seen,
     Restrict: _restrict,

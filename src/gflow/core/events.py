@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gflow.core.foretold import Case
 from gflow.core.ids import JobKey
 from gflow.core.model import Block, Gpu, Headway, Idle, JobState, Moment, Spec
 from gflow.core.quotas import Limits
@@ -169,6 +170,13 @@ class Restrict(Event, frozen=True, kw_only=True):
 
     uid: int
     allowed: tuple[int, ...] | None
+
+
+class Foresee(Event, frozen=True, kw_only=True):
+    """What was told to a job that waits, to be compared with what comes. Who waits no more is forgotten."""
+
+    key: JobKey
+    case: Case | None = None
 
 
 class SetQuota(Event, frozen=True, kw_only=True):

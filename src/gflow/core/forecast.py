@@ -1,45 +1,19 @@
-"""Why a waiting job waits, in full: every obstacle in order, when it will start, what would start now.
-
-The expected start comes from playing the queue forward: running jobs end when they are expected to,
-and those before the job start as soon as they fit. Only GPUs (or CPU slots) are looked at, and jobs
-that are still to come are not known; so an interval is given, as wide as replays of public traces
-were wrong (`benchmarks/why.py`).
-"""
+"""Why a waiting job waits, in full: every obstacle in order, when it will start (see `core.expecting`), and
+what would start now."""
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
 from collections.abc import Iterator
-from itertools import islice
-from math import inf
 
 import msgspec
 
+from gflow.core.expecting import Question, Start, ahead_of
 from gflow.core.explain import Why, explain, explain_shape, reserved_for
-from gflow.core.ids import JobKey, label
-from gflow.core.lanes import EVERYTHING, Group
-from gflow.core.model import LOCAL, Job, JobState, Shape
+from gflow.core.ids import label
+from gflow.core.model import LOCAL, Job, JobState
 from gflow.core.place import available, choose, suits
-from gflow.core.promise import due_after_s, may_pass
-from gflow.core.queue import Walk
+from gflow.core.promise import may_pass
 from gflow.core.state import State
-
-# Of a hundred jobs, eighty start between these parts of the wait that the forecast says, and not later
-# than that much more. Where everything ahead has a time limit, these say the latest.
-EARLY, LATE, SLACK_S = 0.05, 30.0, 1800.0
-# How many starts are played forward at most.
-FAR = 5000
-# How many starts a listing tells.
-LISTED = 1000
-
-
-class Start(msgspec.Struct, frozen=True):
-    """When a job will probably start (wall clock), with eight chances in ten between the other two."""
-
-    expected: float
-    earliest: float
-    latest: float
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -53,13 +27,14 @@ class Outlook(msgspec.Struct, frozen=True):
     limits: list[str] = []
 
 
-def outlook(state: State, job: Job, wall: float) -> Outlook:
-    """Of a job that waits; nothing is changed."""
+def outlook(state: State, job: Job, wall: float, question: Question | None = None) -> Outlook:
+    """Of a job that waits; nothing is changed. `question`: about its start, thought about already."""
     blockers = list(_blockers(state, job, wall))
     if job.state is not JobState.QUEUED or job not in state.ready:
         begin = job.begin_at if job.key in state.later else 0.0
         return Outlook(blockers, Start(begin, begin, begin) if begin > wall else None, [])
-    return Outlook(blockers, expected_start(state, job, wall), list(_instead(state, job, wall)))
+    start = (question or Question(state, job, wall)).start(state)
+    return Outlook(blockers, start, list(_instead(state, job, wall)))
 
 
 # ---------------------------------------------------------------- what is in the way
@@ -116,162 +91,8 @@ def _short_of(state: State, job: Job, wall: float) -> Iterator[Why]:
             break
         if promise.binds(job):
             yield Why("Promise", f"job {label(promise.key)} has waited longer and is promised its start")
-    if job in state.ready and (ahead := sum(count for _, count in _ahead(state, job))):
+    if job in state.ready and (ahead := sum(count for _, count in ahead_of(state, job))):
         yield Why("Priority", f"{ahead} job{'s come' if ahead > 1 else ' comes'} before it")
-
-
-# ---------------------------------------------------------------- when
-
-
-def _ahead(state: State, job: Job) -> list[tuple[Group, int]]:
-    """Who stands before it, in order: of which group how many."""
-    own = state.ready.group_of(job)
-    mine = state.ready.standing(own)
-    found = []
-    for group in state.ready.groups.values():
-        if group is own:
-            before = sum(other < job.key for other in group.members)
-            if before:
-                found.append((mine, group, before))
-        elif (standing := state.ready.standing(group)) < mine:
-            found.append((standing, group, len(group.members)))
-    found.sort(key=lambda one: one[0])
-    return [(group, count) for _, group, count in found]
-
-
-def expected_start(state: State, job: Job, wall: float) -> Start | None:
-    """When the job starts if the queue goes on as it stands; None: not in sight."""
-    found = _played(state, job, wall)
-    for promise in state.promises:
-        if promise.key == job.key:
-            found = promise.until if found is None else min(found, promise.until)
-    if found is None:
-        return None
-    waits = max(0.0, found - wall)
-    bound = _played(state, job, wall, by_limits=True)
-    if bound is None or bound == inf:
-        bound = wall + LATE * max(waits, _patience(state, job, wall))
-    return Start(found, wall + EARLY * waits, max(found, bound) + SLACK_S)
-
-
-def _patience(state: State, job: Job, wall: float) -> float:
-    """How long it takes until the job is promised its start: so long may others pass it."""
-    length = state.ready.expected_s(job)
-    if state.policy.patience < 0 or length == inf:
-        return 0.0
-    return max(0.0, job.ready_at + due_after_s(state, job.spec.shape, length) - wall)
-
-
-def _played(state: State, job: Job, wall: float, *, by_limits: bool = False) -> float | None:
-    """The queue played forward on GPUs alone, or on CPU slots for a job that asks for no GPU.
-
-    `by_limits`: as if everything took as long as it may. Infinite where something may take any time.
-    """
-    shape = job.spec.shape
-    with_gpus = shape.gpus > 0
-    total = len(state.machine.usable) if with_gpus else state.machine.cpus
-    if _size(shape, with_gpus) > total:
-        return None
-    free = len(state.machine.idle) if with_gpus else state.machine.free_cpus
-    end_of = _last_end if by_limits else state.expected_end
-    ends = [(end_of(one, wall), _size(one.spec.shape, with_gpus)) for one in state.running.values()]
-    heapq.heapify(ends)
-    line = [
-        [_size(group.key.shape, with_gpus), count, (group.key.limit_s or inf) if by_limits else group.length]
-        for group, count in _ahead(state, job)
-        if 0 < _size(group.key.shape, with_gpus) <= total
-    ]
-    now, starts, mine = wall, 0, _size(shape, with_gpus)
-    while starts < FAR:
-        for one in line:
-            size, count, length = one
-            while count and size <= free:
-                free -= int(size)
-                count -= 1
-                starts += 1
-                heapq.heappush(ends, (now + length, int(size)))
-            one[1] = count
-        if mine <= free:
-            return now
-        line = [one for one in line if one[1]]
-        if not ends:
-            return None
-        now, freed = heapq.heappop(ends)
-        free += freed
-        while ends and ends[0][0] <= now:
-            free += heapq.heappop(ends)[1]
-    return None
-
-
-def _last_end(job: Job, wall: float) -> float:
-    """When a running job will be over at the latest."""
-    limit = job.spec.time_limit_s
-    return max(wall, (job.started_at or 0.0) + limit) if limit else inf
-
-
-def expected_starts(state: State, wall: float) -> dict[JobKey, float]:
-    """When those who wait will start if the queue goes on as it stands: the first in line, for a listing."""
-    if state.machine.is_drained:
-        return {}
-    found = {**_line_played(state, wall, with_gpus=False), **_line_played(state, wall, with_gpus=True)}
-    for promise in state.promises:
-        found[promise.key] = min(found.get(promise.key, promise.until), promise.until)
-    return found
-
-
-def _line_played(state: State, wall: float, *, with_gpus: bool) -> dict[JobKey, float]:
-    """The same play as `_played`, for all who ask for GPUs, or for all who do not."""
-    total, free = (
-        (len(state.machine.usable), len(state.machine.idle))
-        if with_gpus
-        else (state.machine.cpus, state.machine.free_cpus)
-    )
-    ends = [
-        (state.expected_end(one, wall), _size(one.spec.shape, with_gpus)) for one in state.running.values()
-    ]
-    heapq.heapify(ends)
-    # Of those that want as much, only the first can be the next.
-    lines: dict[int, deque[tuple[int, JobKey, float]]] = {}
-    for place, (key, group) in enumerate(_in_order(state, with_gpus)):
-        size = _size(group.key.shape, with_gpus)
-        if 0 < size <= total:
-            lines.setdefault(size, deque()).append((place, key, group.length))
-    found: dict[JobKey, float] = {}
-    now = wall
-    while lines and len(found) < LISTED:
-        fitting = [size for size in lines if size <= free]
-        if fitting:
-            size = min(fitting, key=lambda one: lines[one][0])
-            _, key, length = lines[size].popleft()
-            found[key] = now
-            free -= size
-            heapq.heappush(ends, (now + length, size))
-            if not lines[size]:
-                del lines[size]
-        elif ends:
-            now, freed = heapq.heappop(ends)
-            free += freed
-        else:
-            break
-    return found
-
-
-def _in_order(state: State, with_gpus: bool) -> Iterator[tuple[JobKey, Group]]:
-    """The first who wait, in order."""
-    walk, told = Walk(state.ready), 0
-    while told < LISTED and (key := walk.next(EVERYTHING)) is not None:
-        job = state.jobs[key]
-        group = state.ready.group_of(job)
-        walk.skip(job)
-        if with_gpus == (group.key.shape.gpus > 0):
-            for member in islice(group.members, LISTED - told):
-                told += 1
-                yield member, group
-    walk.close()
-
-
-def _size(shape: Shape, with_gpus: bool) -> int:
-    return shape.gpus if with_gpus else shape.cpus
 
 
 # ---------------------------------------------------------------- what else would do

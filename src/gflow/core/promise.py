@@ -156,16 +156,16 @@ def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
 
 def _is_due(state: State, group: Group, waited: float, is_quiet: bool) -> bool:
     """Whether a job has waited long enough."""
-    return not state.policy.patience or waited >= _times(state, group.key.shape, is_quiet) * group.length
+    return not state.policy.patience or waited >= times_of(state, group.key.shape, is_quiet) * group.length
 
 
 def due_after_s(state: State, shape: Shape, length: float) -> float:
     """After which time such a job is promised its start: when the machine could have done its work often
     enough, but not after more than so many times its own length."""
-    return _times(state, shape, _is_quiet(state)) * length
+    return times_of(state, shape, _is_quiet(state)) * length
 
 
-def _times(state: State, shape: Shape, is_quiet: bool) -> float:
+def times_of(state: State, shape: Shape, is_quiet: bool) -> float:
     """For how many times its own length such a job may have to wait."""
     machine, wanted = state.machine, shape.gpus
     pool = len(machine.gpus) if wanted else machine.cpus

@@ -147,6 +147,8 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     """Start a job, or the next task of an array."""
     is_promised = bool(state.promises) and _reckon(state, job, gpu_ids)
     state.shares.run(job.uid, job.spec.gpus, at.wall)
+    if state.foretold.record.open:
+        state.foretold.started(job.key, at.wall)
     if job.progress is not None:
         if is_promised:
             state.wait_again(job, at.wall)  # the promise was for one task: the next waits its turn

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gflow.core.alarms import Alarms
 from gflow.core.deps import Wait
+from gflow.core.foretold import Foretold
 from gflow.core.history import Batch, History
 from gflow.core.ids import JobKey, job_key, number_of, parse_label, task_of
 from gflow.core.lanes import Group
@@ -56,6 +57,8 @@ class State:
         self.ledger, self.reserved = Ledger(policy.quotas), Book()
         # Starts that are promised to those who have waited too long, as of the latest round.
         self.promises: list[Promise] = []
+        # What became of earlier forecasts.
+        self.foretold = Foretold()
         # Jobs that run, without the records of arrays.
         self.running: dict[JobKey, Job] = {}
         # What the expected end of each goes by, and these ends (see `ends`).

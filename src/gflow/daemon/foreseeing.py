@@ -9,7 +9,8 @@ from datetime import datetime
 
 import msgspec
 
-from gflow.core.forecast import Outlook, Start
+from gflow.core.expecting import Start
+from gflow.core.forecast import Outlook
 from gflow.core.model import Job, Spec
 from gflow.daemon.abroad import distant_launch, slurm_of
 from gflow.daemon.context import Context

@@ -1,4 +1,4 @@
-"""Housekeeping: a backup a day, and what is past its days thrown away. In a thread, off the loop."""
+"""Housekeeping: a backup a day, what is past its days thrown away, forecasts to learn from. In a thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import asyncio
 import logging
 import sqlite3
 import time
+from collections.abc import Callable
 
+from gflow.core.events import Event, Foresee
+from gflow.core.expecting import Question
+from gflow.core.foretold import Case
+from gflow.core.ids import JobKey, job_key
+from gflow.core.model import Moment
+from gflow.daemon.loop import Loop
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
 from gflow.store.keeping import DAY_S, back_up_daily, is_backup_due, throw_away, throw_away_logs
@@ -15,6 +22,7 @@ log = logging.getLogger("gflow.keeper")
 LOOK_S = 3600.0
 # Soon after the start, or a daemon that is restarted every hour would never get to it.
 FIRST_LOOK_S = 60.0
+FORESEEN_EVERY_S = 60.0
 
 
 async def keep(settings: Settings) -> None:
@@ -24,6 +32,24 @@ async def keep(settings: Settings) -> None:
     while True:
         await asyncio.to_thread(keeper.look, time.time())
         await asyncio.sleep(LOOK_S)
+
+
+async def foresee(loop: Loop) -> None:
+    """Once a minute, note what would be told to the latest who waits: `gjob why` learns from what comes."""
+    while True:
+        await asyncio.sleep(FORESEEN_EVERY_S)
+        state, key, case = loop.state, job_key(loop.state.next_number - 1), None
+        job = state.jobs.get(key)
+        if job is not None and job in state.ready and state.foretold.wants(key):
+            question = Question(state, job, time.time())
+            await asyncio.to_thread(question.think)
+            case = question.case(loop.state)
+        if case is not None or state.foretold.record.open:
+            loop.post(_noted(key, case))
+
+
+def _noted(key: JobKey, case: Case | None) -> Callable[[Moment], Event]:
+    return lambda at: Foresee(at=at, key=key, case=case)
 
 
 class Keeper:

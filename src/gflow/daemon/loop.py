@@ -23,6 +23,7 @@ import msgspec
 from gflow.core.effects import Accepted, Effect, Keep, Note, Ran, Save
 from gflow.core.engine import step
 from gflow.core.events import Event, GpusSeen, Tick
+from gflow.core.foretold import FORETOLD
 from gflow.core.governing import QUOTAS, RESERVATIONS
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.invariants import check
@@ -213,8 +214,8 @@ class Loop:
 
     def persist(self, turn: Turn) -> None:
         point("turn.before-commit")
+        keep_counts(turn.changes, self.state)
         if turn.changes:
-            keep_counts(turn.changes, self.state)
             began = time.perf_counter()
             self.store.commit(turn.changes)
             self.meters.turns["commit"].observe(time.perf_counter() - began)
@@ -333,6 +334,8 @@ def keep_counts(changes: Changes, state: State) -> None:
         changes.meta["next_number"] = state.next_number
     if state.shares.changed:
         changes.meta[SHARES] = state.shares.record()
+    if state.foretold.is_changed:
+        changes.meta[FORETOLD] = state.foretold.text()
 
 
 def gpus_again(state: State, at: Moment) -> GpusSeen:
@@ -363,6 +366,8 @@ def reload(old: State, store: Store) -> State:
         state.reserved.recall(str(loaded.meta[RESERVATIONS]))
     if SHARES in loaded.meta:
         state.shares.recall(str(loaded.meta[SHARES]))
+    if FORETOLD in loaded.meta:
+        state.foretold.recall(str(loaded.meta[FORETOLD]))
     restore(
         state,
         loaded.jobs,

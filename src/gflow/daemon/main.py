@@ -31,7 +31,7 @@ from gflow.daemon.api.gate import Gate
 from gflow.daemon.api.server import bind, serve, serve_port
 from gflow.daemon.context import Context
 from gflow.daemon.gpus import SOMEBODY, GpuWatch, names_of, overran_of, seen_of, watch_of, watched_of
-from gflow.daemon.keeper import keep
+from gflow.daemon.keeper import foresee, keep
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.loop import Loop, reload
 from gflow.daemon.mps import Mps
@@ -122,10 +122,11 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     _write_address(settings)
     _spare_the_collector()
     _say_ready()
-    keeper = asyncio.ensure_future(keep(settings))
+    errands = [asyncio.ensure_future(keep(settings)), asyncio.ensure_future(foresee(daemon.loop))]
     daemon.notifier.begin()
     await stopped.wait()
-    keeper.cancel()
+    for errand in errands:
+        errand.cancel()
     ear.close()
     daemon.notifier.end()
     if daemon.watch is not None:

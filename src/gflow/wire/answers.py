@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
+from gflow.core.expecting import Start
 from gflow.core.explain import Why
-from gflow.core.forecast import Start
 
 State = Literal["Queued", "Hold", "Running", "Finished", "Failed", "Cancelled", "Timeout"]
 

@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gflow.core.expecting import Question
 from gflow.core.forecast import outlook
 from gflow.core.ids import label
 from gflow.core.model import Job, JobState
@@ -119,7 +120,11 @@ async def why(request: Request) -> Response:
     job = one(context, request)
     check_visible(request, job)
     now, shown = time.time(), viewer(request).shown(job)
-    found = outlook(context.loop.state, job, now) if job.state in (JobState.QUEUED, JobState.HOLD) else None
+    question = Question(context.loop.state, job, now) if job in context.loop.state.ready else None
+    if question is not None:
+        await asyncio.to_thread(question.think)
+    waits = job.state in (JobState.QUEUED, JobState.HOLD)
+    found = outlook(context.loop.state, job, now, question) if waits else None
     if found is not None and job.abroad is not None:
         found = await foreseen(context, job, found)
     data = {"job": key_label(job.key), "state": job.state.value, "reason": job.reason or None}

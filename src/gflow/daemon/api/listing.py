@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -9,8 +10,8 @@ from contextlib import AsyncExitStack
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gflow.core.expecting import Listing
 from gflow.core.filter import Filter
-from gflow.core.forecast import expected_starts
 from gflow.core.model import FINAL
 from gflow.daemon.api.answers import Turn, wants_text
 from gflow.daemon.api.asking import context_of, number, parts, query_of, spans_of, states_of
@@ -33,12 +34,13 @@ async def listing(request: Request) -> Response:
     if form not in FORMS:
         raise unknown("form of output", form, FORMS)
     context, uid = context_of(request), request.scope["state"]["uid"]
+    state = context.loop.state
     columns, now = columns_of(query.format, SHARED if context.settings.is_system else DEFAULT), time.time()
     look = Look(
         columns=columns,
         has_columns=bool(query.format),
         now=now,
-        starts=expected_starts(context.loop.state, now) if "START" in columns else {},
+        starts=await asyncio.to_thread(Listing(state, now).starts) if "START" in columns else {},
         is_coloured=query.color,
         width=number("width", query.width or "0", 0),
     )

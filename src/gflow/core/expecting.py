@@ -1,0 +1,105 @@
+"""When waiting jobs will start.
+
+The expected start comes from playing the queue forward (`core.playing`). Run times are guesses, and jobs
+that are still to come are not known; so an interval is given, as wide as earlier forecasts were
+wrong (`core.foretold`; `benchmarks/why.py` tries that on traces).
+
+To ask looks at the queue; to think does not, and may take long: a thread can do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+import msgspec
+
+from gflow.core.foretold import Case
+from gflow.core.ids import JobKey
+from gflow.core.lanes import Group
+from gflow.core.model import Job
+from gflow.core.playing import AT_WORST, EXPECTED, Play, size_of
+from gflow.core.state import State
+
+# So much later than foretold is not late.
+SLACK_S = 600.0
+
+
+class Start(msgspec.Struct, frozen=True):
+    """When a job will probably start (wall clock), with eight chances in ten between the other two."""
+
+    expected: float
+    earliest: float
+    latest: float
+
+
+class Question:
+    """When a waiting job will start if the queue goes on as it stands now."""
+
+    def __init__(self, state: State, job: Job, wall: float) -> None:
+        self._job = job
+        self._wall = wall
+        with_gpus = job.spec.shape.gpus > 0
+        self._expected = Play(state, wall, EXPECTED, with_gpus=with_gpus, also=job)
+        self._at_worst = Play(state, wall, AT_WORST, with_gpus=with_gpus, also=job)
+
+    def think(self) -> None:
+        """The long part."""
+        self._expected.start_of(self._job.key)
+        self._at_worst.start_of(self._job.key)
+
+    def start(self, state: State) -> Start | None:
+        """What can be said; None: it is not in sight."""
+        found, case = self._played(state, self._expected), self.case(state)
+        if found is None or case is None:
+            return None
+        early, late = state.foretold.interval(case.worst_s, case.is_bounded, self._wall)
+        return Start(found, min(found, self._wall + early), max(found, self._wall + late) + SLACK_S)
+
+    def case(self, state: State) -> Case | None:
+        """What will be compared with what comes: how long it waits at worst."""
+        worst = self._played(state, self._at_worst)
+        return None if worst is None else Case(self._wall, worst - self._wall, self._at_worst.is_bounded)
+
+    def _played(self, state: State, play: Play) -> float | None:
+        """When it starts in this story. Too far ahead to be played: when the work before it could be done."""
+        found = play.start_of(self._job.key)
+        if play.is_cut and self._job in state.ready:
+            found = max(found or play.now, self._wall + play.longer * sum(_works(state, self._job)))
+        return None if found == inf else found
+
+
+def _works(state: State, job: Job) -> Iterator[float]:
+    """How long the whole machine is busy with each group that comes before a job."""
+    with_gpus = job.spec.shape.gpus > 0
+    total = len(state.machine.usable) if with_gpus else state.machine.cpus
+    for group, count in ahead_of(state, job):
+        yield count * group.length * size_of(group.key.shape, with_gpus) / max(1, total)
+
+
+def ahead_of(state: State, job: Job) -> list[tuple[Group, int]]:
+    """Who stands before it, in order: of which group how many."""
+    own = state.ready.group_of(job)
+    mine = state.ready.standing(own)
+    found = []
+    for group in state.ready.groups.values():
+        if group is own:
+            before = sum(other < job.key for other in group.members)
+            if before:
+                found.append((mine, group, before))
+        elif (standing := state.ready.standing(group)) < mine:
+            found.append((standing, group, len(group.members)))
+    found.sort(key=lambda one: one[0])
+    return [(group, count) for _, group, count in found]
+
+
+class Listing:
+    """When those who wait will start: the first in line."""
+
+    def __init__(self, state: State, wall: float) -> None:
+        kinds = () if state.machine.is_drained else (False, True)
+        self._plays = [Play(state, wall, EXPECTED, with_gpus=with_gpus) for with_gpus in kinds]
+
+    def starts(self) -> dict[JobKey, float]:
+        """The long part."""
+        return {key: start for play in self._plays for key, start in play.all().items()}
