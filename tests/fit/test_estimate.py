@@ -399,3 +399,12 @@ def test_a_model_that_sees_is_told_that_nothing_is_shown():
     sight = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     config = {"model_type": "gemma3", "text_config": TINY | heads, "vision_config": sight}
     assert "no pictures" in estimate(hf=config, sequence=8).doubts[0]
+
+
+def test_a_mask_that_hides_nothing_is_left_out():
+    """OPT makes a mask of ones; transformers drops it when `mask.sum() == mask.numel()`."""
+    opt = {"model_type": "opt", "vocab_size": 100, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 1,
+           "num_attention_heads": 2, "word_embed_proj_dim": 32, "max_position_embeddings": 512}  # fmt: skip
+    tape = record(hf=opt, recipe=Recipe(batch=4, sequence=512, precision="fp16"))
+    sizes = [request.size for request in tape.requests if request.kind != "workspace"]
+    assert max(sizes) < 4 * 512 * 512

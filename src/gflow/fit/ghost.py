@@ -118,6 +118,21 @@ def _marked(value: Any) -> Callable[..., Any]:
     return run
 
 
+def _count(mode: Ghost, func: Any, args: Any, kwargs: Any) -> Any:
+    """`mask.sum() == mask.numel()` is `mask.all()` said in a quicker way; the sum, and `_equal` below."""
+    out = FakeTensorMode.__torch_dispatch__(mode, func, (), args, kwargs)
+    if args[0].dtype == torch.bool:
+        out._gflow_count = args[0].numel()
+    return out
+
+
+def _equal(mode: Ghost, func: Any, args: Any, kwargs: Any) -> Any:
+    out = FakeTensorMode.__torch_dispatch__(mode, func, (), args, kwargs)
+    if getattr(args[0], "_gflow_count", None) == args[1]:
+        out._gflow_value = True
+    return out
+
+
 def _unscale(mode: Ghost, func: Any, args: Any, kwargs: Any) -> None:
     """GradScaler's check: no gradient overflowed, so the optimizer takes its step."""
     args[1]._gflow_value = 0.0
@@ -136,6 +151,8 @@ def _grouped_product(mode: Ghost, func: Any, args: Any, kwargs: Any) -> Any:
 OWN: dict[Any, Callable[..., Any]] = {
     aten.all.default: _marked(True),
     aten.any.default: _marked(False),
+    aten.sum.default: _count,
+    aten.eq.Scalar: _equal,
     aten._cudnn_rnn.default: recurrent.forward,
     aten._cudnn_rnn_backward.default: recurrent.backward,
     aten._grouped_mm.default: _grouped_product,
