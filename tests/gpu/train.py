@@ -234,6 +234,7 @@ def _largest(name: str, make, sequence: int) -> None:
         {"ours": found.batch, "predicted": found.predicted, "trials": len(found.trials),
          "seconds": round(took, 1), "true": true, "of it": round(found.batch / true, 3), "50 steps": went_on,
          "accelerate (batch, trials, s)": theirs, "lightning (batch, trials, s)": lightning,
+         "left behind MiB": torch.cuda.memory_allocated() >> 20,
          "ok": len(found.trials) <= 2 and found.batch >= 0.97 * true and went_on},
     )  # fmt: skip
 
@@ -260,6 +261,7 @@ def buckets() -> None:
     note(
         "batch of gpt2 with DDP",
         {"ours": found.batch, "predicted": found.predicted, "trials": found.trials, "true": true,
+         "left behind MiB": torch.cuda.memory_allocated() >> 20,
          "ok": len(found.trials) <= 2 and found.batch >= 0.97 * true},
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from gflow.core.events import (
     GpusSeen,
     Hold,
     LeasesSeen,
+    Reclaimed,
     Release,
     Restrict,
     Tick,
@@ -54,7 +55,7 @@ class Ledger:
         self.memory_mib = memory_mib
         self.gpus: dict[int, Gpu] = {}
         self.allowed: set[int] | None = None
-        self.drained = False
+        self.drained = self.reclaimed = False
         self.drained_gpus: set[int] = set()
         self.foreign: set[int] = set()
         self.blocked: set[int] = set()
@@ -143,8 +144,10 @@ class Ledger:
                 self.blocked, self.taken = set(blocked), taken
             case LeasesSeen(foreign=foreign):
                 self.foreign = set(foreign)
+            case Reclaimed(why=why):
+                self.reclaimed = bool(why)
             case Drain(on=on, gpus=None):
-                self.drained = on
+                self.drained, self.reclaimed = on, self.reclaimed and on
                 self.drained_gpus = self.drained_gpus if on else set()
             case Drain(on=on, gpus=gpus):
                 self.drained_gpus = self.drained_gpus | set(gpus) if on else self.drained_gpus - set(gpus)
@@ -205,6 +208,7 @@ class Ledger:
         """Nothing a person said forbids this start."""
         name, array = job.label, job_key(job.number)
         assert not self.drained, f"{name} starts on a drained machine"
+        assert not self.reclaimed, f"{name} starts on a machine that is taken away"
         assert job.key not in self.held, f"{name} starts and is held"
         assert job.attempt > 1 or array not in self.held, f"{name} starts and its array is held"
         assert not {job.key, array} & self.cancelled, f"{name} starts and was cancelled"
@@ -256,7 +260,7 @@ class Ledger:
         return sum(shape.cpus for shape in shapes), sum(shape.memory_mib for shape in shapes)
 
     def _fits(self, shape: Shape) -> bool:
-        if self.drained:
+        if self.drained or self.reclaimed:
             return False
         cpus, memory = self._used()
         if cpus + shape.cpus > self.cpus or memory + shape.memory_mib > self.memory_mib:
@@ -284,8 +288,13 @@ class Ledger:
 
     def _check_way(self, job: Job, state: State) -> None:
         """A job makes way only if it said so, for somebody who comes before it, waits, and will have room."""
-        name, whom = job.label, state.jobs[parse_label(job.reason.removeprefix("Preempted: "))]
-        spec, asked = job.spec, whom.spec
+        name, spec = job.label, job.spec
+        number = parse_label(job.reason.removeprefix("Preempted: "))
+        if number is None:  # the cloud takes the machine away
+            assert spec.requeue or spec.preemptible, f"{name} goes back and never said it would"
+            return
+        whom = state.jobs[number]
+        asked = whom.spec
         assert spec.preemptible, f"{name} makes way and never said it would"
         assert job.key not in self.stopping, f"{name} makes way twice"
         assert whom.state is JobState.QUEUED, f"{name} makes way for {whom.label}, which does not wait"

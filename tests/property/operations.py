@@ -22,6 +22,7 @@ from gflow.core.events import (
     LeasesSeen,
     Overran,
     Progressed,
+    Reclaimed,
     Release,
     Restrict,
     Submit,
@@ -406,6 +407,16 @@ def drain(world: World, dice: Dice) -> None:
         world.apply(Drain(at=world.clock.now(), uid=0, on=False))
 
 
+def reclaim(world: World, dice: Dice) -> None:
+    """The cloud takes the machine away: all that runs is stopped; mostly it is kept after all."""
+    here = set(world.ledger.runs)
+    world.apply(Reclaimed(at=world.clock.now(), why="aws takes it", left_s=dice.pick((None, 0.0, 120.0))))
+    assert here <= world.ledger.stopping, "somebody goes on on a machine that is taken away"
+    assert set(world.ledger.runs) == here, "somebody starts on a machine that is taken away"
+    if dice.chance(80):
+        world.apply(Reclaimed(at=world.clock.now(), why=""))
+
+
 def see_gpus(world: World, dice: Dice) -> None:
     """GPUs vanish and come back, fall ill, get strangers on them; those that are there are as they were."""
     present = dice.below(64) if dice.chance(30) else 63
@@ -529,6 +540,7 @@ OPERATIONS: tuple[tuple[int, Callable[[World, Dice], None]], ...] = (
     (2, set_clock),
     (1, restrict),
     (1, drain),
+    (1, reclaim),
     (2, see_gpus),
     (2, overrun),
     (2, idle),

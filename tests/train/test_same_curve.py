@@ -10,10 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gflow.launch.spot import Aws, watch  # noqa: E402
 from gflow.train.stopping import boot_s  # noqa: E402
+from tests.metadata import Server  # noqa: E402
 from tests.train.small import ACCUMULATE, STEPS, curve, in_child, train  # noqa: E402
 
-TRIALS = 52
+TRIALS = 55
 
 
 def at(step: int, act) -> object:
@@ -36,11 +38,23 @@ def stop_file(run) -> None:
     open(os.environ["GFLOW_STOP_FILE"], "w").close()
 
 
+def notice(run) -> None:
+    """The cloud says so, and whoever watches it makes the stop file."""
+    server = Server()
+    server.take()
+    heard = watch([Aws(server.base)], lambda seconds: False, 0.01)
+    server.close()
+    assert heard is not None and 100 < heard.left_s <= 121
+    stop_file(run)
+
+
 def time_limit(run) -> None:
     run.stop._clock = lambda: float(os.environ["GFLOW_DEADLINE"]) - 1
 
 
-KINDS = {"TERM": term, "stop file": stop_file, "time limit": time_limit, "KILL": kill}
+KINDS = {"TERM": term, "stop file": stop_file, "notice": notice, "time limit": time_limit, "KILL": kill}
+# What a run calls it.
+REASONS = {"notice": "stop file"}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +83,7 @@ def test_stopped_anywhere(tmp_path, whole, kind):
                 assert in_child(lambda: train(folder, said, at(step, KINDS[kind]))) == -signal.SIGKILL
             else:
                 stopped = train(folder, said, at(step, KINDS[kind]))
-                assert stopped == ("" if step == STEPS else kind)
+                assert stopped == ("" if step == STEPS else REASONS.get(kind, kind))
                 assert (folder / "latest").resolve().name.startswith(f"step-{step + 1:08d}")
             (tmp_path / "stop").unlink(missing_ok=True)
         assert train(folder, said) == ""

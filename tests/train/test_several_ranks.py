@@ -12,8 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gflow.launch.spot import Aws, watch  # noqa: E402
 from gflow.train import Run  # noqa: E402
 from tests.harness import wait_until  # noqa: E402
+from tests.metadata import Server  # noqa: E402
 from tests.train.several import ranks  # noqa: E402
 from tests.train.small import curve, train  # noqa: E402
 
@@ -47,9 +49,21 @@ def whole(tmp_path_factory) -> list[dict[str, str]]:
     return curves(folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_one_rank_is_hit(tmp_path, whole, number):
-    """TERM reaches one rank and all stop after the same step; a rank that is killed takes the others down."""
+def notice() -> None:
+    """A cloud's metadata service says that the machine goes; whoever watches it makes the stop file."""
+    server = Server()
+    server.take()
+    assert watch([Aws(server.base)], lambda seconds: False, 0.01)
+    server.close()
+    open(os.environ["GFLOW_STOP_FILE"], "w").close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, 0])
+def test_one_rank_is_hit(tmp_path, whole, number, monkeypatch):
+    """TERM reaches one rank and all stop after the same step; a rank that is killed takes the others down.
+    0: a spot notice.
+    """
+    monkeypatch.setenv("GFLOW_STOP_FILE", str(tmp_path / "stop"))
     dice = random.Random(number)
     hits = sorted(dice.sample(range(10), 3))
     for step in hits:
@@ -57,10 +71,11 @@ def test_one_rank_is_hit(tmp_path, whole, number):
 
         def hit(rank: int, run, step=step, victim=victim) -> None:
             if (rank, run.place.step) == (victim, step):
-                os.kill(os.getpid(), number)
+                os.kill(os.getpid(), number) if number else notice()
 
         codes = part(tmp_path, hit)
-        if number == signal.SIGTERM:
+        (tmp_path / "stop").unlink(missing_ok=True)
+        if number != signal.SIGKILL:
             assert codes == [75] * WORLD
         else:
             assert codes[victim] == -signal.SIGKILL and 0 not in codes

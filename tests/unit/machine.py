@@ -57,11 +57,14 @@ def written(effect: Effect) -> str:
         case Save(job):
             return f"save {job.label} {job.state.value}" + ("/stopping" if job.stopping else "")
         case Note(key, what, detail):
-            return f"note {label(key)} {what}" + (f": {detail}" if detail else "")
+            return f"note {'machine' if key is None else label(key)} {what}" + (
+                f": {detail}" if detail else ""
+            )
         case Start(key, attempt):
             return f"start {label(key)} #{attempt}"
-        case Stop(key, attempt, now):
-            return f"stop {label(key)} #{attempt}" + (" now" if now else "")
+        case Stop(key, attempt, now, grace_s):
+            how = " now" if now else f" in {grace_s} s" if grace_s else ""
+            return f"stop {label(key)} #{attempt}{how}"
         case Forget(key, attempt):
             return f"forget {label(key)} #{attempt}"
         case Ran(key, attempt):
@@ -183,6 +186,7 @@ class Machine:
         loaded = self.store.load()
         fresh.machine.allowed = self.state.machine.allowed
         fresh.machine.drained, fresh.machine.leaving = self.state.machine.drained, self.state.machine.leaving
+        fresh.machine.reclaimed = self.state.machine.reclaimed
         restore(fresh, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, self.now.wall)
         fresh.machine.see_gpus(self.state.machine.gpus.values())
         check(fresh)

@@ -2,69 +2,14 @@
 
 from __future__ import annotations
 
-import http.server
-import json
 import signal
 import subprocess
 import sys
-import threading
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gflow.launch.spot import Aws, Azure, Gcp, Silent, answering, watch
-
-
-class Server:
-    """Answers as a cloud does; `taken` is when the machine goes."""
-
-    def __init__(self) -> None:
-        self.taken: datetime | None = None
-        self.tokens = 0
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                assert (
-                    self.path == "/latest/api/token"
-                    and "X-aws-ec2-metadata-token-ttl-seconds" in self.headers
-                )
-                outer.tokens += 1
-                self._say(200, "secret")
-
-            def do_GET(self) -> None:
-                self._say(*outer.answer(self.path, self.headers))
-
-            def _say(self, code: int, text: str) -> None:
-                self.send_response(code)
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, *words: object) -> None:
-                pass
-
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.base = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
-    def answer(self, path: str, headers) -> tuple[int, str]:
-        if path.startswith("/latest/"):
-            if headers.get("X-aws-ec2-metadata-token") != "secret":
-                return 401, ""
-            if self.taken is None:
-                return 404, ""
-            return 200, json.dumps({"action": "terminate", "time": self.taken.strftime("%Y-%m-%dT%H:%M:%SZ")})
-        if path.startswith("/computeMetadata/"):
-            return (200, "TRUE" if self.taken else "FALSE") if headers.get("Metadata-Flavor") else (403, "")
-        events = [{"EventType": "Reboot"}]
-        if self.taken:
-            at = self.taken.strftime("%a, %d %b %Y %H:%M:%S GMT")
-            events.append({"EventType": "Preempt", "NotBefore": at})
-        return (200, json.dumps({"Events": events})) if headers.get("Metadata") == "true" else (400, "")
+from tests.metadata import Server
 
 
 @pytest.fixture
@@ -78,7 +23,7 @@ def server():
 def test_a_notice_is_heard(server, cloud):
     asked = cloud(server.base)
     assert asked.look() is None and asked.look() is None
-    server.taken = datetime.now(UTC) + timedelta(seconds=100)
+    server.take(100)
     notice = asked.look()
     assert notice.cloud == asked.name and notice.left_s is not None
     assert 20 < notice.left_s <= 101
@@ -103,7 +48,7 @@ def test_a_service_that_fails_for_a_while_is_asked_again(server):
         return real()
 
     cloud.look = look
-    server.taken = datetime.now(UTC)
+    server.take(0)
     assert watch([cloud], lambda seconds: False, 0).cloud == "gcp"
     assert watch([Gcp("http://127.0.0.1:9")], lambda seconds: True, 0) is None
 
@@ -131,7 +76,7 @@ def spot(*words: str) -> subprocess.Popen[str]:
 def test_the_command_gets_the_stop_contract(server):
     process = spot("--cloud", f"aws={server.base}", "--every", "1", "--", sys.executable, "-S", "-c", SCRIPT)
     assert process.stdout.readline() == "ready\n"
-    server.taken = datetime.now(UTC) + timedelta(seconds=120)
+    server.take()
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (75, "stop file\n")
     assert "aws takes this machine away in 1" in err

@@ -52,23 +52,12 @@ def run(words: list[str]) -> int:
         return 0 if "help" in values else 2
     if not rest:
         raise UsageError("there is no command to run", hint="gflow spot watch -- python train.py")
-    from gflow.launch.spot import answering
+    from gflow.launch.spot import answering, bases_of
 
-    clouds = answering(_bases(values.get("cloud", "")))
+    clouds = answering(bases_of(values["cloud"]) if values.get("cloud") else {})
     if not clouds:
         sys.stderr.write("gflow spot: no cloud answers here, so there is nothing to watch\n")
     return Watched(rest, clouds, float(values.get("every", 5))).run()
-
-
-def _bases(text: str) -> dict[str, str]:
-    from gflow.launch.spot import AWS, AZURE, CLOUDS, GCP
-
-    if not text:
-        return {}
-    name, _, base = text.partition("=")
-    if name not in CLOUDS:
-        raise UsageError(f"unknown cloud {name!a}", hint=did_you_mean(name, CLOUDS, "aws, gcp or azure"))
-    return {name: base or {"aws": AWS, "gcp": GCP, "azure": AZURE}[name]}
 
 
 class Watched:

@@ -265,6 +265,15 @@ SETTINGS = (
         "jobs.grace_secs", "count", 30, "seconds between TERM and KILL for jobs that do not say (--grace)"
     ),
     Setting(
+        "spot.cloud",
+        "text",
+        "auto",
+        "who may take this machine away: auto (by what machine it is), off, aws, gcp or azure, "
+        "with an address if it is another (aws=http://127.0.0.1:8000)",
+        example="aws",
+    ),
+    Setting("spot.every_secs", "count", 5, "seconds between two questions whether it is taken away", low=1),
+    Setting(
         "logs.cap_mib",
         "count",
         1024,

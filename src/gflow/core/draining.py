@@ -19,7 +19,7 @@ def drain(state: State, event: Drain, effects: list[Effect]) -> None:
         state.machine.leaving = event.on
     else:
         if not event.on and event.gpus is None:  # also for a daemon that was to leave and did not
-            state.machine.leaving = False
+            state.machine.leaving, state.machine.reclaimed = False, ""
         state.machine.drained = _changed(state.machine.drained, event)
         effects.append(Keep("drained", msgspec.json.encode(state.machine.drained).decode()))
         state.machine.recount()

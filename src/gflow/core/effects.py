@@ -66,11 +66,14 @@ class Start(Effect, frozen=True, gc=False):
 
 
 class Stop(Effect, frozen=True, gc=False):
-    """Stop contract: TERM, grace, KILL of everything the job started; `now` skips the grace."""
+    """Stop contract: TERM, grace, KILL of everything the job started; `now` skips the grace. `grace_s`: so
+    long, whatever the job asked for; 0: as it asked.
+    """
 
     key: JobKey
     attempt: int
     now: bool = False
+    grace_s: int = 0
 
 
 class Recall(Effect, frozen=True, gc=False):

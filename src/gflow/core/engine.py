@@ -14,7 +14,17 @@ from typing import Any
 
 import msgspec
 
-from gflow.core import abroad, changing, draining, ending, governing, idling, progressing, updating
+from gflow.core import (
+    abroad,
+    changing,
+    draining,
+    ending,
+    governing,
+    idling,
+    progressing,
+    reclaiming,
+    updating,
+)
 from gflow.core.admission import admitted
 from gflow.core.effects import Accepted, Effect, Keep, Note, Save
 from gflow.core.events import (
@@ -30,6 +40,7 @@ from gflow.core.events import (
     LeasesSeen,
     Overran,
     Progressed,
+    Reclaimed,
     Release,
     Reserve,
     Restrict,
@@ -227,6 +238,7 @@ HANDLERS: dict[type[Event], Handler] = {
     LeasesSeen: _leases_seen,
     Restrict: _restrict,
     Drain: draining.drain,
+    Reclaimed: reclaiming.reclaimed,
     SetQuota: governing.set_quota,
     Reserve: governing.reserve,
     Unreserve: governing.unreserve,

@@ -165,6 +165,13 @@ class Drain(Event, frozen=True, kw_only=True):
     passing: bool = False
 
 
+class Reclaimed(Event, frozen=True, kw_only=True):
+    """The cloud takes this machine away, in `left_s` seconds if it said so. Without `why`: it does not."""
+
+    why: str
+    left_s: float | None = None
+
+
 class Restrict(Event, frozen=True, kw_only=True):
     """New jobs may get only these GPUs; None: all. Running jobs keep theirs."""
 

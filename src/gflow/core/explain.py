@@ -54,7 +54,7 @@ def _not_yet(state: State, job: Job) -> Why | None:
     if job.key in state.later:
         return Why("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
     if state.machine.is_drained:
-        return Why("Drained", state.machine.drained.everything or "")
+        return Why("Drained", state.machine.drained_why or "")
     if state.is_capped(job):
         return Why("JobArrayTaskLimit")
     return Why("Submitting") if job.key in state.outbound else None

@@ -47,6 +47,8 @@ class Machine:
         # Where nothing more is to start, by people's word; and whether the daemon is about to leave.
         self.drained = Drained()
         self.leaving = False
+        # What the cloud said that takes this machine away. Never kept: a machine that is there again is here.
+        self.reclaimed = ""
 
     def see_gpus(self, gpus: Iterable[Gpu]) -> None:
         self.gpus = {gpu.index: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.index)}
@@ -61,7 +63,12 @@ class Machine:
     @property
     def is_drained(self) -> bool:
         """Whether nothing at all may start."""
-        return self.leaving or self.drained.everything is not None
+        return self.leaving or bool(self.reclaimed) or self.drained.everything is not None
+
+    @property
+    def drained_why(self) -> str | None:
+        """What was said about it; None: that nothing may start is nobody's word."""
+        return self.reclaimed or self.drained.everything
 
     def closed(self, index: int) -> Block | None:
         """Why this GPU gets no new jobs, whoever found that out; None: it may get some."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gflow.core.events import Exited
-from gflow.core.model import Job, JobState
+from gflow.core.ids import parse_label
+from gflow.core.model import PREEMPTED, Job, JobState
 
 REQUEUE_CODE = 75
 # Ends that are not the job's own doing.
@@ -19,8 +20,8 @@ LONGEST_PAUSE_S = 3600
 def again(job: Job, event: Exited, to: JobState) -> str:
     """Why this job goes back into the queue: `Requeued`, `Retry`, `Preempted`, or empty if it does not."""
     spec = job.spec
-    if to is JobState.QUEUED:  # it made way
-        return "Preempted"
+    if to is JobState.QUEUED:  # it made way for a job, or the cloud takes the machine away
+        return "Preempted" if parse_label(job.reason.removeprefix(PREEMPTED)) else "Requeued"
     if to is JobState.CANCELLED or to is JobState.FINISHED:
         return ""
     if event.problem == LEASED:

@@ -385,7 +385,7 @@ def reload(old: State, store: Store) -> State:
     )
     state.machine.gpu_names = str(loaded.meta.get("gpu_names", ""))
     state.machine.faults = msgspec.json.decode(str(loaded.meta.get("gpu_faults", "{}")), type=dict[str, str])
-    state.machine.leaving = old.machine.leaving
+    state.machine.leaving, state.machine.reclaimed = old.machine.leaving, old.machine.reclaimed
     state.unused = {key: idle for key, idle in old.unused.items() if key in state.jobs}
     state.machine.see_gpus(old.machine.gpus.values())
     for key, job in old.jobs.items():  # what jobs said since it last became durable

@@ -41,6 +41,7 @@ from gflow.daemon.progress import Ear
 from gflow.daemon.settings import Settings, check_typed
 from gflow.daemon.sharing import Sharing
 from gflow.daemon.short_slices import ask_for_short_slices
+from gflow.daemon.spot import spot_watch_of
 from gflow.daemon.steward import Steward
 from gflow.daemon.tokens import Tokens
 from gflow.errors import GflowError, ReadOnly
@@ -119,6 +120,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
     servers = await _listen(context, listener)
     ear = Ear(settings, lambda: daemon.loop.state, daemon.loop.post)
+    spot = spot_watch_of(settings.spot_cloud, settings.config["spot.every_secs"], daemon.loop.post)
     _write_address(settings)
     _spare_the_collector()
     _say_ready()
@@ -128,6 +130,8 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     for errand in errands:
         errand.cancel()
     ear.close()
+    if spot is not None:
+        spot.close()
     daemon.notifier.end()
     if daemon.watch is not None:
         daemon.watch.close()

@@ -142,7 +142,7 @@ class Performer:
         run, job = Run(effect.key, effect.attempt), self._state().jobs.get(effect.key)
         if job is not None and job.target != LOCAL:
             self._target.of(run, job.target)
-        self._target.stop(run, now=effect.now)
+        self._target.stop(run, now=effect.now, grace_s=effect.grace_s)
 
     def _recall(self, effect: Recall) -> None:
         self._target.recall(Run(effect.key, effect.attempt))

@@ -51,6 +51,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     retention: Retention = Retention()
     # A job's log is cut, and its older part kept beside it, when it grows over this. 0: never.
     log_cap_mib: int = 1024
+    # The cloud that may take this machine away: a name, perhaps with an address, or auto or off.
+    spot_cloud: str = "off"
     paranoid: bool = False
     # How it was started, so that a restart can do the same.
     flags: tuple[str, ...] = ()
@@ -126,10 +128,23 @@ def settings_for(
         gpu=GpuSettings(**{name: config[f"gpu.{name}"] for name in GpuSettings.__struct_fields__}),
         retention=Retention(**{name: config[f"retention.{name}"] for name in Retention.__struct_fields__}),
         log_cap_mib=config["logs.cap_mib"],
+        spot_cloud=_spot_cloud(config),
         paranoid=paranoid,
         flags=words,
         notes=(*config.notes, *_missing(config, gpus), *_unused(config, system)),
     )
+
+
+def _spot_cloud(config: Config) -> str:
+    wanted, origin = config.found["spot.cloud"]
+    if wanted not in ("auto", "off"):
+        from gflow.launch.spot import bases_of
+
+        try:
+            bases_of(wanted)
+        except UsageError as error:
+            raise UsageError(f"{origin}: spot.cloud: {error.message}", hint=error.hint) from None
+    return str(wanted)
 
 
 def _clusters(config: Config) -> dict[str, Cluster]:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
+from gflow.errors import UsageError, did_you_mean
+
 LOOK_S = 5.0
 TIMEOUT_S = 2.0
 TOKEN_S = 21600
@@ -109,8 +111,22 @@ class Azure:
         return None
 
 
+# Ways in which a question gets no answer that means anything.
+UNSURE = (Silent, ValueError, AttributeError)
 Cloud = Aws | Gcp | Azure
 CLOUDS: dict[str, Callable[..., Cloud]] = {"aws": Aws, "gcp": Gcp, "azure": Azure}
+
+
+def bases_of(text: str) -> dict[str, str]:
+    """A cloud and its address, from `aws` or `aws=http://127.0.0.1:8000`."""
+    name, _, base = text.partition("=")
+    if name not in CLOUDS:
+        raise UsageError(f"unknown cloud {name!a}", hint=did_you_mean(name, CLOUDS, "aws, gcp or azure"))
+    if base and not base.startswith(("http://", "https://")):
+        raise UsageError(
+            f"{base!a} is no address of a metadata service", hint=f"{name}=http://127.0.0.1:8000"
+        )
+    return {name: base or {"aws": AWS, "gcp": GCP, "azure": AZURE}[name]}
 
 
 def answering(bases: Mapping[str, str]) -> list[Cloud]:
@@ -120,7 +136,7 @@ def answering(bases: Mapping[str, str]) -> list[Cloud]:
         cloud = CLOUDS[name](bases[name]) if bases else CLOUDS[name]()
         try:
             cloud.look()
-        except (Silent, ValueError, AttributeError):
+        except UNSURE:
             continue
         found.append(cloud)
     return found
@@ -132,11 +148,7 @@ def watch(clouds: list[Cloud], wait: Callable[[float], bool], every_s: float = L
         for cloud in clouds:
             try:
                 notice = cloud.look()
-            except (
-                Silent,
-                ValueError,
-                AttributeError,
-            ):  # a service that is slow now may answer the next time
+            except UNSURE:  # a service that is slow now may answer the next time
                 continue
             if notice is not None:
                 return notice

@@ -61,8 +61,10 @@ class Target(Protocol):
     def start(self, launch: Launch) -> None:
         """Run it, once: also if an earlier daemon has asked for the same run. OSError: it cannot be."""
 
-    def stop(self, run: Run, *, now: bool) -> None:
-        """TERM, the grace time, KILL of all that the job started; with `now` KILL at once."""
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
+        """TERM, the grace time, KILL of all that the job started; with `now` KILL at once. `grace_s`: so
+        long instead of what the job asked for.
+        """
 
     def signal(self, run: Run, number: int) -> None:
         """A signal to the job: a warning that its time is nearly up."""

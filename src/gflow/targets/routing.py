@@ -43,8 +43,8 @@ class Targets:
         if name in self.distant:
             self._away.setdefault(run, self.distant[name])
 
-    def stop(self, run: Run, *, now: bool) -> None:
-        self._away.get(run, self.local).stop(run, now=now)
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
+        self._away.get(run, self.local).stop(run, now=now, grace_s=grace_s)
 
     def signal(self, run: Run, number: int) -> None:
         self._away.get(run, self.local).signal(run, number)

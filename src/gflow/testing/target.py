@@ -31,7 +31,7 @@ class FakeTarget:
         self.started.append(launch)
         self.living[launch.run] = launch
 
-    def stop(self, run: Run, *, now: bool) -> None:
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
         self.stopped.append((run, now))
 
     def signal(self, run: Run, number: int) -> None:

@@ -62,9 +62,9 @@ def find_batch_size(
 
     `make(batch)` returns `(model, batch)` or `(model, batch, step)` as for `gflow fit --py`; settings are
     those of a recipe (precision, optimizer, sequence, checkpointing …). `wanted`: the effective batch.
-    `cap_bytes`: no more of the card than this. `margin` of it stays free. `ready(model)` is applied before
-    trials; with several ranks that is DDP unless you say otherwise, and its buckets are counted in. The
-    answer is remembered in the file `cache`.
+    `cap_bytes`: no more of the card than this. `margin` of the card stays free. `ready(model)` is applied
+    before trials; with several ranks that is DDP unless you say otherwise, and its buckets are counted in.
+    The answer is remembered in the file `cache`.
     """
     if not torch.cuda.is_available():
         raise Refused("finding a batch size needs a GPU", hint="gflow fit --largest predicts it without one")
@@ -72,8 +72,9 @@ def find_batch_size(
         raise UsageError(f"multiple={multiple}, margin={margin}: at least 1, and between 0 and 1")
     device = torch.device("cuda", torch.cuda.current_device())
     free, total = torch.cuda.mem_get_info(device)
-    room = min(free + torch.cuda.memory_reserved(device), cap_bytes or total)
-    usable = int(room * (1 - margin))
+    usable = int((free + torch.cuda.memory_reserved(device)) * (1 - margin))
+    if cap_bytes:  # what is above it stays free anyway
+        usable = min(usable, cap_bytes)
     recipe = Recipe(**{"steps": steps, **settings})
     name = _name(make, recipe, device, usable, multiple)
     remembered = _remembered(cache, name)

@@ -37,6 +37,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "gpu": ("gpu_availability_changed",),
     "allowed_gpus": ("manual_gpu_override_changed", "gpu_availability_changed"),
     "drained": ("drain_changed",),
+    "spot notice": ("drain_changed",),
     "gpu_faults": ("gpu_health_changed", "gpu_availability_changed"),
     "reservation created": ("reservation_created",),
     "reservation cancelled": ("reservation_cancelled",),

@@ -43,7 +43,7 @@ async def gpus(request: Request) -> Response:
     state = context_of(request).loop.state
     lines = gpu_lines(state, viewer(request))
     data = {"gpus": lines, **drained_view(state)}
-    return answer(request, lambda: data, lambda: show_gpus(lines, state.machine.drained.everything))
+    return answer(request, lambda: data, lambda: show_gpus(lines, state.machine.drained_why))
 
 
 async def drain(request: Request) -> Response:

@@ -92,7 +92,7 @@ def drained_view(state: State) -> dict[str, Any]:
     reasons = {str(index): why for index, why in state.machine.drained.gpus.items()}
     return {
         "drained": state.machine.is_drained,
-        "reason": state.machine.drained.everything,
+        "reason": state.machine.drained_why,
         "drained_gpus": reasons,
     }
 

@@ -39,7 +39,7 @@ async def info(request: Request) -> Response:
         request,
         lambda: gpus_data(context, looks),
         lambda: gpu_table(
-            gpus, holders_of(state, looks), blocked_of(state), state.machine.drained.everything, width
+            gpus, holders_of(state, looks), blocked_of(state), state.machine.drained_why, width
         ),
     )
 

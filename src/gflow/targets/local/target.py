@@ -119,11 +119,14 @@ class LocalTarget:
         with suppress(FileNotFoundError):
             os.unlink(self._beside.pop(channel))
 
-    def stop(self, run: Run, *, now: bool) -> None:
-        """Ask for the stop contract; with `now`, KILL at once."""
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
+        """Ask for the stop contract; with `now`, KILL at once. A run that an earlier daemon started has the
+        grace time that it asked for.
+        """
         channel = self._busy.get(run)
         if channel is not None:
-            self._say(channel, b"stop", run, now)
+            # 0: the job's own grace time, 1: none, more: so many seconds.
+            self._say(channel, b"stop", run, 1 if now else grace_s)
         elif run in self._adopted:
             with suppress(ProcessLookupError):  # it ends just now, and so will be heard of
                 signal.pidfd_send_signal(self._adopted[run], signal.SIGUSR1 if now else signal.SIGTERM)

@@ -89,19 +89,19 @@ class Watch:
     def hear(self, words: list[tuple[str, Any]], signals: set[int]) -> None:
         """Stop requests and warnings, from the daemon's channel or as signals."""
         if signal.SIGTERM in signals:
-            self._stop(now=False)
+            self._stop(self._order.grace_s)
         if signal.SIGUSR1 in signals:
-            self._stop(now=True)
+            self._stop(0.0)
         for what, argument in words:
             if what == "stop":
-                self._stop(now=argument)
+                # 0: its own grace time, 1: none, more: so many seconds.
+                self._stop(float(argument if argument > 1 else 0) if argument else self._order.grace_s)
             elif what == "signal":
                 send_group(self._pid, argument)
 
-    def _stop(self, *, now: bool) -> None:
-        """TERM to the job's group, KILL to all of it after the grace time; `now`: KILL."""
-        grace = 0.0 if now else float(self._order.grace_s)
-        until = time.monotonic() + grace
+    def _stop(self, grace_s: float) -> None:
+        """TERM to the job's group, KILL to all of it after the grace time."""
+        until = time.monotonic() + grace_s
         if self._kill_at is None:
             if self._order.stop_file:
                 with suppress(OSError):

@@ -58,7 +58,7 @@ class SlurmTarget:
         launch = launch._replace(job=msgspec.structs.replace(launch.job))
         self._do(lambda clerk: clerk.start(launch))
 
-    def stop(self, run: Run, *, now: bool) -> None:
+    def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
         self._do(lambda clerk: clerk.stop(run, now=now))
 
     def recall(self, run: Run) -> None:

@@ -49,8 +49,10 @@ static long long now_ms(void) {
 
 /* ------------------------------------------------------------ what is asked */
 
-static void stop(Watch *watch, bool now) {
-    long long until = now_ms() + (now ? 0 : (long long)(strtod(watch->order->field[GRACE].at, NULL) * 1000));
+/* `how`: 0: after the job's own grace time, 1: at once, more: after so many seconds. */
+static void stop(Watch *watch, int how) {
+    long long own = (long long)(strtod(watch->order->field[GRACE].at, NULL) * 1000);
+    long long until = now_ms() + (how > 1 ? how * 1000LL : how ? 0 : own);
     if (!watch->stopping) {
         watch->stopping = true;
         int fd = open(watch->order->field[STOP_FILE].at, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);

@@ -1,0 +1,29 @@
+"""Which cloud a machine is of, by what its maker says."""
+
+from __future__ import annotations
+
+import pytest
+
+from gflow.daemon.spot import cloud_here, spot_watch_of
+
+
+@pytest.mark.parametrize(
+    ("maker", "product", "cloud"),
+    [
+        ("Amazon EC2", "p4d.24xlarge", "aws"),
+        ("Google", "Google Compute Engine", "gcp"),
+        ("Microsoft Corporation", "Virtual Machine", "azure"),
+        ("Microsoft Corporation", "Surface Book", ""),
+        ("Dell Inc.", "PowerEdge", ""),
+    ],
+)
+def test_the_maker_tells(tmp_path, maker, product, cloud):
+    (tmp_path / "sys_vendor").write_text(f"{maker}\n")
+    (tmp_path / "product_name").write_text(f"{product}\n")
+    assert cloud_here(tmp_path) == cloud
+
+
+def test_nobody_is_asked_where_there_is_no_cloud(tmp_path, monkeypatch):
+    monkeypatch.setattr("gflow.daemon.spot.DMI", tmp_path)
+    assert cloud_here(tmp_path) == ""
+    assert spot_watch_of("off", 5, print) is None
