@@ -24,7 +24,7 @@ def reclaimed(state: State, event: Reclaimed, effects: list[Effect]) -> None:
         effects.append(Note(None, "spot notice", event.why))
         # 0: nobody said how long, so each has its own grace time.
         grace_s = 0 if event.left_s is None else max(LEAST_GRACE_S, int(event.left_s - SPARE_S))
-        for job in list(state.running.values()):
+        for _, job in sorted(state.running.items()):  # in the same order after a restart
             if job.target != LOCAL or job.stopping is not None:
                 continue
             goes_back = job.spec.requeue or job.spec.preemptible
