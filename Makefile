@@ -22,9 +22,9 @@ check: $(STAMP)          ## format, lint, types, import rules: under a minute
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# PyTorch for the CPU and transformers, for the tests of gflow fit alone: one or two minutes, once.
+# PyTorch for the CPU and transformers for the tests of gflow fit and gflow.train, and the loops that have callbacks of ours: two minutes, once.
 $(FIT): tests/fit/constraints.txt $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit,plot]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit,plot]' accelerate pytorch-lightning
 	@touch $(FIT)
 
 test: $(STAMP) $(FIT) check  ## everything that runs in minutes

@@ -67,7 +67,8 @@ def lightning() -> Any:
             self.stop, self.reporter, self.folder = Stop(), Reporter(), folder
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
-            self.stop.listen()
+            # Lightning's own handler has it end with an error after the batch.
+            self.stop.listen(chained=False)
 
         def on_train_batch_end(
             self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int

@@ -30,11 +30,16 @@ class Stop:
         self._stop_file = environ.get("GFLOW_STOP_FILE", "")
         self._clock, self._deadline = _deadline(environ, wanted=margin_s is not None)
         self._before: Any = None
+        self._is_chained = True
         self._slowest_s = 0.0
         self.is_listening = False
 
-    def listen(self) -> Stop:
-        """Handle TERM from now on. Only the main thread can; elsewhere the stop file must do."""
+    def listen(self, *, chained: bool = True) -> Stop:
+        """Handle TERM from now on. Only the main thread can; elsewhere the stop file must do.
+
+        Whoever handled it before is called, too, unless it is not to be `chained`.
+        """
+        self._is_chained = chained
         if threading.current_thread() is threading.main_thread() and not self.is_listening:
             self._before = signal.signal(signal.SIGTERM, self._terminated)
             self.is_listening = True
@@ -48,7 +53,7 @@ class Stop:
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
         self.reason = self.reason or "TERM"
-        if callable(self._before):
+        if self._is_chained and callable(self._before):
             self._before(number, frame)
 
     def took(self, seconds: float) -> None:
