@@ -97,6 +97,20 @@ def test_shards_are_saved_and_resumed(tmp_path):
     assert curves(tmp_path, 2) == curves(tmp_path / "w", 2)
 
 
+def test_a_step_has_as_many_samples_on_another_number_of_ranks(tmp_path, capfd):
+    """Two ranks, then one: the steps stay, and with them the curve's length."""
+
+    def hit(rank: int, run) -> None:
+        if run.place.step == 3:
+            run.stop.ask("test")
+
+    assert part(tmp_path, hit, world=2) == [75, 75]
+    assert "gflow: 4 samples a step: batches of 1 x 2 ranks x 2" in capfd.readouterr().err
+    assert part(tmp_path, world=1) == [0]
+    assert "gflow: 4 samples a step, as before: batches of 1 x 1 ranks x 4" in capfd.readouterr().err
+    assert (tmp_path / "c/latest").resolve().name.startswith("step-00000021")
+
+
 SCRIPT = """
 import sys
 from pathlib import Path

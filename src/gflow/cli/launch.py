@@ -38,6 +38,12 @@ OPTIONS = (
         metavar="KIND",
         choices=("auto", "ethernet", "infiniband"),
     ),
+    Option(
+        "plan",
+        "path",
+        "a file of gflow plan --out: for train.Run.planned(), and as many GPUs as it has unless you say",
+        metavar="FILE",
+    ),
     Option("module", "flag", "run a Python module instead of a file", short="m"),
     Option("logs", "path", "keep what each rank prints in this folder", metavar="DIR"),
     Option(
@@ -86,6 +92,8 @@ def run(words: list[str]) -> int:
     from gflow.launch.supervisor import launch
 
     argv = command_of(command, is_module="module" in values)
+    if "plan" in values:
+        values = _with_plan(values)
     processes = processes_of(values)
     logs = values.get("logs")
     name = os.environ.get("GFLOW_JOB_ID") or f"gflow-{os.getpid()}"
@@ -106,6 +114,18 @@ def run(words: list[str]) -> int:
             stall_s=values.get("stall", 0),
         )
         return code if here is None else slurm.leave(code)
+
+
+def _with_plan(values: dict[str, Any]) -> dict[str, Any]:
+    """The options with what a plan says; scripts find its path in GFLOW_PLAN."""
+    from gflow.fit import planning
+
+    path = os.path.abspath(values["plan"])
+    plan = planning.read(path)
+    os.environ["GFLOW_PLAN"] = path
+    if "gpus" in values or "processes" in values:
+        return values
+    return {**values, "gpus": plan.chosen.gpus}
 
 
 def _tell_network(network: str, *, is_first: bool) -> None:

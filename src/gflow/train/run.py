@@ -89,8 +89,29 @@ class Run:
         # Steps in all and samples in an epoch, if they are known; epochs; the loss that was logged last.
         self._steps = self._samples = self._epochs = 0
         self._loss: Any = None
+        # Samples of a step: as the loader has them now, and as an earlier attempt had them.
+        self.effective_batch = 0
+        self._had_effective = 0
+        self._planned_batch: int | None = None
         # Every rank draws numbers of its own.
         randomness.seed_all(seed + self.ranks.rank)
+
+    @classmethod
+    def planned(
+        cls, plan: str | None = None, checkpoints: str | os.PathLike[str] | None = None, **more: Any
+    ) -> Run:
+        """A run as a file of `gflow plan --out` says: precision, effective batch, checkpointing, strategy,
+        and the batch of `run.loader`. Without a file, the one of `gflow launch --plan`.
+        """
+        from gflow.fit import planning
+
+        path = plan or os.environ.get("GFLOW_PLAN", "")
+        if not path:
+            raise UsageError("there is no plan", hint="gflow launch --plan plan.json train.py")
+        found = planning.read(path)
+        run = cls(checkpoints, **{**found.run, **more})
+        run._planned_batch = found.micro_batch
+        return run
 
     # ------------------------------------------------------------ what it consists of
 
@@ -118,9 +139,20 @@ class Run:
         return thing
 
     def loader(
-        self, dataset: Any, batch_size: int, *, shuffle: bool = True, drop_last: bool = False, **options: Any
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        **options: Any,
     ) -> Loader:
-        """Batches of a dataset for this rank; `options` are those of PyTorch's DataLoader."""
+        """Batches of a dataset for this rank (a plan knows their size); `options` are those of PyTorch's
+        DataLoader.
+        """
+        batch_size = self._planned_batch if batch_size is None else batch_size
+        if batch_size is None:
+            raise UsageError("run.loader wants a batch size", hint="run.loader(dataset, 32)")
         world = self.ranks.world
         effective = self._effective or batch_size * world * self._accumulate
         if world > 1 and self.ranks.rank == 0 and effective not in self._said:
@@ -232,9 +264,26 @@ class Run:
     def _count(self, loader: Any, epochs: int) -> None:
         self._epochs = epochs
         if isinstance(loader, Loader):
+            self._settle_effective(loader)
             self._steps, self._samples = loader.steps * epochs, len(loader.dataset)
         elif hasattr(loader, "__len__"):
             self._steps = -(-len(loader) // self._accumulate) * epochs
+
+    def _settle_effective(self, loader: Loader) -> None:
+        """A run that goes on has as many samples in a step as before, also on another number of GPUs, unless
+        the script names a number; say what it is.
+        """
+        kept = self._effective is None and self._had_effective not in (0, loader.effective)
+        if kept:
+            loader.effective = self._had_effective
+        self.effective_batch = loader.effective
+        if self.ranks.is_first:
+            again = ", as before" if kept else ""
+            rounds = -(-loader.effective // (loader.batch_size * self.ranks.world))
+            sys.stderr.write(
+                f"gflow: {loader.effective} samples a step{again}: batches of {loader.batch_size}"
+                f" x {self.ranks.world} ranks x {rounds}\n"
+            )
 
     def _report(self, *, final: bool = False) -> None:
         place = self.place
@@ -300,7 +349,11 @@ class Run:
             state, sharded = self._kept.state()
             mine = {"random": randomness.states(self.device), "place": self.place.mine()}
             self._checkpointer.save(
-                self.place.step, {**state, "place": self.place.common()}, mine, sharded=sharded, wait=wait
+                self.place.step,
+                {**state, "place": self.place.common() | {"effective": self.effective_batch}},
+                mine,
+                sharded=sharded,
+                wait=wait,
             )
             self._saved_step, self._saved_at = self.place.step, time.monotonic()
         if wait:
@@ -329,6 +382,7 @@ class Run:
             return 0
         self._kept.set_back(loaded, self._checkpointer)
         self.place.set_back(loaded.state["place"], loaded.mine and loaded.mine["place"])
+        self._had_effective = loaded.state["place"].get("effective", 0)
         if loaded.mine is not None:
             randomness.set_back(loaded.mine["random"], self.device)
         else:  # more ranks than there were
