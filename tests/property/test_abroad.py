@@ -48,6 +48,12 @@ ENDS = (
 )  # fmt: skip
 WISHES = (
     {}, {"array": "0-3"}, {"array": "0-5", "max_concurrent": 2}, {"requeue": True}, {"hold": True},
+    {"race": ("local:n1_gpu1", "n2_gpu1"), "gpus": 1}, {"race": ("local:n1_gpu2", "n4_gpu1"), "gpus": 2},
+    {"race": ("local:n1_gpu0", "n4_gpu1"), "gpus": 0, "requeue": True, "max_concurrent": 1},
+    {"race": ("local:n1_gpu4", "n4_gpu1"), "gpus": 4, "preemptible": True, "max_retries": 1},
+    {"race": ("local:n1_gpu1", "n2_gpu1"), "gpus": 1}, {"race": ("local:n1_gpu2", "n4_gpu1"), "gpus": 2},
+    {"race": ("local:n1_gpu0", "n4_gpu1"), "gpus": 0, "requeue": True, "max_concurrent": 1},
+    {"race": ("local:n1_gpu4", "n4_gpu1"), "gpus": 4, "preemptible": True, "max_retries": 1},
     {"max_retries": 2}, {"max_concurrent": 1}, {"array": "1-2", "requeue": True}, {"nodes": 2, "gpus": 4},
 )  # fmt: skip
 
@@ -62,6 +68,8 @@ class Abroad:
         self.state = State(cpus=CPUS, memory_mib=MEMORY_MIB)
         self.started: set[tuple[JobKey, int]] = set()
         self.alive: set[tuple[JobKey, int]] = set()
+        # How often a job that races was taken back from there, to start here.
+        self.recalled = 0
         self.apply(GpusSeen(at=self.clock.now(), gpus=POOL))
 
     def apply(self, event: Event) -> None:
@@ -79,6 +87,11 @@ class Abroad:
             self._take(effect)
         check(self.state)
         for job in self.state.jobs.values():
+            due = job.overflows_at
+            if due is not None and due <= event.at.wall and job in self.state.ready and type(event) is Tick:
+                assert self.state.machine.is_drained or self.state.is_capped(job), (
+                    f"{job.label} stays too long"
+                )
             if job.state is not JobState.RUNNING:
                 assert explain(self.state, job) is not None, f"{job.label} waits and nobody knows why"
 
@@ -88,6 +101,8 @@ class Abroad:
             assert run not in self.started, f"{label(effect.key)} attempt {effect.attempt} starts twice"
             self.started.add(run)
             self.alive.add(run)
+        elif isinstance(effect, Recall) and self.state.jobs[effect.key].spec.races_here:
+            self.recalled += 1
         elif isinstance(effect, (Stop, Recall)):
             assert self.state.jobs[effect.key].attempt == effect.attempt
 
@@ -111,6 +126,14 @@ class Abroad:
         if len(self.state.jobs) > 30:
             return
         fields = dict(self.dice.choice(WISHES)) | {"on": self.dice.choice(("slurm", "slurm", "other", ""))}
+        if "race" in fields:
+            fields["on"] = "slurm"
+        if "race" in fields:
+            fields["on"] = "slurm"
+        if not fields["on"] and not fields.keys() & {"array", "nodes"} and self.dice.random() < 0.7:
+            after = self.dice.choice((0, 30, 500))
+            fields |= {"overflow": "slurm", "overflow_after_s": after, "gpus": self.dice.choice((0, 1, 4))}
+            fields["time_limit_s"] = self.dice.choice((0, 60))
         if self.dice.random() < 0.3 and self.state.jobs:
             fields |= {"depends_on": (self.dice.choice(sorted(self.state.jobs)),), "no_auto_cancel": True}
         if fields.get("max_concurrent") and "array" not in fields:
@@ -120,7 +143,8 @@ class Abroad:
 
     def some_run(self) -> tuple[JobKey, int]:
         """An attempt, sometimes one that is over, sometimes a task that waits in its array."""
-        keys = sorted(self.state.abroad or self.state.jobs)
+        here = self.dice.random() < 0.3
+        keys = sorted((self.state.running if here else self.state.abroad) or self.state.jobs)
         if not keys or self.dice.random() < 0.1:
             return self.dice.choice(sorted(self.started or {(job_key(1), 1)}))
         job = self.state.jobs[self.dice.choice(keys)]

@@ -510,6 +510,7 @@ def test_a_log_that_cannot_be_made(slurm):
 def test_the_document_does_what_it_says(cluster, box):
     cluster.forget_jobs()
     box.env["SLURM_CONF"] = str(cluster.conf)
+    box.env["GFLOW_SIMULATE_GPUS"] = "4x80G"
     play(box, ROOT / "docs/slurm.md")
     box.run("gflowd", "down")
 

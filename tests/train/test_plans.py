@@ -39,7 +39,7 @@ def test_a_run_as_planned(plan, monkeypatch, capsys):
         assert len(batch) <= found.micro_batch
     assert run.place.step == 2 and run.effective_batch == found.effective_batch
     run.close()
-    assert f"gflow: {found.effective_batch} samples a step" in capsys.readouterr().err
+    assert f"gflow: effective batch {found.effective_batch} = " in capsys.readouterr().err
     monkeypatch.setenv("GFLOW_PLAN", str(plan))
     Run.planned(device="cpu", gradient_checkpointing=False).close()
 

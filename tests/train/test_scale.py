@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from gflow.scale.measuring import from_meter  # noqa: E402
 from gflow.scale.sizes import Size  # noqa: E402
+from gflow.train.loading import Loader  # noqa: E402
 from tests.harness import Box  # noqa: E402
 from tests.train.several import ranks  # noqa: E402
 from tests.train.small import train  # noqa: E402
@@ -50,6 +51,20 @@ def test_the_effective_batch_of_the_job_wins(tmp_path, monkeypatch):
         assert ranks(world, act) == [0] * world
         steps.append({line.split(".")[0] for line in (folder / "said0").read_text().splitlines()})
     assert steps[0] == steps[1] and len(steps[0]) == 9  # 26 samples, three epochs
+
+
+@pytest.mark.parametrize(
+    ("batch", "effective", "world", "said"),
+    [
+        (32, 256, 4, "effective batch 256 = 4 processes x 32 samples x 2 batches"),
+        (32, 128, 4, "effective batch 128 = 4 processes x 32 samples"),
+        (32, 64, 4, "effective batch 64 = 4 processes x 16 samples"),
+        (32, 100, 2, "effective batch 100 of at most 2 processes x 32 samples x 2 batches"),
+    ],
+)
+def test_what_a_step_consists_of_in_words(batch, effective, world, said):
+    loader = Loader(range(999), batch, effective, seed=0, world=world, rank=0, shuffle=True, drop_last=False)
+    assert loader.made_of() == said
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gflow.launch.spot import Aws, watch  # noqa: E402
-from gflow.train import Run  # noqa: E402
 from tests.harness import wait_until  # noqa: E402
 from tests.metadata import Server  # noqa: E402
 from tests.train.several import ranks  # noqa: E402
@@ -105,9 +104,9 @@ def test_a_step_has_as_many_samples_on_another_number_of_ranks(tmp_path, capfd):
             run.stop.ask("test")
 
     assert part(tmp_path, hit, world=2) == [75, 75]
-    assert "gflow: 4 samples a step: batches of 1 x 2 ranks x 2" in capfd.readouterr().err
+    assert "gflow: effective batch 4 = 2 processes x 1 samples x 2 batches" in capfd.readouterr().err
     assert part(tmp_path, world=1) == [0]
-    assert "gflow: 4 samples a step, as before: batches of 1 x 1 ranks x 4" in capfd.readouterr().err
+    assert "gflow: effective batch 4 = 1 process x 1 samples x 4 batches, as before" in capfd.readouterr().err
     assert (tmp_path / "c/latest").resolve().name.startswith("step-00000021")
 
 
@@ -166,16 +165,3 @@ def _environ(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
-
-
-def test_the_effective_batch_is_said_once(capfd):
-    """By the first rank, however many loaders of it there are."""
-
-    def act(rank):
-        with Run(effective_batch=8) as run:
-            for _ in range(2):
-                run.loader(torch.randn(16, 4), 2)
-
-    assert ranks(2, act) == [0, 0]
-    said = "gflow: effective batch 8: 2 ranks, 2 samples each, 2 batches a step\n"
-    assert capfd.readouterr().err.count(said) == 1

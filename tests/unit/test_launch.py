@@ -14,7 +14,7 @@ import pytest
 
 from gflow.cli import launch as command
 from gflow.errors import Refused, UsageError
-from gflow.launch.plan import Plan, variables
+from gflow.launch.plan import Plan, batch_line, share_of, variables
 from gflow.launch.ports import FIRST, LAST, free_port
 from tests.harness import wait_until
 
@@ -246,3 +246,30 @@ def test_who_sets_nccls_log_keeps_it():
     for given in ({"NCCL_DEBUG": "TRACE"}, {"NCCL_DEBUG_FILE": "x"}):
         told = variables(plan, 0, given, 4, "/logs/nccl")
         assert "NCCL_DEBUG_FILE" not in told and told.get("NCCL_DEBUG") != "INFO"
+
+
+# ---------------------------------------------------------------- the effective batch
+
+
+def test_each_process_is_told_its_part_of_the_effective_batch():
+    plan = Plan(("x",), 2, nodes=2, node=1)
+    told = [
+        variables(plan, local, {"GFLOW_EFFECTIVE_BATCH": "10"}, 8)["GFLOW_RANK_BATCH"] for local in (0, 1)
+    ]
+    assert told == ["2", "3"]
+    assert "GFLOW_RANK_BATCH" not in variables(plan, 0, {}, 8)
+    parts = [share_of(10, 4, rank) for rank in range(4)]
+    assert sum(parts) == 10 and max(parts) - min(parts) == 1
+    assert batch_line(256, 4) == "effective batch 256 = 4 processes x 64 samples"
+    assert batch_line(10, 4) == "effective batch 10: 4 processes with 2 or 3 samples each"
+
+
+def test_the_launch_says_what_a_step_consists_of(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "gflow", "gflow", "launch", "--processes", "2", "/bin/true"],
+        env={"GFLOW_EFFECTIVE_BATCH": "64", "PATH": "/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == "gflow: effective batch 64 = 2 processes x 32 samples\n"

@@ -235,3 +235,9 @@ def test_a_run_that_fails_shows_what_it_printed(tmp_path):
     done = scaled(tmp_path, "--processes", "1,2", "--samples", "10", "fails.py")
     assert done.returncode == 1 and done.stdout == ""
     assert "the run with 2 processes failed with code 1" in done.stderr and "so it is" in done.stderr
+
+
+def test_a_size_that_cannot_run_is_refused_before_anything_runs(tmp_path):
+    refused = scaled(tmp_path, "--gpus", "1,4096", "train.py")
+    assert refused.returncode == 1 and "--gpus" in refused.stderr and " has " in refused.stderr
+    assert "1 of 2" not in refused.stderr

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.train.shares import Share, in_words, shares
+from gflow.train.shares import Share, shares
 
 sizes = st.integers(1, 9)
 
@@ -66,18 +66,3 @@ def test_a_remainder_can_be_dropped():
 @pytest.mark.parametrize(("rank", "share"), [(0, Share(8, 9, 0.0, 9, True)), (1, Share(8, 9, 2.0, 9, True))])
 def test_who_gets_nothing_takes_part_all_the_same(rank, share):
     assert list(shares(9, 2, 4, 2, rank))[-1] == share
-
-
-@pytest.mark.parametrize(
-    ("batch", "effective", "world", "words"),
-    [
-        (8, 64, 4, "effective batch 64: 4 ranks, 8 samples each, 2 batches a step"),
-        (8, 32, 4, "effective batch 32: 4 ranks, 8 samples each, one batch a step"),
-        (8, 70, 4, "effective batch 70: 4 ranks, 8 samples each, 3 batches a step"),
-        (8, 12, 4, "effective batch 12: 4 ranks, 3 samples each, one batch a step"),
-    ],
-)
-def test_what_a_step_consists_of_in_words(batch, effective, world, words):
-    assert in_words(batch, effective, world) == words
-    own = list(shares(effective, batch, effective, world, 0))
-    assert len(own) == int(words.split()[-4].replace("one", "1"))

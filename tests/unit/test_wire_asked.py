@@ -23,12 +23,13 @@ GIVEN = {
     "pty": True, "preemptible": True, "resume-args": "--ckpt {latest}",
     "on": "gilbreth", "nodes": 2, "partition": "a100", "qos": "high", "constraint": "h100&ib",
     "reservation": "course", "exclusive": True, "race": ["n1_gpu4", "n4_gpu1"],
-    "slurm": ["--licenses=matlab"], "shape": "big",
+    "slurm": ["--licenses=matlab"], "shape": "big", "overflow": "gilbreth", "overflow-after": 60,
+    "effective-batch": 256,
 }  # fmt: skip
 NEEDED = {
     "shared": {"gpus": 1, "gpu-memory": 1024}, "retry-on": {"max-retries": 1}, "stop-if-idle": {"gpus": 1},
     "fit": {"gpus": 1}, "preemptible": {"gpus": 1},
-    "resume-args": {"requeue": True},
+    "resume-args": {"requeue": True}, "overflow-after": {"overflow": "gilbreth"},
 }  # fmt: skip
 KEYS = {"7": 7 << 20, "9_3": (9 << 20) + 4, "8": 8 << 20}
 

@@ -357,3 +357,24 @@ def test_any_request_becomes_a_spec_or_a_refusal(command, cwd, environ, script, 
         return
     assert job.spec.command == tuple(command)
     assert sorted(job.blobs.values()) == sorted({blob for blob in (environ, script) if blob})
+
+
+# ---------------------------------------------------------------- defaults of this daemon
+
+
+@pytest.mark.parametrize(
+    ("options", "overflow"),
+    [
+        ({}, "slurm"),
+        ({"gpus": 2}, "slurm"),
+        ({"overflow": "other"}, "other"),
+        ({"overflow": "local"}, ""),
+        ({"on": "slurm"}, ""),
+        ({"array": "1-3"}, ""),
+        ({"pty": True}, ""),
+    ],
+)
+def test_a_default_target_for_what_finds_no_room_here(options, overflow):
+    reader = Reader(address_of, defaults={"overflow": "slurm"})
+    job, _ = reader.read(JobRequest(command=["true"], cwd="/work", options=options))
+    assert job.spec.overflow == overflow

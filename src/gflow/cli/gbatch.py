@@ -65,7 +65,10 @@ HEADINGS = {
     "what the job needs": (
         "gpus gpu-memory fit gpu-type shared cpus memory time stop-if-idle allow-unsatisfiable"
     ),
-    "on a cluster": "on nodes shape partition qos constraint reservation exclusive race slurm",
+    "on a cluster": (
+        "on overflow overflow-after nodes shape partition qos constraint reservation exclusive race"
+        " effective-batch slurm"
+    ),
     "what it is called": "name project comment",
     "when it starts": "depends-on depends-on-any no-auto-cancel begin hold priority preemptible",
     "many at once": "array param param-file max-concurrent",

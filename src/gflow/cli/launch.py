@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gflow.errors import Refused, UsageError
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, Option
+
+if TYPE_CHECKING:
+    from gflow.launch.plan import Plan
 
 OPTIONS = (
     Option(
@@ -107,6 +110,7 @@ def run(words: list[str]) -> int:
                 node=here.node, nodes=here.nodes, address=here.address, port=here.port, name=name
             )
             _tell_network(values.get("network", "auto"), is_first=here.node == 0)
+        _tell_batch(plan)
         code = launch(
             plan,
             logs=None if logs is None else os.path.abspath(logs),
@@ -126,6 +130,16 @@ def _with_plan(values: dict[str, Any]) -> dict[str, Any]:
     if "gpus" in values or "processes" in values:
         return values
     return {**values, "gpus": plan.chosen.gpus}
+
+
+def _tell_batch(plan: Plan) -> None:
+    """What a step consists of, where the job says so: the same in every shape."""
+    from gflow.launch.plan import batch_line, effective_batch
+
+    batch = effective_batch(os.environ)
+    if batch and plan.world > 1 and plan.node == 0:
+        sys.stderr.write(f"gflow: {batch_line(batch, plan.world)}\n")
+        sys.stderr.flush()
 
 
 def _tell_network(network: str, *, is_first: bool) -> None:
@@ -164,6 +178,8 @@ def processes_of(values: dict[str, Any]) -> int:
         if "gpus" in values:
             raise UsageError("--gpus and --processes do not go together")
         return int(values["processes"])
+    from gflow.launch.machine import gpus_there
+
     there, whose = gpus_there()
     wanted = int(values.get("gpus", there or 1))
     if "gpus" in values and wanted > there:
@@ -172,18 +188,3 @@ def processes_of(values: dict[str, Any]) -> int:
             hint="--processes N starts processes without GPUs",
         )
     return wanted
-
-
-def gpus_there() -> tuple[int, str]:
-    """How many GPUs the processes can have, and who has them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    whose = "the job has" if "GFLOW_JOB_ID" in os.environ else "CUDA_VISIBLE_DEVICES names"
-    if visible is not None:
-        return len([one for one in visible.split(",") if one.strip() not in ("", "-1")]), whose
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return int(pynvml.nvmlDeviceGetCount()), "this machine has"
-    except pynvml.NVMLError:
-        return 0, "this machine has"

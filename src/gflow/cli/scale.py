@@ -85,6 +85,7 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gflow scale [options] -- SCRIPT [ARGS…]", ABOUT, OPTIONS, EXAMPLES))
         return 0
     from gflow.cli.launch import command_of
+    from gflow.scale.running import check
     from gflow.scale.sizes import sizes_of
 
     command_of(script, is_module="module" in values)
@@ -100,6 +101,7 @@ def run(words: list[str]) -> int:
     )
     try:
         wish = _wish(values, script, folder, samples, each)._replace(threads=_threads(sizes))
+        check(wish, sizes, runner)
         return _scale(values, wish, sizes, runner)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -83,6 +83,12 @@ SETTINGS = (
     ),
     Setting("default_target", "text", "local", "where jobs run that do not say --on: local, or a target"),
     Setting(
+        "default_overflow",
+        "text",
+        "",
+        "a target that gets jobs which cannot start here soon enough, unless they say --on or --overflow",
+    ),
+    Setting(
         "targets",
         "named tables",
         {},

@@ -13,21 +13,27 @@ from gflow.core.effects import Effect, Note, Save
 from gflow.core.ending import begin, coming
 from gflow.core.events import Seen, Sighting
 from gflow.core.model import Job, JobState, Moment
+from gflow.core.rounds import run_round
 from gflow.core.state import State
 
 
 def seen(state: State, event: Seen, effects: list[Effect]) -> None:
     """News about some of them. What is said of an attempt that is over here is old news."""
+    freed = False
     for one in event.sightings:
         job = state.jobs.get(one.key)
         if job is None and one.running:
             job = coming(state, one.key, one.attempt, event.at, effects)
         if job is not None and job.attempt == one.attempt and job.key in state.abroad:
-            _told(job, one, event.at, effects)
+            freed |= _told(state, job, one, event.at, effects)
+    if freed:
+        run_round(state, event.at, effects)
 
 
-def _told(job: Job, one: Sighting, at: Moment, effects: list[Effect]) -> None:
+def _told(state: State, job: Job, one: Sighting, at: Moment, effects: list[Effect]) -> bool:
+    """Whether something of this machine is free that it kept until now."""
     assert job.abroad is not None
+    freed = one.running and job.state is JobState.QUEUED and state.leave_race(job, at.wall)
     before = (job.state, job.reason, job.abroad)
     job.abroad = msgspec.structs.replace(
         job.abroad, id=one.id or job.abroad.id, nodes=one.nodes or job.abroad.nodes
@@ -40,3 +46,4 @@ def _told(job: Job, one: Sighting, at: Moment, effects: list[Effect]) -> None:
         job.reason = one.reason
     if (job.state, job.reason, job.abroad) != before:
         effects.append(Save(job))
+    return freed

@@ -60,7 +60,8 @@ def check_possible(state: State, spec: Spec) -> None:
 
     What is merely busy or restricted is waited for.
     """
-    if not spec.on and not spec.allow_unsatisfiable and (why := impossible(state, spec.shape)):
+    elsewhere = (spec.on and not spec.races_here) or spec.overflow
+    if not elsewhere and not spec.allow_unsatisfiable and (why := impossible(state, spec.shape)):
         where = "ginfo" if spec.gpus else "gflowd status"
         raise Refused(
             why, hint=f"see what there is with {where}; --allow-unsatisfiable queues it all the same"
@@ -78,7 +79,8 @@ def admitted(
     if len(specs) == 1:
         check_possible(state, specs[0])
     else:
-        for spec in {(spec.shape, spec.on, spec.allow_unsatisfiable): spec for spec in specs}.values():
+        kinds = {(one.shape, one.on or one.overflow, one.race, one.allow_unsatisfiable): one for one in specs}
+        for spec in kinds.values():
             check_possible(state, spec)
     return [
         judged(state, spec, outcomes, partial(_comes, state, specs, i)) if spec.parents else None

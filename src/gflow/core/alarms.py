@@ -1,4 +1,4 @@
-"""When something is due: time limits, warnings before them, begin times.
+"""When something is due: time limits, warnings before them, begin times, ends of patience with this machine.
 
 Heaps whose entries may be stale: a job that ended or changed leaves its entries behind, and who looks
 for the next one skips them.
@@ -25,6 +25,7 @@ class Alarms:
         self.limits: list[tuple[float, JobKey, int]] = []
         self.warnings: list[tuple[float, JobKey, int]] = []
         self.begins: list[tuple[float, JobKey]] = []
+        self.overflows: list[tuple[float, JobKey]] = []
 
     def set_limit(self, job: Job) -> None:
         """Note when a running job's time is up, and when to warn it."""
@@ -37,6 +38,21 @@ class Alarms:
     def set_begin(self, job: Job) -> None:
         """Note when a job that waits for its time may begin."""
         heapq.heappush(self.begins, (job.begin_at, job.key))
+
+    def set_overflow(self, job: Job) -> None:
+        """Note when a job that waits here has waited long enough."""
+        if (due := job.overflows_at) is not None:
+            heapq.heappush(self.overflows, (due, job.key))
+
+    def next_overflow(self) -> float | None:
+        """The wall time at which the next job has."""
+        while self.overflows:
+            due, key = self.overflows[0]
+            job = self._jobs.get(key)
+            if job and job.overflows_at == due and key not in self._later:
+                return due
+            heapq.heappop(self.overflows)
+        return None
 
     def next_limit(self) -> float | None:
         """The boot time at which the next time limit is reached."""

@@ -45,6 +45,7 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
         # Also when it is over its limit already: with --requeue it would come back. What waits elsewhere is
         # over only when that target says so: it may have begun.
         if job.state is JobState.QUEUED:
+            state.leave_race(job, event.at.wall)
             begin(job, event.at)
         job.stopping = JobState.CANCELLED
         job.stop_now = event.now
@@ -134,14 +135,16 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
     for job in jobs:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a waiting job can be held")
+    freed = bool({promise.key for promise in state.promises} & {job.key for job in jobs})
     for job in jobs:
         if job.key in state.abroad:
+            freed |= state.leave_race(job, event.at.wall)
             _hold_abroad(job, effects)
         elif job.state is JobState.QUEUED:
             state.leave_line(job)
             move(job, JobState.HOLD, "JobHeldUser")
             effects += (Save(job), Note(job.key, "held"))
-    if {promise.key for promise in state.promises} & {job.key for job in jobs}:
+    if freed:
         run_round(state, event.at, effects)  # nobody has to wait for that one any more
 
 
@@ -161,6 +164,8 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
             raise Refused(f"{job.target} has job {job.label} already", hint=f"first: gjob hold {job.label}")
     for job in jobs:
         if job.abroad is not None:
+            if job.abroad.hold and job.spec.races_here:
+                state.ready.add(job)
             job.abroad = msgspec.structs.replace(job.abroad, hold=False)
             effects += (Save(job), Note(job.key, "released"))
             continue

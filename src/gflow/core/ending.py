@@ -28,7 +28,9 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     """Nothing of this attempt lives any more."""
     job = state.jobs.get(event.key) or coming(state, event.key, event.attempt, event.at, effects)
     if job is not None and job.attempt == event.attempt and event.key in state.abroad:
-        if _comes_back(state, job, event, effects):
+        kept = job.abroad is not None and job.abroad.kept is not None
+        state.leave_race(job, event.at.wall)
+        if _comes_back(state, job, event, effects, kept=kept):
             return
     elif job is None or job.is_array or job.state is not JobState.RUNNING or job.attempt != event.attempt:
         # An old attempt, told twice: its end is already written down.
@@ -56,13 +58,16 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     run_round(state, event.at, effects)
 
 
-def _comes_back(state: State, job: Job, event: Exited, effects: list[Effect]) -> bool:
+def _comes_back(state: State, job: Job, event: Exited, effects: list[Effect], *, kept: bool) -> bool:
     """A job that another target had. True: that is all; False: it ran, and ends like any other.
 
-    Of an array it means that no more of its tasks will start there.
+    `kept`: it was taken back because it can start here, and nobody else is to have that. Of an array it means
+    that no more of its tasks will start there.
     """
     if event.problem == RECALLED and job.state is JobState.QUEUED:
         _take_back(state, job, event, effects)
+        if kept:
+            start_first(state, job.key, event.at, effects)
         run_round(state, event.at, effects)
         return True
     if job.state is JobState.QUEUED:
@@ -80,6 +85,7 @@ def _take_back(state: State, job: Job, event: Exited, effects: list[Effect]) -> 
     """It never began there: it is held now, or gets its next try."""
     is_held = job.abroad is not None and job.abroad.hold
     state.fetch(job)
+    job.target = job.spec.on or LOCAL
     if is_held:
         move(job, JobState.HOLD, "JobHeldUser")
     else:
@@ -160,6 +166,7 @@ def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effec
     job.started_at = job.started_boot = None
     job.stopping = None
     job.stop_now = False
+    job.target = job.spec.on or LOCAL
     if job.quick_ends >= QUICK_ENDS:
         job.quick_ends = 0
         move(job, JobState.HOLD, "RequeueLoop")

@@ -21,6 +21,7 @@ from gflow.core import (
     ending,
     governing,
     idling,
+    overflowing,
     progressing,
     reclaiming,
     updating,
@@ -65,6 +66,8 @@ def step(state: State, event: Event) -> list[Effect]:
     """Take one event; return what must be made durable and done, in order."""
     effects: list[Effect] = []
     HANDLERS[type(event)](state, event, effects)
+    if state.undecided:
+        overflowing.decide(state, event.at, effects)
     return effects
 
 
@@ -161,6 +164,7 @@ def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
         run_round(state, event.at, effects)  # GPUs are free again, or what was expected to end has not
     elif due:
         start_among(state, due, event.at, effects)
+    overflowing.send_overdue(state, event.at, effects)
 
 
 def _gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:

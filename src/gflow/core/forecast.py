@@ -25,6 +25,8 @@ class Outlook(msgspec.Struct, frozen=True):
     instead: list[str]
     # Limits of its account on a cluster, in words, where they are in its way.
     limits: list[str] = []
+    # When it goes to another target if it still waits here (wall clock).
+    overflows_at: float | None = None
 
 
 def outlook(state: State, job: Job, wall: float, question: Question | None = None) -> Outlook:
@@ -34,7 +36,8 @@ def outlook(state: State, job: Job, wall: float, question: Question | None = Non
         begin = job.begin_at if job.key in state.later else 0.0
         return Outlook(blockers, Start(begin, begin, begin) if begin > wall else None, [])
     start = (question or Question(state, job, wall)).start(state)
-    return Outlook(blockers, start, list(_instead(state, job, wall)))
+    instead = list(_instead(state, job, wall))
+    return Outlook(blockers, start, instead, overflows_at=job.overflows_at)
 
 
 # ---------------------------------------------------------------- what is in the way
@@ -47,8 +50,12 @@ def _blockers(state: State, job: Job, wall: float) -> Iterator[Why]:
         for parent in sorted(wait.parents):
             yield Why("Dependency", f"job {label(parent)} is not over")
     if job.key in state.abroad and (said := explain(state, job)):
-        yield said  # nothing of this machine is in its way
-        return
+        yield said
+    if job.key not in state.abroad or job in state.ready:  # it may start here
+        yield from _in_the_way_here(state, job, wall)
+
+
+def _in_the_way_here(state: State, job: Job, wall: float) -> Iterator[Why]:
     if job.begin_at > wall:
         yield Why("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
     if state.machine.is_drained:
@@ -57,7 +64,7 @@ def _blockers(state: State, job: Job, wall: float) -> Iterator[Why]:
         yield Why("JobArrayTaskLimit", f"{job.spec.max_concurrent} of its group run, and no more may")
     if over := state.over_quota(job):
         yield Why("Quota", over)
-    if job.state is JobState.QUEUED and job.target == LOCAL:
+    if job.state is JobState.QUEUED and (job.target == LOCAL or job in state.ready):
         yield from _reserved(state, job)
         yield from _short_of(state, job, wall)
 
@@ -81,6 +88,7 @@ def _short_of(state: State, job: Job, wall: float) -> Iterator[Why]:
             for index in state.machine.usable
             if suits(state.machine.gpus[index], shape)
             for key in state.machine.holders.get(index, ())
+            if key in state.running
         }
         ends = sorted((state.expected_end(state.running[key], wall), key) for key in holders)
         for _, key in ends[:5]:

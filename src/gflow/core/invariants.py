@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+
 from gflow.core.ids import job_key, number_of, task_of
 from gflow.core.model import Job, JobState
 from gflow.core.place import SLACK, placement
@@ -53,6 +55,11 @@ def _check_job(state: State, job: Job) -> None:
         job.key in state.abroad,
     ]
     assert (job.abroad is not None) == places[4], f"job {job.label} is and is not abroad"
+    if job.abroad is not None and job.spec.races_here:
+        races = job.state is JobState.QUEUED and not job.abroad.hold and job.abroad.kept is None
+        assert places[2] == races, f"job {job.label} does and does not race here"
+    if job.spec.races_here and (places[3] or places[4]):
+        places[2] = False
     if job.state is JobState.QUEUED:
         assert sum(places) == 1, f"queued job {job.label} is in {sum(places)} places, not in one"
     elif job.state is JobState.HOLD:
@@ -78,6 +85,16 @@ def _check_no_ghosts(state: State) -> None:
 
 
 def _running_here(state: State) -> list[Job]:
+    """Those that run, and those for which something is kept so that they may."""
+    kept = [
+        msgspec.structs.replace(job, gpu_ids=job.abroad.kept)
+        for job in state.jobs.values()
+        if job.abroad is not None and job.abroad.kept is not None
+    ]
+    return kept + _running(state)
+
+
+def _running(state: State) -> list[Job]:
     return [
         job
         for job in state.jobs.values()
@@ -113,6 +130,7 @@ def _check_counts(state: State) -> None:
     )
     memory = sum(job.spec.memory_mib for job in running)
     assert state.machine.free_memory_mib == state.machine.memory_mib - memory, "host memory is off"
+    running = _running(state)
     assert state.running == {job.key: job for job in running}, "the table of running jobs is off"
     had = Counter(job.uid for job in running for _ in job.gpu_ids)
     assert had == {uid: use.gpus for uid, use in state.shares.uses.items() if use.gpus}, "shares are off"

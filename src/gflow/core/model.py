@@ -48,6 +48,10 @@ PREEMPTED = "Preempted: "
 IDLE = "IdleGPU"
 # Where jobs run unless somebody says otherwise: this machine.
 LOCAL = "local"
+# How a shape of this machine begins, in a race.
+HERE = "local:"
+# How long a job with --overflow waits here, unless it or its target says otherwise.
+USUAL_PATIENCE_S = 600
 ACTIVE = frozenset({JobState.QUEUED, JobState.HOLD, JobState.RUNNING})
 FINAL = frozenset(JobState) - ACTIVE
 
@@ -140,8 +144,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     notify_on: tuple[str, ...] = ()
     # What a sweep chose for this job: (name, value).
     parameters: tuple[tuple[str, str], ...] = ()
+    # Samples of a training step over all GPUs, whatever shape the job gets; 0: the script says.
+    effective_batch: int = 0
     # Which target runs it; empty: this machine. The rest of it means something on clusters alone.
     on: str = ""
+    # Which target gets it if it does not start here within so many seconds; empty: none. None: as long as
+    # that target's settings say, which are filled in when it is submitted.
+    overflow: str = ""
+    overflow_after_s: int | None = None
     # How many nodes, each with `gpus` GPUs and `cpus` CPUs.
     nodes: int = 1
     # The shape of gflow.toml that it was asked for by; what that means is in the other fields.
@@ -153,7 +163,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     exclusive: bool = False
     # Options for sbatch that gflow does not know.
     slurm: tuple[str, ...] = ()
-    # Shapes of which the first that starts runs the job.
+    # Shapes of which the first that starts runs the job; `local:n1_gpu2` is one of this machine.
     race: tuple[str, ...] = ()
 
     @property
@@ -169,6 +179,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     @property
     def shape(self) -> Shape:
         return Shape(self.gpus, self.slots, self.memory_mib, self.gpu_memory_mib, self.shared, self.gpu_type)
+
+    @property
+    def races_here(self) -> bool:
+        """Whether this machine takes part in its race."""
+        return any(shape.startswith(HERE) for shape in self.race)
+
+    @property
+    def patience_s(self) -> int:
+        """How long it waits here before it overflows."""
+        return USUAL_PATIENCE_S if self.overflow_after_s is None else self.overflow_after_s
 
     @property
     def size(self) -> int:
@@ -205,6 +225,8 @@ class Abroad(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     nodes: str = ""
     # Whether it is to be held here as soon as it is taken back from there.
     hold: bool = False
+    # What is kept for it here while it is taken back, because it can start here; None: nothing is.
+    kept: tuple[int, ...] | None = None
 
 
 class Headway(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -295,6 +317,13 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     def begin_at(self) -> float:
         """The time before which it must not start: asked for, or the pause before a retry."""
         return max(self.spec.begin_at, self.retry_at)
+
+    @property
+    def overflows_at(self) -> float | None:
+        """When it goes to another target if it still waits here; None: never."""
+        if not self.spec.overflow or self.target != LOCAL or self.state is not JobState.QUEUED:
+            return None
+        return self.ready_at + self.spec.patience_s
 
     @property
     def is_final(self) -> bool:

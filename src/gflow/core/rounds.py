@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gflow.core.effects import Effect, Note, Save, Start
+from gflow.core.effects import Effect, Note, Recall, Save, Start
 from gflow.core.ids import JobKey, job_key
 from gflow.core.lanes import Group, Room
-from gflow.core.model import Abroad, Job, JobState, Moment
+from gflow.core.model import LOCAL, Abroad, Job, JobState, Moment
 from gflow.core.place import placement
 from gflow.core.preempting import make_way
 from gflow.core.promise import due, first_of, is_kept_for_some, may_pass
@@ -22,21 +22,21 @@ from gflow.core.states import move
 def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
     """Start every job that may start now, in order. For events that may have freed something."""
     state.postpone(at.wall)
-    if state.outbound:
-        hand_over(state, effects)
     state.wall = at.wall
     if state.reserved.live:
         state.reserved.pass_time(at.wall)
     state.history.pass_time(at.wall)
-    if not state.ready:
+    if state.ready:
+        _look_around(state, at)
+        state.promises = due(state, at.wall)
+        _start_all(state, at, effects)
+        while state.preemptible and make_way(state, at, effects):
+            _start_all(state, at, effects)  # what is promised has changed: somebody may pass now
+    else:
         state.ready.set_bands({})
         state.promises = []
-        return
-    _look_around(state, at)
-    state.promises = due(state, at.wall)
-    _start_all(state, at, effects)
-    while state.preemptible and make_way(state, at, effects):
-        _start_all(state, at, effects)  # what is promised has changed: somebody may pass now
+    if state.outbound:  # last: who races and can start here does
+        hand_over(state, effects)
 
 
 def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
@@ -86,10 +86,13 @@ def _bands(state: State, wall: float) -> dict[int, int]:
 def start_among(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
     """Start what may start of these groups, in order. For events that freed nothing: whoever
     waited before still waits, so only groups with newcomers need a look. O(groups + started)."""
+    if state.ready:
+        _start_these(state, groups, at, effects)
     if state.outbound:
         hand_over(state, effects)
-    if not state.ready:
-        return
+
+
+def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
     state.wall = at.wall
     for promise in state.promises:
         promise.now = max(promise.now, at.wall)
@@ -144,7 +147,12 @@ def hand_over(state: State, effects: list[Effect]) -> None:
 
 
 def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:
-    """Start a job, or the next task of an array."""
+    """Start a job, or the next task of an array. One that another target has is first taken back."""
+    if job.key in state.abroad:
+        _reckon(state, job, gpu_ids)
+        state.keep(job, gpu_ids)
+        effects += (Save(job), Recall(job.key, job.attempt))
+        return
     is_promised = bool(state.promises) and _reckon(state, job, gpu_ids)
     state.shares.run(job.uid, job.spec.gpus, at.wall)
     if state.foretold.record.open:
@@ -154,7 +162,8 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
             state.wait_again(job, at.wall)  # the promise was for one task: the next waits its turn
         job = _next_task(state, job, at, effects)
     else:
-        state.ready.remove(job)
+        state.leave_line(job)
+        job.target = LOCAL
     move(job, JobState.RUNNING)
     job.attempt += 1
     job.gpu_ids = gpu_ids

@@ -6,6 +6,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gflow.core.alarms import Alarms
 from gflow.core.deps import Wait
 from gflow.core.foretold import Foretold
@@ -44,8 +46,11 @@ class State:
         # targets, instead of ready: outbound (to be handed over next), then abroad.
         self.waits: dict[JobKey, Wait] = {}
         self.later: set[JobKey] = set()
-        # All that is abroad stays there while it runs: nothing of this machine is booked for it.
+        # All that is abroad stays there while it runs: nothing of this machine is booked for it. One that
+        # races here too is in `ready` beside that, until one of the two has it.
         self.outbound, self.abroad = set[JobKey](), set[JobKey]()
+        # Those in `ready` of which nobody has looked yet whether they start here soon enough.
+        self.undecided = set[JobKey]()
         self.history = History()
         self.ready = ReadyQueue(
             self.history,
@@ -119,6 +124,23 @@ class State:
         if not job.is_array:
             self.regroup(None, job.spec.group)
 
+    def keep(self, job: Job, gpu_ids: tuple[int, ...]) -> None:
+        """Nobody else gets these: it starts with them if it can be taken back."""
+        assert job.abroad is not None
+        self.leave_line(job)
+        job.abroad = msgspec.structs.replace(job.abroad, kept=gpu_ids)
+        self.machine.take(msgspec.structs.replace(job, gpu_ids=gpu_ids))
+
+    def leave_race(self, job: Job, wall: float) -> bool:
+        """It does not start here any more, for now. Whether others may have what it had or kept."""
+        was_promised = any(promise.key == job.key for promise in self.promises)
+        self.leave_line(job)
+        if job.abroad is None or job.abroad.kept is None:
+            return was_promised
+        self.machine.give_back(msgspec.structs.replace(job, gpu_ids=job.abroad.kept), wall)
+        job.abroad = msgspec.structs.replace(job.abroad, kept=None)
+        return True
+
     def fetch(self, job: Job) -> None:
         """It does not have it any more."""
         self.abroad.discard(job.key)
@@ -146,8 +168,8 @@ class State:
             self.yielding.pop(job.key, None)
 
     def is_stopping(self, key: JobKey) -> bool:
-        """Whether a running job is being stopped."""
-        return self.running[key].stopping is not None
+        """Whether whoever has a GPU is being stopped."""
+        return key in self.running and self.running[key].stopping is not None
 
     def note_preemptible(self, job: Job) -> None:
         """Note whether a job that runs here makes way if it must."""
@@ -236,10 +258,14 @@ class State:
             return None
         if job.target != LOCAL:
             self.outbound.add(job.key)
-            return None
+            if not job.spec.races_here:
+                return None
         self.latest_begin = max(self.latest_begin, begin_at)
         if not again:
             job.ready_at = wall
+        if job.spec.overflow:
+            self.undecided.add(job.key)
+            self.alarms.set_overflow(job)
         return self.ready.add(job)
 
     def wait_again(self, job: Job, wall: float) -> None:
@@ -254,6 +280,8 @@ class State:
             return
         self.latest_begin = 0.0
         for job in [job for job in self.jobs.values() if job.begin_at and job in self.ready]:
+            if job.key in self.abroad:
+                continue
             self.ready.remove(job)
             self.admit(job, wall, again=True)
 
@@ -296,7 +324,10 @@ class State:
     def is_capped(self, job: Job) -> bool:
         """Whether as many jobs of its group run as may."""
         cap = job.spec.max_concurrent
-        return cap > 0 and self.group_running[job.spec.group] >= cap
+        if not cap:
+            return False
+        itself = job.key in self.abroad and not job.is_array
+        return self.group_running[job.spec.group] - itself >= cap
 
     def over_quota(self, job: Job) -> str | None:
         """Which quota keeps this job from starting, in words; None: none does."""
@@ -327,7 +358,8 @@ class State:
 
 def next_look(state: State) -> float | None:
     """The wall time at which somebody may begin, or is not to start as promised."""
-    times = [state.alarms.next_begin(), state.next_promise(), state.reserved.next_end]
+    alarms = state.alarms
+    times = [alarms.next_begin(), alarms.next_overflow(), state.next_promise(), state.reserved.next_end]
     return min((at for at in times if at is not None), default=None)
 
 
@@ -351,6 +383,7 @@ def restore(
     for job in state.jobs.values():
         if job.abroad is not None:
             state.send(job)
+            _join_race(state, job)
             continue
         if job.state is JobState.RUNNING:
             if not job.is_array:
@@ -363,3 +396,12 @@ def restore(
                 state.wait_for(job, wait)
         if job.state is JobState.QUEUED:
             state.admit(job, wall, again=True)
+
+
+def _join_race(state: State, job: Job) -> None:
+    """A job that another target has, and that may start here too."""
+    assert job.abroad is not None
+    if job.abroad.kept is not None:
+        state.keep(job, job.abroad.kept)
+    elif job.state is JobState.QUEUED and job.spec.races_here and not job.abroad.hold:
+        state.ready.add(job)

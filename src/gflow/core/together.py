@@ -25,8 +25,28 @@ def check_together(spec: Spec) -> None:
         raise UsageError("--fit needs --gpus", hint="it is about the memory of a job's GPUs")
     if spec.resume_args:
         _check_resuming(spec)
+    if spec.races_here and spec.array:
+        raise UsageError("a race with this machine is for single jobs, not for arrays")
+    if spec.overflow or spec.overflow_after_s is not None:
+        _check_overflow(spec)
     if spec.retry_on and not spec.max_retries:
         raise UsageError("--retry-on needs --max-retries", hint="gbatch --max-retries 3 --retry-on oom …")
+
+
+def _check_overflow(spec: Spec) -> None:
+    if not spec.overflow:
+        raise UsageError("--overflow-after needs --overflow", hint="gbatch --overflow slurm …")
+    if spec.on:
+        raise UsageError(
+            f"--on {spec.on} says where it runs: --overflow is for jobs that begin to wait here",
+            hint="gbatch --on local --overflow slurm …",
+        )
+    if spec.array:
+        raise UsageError(
+            "--overflow moves single jobs, not arrays", hint="--param task=1:100 makes jobs of their own"
+        )
+    if spec.nodes > 1 or spec.race:
+        raise UsageError("this machine is one node: --overflow goes with neither --nodes nor --race")
 
 
 def _check_resuming(spec: Spec) -> None:

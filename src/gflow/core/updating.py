@@ -165,7 +165,12 @@ def _carry_out(state: State, plan: Plan, event: Update) -> None:
 
 def _update_running(state: State, job: Job, spec: Spec) -> None:
     """A running job keeps its resources; only its limit and what comes after may move."""
+    is_ready = job in state.ready  # it races
+    if is_ready:
+        state.ready.remove(job)
     old, job.spec = job.spec, spec
+    if is_ready:
+        state.ready.add(job)
     if not job.is_array:
         state.regroup(old.group, spec.group)
         state.note_preemptible(job)

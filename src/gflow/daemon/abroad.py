@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from gflow.core.ids import job_key
 from gflow.core.model import LOCAL, Abroad, Job, Progress, Spec
 from gflow.core.tasks import parse_tasks
@@ -31,19 +33,28 @@ USUAL = Spec(command=(), cwd="")
 def check_targets(settings: Settings, specs: Iterable[Spec]) -> None:
     """Refuse what no target there is could mean."""
     for spec in specs:
-        if not spec.on:
+        name = spec.on or spec.overflow
+        if not name:
             continue
-        if spec.on not in settings.clusters:
-            raise unknown("target", spec.on, [LOCAL, *settings.clusters])
+        if name not in settings.clusters:
+            raise unknown("target", name, [LOCAL, *settings.clusters])
         if settings.is_system:
             raise Refused(
                 "the machine's daemon runs jobs here alone: on Slurm they would run as root",
                 hint="start a daemon of your own for them: gflowd up --private",
             )
         if spec.pty:
-            raise Refused(f"--pty is for this machine: {spec.on} has no terminal for gflow")
+            raise Refused(f"--pty is for this machine: {name} has no terminal for gflow")
         if spec.shared:
-            raise Refused(f"--shared is for GPUs of this machine, and {spec.on} is a cluster")
+            raise Refused(f"--shared is for GPUs of this machine, and {name} is a cluster")
+
+
+def with_patience(settings: Settings, spec: Spec) -> Spec:
+    """The spec with how long it waits here before it overflows, as its target's settings have it."""
+    if not spec.overflow or spec.overflow_after_s is not None or spec.overflow not in settings.clusters:
+        return spec
+    patience = settings.clusters[spec.overflow].overflow_after_secs
+    return msgspec.structs.replace(spec, overflow_after_s=patience)
 
 
 def local_note(specs: Iterable[Spec]) -> str:
@@ -51,7 +62,7 @@ def local_note(specs: Iterable[Spec]) -> str:
     fields = {
         field
         for spec in specs
-        if not spec.on
+        if not (spec.on or spec.overflow)
         for field in CLUSTER_FIELDS
         if getattr(spec, field) != getattr(USUAL, field)
     }
@@ -81,8 +92,8 @@ def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence
     """What sbatch would get for these jobs, the first of which gets this number."""
     found = []
     for index, described in enumerate(jobs):
-        if described.spec.on:
-            target = slurm_of(targets, described.spec.on)
+        if name := described.spec.on or described.spec.overflow:
+            target = slurm_of(targets, name)
             launch = _preview(settings, described, number + index)
             errand = Errand(launch, asked=False)
             for bid in errand.bids:
@@ -97,7 +108,7 @@ async def tried(settings: Settings, targets: Targets, jobs: Sequence[Described])
     One of each kind is asked about. Who does not answer is not waited for twice.
     """
     for described in _kinds(jobs):
-        target = slurm_of(targets, described.spec.on)
+        target = slurm_of(targets, described.spec.on or described.spec.overflow)
         if not target.slurm.is_here:
             raise Refused(
                 f"{target.name} cannot be used from here: the daemon finds no sbatch on its PATH",
@@ -137,8 +148,8 @@ def _kinds(jobs: Sequence[Described], most: int = 4) -> list[Described]:
     kinds: dict[tuple[object, ...], Described] = {}
     for job in jobs:
         spec = job.spec
-        if spec.on:
-            kinds.setdefault((spec.on, spec.shape, spec.time_limit_s, spec.array, spec.partition), job)
+        if name := spec.on or spec.overflow:
+            kinds.setdefault((name, spec.shape, spec.time_limit_s, spec.array, spec.partition), job)
     return list(kinds.values())[:most]
 
 
@@ -159,7 +170,7 @@ def _preview(settings: Settings, described: Described, number: int) -> Launch:
         user="",
         submitted_at=0.0,
         attempt=1,
-        target=spec.on,
+        target=spec.on or spec.overflow,
         progress=Progress(parse_tasks(spec.array)) if spec.array else None,
         abroad=Abroad(),
     )

@@ -18,7 +18,11 @@ def told_to(job: Job, script: bytes | None, devices: str | None) -> dict[str, st
         "GFLOW_ATTEMPT": str(job.attempt),
         "GFLOW_RESTART_COUNT": str(job.attempt - 1),
         "GFLOW_GPUS": str(job.spec.gpus),
+        # A cluster says otherwise where it is otherwise.
+        "GFLOW_NODES": "1",
     }
+    if job.spec.effective_batch:
+        variables["GFLOW_EFFECTIVE_BATCH"] = str(job.spec.effective_batch)
     if devices is not None:  # empty without --gpus: a job sees only the GPUs that it was given
         variables |= {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if job.spec.requeue:

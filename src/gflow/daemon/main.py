@@ -320,7 +320,7 @@ def adopt(loop: Loop, target: Targets, performer: Performer) -> None:
         performer.start(job)  # what was submitted already is found there
         if job.stopping is not None:
             target.stop(run, now=job.stop_now)
-        elif job.abroad is not None and job.abroad.hold:
+        elif job.abroad is not None and (job.abroad.hold or job.abroad.kept is not None):
             target.recall(run)
     loop.arm()
 

@@ -11,8 +11,10 @@ from gflow.errors import Refused
 
 def defaults(config: Config) -> dict[str, Any]:
     """Options (by name) of jobs that do not say otherwise, as this daemon has them."""
-    target = config["default_target"]
-    return {"grace": config["jobs.grace_secs"]} | ({} if target == LOCAL else {"on": target})
+    found = {"grace": config["jobs.grace_secs"]}
+    if config["default_target"] != LOCAL:
+        return found | {"on": config["default_target"]}
+    return found | ({"overflow": config["default_overflow"]} if config["default_overflow"] else {})
 
 
 def check_project(config: Config, project: str) -> None:

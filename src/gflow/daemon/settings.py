@@ -155,6 +155,12 @@ def _clusters(config: Config) -> dict[str, Cluster]:
             f"{origin}: default_target is {wanted!a}, and there is no such target",
             hint=did_you_mean(wanted, clusters, f"there are: {', '.join([LOCAL, *clusters])}"),
         )
+    wanted, origin = config.found["default_overflow"]
+    if wanted and wanted not in clusters:
+        raise UsageError(
+            f"{origin}: default_overflow is {wanted!a}, and there is no such target",
+            hint=f"there are: {', '.join(clusters)}",
+        )
     return clusters
 
 

@@ -32,6 +32,25 @@ class Plan(NamedTuple):
         return self.node * self.processes + local
 
 
+def effective_batch(environ: Mapping[str, str]) -> int:
+    """Samples of a step over all processes, as the job was submitted with; 0: nobody said."""
+    text = environ.get("GFLOW_EFFECTIVE_BATCH", "")
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def share_of(batch: int, world: int, rank: int) -> int:
+    """How many of them one process has: as many as the others, or one more."""
+    return (rank + 1) * batch // world - rank * batch // world
+
+
+def batch_line(batch: int, world: int) -> str:
+    """The effective batch, for people."""
+    least, rest = divmod(batch, world)
+    if not rest:
+        return f"effective batch {batch} = {world} processes x {least} samples"
+    return f"effective batch {batch}: {world} processes with {least} or {least + 1} samples each"
+
+
 def variables(
     plan: Plan, local: int, given: Mapping[str, str], cores: int, nccl_log: str = ""
 ) -> dict[str, str]:
@@ -57,6 +76,8 @@ def variables(
         # Nothing goes over a network, so no firewall or virtual interface can be in the way.
         defaults |= {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
     rank = plan.rank(local)
+    if batch := effective_batch(given):
+        defaults["GFLOW_RANK_BATCH"] = str(share_of(batch, plan.world, rank))
     return {name: value for name, value in defaults.items() if name not in given} | {
         "RANK": str(rank),
         "LOCAL_RANK": str(local),

@@ -125,18 +125,27 @@ def sweep(command: Command, **options: Any) -> list[Job]:
 
 def sent(job: str) -> list[Job]:
     """The jobs that the daemon makes of a description."""
-    status, headers, content = _delivered(fast.submission(os.urandom(16).hex(), job))
+    return [Job(job["id"]) for job in call.parsed(_answer(job, "/jobs"))["jobs"]]
+
+
+def judged(job: str) -> None:
+    """Ask whether the daemon would take a description now; its refusal if not."""
+    _answer(job, "/jobs?dry-run")
+
+
+def _answer(job: str, path: str) -> bytes:
+    status, headers, content = _delivered(fast.submission(os.urandom(16).hex(), job), path)
     if status >= 400:
         raise call.refusal(headers, content, "application/json")
-    return [Job(job["id"]) for job in call.parsed(content)["jobs"]]
+    return content
 
 
-def _delivered(body: bytes) -> tuple[int, bytes, bytes]:
+def _delivered(body: bytes, path: str) -> tuple[int, bytes, bytes]:
     """The answer to a submission. A daemon that is away may come back; its token makes asking again safe."""
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return fast.deliver(body, "/jobs", "application/json")
+            return fast.deliver(body, path, "application/json")
         except ConnectionError:
             if time.monotonic() > end:
                 raise

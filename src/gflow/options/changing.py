@@ -6,8 +6,8 @@ from gflow.options.table import JOB, PARSABLE, Option
 
 # The project is what a job is accounted to; an array's tasks exist already; hold has its own verb; where it
 # runs, a job stays. A redone job is a new one, which may be held, and run elsewhere.
-FIXED = frozenset({"project", "array", "hold", "on"})
-FIXED_IN_REDO = FIXED - {"hold", "on"}
+FIXED = frozenset({"project", "array", "hold", "on", "overflow", "overflow-after"})
+FIXED_IN_REDO = frozenset({"project", "array"})
 
 
 def _copy(

@@ -75,7 +75,7 @@ def read_events(value: Any, option: Option) -> tuple[str, ...]:
 
 def read_shapes(value: Any, option: Option) -> tuple[str, ...]:
     """Shapes of a race: at least two, each once."""
-    shapes = tuple("n{}_gpu{}".format(*parse_shape(part)) for part in _parts(value, option))
+    shapes = tuple(_entry(part, option) for part in _parts(value, option))
     if len(set(shapes)) < 2 or len(set(shapes)) < len(shapes):
         refuse(f"--{option.name} takes two different shapes or more", "gbatch --race n1_gpu4,n4_gpu1 …")
     if len(shapes) > MOST_SHAPES:
@@ -88,6 +88,15 @@ def read_shape(value: Any, option: Option) -> str:
     if not isinstance(value, str):
         refuse(f"--{option.name} takes text, not {quote(value)}")
     return value.strip() if is_name(value) else "n{}_gpu{}".format(*parse_shape(value))
+
+
+def _entry(text: str, option: Option) -> str:
+    """`n4_gpu1`, or with the target that it is of: `local:n1_gpu2`."""
+    target, colon, shape = text.rpartition(":")
+    nodes, gpus = parse_shape(shape)
+    if target == "local" and nodes != 1:
+        refuse(f"--{option.name} {text}: this machine is one node", "local:n1_gpu2")
+    return f"{target}{colon}n{nodes}_gpu{gpus}"
 
 
 def read_sbatch(value: Any, option: Option) -> tuple[str, ...]:

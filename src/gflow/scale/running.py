@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from gflow.client.describing import describe
 from gflow.client.waiting import exit_code_of
 from gflow.errors import Refused
+from gflow.launch.machine import gpus_there
 from gflow.launch.supervisor import UNFINISHED
-from gflow.library.jobs import sent
+from gflow.library.jobs import judged, sent
 from gflow.options.parse import parse
 from gflow.options.table import CAPTURE, JOB
 from gflow.scale.measuring import Measured, by_the_clock, from_meter
@@ -105,15 +106,22 @@ def directly(wish: Wish, size: Size, words: Sequence[str]) -> Over:
     return Over(128 - code if code < 0 else code, time.monotonic() - began, _tail(_text_of(path)))
 
 
+def check(wish: Wish, sizes: Sequence[Size], run: Runner) -> None:
+    """Refuse sizes that cannot run, before anybody has waited for the others."""
+    for size in sizes:
+        words = command(wish, size, os.path.join(wish.folder, "meter"), wish.effective_batch)
+        if run is as_job:
+            judged(_description(wish, size, words))
+        elif size.on_gpus and size.each > (there := gpus_there())[0]:
+            raise Refused(
+                f"--gpus {size.each}: {there[1]} {there[0] or 'none'}",
+                hint="--processes 1,2,4 starts processes without GPUs",
+            )
+
+
 def as_job(wish: Wish, size: Size, words: Sequence[str]) -> Over:
     """As a job of the daemon, which waits for its turn like any other."""
-    options = ["--name", f"scale-{size.shape.replace(' ', '-')}"]
-    options += ["--nodes", str(size.nodes)] if size.nodes > 1 else []
-    options += ["--gpus", str(size.each)] if size.on_gpus else []
-    values, rest = parse([*options, *wish.job], JOB + CAPTURE)
-    if rest:
-        raise Refused(f"--job {rest[0]!a:.60} is no option of gbatch", hint="--job '--partition a100'")
-    (job,) = sent(describe(values, list(words)))
+    (job,) = sent(_description(wish, size, words))
     try:
         job.wait()
     except BaseException:
@@ -121,6 +129,16 @@ def as_job(wish: Wish, size: Size, words: Sequence[str]) -> Over:
         raise
     found = job.info()
     return Over(exit_code_of(found), _ran_s(found), f"{_tail(job.log())}\nthe whole log: gjob log {job.id}")
+
+
+def _description(wish: Wish, size: Size, words: Sequence[str]) -> str:
+    options = ["--name", f"scale-{size.shape.replace(' ', '-')}"]
+    options += ["--nodes", str(size.nodes)] if size.nodes > 1 else []
+    options += ["--gpus", str(size.each)] if size.on_gpus else []
+    values, rest = parse([*options, *wish.job], JOB + CAPTURE)
+    if rest:
+        raise Refused(f"--job {rest[0]!a:.60} is no option of gbatch", hint="--job '--partition a100'")
+    return describe(values, list(words))
 
 
 def _ran_s(job: dict[str, Any]) -> float:

@@ -64,6 +64,12 @@ def _there(job: Job) -> list[tuple[str, str]]:
     nodes = f": {there.nodes}" if there and there.nodes else ""
     return [
         ("Target", job.target if job.target != LOCAL else spec.on),
+        (
+            "Overflow",
+            f"to {spec.overflow} if it has not started after {clock(spec.patience_s)}"
+            if spec.overflow
+            else "",
+        ),
         ("Number there", there.id if there else ""),
         ("Shape", spec.shape_name),
         ("Nodes", f"{spec.nodes}{nodes}" if job.target != LOCAL or spec.nodes > 1 else ""),
@@ -96,6 +102,7 @@ def _asked(job: Job) -> list[tuple[str, str]]:
     return [
         ("GPU memory", _gpu_memory(job)),
         ("GPU type", spec.gpu_type),
+        ("Effective batch", str(spec.effective_batch) if spec.effective_batch else ""),
         ("Memory", gib(spec.memory_mib) if spec.memory_mib else ""),
         ("CPUs", str(spec.cpus) if spec.cpus is not None else ""),
         ("Depends on", ", ".join(map(label, spec.depends_on))),

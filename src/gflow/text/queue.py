@@ -9,7 +9,7 @@ from typing import Any
 
 from gflow.core.explain import Why
 from gflow.core.ids import JobKey
-from gflow.core.model import SHORT, Job, JobState
+from gflow.core.model import LOCAL, SHORT, Job, JobState
 from gflow.core.place import gib
 from gflow.errors import unknown
 from gflow.text.durations import clock
@@ -60,6 +60,14 @@ def _name(job: Job, why: Why | None, now: float) -> str:
 
 def _short_state(job: Job, why: Why | None, now: float) -> str:
     return short_state(job)
+
+
+def _target(job: Job) -> str:
+    """One that may start here or elsewhere waits for both."""
+    if job.overflows_at is not None:
+        return f"{LOCAL}/{job.spec.overflow}"
+    is_both = job.state is JobState.QUEUED and job.spec.races_here
+    return f"{LOCAL}/{job.spec.on}" if is_both else job.target
 
 
 def _time(job: Job, why: Why | None, now: float) -> str:
@@ -160,7 +168,7 @@ COLUMNS: dict[str, Callable[[Job, Why | None, float], str]] = {
     "ETA": _eta,
     "LOSS": _loss,
     "RATE": _rate,
-    "TARGET": lambda job, why, now: job.target,
+    "TARGET": lambda job, why, now: _target(job),
     "COMMAND": lambda job, why, now: _command(job),
     "WORKDIR": lambda job, why, now: job.spec.cwd,
 }

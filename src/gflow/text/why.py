@@ -27,6 +27,8 @@ def why_page(job: Job, found: Outlook | None, now: float) -> str:
         about = f"It starts at about {_moment(start.expected, now)} (in {clock(start.expected - now)})"
         probably = f"; probably between {_moment(start.earliest, now)} and {_moment(start.latest, now)}."
         lines.append(about + (probably if start.earliest < start.latest else "."))
+    if (until := found.overflows_at) is not None:
+        lines.append(f"If it has not started here by {_moment(until, now)}, it goes to {job.spec.overflow}.")
     if found.instead and job.abroad is not None:
         lines.append(f"It would start sooner with {' or '.join(found.instead)}: gjob hold {job.label},")
         lines.append(f"gjob update {job.label} …, gjob release {job.label}.")

@@ -47,6 +47,15 @@ class Loader:
         count = len(self.dataset)
         return shares(count, self.batch_size, self.effective, self._world, self._rank, start, self._drop)
 
+    def made_of(self) -> str:
+        """What a step consists of, for people."""
+        rounds = -(-self.effective // (self.batch_size * self._world))
+        each = min(self.batch_size, -(-self.effective // self._world))
+        equal = "=" if each * self._world * rounds == self.effective else "of at most"
+        times = f" x {rounds} batches" if rounds > 1 else ""
+        ranks = f"{self._world} process{'es' if self._world > 1 else ''}"
+        return f"effective batch {self.effective} {equal} {ranks} x {each} samples{times}"
+
     @property
     def steps(self) -> int:
         """Optimizer steps in an epoch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gflow.errors import UsageError
+from gflow.launch import plan
 from gflow.train import devices, randomness, wrapping
 from gflow.train.checkpointer import Checkpointer
 from gflow.train.epochs import Place, foreign_epoch
@@ -21,7 +22,7 @@ from gflow.train.keeping import Kept
 from gflow.train.loading import Loader
 from gflow.train.progress import Reporter
 from gflow.train.ranks import Ranks
-from gflow.train.shares import Share, in_words
+from gflow.train.shares import Share
 from gflow.train.stopping import Stop
 from gflow.train.stopwatch import stopwatch
 from gflow.train.vault import CheckpointError, Superseded
@@ -59,6 +60,7 @@ class Run:
         margin_s: float | None = None,
         seed: int = 0,
     ) -> None:
+        asked = plan.effective_batch(os.environ)  # whoever submitted the job knows best
         if accumulate < 1:
             raise UsageError(f"accumulate={accumulate}: a step has one batch at least")
         self.device = devices.pick(device)
@@ -70,8 +72,7 @@ class Run:
         # Why it stopped before its end; empty while it goes on, and when it came to its end.
         self.stopped = ""
         self.grad_norm: torch.Tensor | None = None
-        self._said: set[int] = set()
-        self._accumulate, self._effective = accumulate, asked_batch(os.environ) or effective_batch
+        self._accumulate, self._effective = accumulate, asked or effective_batch
         self._clip, self._recompute, self._strategy = clip, gradient_checkpointing, strategy
         self._every_steps, self._every_s = every_steps, every_s
         self._kept = Kept(self.device)
@@ -155,9 +156,6 @@ class Run:
             raise UsageError("run.loader wants a batch size", hint="run.loader(dataset, 32)")
         world = self.ranks.world
         effective = self._effective or batch_size * world * self._accumulate
-        if world > 1 and self.ranks.rank == 0 and effective not in self._said:
-            self._said.add(effective)  # an evaluation's loader is often of another size
-            sys.stderr.write(f"gflow: {in_words(batch_size, effective, world)}\n")
         return Loader(
             dataset,
             batch_size,
@@ -279,11 +277,7 @@ class Run:
         self.effective_batch = loader.effective
         if self.ranks.is_first:
             again = ", as before" if kept else ""
-            rounds = -(-loader.effective // (loader.batch_size * self.ranks.world))
-            sys.stderr.write(
-                f"gflow: {loader.effective} samples a step{again}: batches of {loader.batch_size}"
-                f" x {self.ranks.world} ranks x {rounds}\n"
-            )
+            sys.stderr.write(f"gflow: {loader.made_of()}{again}\n")
 
     def _report(self, *, final: bool = False) -> None:
         place = self.place
@@ -410,12 +404,6 @@ class Run:
             self._checkpointer.wait()
         self.ranks.close(failed=failed)
         self.stop.close()
-
-
-def asked_batch(environ: Mapping[str, str]) -> int:
-    """The effective batch that the job was submitted with; 0: none."""
-    text = environ.get("GFLOW_EFFECTIVE_BATCH", "")
-    return int(text) if text.isdecimal() else 0
 
 
 def moved(batch: Any, device: torch.device) -> Any:

@@ -28,14 +28,6 @@ class Share(NamedTuple):
     ends_step: bool
 
 
-def in_words(batch: int, effective: int, world: int) -> str:
-    """`effective batch 64: 4 ranks, 8 samples each, 2 batches a step`."""
-    rounds = -(-effective // (batch * world))
-    each = min(batch, -(-effective // world))
-    step = f"{rounds} batches" if rounds > 1 else "one batch"
-    return f"effective batch {effective}: {world} ranks, {each} samples each, {step} a step"
-
-
 def shares(
     samples: int,
     batch: int,

@@ -187,6 +187,8 @@ class WhyAnswer(TypedDict):
     start: Start | None
     instead: list[str]
     limits: list[str]
+    # When it goes to another target if it still waits here, in seconds since 1970.
+    overflows_at: float | None
 
 
 class StoryLine(TypedDict):

@@ -85,6 +85,8 @@ def describe_options(
         for name, value in options.items()
         if name not in cleared
     }
+    if any(":" in shape for shape in given.get("race") or ()):
+        raise UsageError("a race with this machine, or with a target's name, is for gbatch")
     extend_s = 0
     if isinstance(given.get("time"), str) and given["time"].startswith("+"):
         extend_s = read_extension(given.pop("time"), OPTIONS["time"])

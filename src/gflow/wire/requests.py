@@ -15,6 +15,7 @@ from gflow.options.shapes import spread
 from gflow.options.sweeps import Parameter
 from gflow.options.table import JOB, Option
 from gflow.options.values import NAME_LENGTH, read
+from gflow.wire.races import settle_race
 from gflow.wire.sweeps import combined, filled
 
 COMMAND_BYTES = 1 << 20
@@ -25,6 +26,8 @@ BATCH = 100_000
 # Stands for `--gpu-memory auto` until somebody has looked the figure up.
 AUTO_MIB = -1
 OPTIONS = {option.name: option for option in JOB}
+# Jobs that say one of these stay where they are, unless they themselves say --overflow.
+NOT_OVERFLOWING = frozenset({"on", "array", "nodes", "race", "pty", "shared"})
 # What jobs are chosen by. Each is compared with every job: few, and none longer than a name.
 Words = Annotated[list[Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]], msgspec.Meta(max_length=100)]
 
@@ -239,7 +242,9 @@ class Reader:
         written = msgspec.json.encode(options)
         found = self._options.get(written)
         if found is None:
-            found = self._options[written] = read_options(self._defaults | spread(options, self._shapes))
+            given = spread(options, self._shapes)
+            found = self._options[written] = read_options(suited(self._defaults, given) | given)
+            settle_race(found.fields)
         return Read(dict(found.fields), found.params)
 
     def _stored(self, text: str, what: str, blobs: dict[str, bytes]) -> str:
@@ -249,6 +254,13 @@ class Reader:
             address = self._texts[text] = self._address_of(content)
             blobs[address] = content
         return address
+
+
+def suited(defaults: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The defaults of this daemon that mean something for a job with these options."""
+    if "overflow" in defaults and options.keys() & NOT_OVERFLOWING:
+        return {name: value for name, value in defaults.items() if name != "overflow"}
+    return defaults
 
 
 class Read(NamedTuple):

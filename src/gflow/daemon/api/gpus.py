@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,9 +34,15 @@ SLOWED = {
 
 def holders_of(state: State, looks: Viewer) -> dict[int, list[Job]]:
     return {
-        index: [looks.shown(state.jobs[key]) for key in sorted(jobs)]
+        index: [looks.shown(_with_kept(state.jobs[key])) for key in sorted(jobs)]
         for index, jobs in state.machine.holders.items()
     }
+
+
+def _with_kept(job: Job) -> Job:
+    """The job, with the GPUs that are kept for it while it is taken back from a cluster."""
+    kept = job.abroad.kept if job.abroad is not None else None
+    return job if kept is None else msgspec.structs.replace(job, gpu_ids=kept)
 
 
 def blocked_of(state: State) -> dict[int, Block]:

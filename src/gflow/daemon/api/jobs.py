@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow.core.expecting import Question
-from gflow.core.forecast import outlook
+from gflow.core.forecast import Outlook, outlook
 from gflow.core.ids import label
 from gflow.core.model import Job, JobState
 from gflow.core.tasks import parse_tasks
@@ -128,11 +128,7 @@ async def why(request: Request) -> Response:
     if found is not None and job.abroad is not None:
         found = await foreseen(context, job, found)
     data = {"job": key_label(job.key), "state": job.state.value, "reason": job.reason or None}
-    data |= (
-        {"blockers": [], "start": None, "instead": [], "limits": []}
-        if found is None
-        else msgspec.to_builtins(found)
-    )
+    data |= msgspec.to_builtins(found or Outlook([], None, []))
     return answer(request, lambda: data, lambda: why_page(shown, found, now))
 
 

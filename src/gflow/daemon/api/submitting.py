@@ -10,7 +10,7 @@ from gflow.core.events import Submit
 from gflow.core.ids import JobKey, label
 from gflow.core.updating import overridden
 from gflow.daemon import clock, rules
-from gflow.daemon.abroad import check_targets, local_note, scripts_of, tried
+from gflow.daemon.abroad import check_targets, local_note, scripts_of, tried, with_patience
 from gflow.daemon.api.answers import answer, noted
 from gflow.daemon.api.asking import MOST_JOBS_BYTES, caller, context_of, known, one_key, query_of, read
 from gflow.daemon.api.permissions import check
@@ -43,7 +43,7 @@ async def submit(request: Request) -> Response:
         rules.check_project(config, project)
     specs = await settled(context, uid, [job.spec for job in described])
     for job, spec in zip(described, specs, strict=True):
-        job.spec = spec
+        job.spec = with_patience(context.settings, spec)
     check_targets(context.settings, specs)
     wish = Submitting(uid, user_name(uid), wanted.token, described, origin)
     if query.dry_run:
@@ -84,7 +84,7 @@ async def redo(request: Request) -> Response:
     check(request, [job])
     settings = context.settings
     change = describe_options(wanted.options, FIXED_IN_REDO, rules.defaults(settings.config), settings.shapes)
-    if change.fields.get("on"):
+    if change.fields.get("on") or change.fields.get("overflow"):
         check_targets(context.settings, [overridden(job, job.spec, change.fields)])
     note = ""
     if change.fields.get("gpu_memory_mib") == AUTO_MIB:

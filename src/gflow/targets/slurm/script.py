@@ -7,7 +7,7 @@ import shlex
 from typing import NamedTuple
 
 from gflow.core.ids import label
-from gflow.core.model import Job, Spec
+from gflow.core.model import HERE, Job, Spec
 from gflow.options.shapes import parse_shape
 from gflow.targets.slurm.settings import Cluster
 
@@ -33,7 +33,8 @@ class Sheet(NamedTuple):
 
 def shapes_of(spec: Spec) -> list[tuple[int, int]]:
     """Nodes, and GPUs on each, for every bid: one, or those of a race."""
-    return [parse_shape(shape) for shape in spec.race] or [(spec.nodes, spec.gpus)]
+    there = [parse_shape(shape) for shape in spec.race if not shape.startswith(HERE)]
+    return there or [(spec.nodes, spec.gpus)]
 
 
 def script_of(job: Job, sheet: Sheet) -> str:
