@@ -74,7 +74,7 @@ def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
         return True
     ready, key, standing, backfill = state.ready, job.key, job.spec.standing, state.policy.backfill
     shape = ready.shape_of(job)
-    length = ready.surely_s(job) if _is_quiet(state) else ready.expected_s(job)
+    length = ready.surely_s(job) if is_quiet(state) else ready.expected_s(job)
     for promise in state.promises:
         if promise.key == key:
             return True
@@ -99,17 +99,17 @@ def due(state: State, wall: float) -> list[Promise]:
     found = _made_way_for(state, wall, prospects) if state.yielding else []
     if state.policy.patience < 0:
         return found
-    ready, most, is_quiet = state.ready, len(found) + state.policy.promises, _is_quiet(state)
+    ready, most, quiet = state.ready, len(found) + state.policy.promises, is_quiet(state)
     made_way_for = {promise.key for promise in found} if found else ()
     kinds = sorted(ready.ages, key=_first) if len(ready.ages) > 1 else list(ready.ages)
     for kind in kinds:
         oldest = ready.oldest(kind)
-        if oldest is None or not _is_due(state, oldest.group, wall - oldest.since, is_quiet):
+        if oldest is None or not _is_due(state, oldest.group, wall - oldest.since, quiet):
             continue
         asked: list[Age] = []
         while len(asked) < MOST_ASKED and (age := ready.take_oldest(kind)) is not None:
             asked.append(age)
-            if not _is_due(state, age.group, wall - age.since, is_quiet):
+            if not _is_due(state, age.group, wall - age.since, quiet):
                 break
             promise = None if age.head in made_way_for else _promise(state, age.head, wall, prospects)
             if promise is not None:
@@ -154,28 +154,28 @@ def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
     return -kind[0], not kind[1]
 
 
-def _is_due(state: State, group: Group, waited: float, is_quiet: bool) -> bool:
+def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
     """Whether a job has waited long enough."""
-    return not state.policy.patience or waited >= times_of(state, group.key.shape, is_quiet) * group.length
+    return not state.policy.patience or waited >= times_of(state, group.key.shape, quiet) * group.length
 
 
 def due_after_s(state: State, shape: Shape, length: float) -> float:
     """After which time such a job is promised its start: when the machine could have done its work often
     enough, but not after more than so many times its own length."""
-    return times_of(state, shape, _is_quiet(state)) * length
+    return times_of(state, shape, is_quiet(state)) * length
 
 
-def times_of(state: State, shape: Shape, is_quiet: bool) -> float:
+def times_of(state: State, shape: Shape, quiet: bool) -> float:
     """For how many times its own length such a job may have to wait."""
     machine, wanted = state.machine, shape.gpus
     pool = len(machine.gpus) if wanted else machine.cpus
     if not pool:
         return 0.0
-    times, most = state.policy.patience * (wanted or shape.cpus) / pool, 1.0 if is_quiet else MOST_TIMES
+    times, most = state.policy.patience * (wanted or shape.cpus) / pool, 1.0 if quiet else MOST_TIMES
     return times if times < most else most
 
 
-def _is_quiet(state: State) -> bool:
+def is_quiet(state: State) -> bool:
     """Whether most of the machine stands idle: then keeping it for somebody costs little."""
     machine = state.machine
     return state.policy.patience > 0 and len(machine.idle) >= QUIET * len(machine.gpus) > 0

@@ -234,7 +234,8 @@ class Walk:
     def __init__(self, queue: ReadyQueue) -> None:
         self._queue = queue
         self._aside: list[tuple[Lane, Entry]] = []
-        self._closed: set[LaneKey] = set()
+        # Lanes of which only these are still looked at, the first of them last.
+        self._closed: dict[LaneKey, list[Entry]] = {}
 
     def next(self, room: Room) -> JobKey | None:
         """The first job, in order, of a lane that may fit into `room`."""
@@ -242,8 +243,11 @@ class Walk:
         place: tuple[int, ...] = ()
         closed = self._closed
         for lane in self._queue.lanes.values():
-            if lane.may_fit(room) and not (closed and lane.key in closed):
-                entry = lane.first()
+            if lane.may_fit(room):
+                if closed and (left := closed.get(lane.key)) is not None:
+                    entry = left[-1] if left else None
+                else:
+                    entry = lane.first()
                 if entry is not None and (best is None or (lane.place, entry) < (place, best)):
                     best, place = entry, lane.place
         return best.head if best else None
@@ -251,17 +255,30 @@ class Walk:
     def skip(self, job: Job) -> None:
         """This job may not start, so nothing of its group may."""
         lane = self._queue.group_of(job).lane
-        self._aside.append((lane, heapq.heappop(lane.entries)))
+        left = self._closed.get(lane.key)
+        if left is not None:
+            left.pop()
+        else:
+            self._aside.append((lane, heapq.heappop(lane.entries)))
 
-    def skip_lane(self, job: Job, promises: Iterable[Promise]) -> None:
-        """Nor may any that comes after it in its lane, unless one of these is for a job of it."""
+    def skip_lane(self, job: Job, promises: Iterable[Promise], *, in_order: bool) -> None:
+        """Nor may any that comes after it in its lane, but those that are promised their start themselves.
+
+        `in_order`: those that come later take longer. Else a lane with promises is looked at one by one.
+        """
         where = self._queue.where
-        lane = where[job.key].lane
-        for promise in promises:
-            if where[promise.key].lane is lane:
-                self.skip(job)
-                return
-        self._closed.add(lane.key)
+        group = where[job.key]
+        lane, entry = group.lane, group.entry
+        if lane.key in self._closed:
+            self.skip(job)
+            return
+        assert entry is not None
+        promised = [where[promise.key].entry for promise in promises if where[promise.key].lane is lane]
+        if promised and not in_order:
+            self.skip(job)
+        else:
+            later = [one for one in promised if one is not None and one > entry]
+            self._closed[lane.key] = sorted(later, reverse=True)
 
     def again(self) -> Walk:
         """The same from the start."""

@@ -13,7 +13,7 @@ from gflow.core.lanes import Group, Room
 from gflow.core.model import LOCAL, Abroad, Job, JobState, Moment
 from gflow.core.place import placement
 from gflow.core.preempting import make_way
-from gflow.core.promise import due, first_of, is_kept_for_some, may_pass
+from gflow.core.promise import due, first_of, is_kept_for_some, is_quiet, may_pass
 from gflow.core.queue import Walk
 from gflow.core.state import State
 from gflow.core.states import move
@@ -51,7 +51,7 @@ def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
             walk.skip(job)
         elif not may_pass(state, job, gpu_ids):
             if alike and is_kept_for_some(state, gpu_ids):  # then it is kept from the rest of its lane too
-                walk.skip_lane(job, state.promises)
+                walk.skip_lane(job, state.promises, in_order=not is_quiet(state))
             else:
                 walk.skip(job)
         else:
