@@ -155,7 +155,7 @@ def test_how_a_race_is_written(race, options, means):
         ("a:n4_gpu1,n1_gpu1", {"on": "b"}, "one cluster, not by a and b"),
         ("local:n1_gpu2,n4_gpu1", {"gpus": 3}, "do not say the same"),
         ("local:n1_gpu2,n4_gpu1", {"array": "1-3"}, "not for arrays"),
-        ("local,n4_gpu1", {}, "'local' is no shape"),
+        ("local,n4_gpu1", {}, "there is no shape 'local'"),
     ],
 )
 def test_races_that_are_refused(race, options, said):

@@ -47,6 +47,32 @@ def test_what_a_shape_means_and_what_wins():
     assert refused.value.hint == "did you mean big?"
 
 
+RACED = {"wide": {"nodes": 4, "gpus": 1}, "whole": {"gpus": 4}} | SHAPES
+
+
+@pytest.mark.parametrize("value", ["local:whole,wide", ["local:whole", " wide "], "local:n1_gpu4,4x1"])
+def test_a_race_by_shape(value):
+    reader = Reader(lambda text: "-", (), {}, RACED)
+    request = JobRequest(command=["true"], cwd="/", options={"race": value, "on": "slurm"})
+    assert reader.read(request)[0].spec.race == ("local:n1_gpu4", "n4_gpu1")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("wdie,whole", "there is no shape 'wdie'"),
+        ("wide,big", "the shape big says more than that: on, partition, project"),
+        ("wide,4x1", "two different shapes"),
+        ("local:wide,whole", "this machine is one node"),
+        (7, "takes text"),
+    ],
+)
+def test_a_race_that_cannot_be(value, said):
+    reader = Reader(lambda text: "-", (), {}, RACED)
+    with pytest.raises(UsageError, match=said):
+        reader.read(JobRequest(command=["true"], cwd="/", options={"race": value, "on": "slurm"}))
+
+
 def test_a_submission_by_shape():
     """A shape counts more than what the daemon adds by itself, and less than what the job says."""
     reader = Reader(lambda text: "-", (), {"on": "elsewhere", "grace": 7}, SHAPES)

@@ -91,8 +91,10 @@ def read_shape(value: Any, option: Option) -> str:
 
 
 def _entry(text: str, option: Option) -> str:
-    """`n4_gpu1`, or with the target that it is of: `local:n1_gpu2`."""
+    """`n4_gpu1`, or with the target that it is of: `local:n1_gpu2`. A name is the daemon's to know."""
     target, colon, shape = text.rpartition(":")
+    if is_name(shape):
+        return text
     nodes, gpus = parse_shape(shape)
     if target == "local" and nodes != 1:
         refuse(f"--{option.name} {text}: this machine is one node", "local:n1_gpu2")

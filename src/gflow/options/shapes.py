@@ -38,7 +38,9 @@ def parse_shape(text: str) -> tuple[int, int]:
 
 
 def spread(options: dict[str, Any], shapes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Options with what their shape means among them. The name of one that has a name stays."""
+    """Options with what their shapes mean among them. The name of one that has a name stays."""
+    if "race" in options:
+        options = {**options, "race": _raced(options["race"], shapes)}
     word = options.get("shape")
     if not isinstance(word, str):
         return options
@@ -46,7 +48,31 @@ def spread(options: dict[str, Any], shapes: Mapping[str, Mapping[str, Any]]) -> 
         nodes, gpus = parse_shape(word)
         others = {name: value for name, value in options.items() if name != "shape"}
         return {"nodes": nodes, "gpus": gpus, **others}
-    if word.strip() not in shapes:
+    return {**_named(word.strip(), shapes), **options}
+
+
+def _named(word: str, shapes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    if word not in shapes:
         usual = "a shape is nodes and GPUs on each: n4_gpu1; or a name that gflow.toml has: [shapes.NAME]"
         raise UsageError(f"there is no shape {word!a:.60}", hint=did_you_mean(word, shapes, usual))
-    return {**shapes[word.strip()], **options}
+    return shapes[word]
+
+
+def _raced(value: Any, shapes: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The shapes of a race without names. What is no list of texts stays: whoever reads it refuses it."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+        return value
+    return [_written(part.strip(), shapes) for part in parts]
+
+
+def _written(entry: str, shapes: Mapping[str, Mapping[str, Any]]) -> str:
+    """`local:small` as `local:n1_gpu2`."""
+    target, colon, word = entry.rpartition(":")
+    if not is_name(word):
+        return entry
+    shape = _named(word, shapes)
+    if more := sorted(shape.keys() - {"nodes", "gpus"}):
+        what = f"the shape {word} says more than that: {', '.join(more)}"
+        raise UsageError(f"those who race differ in nodes and GPUs alone, and {what}", hint=f"--{more[0]} …")
+    return f"{target}{colon}n{shape.get('nodes', 1)}_gpu{shape.get('gpus', 0)}"
