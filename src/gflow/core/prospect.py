@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Job, Shape
+from gflow.core.model import Shape
 from gflow.core.place import SLACK, suits
 from gflow.core.state import State
 
@@ -19,14 +19,11 @@ class Prospect:
     """For jobs that ask for one kind of GPU in one way. It is seen as far ahead as somebody asks."""
 
     def __init__(self, state: State, kind: Shape, wall: float, barred: frozenset[int]) -> None:
-        self._state = state
-        self._kind = kind
         if kind.shared:
             usable = state.machine.usable - barred
             self._usable = frozenset(index for index in usable if suits(state.machine.gpus[index], kind))
-            free = [
-                index for index in self._usable if self._is_free(index, state.machine.holders.get(index, {}))
-            ]
+            held = state.machine.holders
+            free = [index for index in self._usable if _is_free(state, kind, index, held.get(index, {}))]
         else:
             fitting = state.machine.fitting(kind)
             self._usable = fitting - barred if barred else fitting
@@ -35,7 +32,8 @@ class Prospect:
         self._gpus = free
         # Moments at which something ends: how many of the GPUs are free then, when, CPU slots, host memory.
         self._seen: list[tuple[int, float, int, int]] = []
-        self._coming = self._moments(wall)
+        # It knows nothing of us: what goes in circles is not freed before somebody looks for circles.
+        self._coming = _moments(state, kind, self._usable, self._gpus, self._seen, wall)
 
     def first_fit(self, shape: Shape) -> Ends | None:
         """When a job of this shape fits first; None: not even when all have ended."""
@@ -47,43 +45,47 @@ class Prospect:
                 return at, frozenset(self._gpus[:count]), cpus, memory
         return None
 
-    def _moments(self, wall: float) -> Iterator[tuple[int, float, int, int]]:
-        """One moment further each time. What should have ended by now ends now."""
-        state, usable, alone = self._state, self._usable, not self._kind.shared
-        cpus, memory, now = state.machine.free_cpus, state.machine.free_memory_mib, wall
-        gpus, note, running = self._gpus, self._seen.append, state.running
-        left: dict[int, dict[JobKey, int]] = {}
-        for end, key in state.ends():
-            if end > now:
-                moment = (len(gpus), now, cpus, memory)
-                note(moment)
-                yield moment
-                now = end
-            job = running[key]
-            spec = job.spec
-            cpus += spec.slots
-            memory += spec.memory_mib
-            if alone and not spec.shared:
-                gpus += [index for index in job.gpu_ids if index in usable]
-            else:
-                self._leave(job, left)
-        moment = (len(gpus), now, cpus, memory)
-        note(moment)
-        yield moment
 
-    def _leave(self, job: Job, left: dict[int, dict[JobKey, int]]) -> None:
-        """A job goes from GPUs on which there may be others."""
-        for index in self._usable.intersection(job.gpu_ids):
-            holders = left.get(index)
-            if holders is None:
-                holders = left[index] = dict(self._state.machine.holders[index])
-            holders.pop(job.key, None)
-            if index not in self._gpus and self._is_free(index, holders):
-                self._gpus.append(index)
+def _moments(
+    state: State,
+    kind: Shape,
+    usable: frozenset[int],
+    gpus: list[int],
+    seen: list[tuple[int, float, int, int]],
+    wall: float,
+) -> Iterator[tuple[int, float, int, int]]:
+    """One moment further each time. What should have ended by now ends now."""
+    cpus, memory, now = state.machine.free_cpus, state.machine.free_memory_mib, wall
+    alone, note, running = not kind.shared, seen.append, state.running
+    left: dict[int, dict[JobKey, int]] = {}
+    for end, key in state.ends():
+        if end > now:
+            moment = (len(gpus), now, cpus, memory)
+            note(moment)
+            yield moment
+            now = end
+        job = running[key]
+        spec = job.spec
+        cpus += spec.slots
+        memory += spec.memory_mib
+        if alone and not spec.shared:
+            gpus += [index for index in job.gpu_ids if index in usable]
+        else:
+            for index in usable.intersection(job.gpu_ids):
+                holders = left.get(index)
+                if holders is None:
+                    holders = left[index] = dict(state.machine.holders[index])
+                holders.pop(job.key, None)
+                if index not in gpus and _is_free(state, kind, index, holders):
+                    gpus.append(index)
+    moment = (len(gpus), now, cpus, memory)
+    note(moment)
+    yield moment
 
-    def _is_free(self, index: int, holders: dict[JobKey, int]) -> bool:
-        """Whether such a job could have this GPU beside these holders."""
-        if holders and (not self._kind.shared or 0 in holders.values()):
-            return False
-        used = sum(holders.values()) + self._state.machine.taken.get(index, 0)
-        return used + self._kind.gpu_memory_mib <= self._state.machine.gpus[index].memory_mib * SLACK
+
+def _is_free(state: State, kind: Shape, index: int, holders: dict[JobKey, int]) -> bool:
+    """Whether such a job could have this GPU beside these holders."""
+    if holders and (not kind.shared or 0 in holders.values()):
+        return False
+    used = sum(holders.values()) + state.machine.taken.get(index, 0)
+    return used + kind.gpu_memory_mib <= state.machine.gpus[index].memory_mib * SLACK

@@ -1,0 +1,39 @@
+"""What becomes free when."""
+
+import gc
+import weakref
+
+from gflow.core.prospect import Prospect
+
+from .builders import spec
+from .machine import Machine, gpu
+
+
+def busy() -> Machine:
+    machine = Machine(gpu(0), gpu(1))
+    machine.submit(gpus=1, time_limit_s=60)
+    machine.submit(gpus=1, time_limit_s=600)
+    return machine
+
+
+def test_gpus_become_free_one_after_the_other():
+    state = busy().state
+    prospect = Prospect(state, spec(gpus=1).shape, 0.0, frozenset())
+    one, two = (prospect.first_fit(spec(gpus=count).shape) for count in (1, 2))
+    assert one is not None and two is not None
+    assert one[0] < two[0] and one[1] < two[1] == {0, 1}
+    assert prospect.first_fit(spec(gpus=3).shape) is None
+
+
+def test_it_is_gone_at_once():
+    """A replay of a million jobs makes millions of them, and does not look for circles."""
+    state = busy().state
+    prospect = Prospect(state, spec(gpus=2).shape, 0.0, frozenset())
+    assert prospect.first_fit(spec(gpus=1).shape)
+    there = weakref.ref(prospect)
+    gc.disable()
+    try:
+        del prospect
+        assert there() is None
+    finally:
+        gc.enable()
