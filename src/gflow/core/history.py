@@ -188,8 +188,8 @@ class History:
         length = known or UNKNOWN_S
         if batch.starts:
             oldest = batch.oldest()
-            ran = self._now - oldest
-            while length <= ran:
+            # By the same sum as `due`: a difference may round otherwise, and then it is due for ever.
+            while oldest + length <= self._now:
                 length *= 2
             if batch.due != oldest + length:
                 batch.due = oldest + length
