@@ -24,20 +24,27 @@ MOST_PARTITIONS = 4
 LIMITED = re.compile("Assoc|QOS|Max")
 
 
+class Silence(Exception):
+    """Slurm does not answer: nor would it answer the questions after this one, and somebody waits."""
+
+
 async def foreseen(context: Context, job: Job, found: Outlook) -> Outlook:
     """The outlook with what Slurm expects. Nothing is changed, there or here."""
     target = slurm_of(context.target, job.target)
     if target.is_down or job.abroad is None:
         return found
     script = context.store.blob(job.spec.script) if job.spec.script else None
-    return await asyncio.to_thread(_ask, context, target, job, script, found)
+    try:
+        return await asyncio.to_thread(_ask, context, target, job, script, found)
+    except Silence:
+        return found
 
 
 def _ask(context: Context, target: SlurmTarget, job: Job, script: bytes | None, found: Outlook) -> Outlook:
     assert job.abroad is not None
     said = target.slurm.start_of(job.abroad.id) if job.abroad.id else ""
-    if said is None:  # nor would it answer the other questions
-        return found
+    if said is None:
+        raise Silence
     expected = _moment(said)
     start = None if expected is None else Start(expected, expected, expected)
     if LIMITED.match(job.reason or ""):  # which no other shape or partition gets around
@@ -74,6 +81,8 @@ def _tried(context: Context, target: SlurmTarget, job: Job, script: bytes | None
     bid = Errand(launch, asked=False).bids[0]
     text = text_of(launch, bid, target.cluster, target.folder, "preview")
     said = target.slurm.submit(text, environment_of(launch), job.spec.cwd, job.spec.umask, test=True)
+    if said.unsure:
+        raise Silence
     return _moment(said.text) if said.ok else None
 
 

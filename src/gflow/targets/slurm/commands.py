@@ -90,7 +90,8 @@ class Slurm:
 
     def start_of(self, id: str) -> str | None:
         """When Slurm expects a job to start; empty: it does not say. None: it does not answer."""
-        said = self._run(["squeue", "--noheader", "--start", f"--jobs={id}", "--format=%S"])
+        asked = ["squeue", "--noheader", "--start", f"--jobs={id}", "--format=%S"]
+        said = self._run(asked, patience_s=min(TRIED_S, self._patience_s))
         if said.unsure:
             return None
         line = said.text.strip().partition("\n")[0]

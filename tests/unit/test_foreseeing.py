@@ -1,0 +1,48 @@
+"""What a cluster says of a waiting job, and that nobody waits long for one that says nothing."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from gflow.core.forecast import Outlook
+from gflow.core.model import Abroad
+from gflow.daemon import foreseeing
+from gflow.targets.slurm.commands import Said
+
+from .builders import job
+
+FOUND = Outlook([], None, [])
+
+
+class Mute:
+    """A Slurm whose controller hangs; each question would take ten seconds."""
+
+    def __init__(self):
+        self.asked = []
+
+    def start_of(self, id):
+        self.asked.append("start")
+
+    def submit(self, *_, test):
+        self.asked.append("submit")
+        return Said(False, "", "sbatch did not answer", True)
+
+    def sizes(self):
+        self.asked.append("sizes")
+        return []
+
+
+@pytest.mark.parametrize(("id", "asked"), [("17", ["start"]), ("", ["submit"])])
+def test_one_question_is_enough(monkeypatch, id, asked):
+    slurm = Mute()
+    target = SimpleNamespace(slurm=slurm, cluster=None, folder=None, is_down=False)
+    monkeypatch.setattr(foreseeing, "slurm_of", lambda *_: target)
+    monkeypatch.setattr(foreseeing, "distant_launch", lambda *_: None)
+    monkeypatch.setattr(foreseeing, "Errand", lambda *_, asked: SimpleNamespace(bids=[None]))
+    monkeypatch.setattr(foreseeing, "text_of", lambda *_: "")
+    monkeypatch.setattr(foreseeing, "environment_of", lambda _: {})
+    context = SimpleNamespace(target=None, settings=None, store=None)
+    waiting = job(1, target="slurm", abroad=Abroad(id=id))
+    assert asyncio.run(foreseeing.foreseen(context, waiting, FOUND)) is FOUND
+    assert slurm.asked == asked
