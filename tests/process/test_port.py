@@ -61,7 +61,11 @@ def inet_sockets(pid: int) -> list[str]:
     """Sockets of this process that are not Unix sockets."""
     inodes = set()
     for fd in os.listdir(f"/proc/{pid}/fd"):
-        match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}"))
+        try:
+            meant = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except FileNotFoundError:  # closed meanwhile
+            continue
+        match = re.fullmatch(r"socket:\[(\d+)\]", meant)
         inodes |= {match[1]} if match else set()
     found = []
     for name in ("tcp", "tcp6", "udp", "udp6"):
