@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Box
+from tests.metadata import Server
 
 # A run in the background is started with Ctrl-C ignored, and every program of ours would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,3 +37,11 @@ def box(tmp_path: Path, shim: str) -> Iterator[Box]:
 def daemon(box: Box) -> Box:
     """A box whose daemon has four simulated GPUs and four CPU slots."""
     return box.up("--simulate-gpus", "4x80G", "--cpus", "4")
+
+
+@pytest.fixture
+def metadata() -> Iterator[Server]:
+    """A cloud's metadata service that takes the machine when it is told to."""
+    made = Server()
+    yield made
+    made.close()

@@ -23,22 +23,15 @@ if os.environ["GFLOW_ATTEMPT"] == "1":
 """
 
 
-@pytest.fixture
-def cloud():
-    made = Server()
-    yield made
-    made.close()
-
-
 @pytest.mark.both_shims
-def test_a_notice_stops_requeues_and_drains(box: Box, cloud: Server) -> None:
-    box.env |= {"GFLOW_SPOT__CLOUD": f"aws={cloud.base}", "GFLOW_SPOT__EVERY_SECS": "1"}
+def test_a_notice_stops_requeues_and_drains(box: Box, metadata: Server) -> None:
+    box.env |= {"GFLOW_SPOT__CLOUD": f"aws={metadata.base}", "GFLOW_SPOT__EVERY_SECS": "1"}
     box.up("--cpus", "4", "--simulate-gpus", "1x80G")
     (box.work / "train.py").write_text(SAVES)
     job = box.submit("--requeue", "--grace", "1", sys.executable, "train.py")
     other = box.submit("--grace", "1", "sleep 600")
     wait_until(lambda: "attempt 1" in box.text_of(job) and box.job(other)["state"] == "Running")
-    cloud.take(120)
+    metadata.take(120)
     why = "aws takes this machine away (terminate)"
     wait_until(lambda: box.job(job)["state"] == "Queued", 20)
     assert box.text_of(job).endswith("attempt 1\nsaved True\n")
@@ -47,21 +40,21 @@ def test_a_notice_stops_requeues_and_drains(box: Box, cloud: Server) -> None:
     waiting = box.submit("true")
     assert box.job(waiting)["reason"] == f"Drained: {why}"
     assert why in box.run("ginfo").stdout
-    cloud.taken = None
+    metadata.taken = None
     assert box.finished(job, 20)["state"] == "Finished"
     assert box.job(job)["attempt"] == 2 and box.finished(waiting)["state"] == "Finished"
 
 
-def test_a_new_daemon_does_not_remember_it(box: Box, cloud: Server) -> None:
+def test_a_new_daemon_does_not_remember_it(box: Box, metadata: Server) -> None:
     """A machine that is there again is not taken away: what waits goes on by itself."""
-    box.env |= {"GFLOW_SPOT__CLOUD": f"gcp={cloud.base}", "GFLOW_SPOT__EVERY_SECS": "1"}
-    cloud.take(30)
+    box.env |= {"GFLOW_SPOT__CLOUD": f"gcp={metadata.base}", "GFLOW_SPOT__EVERY_SECS": "1"}
+    metadata.take(30)
     box.up("--cpus", "1", "--simulate-gpus", "1x80G")
     wait_until(lambda: "gcp takes this machine away" in box.run("ginfo").stdout)
     job = box.submit("true")
     assert box.job(job)["state"] == "Queued"
     box.kill9()
-    cloud.taken = None
+    metadata.taken = None
     box.up()
     assert box.finished(job)["state"] == "Finished"
 

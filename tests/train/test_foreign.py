@@ -19,13 +19,6 @@ from tests.metadata import Server
 SCRIPTS = Path(__file__).parent / "foreign"
 
 
-@pytest.fixture
-def cloud():
-    made = Server()
-    yield made
-    made.close()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "needs", "argument", "reached", "resumed"),
@@ -48,7 +41,7 @@ def cloud():
     ],
 )
 def test_it_goes_on_and_comes_to_the_same_end(
-    box: Box, cloud: Server, name: str, needs: str, argument: str, reached: str, resumed: str
+    box: Box, metadata: Server, name: str, needs: str, argument: str, reached: str, resumed: str
 ) -> None:
     pytest.importorskip(needs)
     script = SCRIPTS / name
@@ -60,15 +53,15 @@ def test_it_goes_on_and_comes_to_the_same_end(
         [sys.executable, script], cwd=alone, env=environ, capture_output=True, text=True, timeout=200
     )
     assert whole.returncode == 0, whole.stderr
-    box.env |= {"GFLOW_SPOT__CLOUD": f"aws={cloud.base}", "GFLOW_SPOT__EVERY_SECS": "1"}
+    box.env |= {"GFLOW_SPOT__CLOUD": f"aws={metadata.base}", "GFLOW_SPOT__EVERY_SECS": "1"}
     box.up("--cpus", "1")
     (box.work / "wait").touch()
     job = box.submit("--requeue", "--resume-args", argument, sys.executable, str(script))
     wait_until(lambda: reached in box.text_of(job), 120)
-    cloud.take()
+    metadata.take()
     wait_until(lambda: box.job(job)["state"] == "Queued", 60)
     (box.work / "wait").unlink()
-    cloud.taken = None
+    metadata.taken = None
     assert box.finished(job, 120)["state"] == "Finished", box.text_of(job)
     log = box.text_of(job)
     assert f"gflow: resuming with {resumed}\n" in log

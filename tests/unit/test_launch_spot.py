@@ -9,25 +9,17 @@ import sys
 import pytest
 
 from gflow.launch.spot import Aws, Azure, Gcp, Silent, answering, watch
-from tests.metadata import Server
-
-
-@pytest.fixture
-def server():
-    made = Server()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])
-def test_a_notice_is_heard(server, cloud):
-    asked = cloud(server.base)
+def test_a_notice_is_heard(metadata, cloud):
+    asked = cloud(metadata.base)
     assert asked.look() is None and asked.look() is None
-    server.take(100)
+    metadata.take(100)
     notice = asked.look()
     assert notice.cloud == asked.name and notice.left_s is not None
     assert 20 < notice.left_s <= 101
-    assert server.tokens == (1 if cloud is Aws else 0), "a token is good for hours"
+    assert metadata.tokens == (1 if cloud is Aws else 0), "a token is good for hours"
 
 
 def test_nobody_answers():
@@ -36,8 +28,8 @@ def test_nobody_answers():
     assert answering({"aws": "http://127.0.0.1:9"}) == []
 
 
-def test_a_service_that_fails_for_a_while_is_asked_again(server):
-    cloud = Gcp(server.base)
+def test_a_service_that_fails_for_a_while_is_asked_again(metadata):
+    cloud = Gcp(metadata.base)
     answers = iter([Silent("slow"), ValueError("odd"), None])
     real = cloud.look
 
@@ -48,7 +40,7 @@ def test_a_service_that_fails_for_a_while_is_asked_again(server):
         return real()
 
     cloud.look = look
-    server.take(0)
+    metadata.take(0)
     assert watch([cloud], lambda seconds: False, 0).cloud == "gcp"
     assert watch([Gcp("http://127.0.0.1:9")], lambda seconds: True, 0) is None
 
@@ -73,10 +65,12 @@ def spot(*words: str) -> subprocess.Popen[str]:
     )
 
 
-def test_the_command_gets_the_stop_contract(server):
-    process = spot("--cloud", f"aws={server.base}", "--every", "1", "--", sys.executable, "-S", "-c", SCRIPT)
+def test_the_command_gets_the_stop_contract(metadata):
+    process = spot(
+        "--cloud", f"aws={metadata.base}", "--every", "1", "--", sys.executable, "-S", "-c", SCRIPT
+    )
     assert process.stdout.readline() == "ready\n"
-    server.take()
+    metadata.take()
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (75, "stop file\n")
     assert "aws takes this machine away in 1" in err

@@ -11,6 +11,7 @@ from gflow.core.model import Progress
 from gflow.core.retrying import RECALLED
 from gflow.core.tasks import parse_tasks
 from gflow.targets.port import End, Ended, Launch, Run
+from gflow.targets.slurm.books import Books
 from gflow.targets.slurm.clerk import Clerk
 from gflow.targets.slurm.commands import Said
 from gflow.targets.slurm.desk import Desk
@@ -77,9 +78,8 @@ class World:
         self.clerk = self.new_clerk()
 
     def new_clerk(self) -> Clerk:
-        return Clerk(
-            Cluster(), self.desk, self.slurm, self.sightings.extend, self.ends.append, lambda: self.now
-        )
+        told = self.sightings.extend, self.ends.append
+        return Clerk(Books(Cluster(), self.desk, self.slurm, *told, lambda: self.now))
 
     def turns(self, count: int = 1, seconds: float = 2.0) -> None:
         for _ in range(count):

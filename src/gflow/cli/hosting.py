@@ -164,7 +164,10 @@ def _kill_jobs() -> None:
     patience = time.monotonic() + START_S
     while call.get("/status")["running"]:
         if time.monotonic() > patience:
-            raise GflowError("some jobs do not end", hint="gqueue shows them; they may hang in the kernel")
+            raise GflowError(
+                "some jobs do not end",
+                hint="gqueue shows them; they may hang in the kernel, or their cluster does not answer",
+            )
         time.sleep(0.05)
 
 

@@ -7,17 +7,11 @@ worked is looked for by that tag before it is tried again. And a job runs only i
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
-from gflow.core.events import Sighting
-from gflow.targets.port import Ended, Launch, Run
+from gflow.targets.port import Launch, Run
 from gflow.targets.slurm import asking, cancelling, submitting
 from gflow.targets.slurm.books import LOOK_S, Books
-from gflow.targets.slurm.commands import Slurm
-from gflow.targets.slurm.desk import Desk, Found
+from gflow.targets.slurm.desk import Found
 from gflow.targets.slurm.errands import Errand, Stage
-from gflow.targets.slurm.settings import Cluster
 
 UNTOUCHED = Found(ticket=True, asked=False, claim=None, withdrawn=False, exit=False)
 
@@ -25,16 +19,8 @@ UNTOUCHED = Found(ticket=True, asked=False, claim=None, withdrawn=False, exit=Fa
 class Clerk:
     """All methods are called from one thread, and may take seconds."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        desk: Desk,
-        slurm: Slurm,
-        seen: Callable[[list[Sighting]], None],
-        ended: Callable[[Ended], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._books = Books(cluster, desk, slurm, seen, ended, clock)
+    def __init__(self, books: Books) -> None:
+        self._books = books
         # What was found in the folder, for all that are started before the next turn: it may hold thousands.
         self._known: dict[str, Found] | None = None
 

@@ -13,6 +13,7 @@ import msgspec
 
 from gflow.core.events import Sighting
 from gflow.targets.port import Ended, Launch, Run
+from gflow.targets.slurm.books import Books
 from gflow.targets.slurm.clerk import Clerk
 from gflow.targets.slurm.commands import Slurm
 from gflow.targets.slurm.desk import Desk
@@ -103,7 +104,9 @@ class SlurmTarget:
         wait: float | None = None
         while not self._closed:
             try:
-                clerk = clerk or Clerk(self.cluster, Desk(self._folder), self.slurm, self._seen, self._ended)
+                clerk = clerk or Clerk(
+                    Books(self.cluster, Desk(self._folder), self.slurm, self._seen, self._ended)
+                )
                 if not self._take_in(clerk, wait):
                     return
                 wait = clerk.turn()
