@@ -140,15 +140,10 @@ def deliver(body: bytes, path: str, accept: str = "text/plain") -> tuple[int, by
     """POST a submission; if the answer is lost, again with the same token."""
     try:
         return request("POST", path, body, accept)
-    except ConnectionError:
-        import time
+    except ConnectionError as error:
+        from gflow.client.insisting import insist
 
-        for _ in range(40):  # the daemon may be restarting
-            try:
-                return request("POST", path, body, accept)
-            except ConnectionError:
-                time.sleep(0.05)
-        return request("POST", path, body, accept)
+        return insist(lambda: request("POST", path, body, accept), error)
 
 
 # What the hot path leaves to `gflow.cli`. A time is read there: the configuration may name a zone.
