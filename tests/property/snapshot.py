@@ -36,7 +36,7 @@ def snapshot(state: State) -> dict[str, Any]:
         "foreign": state.machine.foreign,
         "gpus": state.machine.gpus,
         "faults": state.machine.faults,
-        "shares": state.shares.uses,
+        "shares": {uid: (use.seconds, use.at, use.gpus) for uid, use in state.shares.uses.items()},
         "foretold": state.foretold.record,
         "lengths": {
             (kind, day): batch.longest

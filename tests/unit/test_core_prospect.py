@@ -21,7 +21,8 @@ def test_gpus_become_free_one_after_the_other():
     prospect = Prospect(state, spec(gpus=1).shape, 0.0, frozenset())
     one, two = (prospect.first_fit(spec(gpus=count).shape) for count in (1, 2))
     assert one is not None and two is not None
-    assert one[0] < two[0] and one[1] < two[1] == {0, 1}
+    assert (one[0], two[0]) == (1, 2) and one[1] < two[1]
+    assert set(prospect.gpus) == {0, 1}
     assert prospect.first_fit(spec(gpus=3).shape) is None
 
 

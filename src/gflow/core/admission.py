@@ -46,7 +46,7 @@ def check_quotas(state: State, user: str, specs: Sequence[Spec]) -> None:
     wanted = Counter((PROJECT, spec.project) for spec in specs if spec.project)
     wanted[USER, user] = len(specs)
     for one, more in wanted.items():
-        most, now = state.ledger.quotas.of(*one).max_queued_jobs, state.ledger.waiting[one]
+        most, now = state.ledger.quotas.of(*one).max_queued_jobs, state.ledger.of(*one).waiting
         if most is not None and now + more > most:
             whose = "you have" if one[0] == USER else f"project {one[1]} has"
             raise Refused(

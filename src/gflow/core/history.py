@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, Job, JobState, Spec
@@ -28,12 +27,8 @@ KEPT_DAYS = 60
 MOST_STALE = 64
 
 
-class Kind(NamedTuple):
-    """Jobs that probably take about as long as each other."""
-
-    uid: int
-    what: str
-    gpus: int
+# Jobs that probably take about as long as each other: whose, what it is, how many GPUs.
+Kind = tuple[int, str, int]
 
 
 def what_of(spec: Spec) -> str:
@@ -50,9 +45,8 @@ def what_of(spec: Spec) -> str:
 
 def length_of(job: Job) -> float:
     """How long a job that ended ran."""
-    if job.started_at is None or job.finished_at is None:
-        return 0.0
-    return max(SHORTEST_S, job.finished_at - job.started_at)
+    began, ended = job.started_at, job.finished_at
+    return 0.0 if began is None or ended is None else max(SHORTEST_S, ended - began)
 
 
 class Batch:
@@ -115,13 +109,15 @@ class History:
 
     def batch_of(self, job: Job) -> Batch:
         spec = job.spec
-        return self.batch(Kind(job.uid, what_of(spec), spec.gpus), int(job.submitted_at // DAY_S))
+        return self.batch((job.uid, what_of(spec), spec.gpus), int(job.submitted_at // DAY_S))
 
     # ------------------------------------------------------------ what happens
 
-    def started(self, job: Job) -> Batch:
+    def started(self, job: Job, batch: Batch | None = None) -> Batch:
+        """It runs now. `batch`: its own, where that is known."""
         assert job.started_at is not None
-        batch = self.batch_of(job)
+        if batch is None:
+            batch = self.batch_of(job)
         batch.begin(job.key, job.started_at)
         self._refresh(self.kinds[batch.kind], batch)
         return batch
@@ -133,7 +129,7 @@ class History:
 
     def learn(self, job: Job) -> None:
         """A job is final. Only success, and here, says how long the work takes."""
-        if job.state is not JobState.FINISHED or job.is_array or job.target != LOCAL:
+        if job.state is not JobState.FINISHED or job.progress is not None or job.target != LOCAL:
             return
         length = length_of(job)
         batch = self.batch_of(job)
@@ -142,7 +138,8 @@ class History:
         batch.longest = length
         days = self.kinds[batch.kind]
         for other in days.values():
-            if other.waiting or other.starts:
+            # What has an end of its own does not go by this one.
+            if (other is batch or not other.longest) and (other.waiting or other.starts):
                 self._refresh(days, other)
         if len(days) > KEPT_DAYS:
             self._forget(days)
@@ -206,9 +203,11 @@ def _beside(days: dict[int, Batch], batch: Batch) -> float:
     """What the batches before and after say; for work that has a name, also what it once took."""
     if len(days) < 2:
         return 0.0
-    near = [days[day].longest for day in (batch.day - 1, batch.day + 1) if day in days]
-    longest = max(near, default=0.0)
-    if longest or not batch.kind.what:
+    before, after = days.get(batch.day - 1), days.get(batch.day + 1)
+    longest = before.longest if before is not None else 0.0
+    if after is not None and after.longest > longest:
+        longest = after.longest
+    if longest or not batch.kind[1]:
         return longest
     known = [day for day, other in days.items() if other.longest]
     return days[max(known)].longest if known else 0.0

@@ -7,10 +7,10 @@ from collections import Counter
 import msgspec
 
 from gflow.core.ids import job_key, number_of, task_of
+from gflow.core.ledger import Ledger
 from gflow.core.model import Job, JobState
 from gflow.core.place import SLACK, placement
 from gflow.core.promise import may_pass
-from gflow.core.quotas import Ledger
 from gflow.core.state import State
 
 
@@ -40,8 +40,8 @@ def _check_ledger(state: State) -> None:
         counted.add(job)
         if job.key in state.running:
             counted.run(job)
-    for name in ("jobs", "gpus", "waiting", "bytes"):
-        assert getattr(counted, name) == getattr(state.ledger, name), f"{name} by person and project are off"
+    for name in ("users", "projects", "bytes"):
+        assert getattr(counted, name) == getattr(state.ledger, name), f"what {name} have is off"
 
 
 def _check_job(state: State, job: Job) -> None:
@@ -118,9 +118,10 @@ def _check_gpus(state: State) -> None:
             assert sum(holders.values()) <= state.machine.gpus[index].memory_mib * SLACK, (
                 f"GPU {index} is overbooked"
             )
-    idle, open_ = state.machine.idle, state.machine.open
-    state.machine.recount()
-    assert (idle, open_) == (state.machine.idle, state.machine.open), "the tables of free GPUs are stale"
+    machine = state.machine
+    tables = machine.idle, machine.idle_line, machine.open
+    machine.recount()
+    assert tables == (machine.idle, machine.idle_line, machine.open), "the tables of free GPUs are stale"
 
 
 def _check_counts(state: State) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gflow.core.history import Batch
 from gflow.core.ids import JobKey
 from gflow.core.model import Shape
+from gflow.core.shares import BANDS
 
 # So many entries that are not true any more may lie about before somebody tidies up.
 MOST_STALE = 64
@@ -29,13 +30,14 @@ class GroupKey(NamedTuple):
     limit_s: int
 
 
-class Room(NamedTuple):
+class Room:
     """What is free, for a first look that costs nothing."""
 
-    idle_gpus: int
-    open_gpus: int
-    cpus: int
-    memory_mib: int
+    __slots__ = ("cpus", "idle_gpus", "memory_mib", "open_gpus")
+
+    def __init__(self, idle_gpus: int, open_gpus: int, cpus: int, memory_mib: int) -> None:
+        self.idle_gpus, self.open_gpus = idle_gpus, open_gpus
+        self.cpus, self.memory_mib = cpus, memory_mib
 
 
 EVERYTHING = Room(*[1 << 62] * 4)
@@ -45,17 +47,21 @@ class Group:
     """Waiting jobs of one key, oldest first. Removal is lazy: a heap cannot lose its middle."""
 
     __slots__ = (
-        "age", "batch", "entry", "key", "lane", "length", "members", "number", "order", "rank", "removed",
+        "aged", "batch", "key", "lane", "length", "listed", "members", "number", "order", "rank", "removed",
+        "shape", "standing",
     )  # fmt: skip
 
     def __init__(self, key: GroupKey, batch: Batch, number: int) -> None:
         self.key = key
+        # What is in the key, at hand: see `Spec.standing`.
+        self.shape = key.shape
+        self.standing = 2 * key.priority + (not key.preemptible)
         self.batch = batch
-        # No other group has it: heaps never have to compare groups themselves.
+        # No other group has it.
         self.number = number
-        # Its place in its lane and among those who wait longest: whatever else lies in those heaps is stale.
-        self.entry: Entry | None = None
-        self.age: Age | None = None
+        # The stamps of its place in its lane and of that among those who wait longest (0: none): whatever
+        # else lies in those heaps is stale.
+        self.listed = self.aged = 0
         # How long each of it is expected to run, and that as far as the order goes by it.
         self.length = self.rank = 0.0
         self.lane: Lane
@@ -112,22 +118,9 @@ class Least:
             self.value = self._heap[0] if self._heap else 0
 
 
-class Entry(NamedTuple):
-    """A group's place in its lane: the shortest first, then earlier arrival."""
-
-    length: float
-    head: JobKey
-    number: int
-    group: Group
-
-
-class Age(NamedTuple):
-    """A group's place among those who wait: the longest first."""
-
-    since: float
-    head: JobKey
-    number: int
-    group: Group
+# A group's place in its lane: the shortest first, then earlier arrival. Length, first job, stamp, group; as
+# with `core.ages.Age`, it is true only while the stamp is the group's own.
+Entry = tuple[float, JobKey, int, Group]
 
 
 class Lane:
@@ -137,11 +130,9 @@ class Lane:
 
     def __init__(self, key: LaneKey) -> None:
         self.key = key
-        # Higher priority first, then those who do not make way, then the lower band.
-        self.place = key[:3]
-        self.gpus, self.shared = key[3], key[4]
+        self.place, self.gpus, self.shared = key[0], key[1], key[2]
         self.groups = 0
-        # A heap; of a group only its `entry` is true.
+        # A heap; of a group only the one with its stamp is true.
         self.entries: list[Entry] = []
         self.cpus = Least()
         self.memory = Least()
@@ -155,7 +146,7 @@ class Lane:
         heapq.heappush(self.entries, entry)
         if len(self.entries) > MOST_STALE + 2 * self.groups:
             # Lengths change, and what they were may never come to the front.
-            self.entries = [entry for entry in self.entries if entry.group.entry is entry]
+            self.entries = [entry for entry in self.entries if entry[3].listed == entry[2]]
             heapq.heapify(self.entries)
 
     def first(self) -> Entry | None:
@@ -163,11 +154,16 @@ class Lane:
         entries = self.entries
         while entries:
             entry = entries[0]
-            if entry.group.entry is entry:
+            if entry[3].listed == entry[2]:
                 return entry
             heapq.heappop(entries)
         return None
 
 
-# Less its priority, whether it makes way, its band, GPUs, whether shared, their type and memory.
-LaneKey = tuple[int, bool, int, int, bool, str, int]
+# Its place among the lanes (see `place_of`), GPUs, whether shared, their type and memory.
+LaneKey = tuple[int, int, bool, str, int]
+
+
+def place_of(standing: int, band: int) -> int:
+    """The less, the earlier: higher priority first, then those who do not make way, then the lower band."""
+    return band - BANDS * standing

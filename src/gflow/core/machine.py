@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from gflow.core.ids import JobKey
@@ -40,6 +41,8 @@ class Machine:
         # Derived from the above: GPUs we may give out, those nobody has, those no job has alone.
         self.usable: set[int] = set()
         self.idle: set[int] = set()
+        # The same in order.
+        self.idle_line: list[int] = []
         self.open: set[int] = set()
         # Derived too, when somebody asks: see `fitting` and `of_kind`.
         self._fitting: dict[Kind, frozenset[int]] = {}
@@ -85,6 +88,7 @@ class Machine:
         """Derive `idle` and `open` anew. O(GPUs)."""
         self.usable = usable = {index for index in self.gpus if self.closed(index) is None}
         self.idle = {index for index in usable if index not in self.holders}
+        self.idle_line = sorted(self.idle)
         self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
         self._fitting.clear()
 
@@ -115,7 +119,9 @@ class Machine:
         declared = spec.gpu_memory_mib if spec.shared else 0
         for index in job.gpu_ids:
             self.holders.setdefault(index, {})[job.key] = declared
-            self.idle.discard(index)
+            if index in self.idle:
+                self.idle.discard(index)
+                del self.idle_line[bisect_left(self.idle_line, index)]
             if not declared:
                 self.open.discard(index)
 
@@ -133,5 +139,6 @@ class Machine:
             if index in self.usable:
                 if not holders:
                     self.idle.add(index)
+                    insort(self.idle_line, index)
                 if 0 not in holders.values():
                     self.open.add(index)

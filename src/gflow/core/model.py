@@ -167,9 +167,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     race: tuple[str, ...] = ()
 
     @property
-    def standing(self) -> tuple[int, bool]:
+    def standing(self) -> int:
         """The greater, the earlier: within a priority, those come last who make way."""
-        return self.priority, not self.preemptible
+        return 2 * self.priority + (not self.preemptible)
 
     @property
     def slots(self) -> int:
@@ -193,8 +193,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     @property
     def size(self) -> int:
         """About how many bytes of memory it takes besides the usual; of what cannot change while it runs."""
-        texts = (*self.command, *self.template, self.cwd, self.script_path, self.output, self.error)
-        size = sum(map(len, texts)) + len(self.venv) + len(self.conda_env)
+        size = len(self.cwd) + len(self.script_path) + len(self.output) + len(self.error)
+        size += len(self.venv) + len(self.conda_env)
+        for text in self.command:
+            size += len(text)
+        for text in self.template:
+            size += len(text)
         for name, value in self.parameters:
             size += len(name) + len(value)
         return size + 8 * (len(self.depends_on) + len(self.depends_any))

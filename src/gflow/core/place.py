@@ -20,7 +20,9 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
 
     The one gate to a start: caps, quotas and reservations are checked here.
     """
-    if state.machine.is_drained or state.is_capped(job) or state.over_quota(job):
+    if state.machine.is_drained:
+        return None
+    if state.is_capped(job) or state.over_quota(job):
         return None
     lot = _lot(job) if state.policy.strategy == "random" else 0
     return choose(state, state.ready.shape_of(job), lot, state.barred(job))
@@ -71,7 +73,11 @@ def free_mib(state: State, index: int) -> int:
 def available(state: State, shape: Shape) -> list[int]:
     """Indices of GPUs that a job of this shape could get now, lowest first."""
     if not shape.shared:
-        return sorted(state.machine.idle & state.machine.fitting(shape))
+        machine = state.machine
+        fitting = machine.fitting(shape)
+        if len(fitting) == len(machine.usable):
+            return machine.idle_line.copy()
+        return [index for index in machine.idle_line if index in fitting]
     return [
         index
         for index in sorted(state.machine.open)

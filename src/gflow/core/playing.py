@@ -266,7 +266,10 @@ def _those_who_wait(state: State, with_gpus: bool, also: Job | None) -> Iterator
     walk.close()
     for (_, gpus), ages in state.ready.ages.items():
         if gpus == with_gpus:
-            for age in heapq.nsmallest(MOST_ASKED, (age for age in ages if age.group.age is age)):
-                yield age.head, age.group
+            for place in range(MOST_ASKED):
+                age = ages.at(place)
+                if age is None:
+                    break
+                yield age[1], age[3]
     if also is not None:
         yield also.key, state.ready.group_of(also)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from gflow.core.ids import JobKey
-from gflow.core.lanes import Age, Group
+from gflow.core.lanes import Group
 from gflow.core.model import Job, Shape
 from gflow.core.prospect import Ends, Prospect
-from gflow.core.state import State
+from gflow.core.state import NO_GPUS, State
 
 # How many of the oldest are asked, if those before them wait for something else than resources.
 MOST_ASKED = 20
@@ -29,19 +29,41 @@ Prospects = dict[tuple[Any, ...], Prospect]
 class Promise:
     """What one waiting job may count on: when, and what others must leave it then."""
 
-    __slots__ = ("cpus", "gpus", "key", "memory_mib", "now", "spare", "standing", "until")
+    __slots__ = (
+        "_count",
+        "_gpus",
+        "_line",
+        "cpus",
+        "group",
+        "key",
+        "memory_mib",
+        "now",
+        "spare",
+        "standing",
+        "until",
+    )
 
-    def __init__(self, job: Job, shape: Shape, ends: Ends, now: float) -> None:
-        self.key = job.key
-        self.standing = job.spec.standing
+    def __init__(self, key: JobKey, group: Group, prospect: Prospect, moment: Ends, now: float) -> None:
+        shape = group.shape
+        self.key, self.group = key, group
+        self.standing = group.standing
         # When this was looked at last, and when the job is expected to start.
         self.now = now
-        self.until, gpus, cpus, memory_mib = ends
-        # GPUs it can have then, how many of them it will not need, and what else is left over.
-        self.gpus = gpus
-        self.spare = len(gpus) - shape.gpus
+        count, self.until, cpus, memory_mib = moment
+        # GPUs it can have then (see `gpus`), how many of them it will not need, and what else is left over.
+        self._line, self._count = prospect.gpus, count
+        self._gpus: frozenset[int] | None = None
+        self.spare = count - shape.gpus
         self.cpus = cpus - shape.cpus
         self.memory_mib = memory_mib - shape.memory_mib
+
+    @property
+    def gpus(self) -> frozenset[int]:
+        """GPUs it can have then. Of many promises nobody asks."""
+        found = self._gpus
+        if found is None:
+            found = self._gpus = frozenset(self._line[: self._count])
+        return found
 
     def binds(self, job: Job) -> bool:
         """Whether this job has to care."""
@@ -49,7 +71,8 @@ class Promise:
 
     def is_blocked(self, gpu_ids: tuple[int, ...]) -> bool:
         """Whether it will need some of these GPUs."""
-        return len(self.gpus.intersection(gpu_ids)) > self.spare
+        spare = self.spare
+        return len(gpu_ids) > spare and len(self.gpus.intersection(gpu_ids)) > spare
 
     def allows(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> bool:
         """Whether a job with these GPUs would be over in time, or in nobody's way."""
@@ -62,20 +85,23 @@ class Promise:
     def take(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> None:
         """Such a job has started."""
         if self.now + length > self.until:
-            self.spare -= len(self.gpus.intersection(gpu_ids))
-            self.gpus = self.gpus.difference(gpu_ids)
+            gpus = self.gpus
+            self.spare -= len(gpus.intersection(gpu_ids))
+            self._gpus = gpus.difference(gpu_ids)
             self.cpus -= shape.cpus
             self.memory_mib -= shape.memory_mib
 
 
 def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     """Whether a start with these GPUs keeps what is promised to others; the promised mind earlier ones."""
-    if not state.promises:
+    promises = state.promises
+    if not promises:
         return True
-    ready, key, standing, backfill = state.ready, job.key, job.spec.standing, state.policy.backfill
-    shape = ready.shape_of(job)
+    ready, key, backfill = state.ready, job.key, state.policy.backfill
+    group = ready.where.get(key)
+    shape, standing = (job.spec.shape, job.spec.standing) if group is None else (group.shape, group.standing)
     length = ready.surely_s(job) if is_quiet(state) else ready.expected_s(job)
-    for promise in state.promises:
+    for promise in promises:
         if promise.key == key:
             return True
         if standing <= promise.standing and not (backfill and promise.allows(shape, gpu_ids, length)):
@@ -103,29 +129,28 @@ def due(state: State, wall: float) -> list[Promise]:
     made_way_for = {promise.key for promise in found} if found else ()
     kinds = sorted(ready.ages, key=_first) if len(ready.ages) > 1 else list(ready.ages)
     for kind in kinds:
-        oldest = ready.oldest(kind)
-        if oldest is None or not _is_due(state, oldest.group, wall - oldest.since, quiet):
-            continue
-        asked: list[Age] = []
-        while len(asked) < MOST_ASKED and (age := ready.take_oldest(kind)) is not None:
-            asked.append(age)
-            if not _is_due(state, age.group, wall - age.since, quiet):
+        ages = ready.ages[kind]
+        for place in range(MOST_ASKED):
+            age = ages.at(place)
+            if age is None:
+                if not place:
+                    del ready.ages[kind]
                 break
-            promise = None if age.head in made_way_for else _promise(state, age.head, wall, prospects)
+            since, key, _, group = age
+            if not _is_due(state, group, wall - since, quiet):
+                break
+            promise = None if key in made_way_for else _promise(state, key, group, wall, prospects)
             if promise is not None:
                 found.append(promise)
                 if len(found) == most:
-                    break
-        ready.put_back(kind, asked)
-        if len(found) == most:
-            break
+                    return found
     return found
 
 
 def _made_way_for(state: State, wall: float, prospects: Prospects) -> list[Promise]:
     """Those for whom running jobs make way: nobody else is to have what they get."""
     wait = {first for key in state.yielding.values() if (first := first_of(state, key)) is not None}
-    made = [_promise(state, key, wall, prospects) for key in sorted(wait)]
+    made = [_promise(state, key, state.ready.where[key], wall, prospects) for key in sorted(wait)]
     return [promise for promise in made if promise is not None]
 
 
@@ -135,18 +160,20 @@ def first_of(state: State, key: JobKey) -> JobKey | None:
     return state.ready.group_of(job).head() if job is not None and job in state.ready else None
 
 
-def _promise(state: State, key: JobKey, wall: float, prospects: Prospects) -> Promise | None:
-    """What can be promised to this job, if anything can."""
-    job = state.jobs[key]
-    if state.is_capped(job) or state.over_quota(job):
-        return None
-    shape, barred = state.ready.shape_of(job), state.barred(job)
+def _promise(state: State, key: JobKey, group: Group, wall: float, prospects: Prospects) -> Promise | None:
+    """What can be promised to this job of that group, if anything can."""
+    shape, barred = group.shape, NO_GPUS
+    if state.is_ruled or group.key.max_concurrent:
+        job = state.jobs[key]
+        if state.is_capped(job) or state.over_quota(job):
+            return None
+        barred = state.barred(job)
     kind = (shape.gpu_type, shape.gpu_memory_mib, shape.shared, barred)
     prospect = prospects.get(kind)
     if prospect is None:
         prospect = prospects[kind] = Prospect(state, shape, wall, barred)
-    free = prospect.first_fit(shape)
-    return Promise(job, shape, free, wall) if free else None
+    moment = prospect.first_fit(shape)
+    return None if moment is None else Promise(key, group, prospect, moment, wall)
 
 
 def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
@@ -156,7 +183,7 @@ def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
 
 def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
     """Whether a job has waited long enough."""
-    return not state.policy.patience or waited >= times_of(state, group.key.shape, quiet) * group.length
+    return not state.policy.patience or waited >= times_of(state, group.shape, quiet) * group.length
 
 
 def due_after_s(state: State, shape: Shape, length: float) -> float:

@@ -16,9 +16,10 @@ from collections.abc import Iterable
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from gflow.core.history import DAY_S, Batch, History, Kind, what_of
+from gflow.core.ages import Ages
+from gflow.core.history import DAY_S, Batch, History, what_of
 from gflow.core.ids import JobKey
-from gflow.core.lanes import MOST_STALE, Age, Entry, Group, GroupKey, Lane, LaneKey, Room
+from gflow.core.lanes import MOST_STALE, Entry, Group, GroupKey, Lane, LaneKey, Room, place_of
 from gflow.core.model import Job, Shape
 from gflow.core.shares import ABOUT_BAND
 
@@ -40,14 +41,13 @@ class ReadyQueue:
         # Who waits, with their groups; and the band of each (see `core.shares`).
         self.people: dict[int, set[Group]] = {}
         self.bands: dict[int, int] = {}
-        # Who has waited longest, as heaps.
-        self.ages: dict[AgeKind, list[Age]] = {}
+        self.ages: dict[AgeKind, Ages] = {}
         self._history = history
         self._by_length = by_length
         self._use_history = use_history
         self._of_batch: dict[Batch, set[Group]] = {}
-        # How many groups there have been.
-        self._made = 0
+        # How many groups there have been, and how many stamps.
+        self._made = self._stamps = 0
 
     def __len__(self) -> int:
         return len(self.where)
@@ -62,7 +62,7 @@ class ReadyQueue:
     def shape_of(self, job: Job) -> Shape:
         """What a job needs; of one that waits here it is known already."""
         group = self.where.get(job.key)
-        return job.spec.shape if group is None else group.key.shape
+        return job.spec.shape if group is None else group.shape
 
     # ------------------------------------------------------------ in and out
 
@@ -71,11 +71,11 @@ class ReadyQueue:
         group = self.groups.get(key)
         if group is None:
             group = self._new_group(key)
-        before = group.head()
-        group.add(job.key, job.ready_at)
-        self.where[job.key] = group
-        if before is None or job.key < before:
-            self._push(group)
+        before, number = group.head(), job.key
+        group.add(number, job.ready_at)
+        self.where[number] = group
+        if before is None or number < before:
+            self._push(group, number)
         return group
 
     def remove(self, job: Job) -> None:
@@ -84,13 +84,14 @@ class ReadyQueue:
             return
         was_head = group.head() == job.key
         group.remove(job.key)
-        if not group.members:
+        head = group.head()
+        if head is None:
             self._drop_group(group)
         elif was_head:
-            self._push(group)
+            self._push(group, head)
 
     def _new_group(self, key: GroupKey) -> Group:
-        batch = self._history.batch(Kind(key.uid, key.what, key.shape.gpus), key.day)
+        batch = self._history.batch((key.uid, key.what, key.shape.gpus), key.day)
         if not batch.waiting:
             self._history.look_at(batch)
         batch.waiting += 1
@@ -109,14 +110,13 @@ class ReadyQueue:
         _discard(self._of_batch, batch, group)
         _discard(self.people, key.uid, group)
         self._leave(group)
-        group.age = None
+        group.aged = 0
 
     def _enter(self, group: Group) -> None:
         """Into the lane that its owner's band makes it one of."""
-        asked, band = group.key, self.bands.get(group.key.uid, ABOUT_BAND)
-        shape = asked.shape
-        kind = (shape.gpus, shape.shared, shape.gpu_type, shape.gpu_memory_mib)
-        key = (-asked.priority, asked.preemptible, band, *kind)
+        shape, band = group.shape, self.bands.get(group.key.uid, ABOUT_BAND)
+        place = place_of(group.standing, band)
+        key = (place, shape.gpus, shape.shared, shape.gpu_type, shape.gpu_memory_mib)
         lane = self.lanes.get(key)
         if lane is None:
             lane = self.lanes[key] = Lane(key)
@@ -126,8 +126,8 @@ class ReadyQueue:
         lane.memory.add(shape.memory_mib)
 
     def _leave(self, group: Group) -> None:
-        lane, shape = group.lane, group.key.shape
-        group.entry = None
+        lane, shape = group.lane, group.shape
+        group.listed = 0
         lane.groups -= 1
         lane.cpus.remove(shape.cpus)
         lane.memory.remove(shape.memory_mib)
@@ -157,15 +157,17 @@ class ReadyQueue:
     def _set_length(self, group: Group) -> None:
         group.length = self.length(group.key.limit_s, group.batch)
         # Wide jobs cost others more: four GPUs count as if the job took twice as long.
-        group.rank = group.length * sqrt(group.key.shape.gpus or 1) if self._by_length else 0.0
+        group.rank = group.length * sqrt(group.shape.gpus or 1) if self._by_length else 0.0
 
     def refresh(self) -> None:
         """Take in what history has learnt since."""
         changed, self._history.changed = self._history.changed, set()
         for batch in changed:
             for group in self._of_batch.get(batch, ()):
+                before = group.rank
                 self._set_length(group)
-                self._push(group)
+                if group.rank != before:
+                    self._list(group)
 
     def set_bands(self, bands: dict[int, int]) -> None:
         """Other bands for people: their groups change lanes. Whoever is not named is about average."""
@@ -177,55 +179,34 @@ class ReadyQueue:
                 for group in groups:
                     self._leave(group)
                     self._enter(group)
-                    self._push(group)
+                    self._list(group)
 
-    def standing(self, group: Group) -> tuple[tuple[int, ...], Entry]:
+    def standing(self, group: Group) -> tuple[int, Entry]:
         """Where this group stands in the order of start."""
-        return group.lane.place, self._entry(group)
-
-    def _entry(self, group: Group) -> Entry:
         head = group.head()
         assert head is not None
-        return Entry(group.rank, head, group.number, group)
+        return group.lane.place, (group.rank, head, group.listed, group)
 
-    def _push(self, group: Group) -> None:
-        entry = self._entry(group)
-        if entry != group.entry:
-            group.entry = entry
-            group.lane.list(entry)
-        head = entry.head
-        age = Age(group.members[head], head, group.number, group)
-        if age != group.age:
-            group.age = age
-            kind = (group.key.priority, group.key.shape.gpus > 0)
-            ages = self.ages.setdefault(kind, [])
-            heapq.heappush(ages, age)
-            if len(ages) > MOST_STALE + 2 * len(self.groups):  # where nobody asks for the oldest
-                self.ages[kind] = sorted(age for age in ages if age.group.age is age)
+    def _push(self, group: Group, head: JobKey) -> None:
+        """This is its first job now."""
+        self._stamps += 1
+        stamp = group.listed = group.aged = self._stamps
+        group.lane.list((group.rank, head, stamp, group))
+        kind = (group.key.priority, group.shape.gpus > 0)
+        ages = self.ages.get(kind)
+        if ages is None:
+            ages = self.ages[kind] = Ages()
+        ages.add((group.members[head], head, stamp, group))
+        if len(ages) > MOST_STALE + 2 * len(self.groups):  # where nobody asks for the oldest
+            ages.tidy()
 
-    def oldest(self, kind: AgeKind) -> Age | None:
-        """Who of this kind has waited longest."""
-        ages = self.ages[kind]
-        while ages:
-            age = ages[0]
-            if age.group.age is age:
-                return age
-            heapq.heappop(ages)
-        del self.ages[kind]
-        return None
-
-    def take_oldest(self, kind: AgeKind) -> Age | None:
-        """The same, and the next one after it the next time, until all are put back."""
-        ages = self.ages[kind]
-        while ages:
-            age = heapq.heappop(ages)
-            if age.group.age is age:
-                return age
-        return None
-
-    def put_back(self, kind: AgeKind, taken: list[Age]) -> None:
-        for age in taken:
-            heapq.heappush(self.ages[kind], age)
+    def _list(self, group: Group) -> None:
+        """It belongs elsewhere in its lane by now, or into another lane."""
+        head = group.head()
+        assert head is not None
+        self._stamps += 1
+        group.listed = self._stamps
+        group.lane.list((group.rank, head, group.listed, group))
 
 
 class Walk:
@@ -240,17 +221,20 @@ class Walk:
     def next(self, room: Room) -> JobKey | None:
         """The first job, in order, of a lane that may fit into `room`."""
         best: Entry | None = None
-        place: tuple[int, ...] = ()
-        closed = self._closed
+        place, idle, closed = 0, room.idle_gpus, self._closed
         for lane in self._queue.lanes.values():
-            if lane.may_fit(room):
-                if closed and (left := closed.get(lane.key)) is not None:
-                    entry = left[-1] if left else None
-                else:
-                    entry = lane.first()
-                if entry is not None and (best is None or (lane.place, entry) < (place, best)):
-                    best, place = entry, lane.place
-        return best.head if best else None
+            # Most lanes ask for too many GPUs: that is seen without a call.
+            if (lane.gpus > idle and not lane.shared) or not lane.may_fit(room):
+                continue
+            if closed and (left := closed.get(lane.key)) is not None:
+                entry = left[-1] if left else None
+            else:
+                entry = lane.first()
+            if entry is not None and (
+                best is None or lane.place < place or (lane.place == place and entry < best)
+            ):
+                best, place = entry, lane.place
+        return None if best is None else best[1]
 
     def skip(self, job: Job) -> None:
         """This job may not start, so nothing of its group may."""
@@ -266,18 +250,17 @@ class Walk:
 
         `in_order`: those that come later take longer. Else a lane with promises is looked at one by one.
         """
-        where = self._queue.where
-        group = where[job.key]
-        lane, entry = group.lane, group.entry
+        group = self._queue.where[job.key]
+        lane = group.lane
         if lane.key in self._closed:
             self.skip(job)
             return
-        assert entry is not None
-        promised = [where[promise.key].entry for promise in promises if where[promise.key].lane is lane]
+        promised = [promise.group for promise in promises if promise.group.lane is lane]
         if promised and not in_order:
             self.skip(job)
         else:
-            later = [one for one in promised if one is not None and one > entry]
+            here = self._queue.standing(group)
+            later = [place[1] for one in promised if (place := self._queue.standing(one)) > here]
             self._closed[lane.key] = sorted(later, reverse=True)
 
     def again(self) -> Walk:
@@ -287,7 +270,7 @@ class Walk:
 
     def close(self) -> None:
         for lane, entry in self._aside:
-            if entry.group.entry is entry:
+            if entry[3].listed == entry[2]:
                 heapq.heappush(lane.entries, entry)
 
 

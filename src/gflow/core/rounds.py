@@ -102,16 +102,16 @@ def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effec
     while line:
         if not state.promises:  # somebody may have waited long enough by now
             state.promises = due(state, at.wall)
-        _, entry = heapq.heappop(line)
-        if not entry.group.lane.may_fit(_room(state)):
+        _, (_, head, _, group) = heapq.heappop(line)
+        if not group.lane.may_fit(_room(state)):
             continue
-        job = state.jobs[entry.head]
+        job = state.jobs[head]
         gpu_ids = placement(state, job)
         if gpu_ids is not None and may_pass(state, job, gpu_ids):
             is_kept = is_kept or any(promise.key == job.key for promise in state.promises)
             start(state, job, gpu_ids, at, effects)
-            if entry.group.members:
-                heapq.heappush(line, state.ready.standing(entry.group))
+            if group.members:
+                heapq.heappush(line, state.ready.standing(group))
     if is_kept or (state.preemptible and make_way(state, at, effects)):
         run_round(state, at, effects)  # who had to wait for what is promised no longer may start
 
@@ -154,6 +154,7 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
         effects += (Save(job), Recall(job.key, job.attempt))
         return
     is_promised = bool(state.promises) and _reckon(state, job, gpu_ids)
+    batch = state.ready.group_of(job).batch
     state.shares.run(job.uid, job.spec.gpus, at.wall)
     if state.foretold.record.open:
         state.foretold.started(job.key, at.wall)
@@ -172,7 +173,7 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     job.started_boot = at.boot
     job.exit_code = job.signal = None
     job.retry_at = 0.0
-    state.book(job)
+    state.book(job, batch)
     key, attempt = job.key, job.attempt
     detail = f"attempt {attempt} on GPU {','.join(map(str, gpu_ids))}" if gpu_ids else f"attempt {attempt}"
     effects += (Save(job), Note(key, "started", detail), Start(key, attempt))
@@ -180,12 +181,13 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
 
 def _reckon(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     """What a start takes of what others are promised; whether it was promised itself."""
-    shape, length = state.ready.shape_of(job), state.ready.expected_s(job)
+    shape, length, key = state.ready.shape_of(job), state.ready.expected_s(job), job.key
+    is_promised = False
     for promise in state.promises:
         promise.take(shape, gpu_ids, length)
-    others = [promise for promise in state.promises if promise.key != job.key]
-    is_promised = len(others) < len(state.promises)
-    state.promises = others
+        is_promised = is_promised or promise.key == key
+    if is_promised:
+        state.promises = [promise for promise in state.promises if promise.key != key]
     return is_promised
 
 

@@ -16,22 +16,24 @@ SHARES = "shares"
 HOUR_S = 3600.0
 # A person's use against the mean of the others who want something: from when on it is far over, over, about.
 FAR_OVER, OVER, ABOUT = 8.0, 2.0, 0.5
-UNDER_BAND, ABOUT_BAND, OVER_BAND, FAR_BAND = range(4)
+UNDER_BAND, ABOUT_BAND, OVER_BAND, FAR_BAND = 0, 1, 2, 3
+BANDS = 4
 
 
-class Use(msgspec.Struct, omit_defaults=True):
+class Use:
     """GPU-seconds that one person had, faded up to `at`."""
 
-    seconds: float = 0.0
-    at: float = 0.0
-    # GPUs of theirs that run now; known from the running jobs.
-    gpus: int = 0
+    __slots__ = ("at", "gpus", "seconds")
+
+    def __init__(self, seconds: float, at: float) -> None:
+        self.seconds = seconds
+        self.at = at
+        # GPUs of theirs that run now; known from the running jobs.
+        self.gpus = 0
 
 
-class Record(msgspec.Struct, omit_defaults=True):
-    """What is kept of it."""
-
-    uses: dict[int, tuple[float, float]] = {}
+# What is kept of it: for each person, GPU-seconds and up to when they are faded.
+Record = dict[str, dict[int, tuple[float, float]]]
 
 
 class Shares:
@@ -53,20 +55,21 @@ class Shares:
         use = self.uses.get(uid)
         if use is None:
             use = self.uses[uid] = Use(0.0, wall)
-        use.seconds = self.use(uid, wall)
+        use.seconds = self._faded(use, wall)
         use.at = wall
         use.gpus += gpus
 
     def resume(self, uid: int, gpus: int) -> None:
         """After a restart: these GPUs have been running since the record was made."""
         if gpus:
-            self.uses.setdefault(uid, Use()).gpus += gpus
+            self.uses.setdefault(uid, Use(0.0, 0.0)).gpus += gpus
 
     def use(self, uid: int, wall: float) -> float:
         """What this person had by now: what runs counts as it goes."""
         use = self.uses.get(uid)
-        if use is None:
-            return 0.0
+        return 0.0 if use is None else self._faded(use, wall)
+
+    def _faded(self, use: Use, wall: float) -> float:
         passed = max(0.0, wall - use.at)
         if not self._rate:
             return use.seconds + use.gpus * passed
@@ -92,12 +95,12 @@ class Shares:
         """What is to be kept: nothing of it is new then."""
         self.changed = False
         uses = {uid: (use.seconds, use.at) for uid, use in self.uses.items()}
-        return msgspec.json.encode(Record(uses)).decode()
+        return msgspec.json.encode({"uses": uses} if uses else {}).decode()
 
     def recall(self, text: str) -> None:
         """Go on from a record. Which GPUs run comes with the jobs."""
         kept = msgspec.json.decode(text, type=Record)
-        self.uses = {uid: Use(seconds, at) for uid, (seconds, at) in kept.uses.items()}
+        self.uses = {uid: Use(seconds, at) for uid, (seconds, at) in kept.get("uses", {}).items()}
 
 
 def _band(ratio: float) -> int:

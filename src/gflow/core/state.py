@@ -12,16 +12,16 @@ from gflow.core.alarms import Alarms
 from gflow.core.deps import Wait
 from gflow.core.foretold import Foretold
 from gflow.core.history import Batch, History
-from gflow.core.ids import JobKey, job_key, number_of, parse_label, task_of
+from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of, parse_label, task_of
 from gflow.core.lanes import Group
+from gflow.core.ledger import Ledger, exceeded
 from gflow.core.machine import Machine
 from gflow.core.model import LOCAL, PREEMPTED, Idle, Job, JobState
 from gflow.core.policy import USUAL, Policy
 from gflow.core.queue import ReadyQueue
-from gflow.core.quotas import Ledger, exceeded
 from gflow.core.reservations import Book, span_of
 from gflow.core.shares import Shares
-from gflow.core.timetable import Timetable
+from gflow.core.timetable import Leaver, Timetable
 
 if TYPE_CHECKING:
     from gflow.core.promise import Promise
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # How far back `@~N` reaches, per user.
 RECENT = 100
 INFINITE = float("inf")
+NO_GPUS: frozenset[int] = frozenset()
 
 
 class State:
@@ -93,12 +94,12 @@ class State:
 
     # ------------------------------------------------------------ what runs
 
-    def book(self, job: Job) -> None:
-        """Take the resources of a job that runs from now on."""
+    def book(self, job: Job, batch: Batch | None = None) -> None:
+        """Take the resources of a job that runs from now on. `batch`: what its end goes by, if known."""
         self.machine.take(job)
         self.regroup(None, job.spec.group)
         self.running[job.key] = job
-        self.batches[job.key] = self.history.started(job)
+        self.batches[job.key] = self.history.started(job, batch)
         self.note_preemptible(job)
         self.note_stop(job)
         self.ledger.run(job)
@@ -157,7 +158,7 @@ class State:
         """Note when a job that runs here is expected to be over: one that is being stopped, at once."""
         if job.key not in self.running:  # a job abroad has nothing that others could get here
             return
-        self._timetable.put(job.key, 0.0 if job.stopping else self.expected_end(job, 0.0))
+        self._timetable.put(job, 0.0 if job.stopping else self.expected_end(job, 0.0))
 
     def note_stop(self, job: Job) -> None:
         """Note that a running job is being stopped, and for whom it makes way, if it is and does."""
@@ -178,7 +179,7 @@ class State:
         else:
             self.preemptible.discard(job.key)
 
-    def ends(self) -> list[tuple[float, JobKey]]:
+    def ends(self) -> list[tuple[float, JobKey, Leaver]]:
         """When each running job is expected to be over, soonest first. That may have been some time ago."""
         if self.history.moved:
             moved, self.history.moved = self.history.moved, set()
@@ -202,7 +203,7 @@ class State:
         self.jobs[job.key] = job
         self.ledger.add(job)
         self.of_person[job.uid] = self.of_person.get(job.uid, 0) + 1
-        if job.task is not None:
+        if job.key & TASK_MASK:
             self.tasks.setdefault(job_key(job.number), set()).add(job.key)
 
     def drop(self, job: Job) -> None:
@@ -214,7 +215,7 @@ class State:
             del self.of_person[job.uid]
         self.ended[job.key] = job
         self.history.learn(job)
-        if job.task is not None:
+        if job.key & TASK_MASK:
             array = job_key(job.number)
             self.tasks[array].discard(job.key)
             if not self.tasks[array]:
@@ -326,18 +327,25 @@ class State:
         cap = job.spec.max_concurrent
         if not cap:
             return False
-        itself = job.key in self.abroad and not job.is_array
+        itself = job.key in self.abroad and job.progress is None
         return self.group_running[job.spec.group] - itself >= cap
+
+    @property
+    def is_ruled(self) -> bool:
+        """Whether there are quotas or reservations at all: most often there are none."""
+        return bool(self.policy.most_running or self.ledger.is_limited or self.reserved.live)
 
     def over_quota(self, job: Job) -> str | None:
         """Which quota keeps this job from starting, in words; None: none does."""
-        usual = self.policy.most_running if job.uid else 0
-        return exceeded(self.ledger, job, usual) if usual or self.ledger.is_limited else None
+        usual = self.policy.most_running
+        if not usual and not self.ledger.is_limited:
+            return None
+        return exceeded(self.ledger, job, usual if job.uid else 0)
 
     def barred(self, job: Job) -> frozenset[int]:
         """GPUs that are reserved for others before this job would be over."""
         if not self.reserved.live:
-            return frozenset()
+            return NO_GPUS
         return self.reserved.barred(job.user, self.wall, span_of(job, self.ready.expected_s(job)))
 
     def remember_recent(self, uid: int, key: JobKey) -> None:
@@ -352,8 +360,11 @@ class State:
         """The wall time at which the next promised start is due."""
         if not self.promises:
             return None
-        times = [one.until for one in self.promises if one.now < one.until < INFINITE]
-        return min(times) if times else None
+        first = INFINITE
+        for one in self.promises:
+            if one.now < one.until < first:
+                first = one.until
+        return first if first < INFINITE else None
 
 
 def next_look(state: State) -> float | None:

@@ -152,17 +152,16 @@ def quota_lines(state: State) -> list[dict[str, Any]]:
         named, everybody = state.ledger.quotas.named(scope), state.ledger.quotas.named(scope).get("")
         names = set(named)
         if everybody is not None:
-            busy = {*state.ledger.jobs, *state.ledger.waiting}
-            names |= {name for kind, name in busy if kind == scope}
+            names |= state.ledger.named(scope).keys()
         for name in sorted(names):
-            one = (scope, name)
+            has = state.ledger.of(scope, name)
             limits = msgspec.structs.asdict(
                 state.ledger.quotas.of(scope, name) if name else everybody or Limits()
             )
             used = {
-                "running_jobs": state.ledger.jobs[one],
-                "running_gpus": state.ledger.gpus[one],
-                "queued_jobs": state.ledger.waiting[one],
+                "running_jobs": has.jobs,
+                "running_gpus": has.gpus,
+                "queued_jobs": has.waiting,
             }
             lines.append({"scope": scope, "name": name or None, **limits, **used})
     return lines
