@@ -3,13 +3,16 @@
     python -m benchmarks.why philly.csv                        nine pools, and a box of 8 GPUs, with and without limits
     python -m benchmarks.why philly.csv 103959 2869ce --limits
     python -m benchmarks.why philly.csv 0e4a51 --gpus 8
+    python -m benchmarks.why philly.csv --limits --seed 3 --load 0.8
 
-For each pool: which part of the jobs started within the interval (eight in ten are promised), and how wide it was in
-the middle. An interval is made of what was known when the job was submitted, as in the daemon: errors of earlier forecasts
-count from the moment their jobs start, and as a lower bound before it. With `--limits` every job has a time limit
-(its run time times 1.1 to 5, rounded up to a usual value), and the width is compared with what limits alone
-say: from now until the start that the scheduler would give the job if everything took as long as it may and nothing more
-came. `plain`: the same, if those before the job in order simply started one after the other, as they fit.
+For each pool, and for all together: which part of the jobs started within the interval (eight in ten are promised), and
+how wide it was in the middle. An interval is made of what was known when the job was submitted, as in the daemon: earlier
+forecasts count by their outcome from the moment their jobs start, and as a lower bound before it. `off`: by which factor
+the expected start was wrong in the middle. With `--limits` every job has a time limit (its run time times 1.1 to 5,
+rounded up to a usual value), and the width is compared with what limits alone say: from now until the start that the
+scheduler would give the job if everything took as long as it may and nothing more came. `plain`: the same, if those before
+the job in order simply started one after the other, as they fit. `--seed`: other limits, other jobs on the small box,
+and every submission up to ten minutes earlier or later.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from gflow.simulate.trace import Entry, read_trace
 POOLS = ("103959", "0e4a51", "ee9e8c", "2869ce", "7f04ca", "b436b2", "6c71a0", "11cb48", "6214e9")
 # So many jobs ask on each pool, or all of them.
 ASKING = 700
+JITTER_S = 600.0
 
 
 class Told(NamedTuple):
@@ -99,36 +103,68 @@ def plain(state: State, job: Job, wall: float) -> float:
         free += freed
 
 
-def score(name: str, entries: list[Entry], pool: int) -> None:
+class Scores:
+    """What was told on one pool, or on several."""
+
+    def __init__(self) -> None:
+        self.hits: list[bool] = []
+        self.widths: list[float] = []
+        # By which factor the expected wait was wrong; ten minutes do not matter.
+        self.off: list[float] = []
+        # What limits alone say, in two ways, and whether the start was within.
+        self.others: dict[str, list[tuple[float, bool]]] = {"limits alone": [], "plain": []}
+
+    def add(self, told: Told | None, wait: float, wall: float) -> None:
+        start = wall + wait
+        self.hits.append(told is not None and told.start.earliest <= start <= told.start.latest)
+        self.widths.append(inf if told is None else told.start.latest - told.start.earliest)
+        if told is not None:
+            factor = (told.start.expected - wall + 600) / (wait + 600)
+            self.off.append(max(factor, 1 / factor))
+            for title, bound in (("limits alone", told.by_limits), ("plain", told.plain)):
+                self.others[title].append((bound, wait <= bound))
+
+    def __iadd__(self, other: Scores) -> Scores:
+        self.hits += other.hits
+        self.widths += other.widths
+        self.off += other.off
+        for title, bounds in other.others.items():
+            self.others[title] += bounds
+        return self
+
+    def show(self, name: str) -> None:
+        width = quantile(self.widths, 0.5) / 3600
+        within = sum(self.hits) / max(1, len(self.hits))
+        cells = [f"{name:<34} {len(self.hits):5} asked", f"{within:6.1%} within", f"median width {width:7.1f} h"]
+        cells.append(f"off {quantile(self.off, 0.5):.1f} times")
+        for title, bounds in self.others.items():
+            middle = quantile([bound for bound, _ in bounds], 0.5) / 3600
+            if middle < inf and bounds:
+                kept = sum(is_within for _, is_within in bounds) / len(bounds)
+                cells.append(f"{title} {middle:.1f} h ({kept:.0%} within): {width / middle:.2f} of it")
+        print("  ".join(cells), flush=True)
+
+
+def score(name: str, entries: list[Entry], pool: int) -> Scores:
     replay = Asking(entries, pool, max(1, len(entries) // ASKING))
     replay.run()
-    hits, widths = [], []
+    scores = Scores()
     for place, told in replay.told.items():
-        start = replay.starts[place]
-        hits.append(told is not None and told.start.earliest <= start <= told.start.latest)
-        widths.append(inf if told is None else told.start.latest - told.start.earliest)
-    width = quantile(widths, 0.5) / 3600
-    cells = [f"{name:<24} {pool:4} GPUs {len(hits):5} asked", f"{sum(hits) / max(1, len(hits)):4.0%} within"]
-    cells.append(f"median width {width:7.1f} h")
-    known = [(place, told) for place, told in replay.told.items() if told is not None]
-    for title, bounds in (
-        ("limits alone", [(place, told.by_limits) for place, told in known]),
-        ("plain", [(place, told.plain) for place, told in known]),
-    ):
-        middle = quantile([bound for _, bound in bounds], 0.5) / 3600
-        if middle < inf and bounds:
-            kept = sum(replay.starts[place] - entries[place].submit <= bound for place, bound in bounds)
-            cells.append(
-                f"{title} {middle:.1f} h ({kept / len(bounds):.0%} within): {width / middle:.2f} of it"
-            )
-    print("  ".join(cells), flush=True)
+        submit = entries[place].submit
+        scores.add(told, replay.starts[place] - submit, submit)
+    scores.show(f"{name}, {pool} GPUs")
+    return scores
 
 
-def workload(trace: Path, pool: str, gpus: int, limits: bool) -> tuple[list[Entry], int]:
+def workload(
+    trace: Path, pool: str, gpus: int, limits: bool, seed: int, load: float
+) -> tuple[list[Entry], int]:
     entries = read_trace(trace, {}, {"cluster": pool})
-    count = gpus or shaping.pool_for(entries, 0.9)
-    entries = sorted(shaping.fitted(entries, count, 0.9 if gpus else 0.0, Random(0)))
-    return (shaping.limited(entries, Random(0)) if limits else entries), count
+    count = gpus or shaping.pool_for(entries, load)
+    entries = sorted(shaping.fitted(entries, count, load if gpus else 0.0, Random(seed)))
+    if seed:
+        entries = shaping.jittered(entries, JITTER_S, Random(seed))
+    return (shaping.limited(entries, Random(seed)) if limits else entries), count
 
 
 def main() -> None:
@@ -140,16 +176,19 @@ def main() -> None:
     parser.add_argument(
         "--gpus", type=int, default=0, help="a box of so many, and as much of the trace as fills it"
     )
-    parser.add_argument("--limits", action="store_true")
+    parser.add_argument("--limits", action="store_true", help="only with limits")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--load", type=float, default=0.9)
     asked = parser.parse_args()
-    if asked.pools:
-        todo = [(pool, asked.gpus, asked.limits) for pool in asked.pools]
-    else:
-        boxes = [*((pool, 0) for pool in POOLS), ("0e4a51", 8)]
-        todo = [(pool, gpus, limits) for limits in (True, False) for pool, gpus in boxes]
-    for pool, gpus, limits in todo:
-        name = pool + (f" on {gpus}" if gpus else "") + (" with limits" if limits else "")
-        score(name, *workload(asked.trace, pool, gpus, limits))
+    boxes = [(pool, asked.gpus) for pool in asked.pools] or [*((pool, 0) for pool in POOLS), ("0e4a51", 8)]
+    for limits in (True,) if asked.limits else (False,) if asked.pools else (True, False):
+        added = " with limits" if limits else ""
+        total = Scores()
+        for pool, gpus in boxes:
+            name = pool + (f" on {gpus}" if gpus else "") + added
+            total += score(name, *workload(asked.trace, pool, gpus, limits, asked.seed, asked.load))
+        if len(boxes) > 1:
+            total.show("all together" + added)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """When waiting jobs will start.
 
-The expected start comes from playing the queue forward (`core.playing`). Run times are guesses, and jobs
-that are still to come are not known; so an interval is given, as wide as earlier forecasts were
-wrong (`core.foretold`; `benchmarks/why.py` tries that on traces).
+The queue is played forward (`core.playing`). Run times are guesses, and jobs that are still to come are not
+known; so what is told is what became of those who were told the same before: when half of them had started,
+and nearly all (`core.foretold`; `benchmarks/why.py` tries that on traces). Before anything is learnt, what is
+played counts too.
 
 To ask looks at the queue; to think does not, and may take long: a thread can do it.
 """
@@ -14,11 +15,12 @@ from math import inf
 
 import msgspec
 
-from gflow.core.foretold import Case
+from gflow.core.foretold import Case, wait_of
 from gflow.core.ids import JobKey
 from gflow.core.lanes import Group
+from gflow.core.line import line, size_of
 from gflow.core.model import Job
-from gflow.core.playing import AT_WORST, EXPECTED, Play, size_of
+from gflow.core.playing import AT_WORST, EXPECTED, Play
 from gflow.core.state import State
 
 # So much later than foretold is not late.
@@ -26,7 +28,10 @@ SLACK_S = 600.0
 
 
 class Start(msgspec.Struct, frozen=True):
-    """When a job will probably start (wall clock), with eight chances in ten between the other two."""
+    """When a job will probably start (wall clock), with eight chances in ten between the other two.
+
+    With luck it starts at once: of one that waits here, the earliest is now.
+    """
 
     expected: float
     earliest: float
@@ -40,8 +45,9 @@ class Question:
         self._job = job
         self._wall = wall
         with_gpus = job.spec.shape.gpus > 0
-        self._expected = Play(state, wall, EXPECTED, with_gpus=with_gpus, also=job)
-        self._at_worst = Play(state, wall, AT_WORST, with_gpus=with_gpus, also=job)
+        who = line(state, with_gpus, job)
+        self._expected = Play(state, wall, EXPECTED, who, with_gpus=with_gpus)
+        self._at_worst = Play(state, wall, AT_WORST, who, with_gpus=with_gpus)
 
     def think(self) -> None:
         """The long part."""
@@ -53,8 +59,14 @@ class Question:
         found, case = self._played(state, self._expected), self.case(state)
         if found is None or case is None:
             return None
-        early, late = state.foretold.interval(case.worst_s, case.is_bounded, self._wall)
-        return Start(found, min(found, self._wall + early), max(found, self._wall + late) + SLACK_S)
+        told = state.foretold
+        middle, late = (
+            self._wall + wait_of(part, case.worst_s, case.is_bounded)
+            for part in told.parts(case.is_bounded, self._wall)
+        )
+        if told.is_learnt(case.is_bounded):
+            return Start(middle, self._wall, late + SLACK_S)
+        return Start(found, self._wall, max(found, late) + SLACK_S)
 
     def case(self, state: State) -> Case | None:
         """What will be compared with what comes: how long it waits at worst."""
@@ -65,7 +77,7 @@ class Question:
         """When it starts in this story. Too far ahead to be played: when the work before it could be done."""
         found = play.start_of(self._job.key)
         if play.is_cut and self._job in state.ready:
-            found = max(found or play.now, self._wall + play.longer * sum(_works(state, self._job)))
+            found = max(found or play.now, self._wall + play.lengths.waiting * sum(_works(state, self._job)))
         return None if found == inf else found
 
 
@@ -94,12 +106,35 @@ def ahead_of(state: State, job: Job) -> list[tuple[Group, int]]:
 
 
 class Listing:
-    """When those who wait will start: the first in line."""
+    """When those who wait will start, as `Question` says: the first in line, and some of the others."""
 
     def __init__(self, state: State, wall: float) -> None:
         kinds = () if state.machine.is_drained else (False, True)
-        self._plays = [Play(state, wall, EXPECTED, with_gpus=with_gpus) for with_gpus in kinds]
+        self._wall = wall
+        self._told = [self._story(state, with_gpus) for with_gpus in kinds]
+
+    def _story(self, state: State, with_gpus: bool) -> tuple[Play, float | None]:
+        """What is to be played, and which part of it is waited for in the middle, if that is known."""
+        who, told = line(state, with_gpus), state.foretold
+        play = Play(state, self._wall, AT_WORST, who, with_gpus=with_gpus)
+        if told.is_learnt(play.is_bounded):
+            return play, told.parts(play.is_bounded, self._wall)[0]
+        return Play(state, self._wall, EXPECTED, who, with_gpus=with_gpus), None
 
     def starts(self) -> dict[JobKey, float]:
         """The long part."""
-        return {key: start for play in self._plays for key, start in play.all().items()}
+        found: dict[JobKey, float] = {}
+        for play, part in self._told:
+            for key, start in play.all().items():
+                wait = start - self._wall
+                found[key] = self._wall + (wait if part is None else wait_of(part, wait, play.is_bounded))
+        return found
+
+
+def played_starts(state: State, wall: float) -> dict[JobKey, float]:
+    """When those who wait would start if all went as expected and nobody came: what is decided by this must
+    not move with what happened to others."""
+    found: dict[JobKey, float] = {}
+    for with_gpus in (False, True):
+        found |= Play(state, wall, EXPECTED, line(state, with_gpus), with_gpus=with_gpus).all()
+    return found

@@ -1,15 +1,17 @@
-"""How right earlier forecasts were, and so how wide the next one has to be.
+"""How right earlier forecasts were, and so what the next one is told.
 
 Now and then a job that begins to wait is noted, with how long it would wait at worst (`core.playing`). When
-it starts, its wait is a part of that. The shortest span that holds most of these parts is what the next is
-told. Those who still wait count too, as far as they have come: else only the lucky would be heard. Nothing is
-learnt from what has not happened yet.
+it starts, its wait is a part of that. By which part most of the latest have started is what the next is
+told, and by which part half of them have. Those who still wait count too, as far as they have come: else only
+the lucky would be heard. Nothing is learnt from what has not happened yet.
+
+There is no earliest start to be learnt: whoever is lucky starts at once, because what runs may end any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import accumulate, chain
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
 
 import msgspec
 
@@ -17,11 +19,14 @@ from gflow.core.ids import JobKey
 
 # The name under which this is kept.
 FORETOLD = "foretold"
-# Which part of the starts an interval is to hold. Eight in ten are promised, and the next month is never
-# quite like the last.
+# By when so many have started: the latest that is told. Eight in ten are promised, and the next month is
+# never quite like the last.
 PART = 0.85
-# How many cases are remembered of each sort, and for how many cases stands what is known beforehand.
-MOST_CASES, KNOWN_FOR = 400, 30.0
+# How many cases are remembered of each sort; and for how many stands what is known beforehand, which counts
+# for less and less as cases come out here.
+MOST_CASES, KNOWN_FOR = 300, 100.0
+# So many outcomes say more about this machine than the play does that it is compared with.
+LEARNT_FROM = 15
 # Below this a forecast is not right to the second: with limits on everything, and without.
 FINE_S, COARSE_S = 60.0, 600.0
 # Waits as parts of the worst, on one of Philly's pools (103959) alone: a fifteenth of the jobs each.
@@ -33,6 +38,10 @@ WITHOUT_LIMITS = (
 )  # fmt: skip
 
 
+# Where something is, its weight, and whether it is there for good or will come out anywhere beyond.
+Weighed = tuple[float, float, bool]
+
+
 class Case(msgspec.Struct, array_like=True):
     """A job that was told something: when, how long it would wait at worst, whether limits alone say so."""
 
@@ -41,12 +50,19 @@ class Case(msgspec.Struct, array_like=True):
     is_bounded: bool
 
 
+class Outcome(msgspec.Struct, array_like=True):
+    """What became of a case: which part of the worst wait it was."""
+
+    told_at: float
+    part: float
+    is_bounded: bool
+
+
 class Record(msgspec.Struct, omit_defaults=True):
-    """What is kept of it: those who wait, and the parts of those who started, with and without limits."""
+    """What is kept of it: those who wait, and those who started. (Records of another make start anew.)"""
 
     open: dict[JobKey, Case] = {}
-    bounded: list[float] = []
-    unbounded: list[float] = []
+    over: list[Outcome] = []
 
 
 class Foretold:
@@ -58,21 +74,37 @@ class Foretold:
         self.is_changed = False
 
     def wants(self, key: JobKey) -> bool:
-        """Whether there is anything to learn from this one, and room for it."""
-        return key not in self.record.open and len(self.record.open) < MOST_CASES
+        """Whether there is anything to learn from this one."""
+        return key not in self.record.open
 
     def tell(self, key: JobKey, case: Case) -> None:
         """This job begins to wait."""
         self.record.open[key] = case
+        self._forget(case.is_bounded)
         self.is_changed = True
+
+    def _forget(self, is_bounded: bool) -> None:
+        """Only who was told lately counts, whether it has started since or not. If those who started were
+        dropped and those who wait were not, who waits for long would count for more and more."""
+        record = self.record
+        told = [one.told_at for one in record.open.values() if one.is_bounded == is_bounded]
+        told += [one.told_at for one in record.over if one.is_bounded == is_bounded]
+        if len(told) <= MOST_CASES:
+            return
+        since = nlargest(MOST_CASES, told)[-1]
+        record.open = {
+            key: one
+            for key, one in record.open.items()
+            if one.is_bounded != is_bounded or one.told_at >= since
+        }
+        record.over = [one for one in record.over if one.is_bounded != is_bounded or one.told_at >= since]
 
     def started(self, key: JobKey, wall: float) -> None:
         """A job starts, of which something may have been told."""
         case = self.record.open.pop(key, None)
         if case is not None:
-            parts = self._parts(case.is_bounded)
-            parts.append(round(part_of(wall - case.told_at, case), 4))
-            del parts[:-MOST_CASES]
+            part = round(part_of(wall - case.told_at, case), 4)
+            self.record.over.append(Outcome(case.told_at, part, case.is_bounded))
             self.is_changed = True
 
     def keep_only(self, keys: Iterable[JobKey]) -> None:
@@ -81,26 +113,29 @@ class Foretold:
         self.record.open = {key: before[key] for key in keys}
         self.is_changed |= len(before) != len(self.record.open)
 
-    def span(self, is_bounded: bool, wall: float) -> tuple[float, float]:
-        """Between which parts of the worst wait most jobs start, as far as is known by now."""
-        known = WITH_LIMITS if is_bounded else WITHOUT_LIMITS
-        still = (case for case in self.record.open.values() if case.is_bounded == is_bounded)
-        return shortest_span(
-            chain(
-                ((part, KNOWN_FOR / len(known), True) for part in known),
-                ((part, 1.0, True) for part in self._parts(is_bounded)),
-                ((part_of(wall - case.told_at, case), 1.0, False) for case in still),
-            )
-        )
+    def is_learnt(self, is_bounded: bool) -> bool:
+        """Whether enough has been seen here to say more than what is known beforehand."""
+        return len(self._outcomes(is_bounded)) >= LEARNT_FROM
 
-    def interval(self, worst_s: float, is_bounded: bool, wall: float) -> tuple[float, float]:
-        """Between which waits a job starts that waits so long at worst."""
-        grain = _grain(is_bounded)
-        low, high = self.span(is_bounded, wall)
-        return max(0.0, low * (worst_s + grain) - grain), max(0.0, high * (worst_s + grain) - grain)
+    def parts(self, is_bounded: bool, wall: float) -> tuple[float, float]:
+        """Which part of the worst wait half of all wait at most, and nearly all."""
+        middle, late = quantiles(self._cases(is_bounded, wall), (0.5, PART))
+        return middle, late
 
-    def _parts(self, is_bounded: bool) -> list[float]:
-        return self.record.bounded if is_bounded else self.record.unbounded
+    def _cases(self, is_bounded: bool, wall: float) -> Iterator[Weighed]:
+        """All that is known by now."""
+        known, own = WITH_LIMITS if is_bounded else WITHOUT_LIMITS, self._outcomes(is_bounded)
+        weight = KNOWN_FOR * (1 - len(own) / MOST_CASES) / len(known)
+        for part in known:
+            yield part, weight, True
+        for part in own:
+            yield part, 1.0, True
+        for case in self.record.open.values():
+            if case.is_bounded == is_bounded:
+                yield part_of(wall - case.told_at, case), 1.0, False
+
+    def _outcomes(self, is_bounded: bool) -> list[float]:
+        return [one.part for one in self.record.over if one.is_bounded == is_bounded]
 
     # ------------------------------------------------------------ keeping
 
@@ -119,33 +154,28 @@ def part_of(wait: float, case: Case) -> float:
     return (max(0.0, wait) + grain) / (case.worst_s + grain)
 
 
+def wait_of(part: float, worst_s: float, is_bounded: bool) -> float:
+    """How long that is."""
+    grain = _grain(is_bounded)
+    return max(0.0, part * (worst_s + grain) - grain)
+
+
 def _grain(is_bounded: bool) -> float:
     return FINE_S if is_bounded else COARSE_S
 
 
-def shortest_span(cases: Iterable[tuple[float, float, bool]]) -> tuple[float, float]:
-    """The shortest span that holds `PART` of all. Each case: where it is, its weight, whether it has got
-    there or will come out anywhere beyond (Kaplan and Meier's estimate)."""
+def quantiles(cases: Iterable[Weighed], wanted: Iterable[float]) -> list[float]:
+    """Up to where each of these parts of all has got, in rising order (Kaplan and Meier's estimate)."""
     line = sorted(cases)
     left, alive = sum(weight for _, weight, _ in line), 1.0
-    places, masses = [], []
+    found: list[float] = []
+    todo = list(wanted)
     for place, weight, is_there in line:
         if is_there and left > 0:
-            mass = alive * weight / left
-            places.append(place)
-            masses.append(mass)
-            alive -= mass
+            alive -= alive * weight / left
+        while todo and 1.0 - alive >= todo[0] - 1e-9:
+            found.append(place)
+            del todo[0]
         left -= weight
-    if alive > 1e-9:  # somebody has waited longer than anybody who started
-        places.append(1.5 * line[-1][0])
-        masses.append(alive)
-    sums = [0.0, *accumulate(masses)]
-    best, end = (places[0], places[-1]), 0
-    for begin in range(len(places)):
-        while end < len(places) and sums[end + 1] - sums[begin] < PART - 1e-9:
-            end += 1
-        if end == len(places):
-            break
-        if places[end] - places[begin] < best[1] - best[0]:
-            best = places[begin], places[end]
-    return best
+    # Somebody has waited longer than anybody who started.
+    return found + [1.5 * line[-1][0]] * len(todo)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 
 from gflow.core.effects import Effect, Note
-from gflow.core.expecting import Listing
+from gflow.core.expecting import played_starts
 from gflow.core.model import Job, Moment
 from gflow.core.rounds import hand_over, run_round
 from gflow.core.state import State
@@ -26,7 +26,7 @@ def decide(state: State, at: Moment, effects: list[Effect]) -> None:
     state.undecided = {job.key for job in waiting if state.is_capped(job)}
     if not free:
         return
-    starts = Listing(state, at.wall).starts()
+    starts = played_starts(state, at.wall)
     late = []
     for job in free:
         begin, until = starts.get(job.key), job.overflows_at

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from itertools import islice
 from math import inf
 from typing import NamedTuple
 
 from gflow.core.ids import JobKey
-from gflow.core.lanes import EVERYTHING, Group
-from gflow.core.model import Job, Shape
-from gflow.core.promise import MOST_ASKED, QUIET, times_of
-from gflow.core.queue import Walk
+from gflow.core.lanes import Group
+from gflow.core.line import Waiting, size_of
+from gflow.core.model import Job
+from gflow.core.promise import MOST_ASKED, QUIET
 from gflow.core.state import State
 
-# How many of those who wait are looked at, and how often somebody is: that bounds what a story costs.
-MOST_WAITING, MOST_LOOKS = 1000, 50_000
+# How often somebody is looked at: that bounds what a story costs.
+MOST_LOOKS = 100_000
 
 
 class Lengths(NamedTuple):
@@ -32,40 +31,12 @@ class Lengths(NamedTuple):
     # How many times as long as it has run by now one that runs will go on at least: what is old lives long.
     running: float
 
+    def of(self, job: Waiting) -> float:
+        return job.limit if job.limit and self.by_limits else job.expected * self.waiting
+
 
 EXPECTED = Lengths(False, 1.0, 1.0)
 AT_WORST = Lengths(True, 4.0, 2.0)
-
-
-class Waiting:
-    """One that waits."""
-
-    __slots__ = (
-        "due",
-        "group",
-        "key",
-        "length",
-        "place",
-        "quiet_due",
-        "since",
-        "size",
-        "standing",
-        "started",
-    )
-
-    def __init__(self, state: State, key: JobKey, group: Group, size: int, lengths: Lengths) -> None:
-        self.key = key
-        self.group = group
-        self.size = size
-        self.place = (group.lane.place, group.rank, key)
-        self.standing = (group.key.priority, not group.key.preemptible)
-        self.since = group.members[key]
-        limit = group.key.limit_s
-        self.length = limit if limit and lengths.by_limits else group.length * lengths.waiting
-        self.due, self.quiet_due = (
-            group.length * times_of(state, group.key.shape, is_quiet) for is_quiet in (False, True)
-        )
-        self.started = False
 
 
 class Promised:
@@ -80,10 +51,11 @@ class Promised:
 
 
 class Play:
-    """One story. `starts` has who has started, with when."""
+    """One story. `starts` has who has started, with when. To make one looks at the queue; to play it does
+    not."""
 
     def __init__(
-        self, state: State, wall: float, lengths: Lengths, *, with_gpus: bool = True, also: Job | None = None
+        self, state: State, wall: float, lengths: Lengths, who: list[Waiting], *, with_gpus: bool = True
     ) -> None:
         machine = state.machine
         self._policy = state.policy
@@ -92,45 +64,35 @@ class Play:
         self.now = wall
         self._looks = 0
         self.starts: dict[JobKey, float] = {}
-        # How many times as long as expected those take who wait.
-        self.longer = lengths.waiting
+        self.lengths = lengths
         self._ends = [
             (_end(state, job, wall, lengths), size_of(job.spec.shape, with_gpus))
             for job in state.running.values()
         ]
-        heapq.heapify(self._ends)
-        self._line = list(self._waiting(state, with_gpus, lengths, also))
-        # Whether the one who is asked about stands so far back that not all before it are played.
-        self.is_cut = also is not None and len(self._line) > MOST_WAITING and self._line[-1].key == also.key
+        self._who = who
+        # Whether so much happens that not all of it is played.
+        self.is_cut = False
         # Whether time limits alone decide how long all of this takes.
         self.is_bounded = all(job.spec.time_limit_s for job in state.running.values()) and all(
-            state.jobs[one.key].spec.time_limit_s for one in self._line
+            one.limit for one in who
         )
         # Those alike, in order; of them the first is the next, and lies last.
         self._alike: list[list[Waiting]] = []
-        alike: dict[Group, list[Waiting]] = {}
-        for one in sorted(self._line, key=lambda one: one.place):
-            if one.group not in alike:
-                alike[one.group] = []
-                self._alike.append(alike[one.group])
-            alike[one.group].append(one)
-        for line in self._alike:
-            line.reverse()
         # By priority, the highest first: who has waited longest last.
         self._by_age: dict[int, list[Waiting]] = {}
-        for one in sorted(self._line, key=lambda one: (one.standing[0], one.since, one.key), reverse=True):
-            self._by_age.setdefault(one.standing[0], []).append(one)
         self._promises: list[Promised] = []
 
-    def _waiting(
-        self, state: State, with_gpus: bool, lengths: Lengths, also: Job | None
-    ) -> Iterator[Waiting]:
-        seen = set()
-        for key, group in _those_who_wait(state, with_gpus, also):
-            size = size_of(group.key.shape, with_gpus)
-            if key not in seen and 0 < size <= self._total:
-                seen.add(key)
-                yield Waiting(state, key, group, size, lengths)
+    def _line_up(self) -> None:
+        """Everybody to their place. That takes a while, so it waits until somebody wants to know."""
+        who, self._who = self._who, []
+        heapq.heapify(self._ends)
+        alike: dict[Group, list[Waiting]] = {}
+        for one in sorted(who, key=lambda one: one.place, reverse=True):
+            alike.setdefault(one.group, []).append(one)
+        # By the first of each.
+        self._alike = sorted(alike.values(), key=lambda line: line[-1].place)
+        for one in sorted(who, key=lambda one: (one.standing[0], one.since, one.key), reverse=True):
+            self._by_age.setdefault(one.standing[0], []).append(one)
 
     def start_of(self, key: JobKey) -> float | None:
         """When this one starts; None: not in sight."""
@@ -146,8 +108,10 @@ class Play:
 
     def _turn(self) -> bool:
         """All that starts now, and on to the next end; False: there is nothing more to see."""
+        if self._who:
+            self._line_up()
         if self._looks > MOST_LOOKS:
-            self.is_cut = True  # too much happens before it
+            self.is_cut = True
             return False
         self._promises = self._due()
         while self._sweep():
@@ -177,19 +141,19 @@ class Play:
                 return True
             if job.standing > promise.job.standing:
                 continue
-            in_time = self._policy.backfill and self.now + job.length <= promise.until
+            in_time = self._policy.backfill and self.now + self.lengths.of(job) <= promise.until
             if not in_time and (not self._policy.backfill or job.size > promise.spare):
                 return False
         return True
 
     def _start(self, job: Waiting) -> bool:
         """It starts; whether that may let others pass whom a promise kept."""
-        job.started = True
         self.starts[job.key] = self.now
         self._free -= job.size
-        heapq.heappush(self._ends, (self.now + job.length, job.size))
+        end = self.now + self.lengths.of(job) * job.count
+        heapq.heappush(self._ends, (end, job.size))
         for promise in self._promises:
-            if self.now + job.length > promise.until:
+            if end > promise.until:
                 promise.spare -= job.size
         was_promised = any(promise.job is job for promise in self._promises)
         if was_promised or not self._promises:
@@ -203,9 +167,9 @@ class Play:
             return found
         is_quiet = self._policy.patience > 0 and self._free >= QUIET * self._total
         for line in self._by_age.values():
-            while line and line[-1].started:
+            while line and line[-1].key in self.starts:
                 line.pop()
-            for one in _heads(line):
+            for one in self._heads(line):
                 if self.now - one.since < (one.quiet_due if is_quiet else one.due):
                     break
                 if (promise := self._promise(one)) is not None:
@@ -223,20 +187,15 @@ class Play:
                 free, at = free + size, end
         return Promised(job, max(at, self.now), free - job.size) if free >= job.size and at < inf else None
 
-
-def _heads(line: list[Waiting]) -> Iterator[Waiting]:
-    """The first of each group, who has waited longest first."""
-    groups: set[Group] = set()
-    for one in reversed(line):
-        if not one.started and one.group not in groups:
-            groups.add(one.group)
-            yield one
-            if len(groups) == MOST_ASKED:
-                return
-
-
-def size_of(shape: Shape, with_gpus: bool) -> int:
-    return shape.gpus if with_gpus else shape.cpus
+    def _heads(self, line: list[Waiting]) -> Iterator[Waiting]:
+        """The first of each group, who has waited longest first."""
+        groups: set[Group] = set()
+        for one in reversed(line):
+            if one.key not in self.starts and one.group not in groups:
+                groups.add(one.group)
+                yield one
+                if len(groups) == MOST_ASKED:
+                    return
 
 
 def _end(state: State, job: Job, wall: float, lengths: Lengths) -> float:
@@ -250,26 +209,3 @@ def _end(state: State, job: Job, wall: float, lengths: Lengths) -> float:
         return last
     old = wall + lengths.running * max(0.0, wall - job.started_at)
     return min(last, max(old, state.expected_end(job, wall)))
-
-
-def _those_who_wait(state: State, with_gpus: bool, also: Job | None) -> Iterator[tuple[JobKey, Group]]:
-    """The first in order, those who have waited longest, and the one who is asked about."""
-    walk, told = Walk(state.ready), 0
-    while told < MOST_WAITING and (key := walk.next(EVERYTHING)) is not None:
-        job = state.jobs[key]
-        group = state.ready.group_of(job)
-        walk.skip(job)
-        if with_gpus == (group.key.shape.gpus > 0):
-            for member in islice(group.members, MOST_WAITING - told):
-                told += 1
-                yield member, group
-    walk.close()
-    for (_, gpus), ages in state.ready.ages.items():
-        if gpus == with_gpus:
-            for place in range(MOST_ASKED):
-                age = ages.at(place)
-                if age is None:
-                    break
-                yield age[1], age[3]
-    if also is not None:
-        yield also.key, state.ready.group_of(also)

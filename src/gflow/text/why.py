@@ -25,7 +25,7 @@ def why_page(job: Job, found: Outlook | None, now: float) -> str:
     else:
         start = found.start
         about = f"It starts at about {_moment(start.expected, now)} (in {clock(start.expected - now)})"
-        probably = f"; probably between {_moment(start.earliest, now)} and {_moment(start.latest, now)}."
+        probably = f"; probably by {_moment(start.latest, now)}."
         lines.append(about + (probably if start.earliest < start.latest else "."))
     if (until := found.overflows_at) is not None:
         lines.append(f"If it has not started here by {_moment(until, now)}, it goes to {job.spec.overflow}.")

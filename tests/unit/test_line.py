@@ -1,0 +1,116 @@
+"""Who a story about the queue is told of: however many wait, few of them, who stand for all."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from gflow.core import line as lines
+from gflow.core.engine import step
+from gflow.core.expecting import Question
+from gflow.core.ids import number_of
+from gflow.core.line import MOST_FAR, MOST_NEAR, Waiting, line
+from gflow.core.playing import EXPECTED, Play
+from gflow.core.policy import Policy
+from gflow.core.promise import MOST_ASKED
+from gflow.core.state import State
+from gflow.simulate.replay import Replay
+from gflow.simulate.trace import Entry
+
+GPUS = 8
+
+
+def waiting(count: int) -> State:
+    """So many of seven kinds wait behind one that has all GPUs."""
+    random = Random(3)
+    lengths = (600.0, 1800.0, 3600.0, 5400.0, 7200.0, 20_000.0, 50_000.0)
+    entries = [Entry(0.0, 3600.0, GPUS)]
+    for place in range(count):
+        kind = random.randrange(7) if place else 6
+        entries.append(Entry(10.0 + place, lengths[kind], 1 + kind % GPUS, name=f"kind-{kind}"))
+    replay = Replay(entries, GPUS, Policy(fair_share=False), exact=True)
+    for entry in entries:
+        step(replay.state, replay._submission(entry, entry.submit))
+    return replay.state
+
+
+def work(who: list[Waiting]) -> float:
+    return sum(one.count * one.expected * one.size for one in who)
+
+
+def test_a_short_line_is_taken_as_it_is() -> None:
+    state = waiting(MOST_NEAR + MOST_FAR - 1)
+    who = line(state, True)
+    assert sorted(one.key for one in who) == sorted(state.ready.where)
+    assert {one.count for one in who} == {1}
+
+
+def test_of_a_long_line_some_stand_for_all() -> None:
+    count = 6000
+    state = waiting(count)
+    last = state.jobs[(count + 1) << 20]
+    who = line(state, True, last)
+    assert len({one.key for one in who}) == len(who) <= MOST_NEAR + MOST_FAR + MOST_ASKED + 1
+    assert [one.count for one in who if one.key == last.key] == [1]
+    oldest = min(who, key=lambda one: one.key)
+    assert (number_of(oldest.key), oldest.count) == (2, 1), "who has waited longest is one of them"
+    everything = sum(
+        len(group.members) * group.length * group.key.shape.gpus for group in state.ready.groups.values()
+    )
+    assert sum(one.count for one in who) == pytest.approx(count, rel=0.01)
+    assert work(who) == pytest.approx(everything, rel=0.02)
+    assert not line(state, False), "nobody waits for CPUs alone"
+
+
+def test_many_who_are_all_different_are_some_too() -> None:
+    count = 5000
+    entries = [Entry(0.0, 3600.0, GPUS)]
+    entries += [Entry(1.0, 600.0 + place, 1, name=f"work-{place}") for place in range(count)]
+    replay = Replay(entries, GPUS, Policy(fair_share=False), exact=True)
+    for entry in entries:
+        step(replay.state, replay._submission(entry, entry.submit))
+    who = line(replay.state, True)
+    assert len(who) <= MOST_NEAR + MOST_FAR + MOST_ASKED
+    assert sum(one.count for one in who) == pytest.approx(count, rel=0.01)
+
+
+def test_who_asks_for_more_than_there_is_takes_no_part() -> None:
+    state = waiting(50)
+    state.machine.restrict(frozenset({0, 1}))
+    assert {one.size for one in line(state, True)} == {1, 2}
+
+
+def test_of_those_as_long_as_each_other_the_first_comes_first() -> None:
+    entries = [Entry(0.0, 60.0, GPUS), *(Entry(1.0, 60.0, GPUS, name=name) for name in ("one", "two", "one"))]
+    replay = Replay(entries, GPUS, Policy(fair_share=False), exact=True)
+    for entry in entries:
+        step(replay.state, replay._submission(entry, entry.submit))
+    starts = Play(replay.state, 1.0, EXPECTED, line(replay.state, True)).all()
+    assert min(starts, key=lambda key: starts[key]) == 2 << 20
+
+
+def test_a_long_line_is_told_much_as_if_all_were_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = waiting(5000)
+    now = 6000.0
+    for number in (40, 1000, 2000, 5001):
+        job = state.jobs[number << 20]
+        some = Play(state, now, EXPECTED, line(state, True, job)).start_of(job.key)
+        with monkeypatch.context() as patch:
+            patch.setattr(lines, "MOST_NEAR", 10**6)
+            every = Play(state, now, EXPECTED, line(state, True, job)).start_of(job.key)
+        assert some is not None
+        assert every is not None
+        assert some - now == pytest.approx(every - now, rel=0.1)
+
+
+def test_a_forecast_of_a_long_line_counts_all_of_it() -> None:
+    """Not only those who are looked at one by one."""
+    state = waiting(5000)
+    job = state.jobs[5001 << 20]
+    case = Question(state, job, 6000.0).case(state)
+    assert case is not None
+    older = sum(
+        len(group.members) * group.length * group.key.shape.gpus for group in state.ready.groups.values()
+    )
+    assert case.worst_s > 0.2 * older / GPUS
