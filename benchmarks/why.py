@@ -10,7 +10,8 @@ how wide it was in the middle. An interval is made of what was known when the jo
 forecasts count by their outcome from the moment their jobs start, and as a lower bound before it. `off`: by which factor
 the expected start was wrong in the middle. With `--limits` every job has a time limit (its run time times 1.1 to 5,
 rounded up to a usual value), and the width is compared with what limits alone say: from now until the start that the
-scheduler would give the job if everything took as long as it may and nothing more came. `plain`: the same, if those before
+scheduler would give the job if everything took as long as it may and nothing more came (the medians of both, and in
+brackets the median over the jobs of the one against the other). `plain`: the same, if those before
 the job in order simply started one after the other, as they fit. `--seed`: other limits, other jobs on the small box,
 and every submission up to ten minutes earlier or later.
 """
@@ -111,8 +112,8 @@ class Scores:
         self.widths: list[float] = []
         # By which factor the expected wait was wrong; ten minutes do not matter.
         self.off: list[float] = []
-        # What limits alone say, in two ways, and whether the start was within.
-        self.others: dict[str, list[tuple[float, bool]]] = {"limits alone": [], "plain": []}
+        # What limits alone say, in two ways; whether the start was within; which part of it ours was.
+        self.others: dict[str, list[tuple[float, bool, float]]] = {"limits alone": [], "plain": []}
 
     def add(self, told: Told | None, wait: float, wall: float) -> None:
         start = wall + wait
@@ -122,7 +123,7 @@ class Scores:
             factor = (told.start.expected - wall + 600) / (wait + 600)
             self.off.append(max(factor, 1 / factor))
             for title, bound in (("limits alone", told.by_limits), ("plain", told.plain)):
-                self.others[title].append((bound, wait <= bound))
+                self.others[title].append((bound, wait <= bound, self.widths[-1] / max(bound, 1.0)))
 
     def __iadd__(self, other: Scores) -> Scores:
         self.hits += other.hits
@@ -138,10 +139,11 @@ class Scores:
         cells = [f"{name:<34} {len(self.hits):5} asked", f"{within:6.1%} within", f"median width {width:7.1f} h"]
         cells.append(f"off {quantile(self.off, 0.5):.1f} times")
         for title, bounds in self.others.items():
-            middle = quantile([bound for bound, _ in bounds], 0.5) / 3600
+            middle = quantile([bound for bound, _, _ in bounds], 0.5) / 3600
             if middle < inf and bounds:
-                kept = sum(is_within for _, is_within in bounds) / len(bounds)
-                cells.append(f"{title} {middle:.1f} h ({kept:.0%} within): {width / middle:.2f} of it")
+                kept = sum(is_within for _, is_within, _ in bounds) / len(bounds)
+                each = quantile([part for _, _, part in bounds], 0.5)
+                cells.append(f"{title} {middle:.1f} h ({kept:.0%} within): {width / middle:.2f} of it ({each:.2f})")
         print("  ".join(cells), flush=True)
 
 

@@ -46,27 +46,31 @@ class Question:
         self._wall = wall
         with_gpus = job.spec.shape.gpus > 0
         who = line(state, with_gpus, job)
-        self._expected = Play(state, wall, EXPECTED, who, with_gpus=with_gpus)
         self._at_worst = Play(state, wall, AT_WORST, who, with_gpus=with_gpus)
+        # Only as long as nothing better is known.
+        self._expected: Play | None = None
+        if not state.foretold.is_learnt(self._at_worst.is_bounded):
+            self._expected = Play(state, wall, EXPECTED, who, with_gpus=with_gpus)
 
     def think(self) -> None:
         """The long part."""
-        self._expected.start_of(self._job.key)
-        self._at_worst.start_of(self._job.key)
+        for play in (self._at_worst, self._expected):
+            if play is not None:
+                play.start_of(self._job.key)
 
     def start(self, state: State) -> Start | None:
         """What can be said; None: it is not in sight."""
-        found, case = self._played(state, self._expected), self.case(state)
-        if found is None or case is None:
+        case = self.case(state)
+        if case is None:
             return None
-        told = state.foretold
         middle, late = (
             self._wall + wait_of(part, case.worst_s, case.is_bounded)
-            for part in told.parts(case.is_bounded, self._wall)
+            for part in state.foretold.parts(case.is_bounded, self._wall)
         )
-        if told.is_learnt(case.is_bounded):
+        if self._expected is None:
             return Start(middle, self._wall, late + SLACK_S)
-        return Start(found, self._wall, max(found, late) + SLACK_S)
+        found = self._played(state, self._expected)
+        return None if found is None else Start(found, self._wall, max(found, late) + SLACK_S)
 
     def case(self, state: State) -> Case | None:
         """What will be compared with what comes: how long it waits at worst."""
