@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from gflow.core.model import Shape
+from gflow.core.needs import Shape
 from gflow.core.place import available, choose, gib, impossible, placement
 from gflow.core.policy import Policy
 from gflow.core.state import State

@@ -9,6 +9,7 @@ from functools import partial
 from gflow.core.deps import Wait
 from gflow.core.ids import JobKey, label, number_of, task_of
 from gflow.core.model import JobState, Spec
+from gflow.core.needs import shape_of
 from gflow.core.place import impossible
 from gflow.core.quotas import PROJECT, USER
 from gflow.core.state import State
@@ -61,7 +62,7 @@ def check_possible(state: State, spec: Spec) -> None:
     What is merely busy or restricted is waited for.
     """
     elsewhere = (spec.on and not spec.races_here) or spec.overflow
-    if not elsewhere and not spec.allow_unsatisfiable and (why := impossible(state, spec.shape)):
+    if not elsewhere and not spec.allow_unsatisfiable and (why := impossible(state, shape_of(spec))):
         where = "ginfo" if spec.gpus else "gflowd status"
         raise Refused(
             why, hint=f"see what there is with {where}; --allow-unsatisfiable queues it all the same"

@@ -9,53 +9,56 @@ import msgspec
 from gflow.core.alarms import WARNED
 from gflow.core.effects import Effect, Forget, Note, Ran, Save, Stop, Warn
 from gflow.core.events import Exited, Overran
-from gflow.core.ids import JobKey, job_key, label, task_of
+from gflow.core.ids import TASK_MASK, JobKey, job_key, label, task_of
 from gflow.core.model import CUT_OFF, IDLE, LOCAL, Abroad, Job, JobState, Moment, Progress
 from gflow.core.place import gib
 from gflow.core.retrying import LEASED, RECALLED, again, pause_s
 from gflow.core.rounds import new_task, run_round, start_first
 from gflow.core.state import State
-from gflow.core.states import move
+from gflow.core.states import CANCELLED, ENDED, FAILED, FINISHED, HOLD, QUEUED, RUNNING, TIMEOUT, move
 
 # A job that wants to be queued again after each of this many short attempts is held instead.
 QUICK_S = 60.0
 QUICK_ENDS = 5
 # Ends that another target decided on.
-ELSEWHERE = {"TimeLimit": JobState.TIMEOUT, "CancelledThere": JobState.CANCELLED}
+ELSEWHERE = {"TimeLimit": TIMEOUT, "CancelledThere": CANCELLED}
 
 
 def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     """Nothing of this attempt lives any more."""
-    job = state.jobs.get(event.key) or coming(state, event.key, event.attempt, event.at, effects)
-    if job is not None and job.attempt == event.attempt and event.key in state.abroad:
+    key, attempt, at = event.key, event.attempt, event.at
+    job = state.jobs.get(key) or coming(state, key, attempt, at, effects)
+    if job is not None and job.attempt == attempt and key in state.abroad:
         kept = job.abroad is not None and job.abroad.kept is not None
-        state.leave_race(job, event.at.wall)
+        state.leave_race(job, at.wall)
         if _comes_back(state, job, event, effects, kept=kept):
             return
-    elif job is None or job.is_array or job.state is not JobState.RUNNING or job.attempt != event.attempt:
+    elif job is None or job.progress is not None or job.state is not RUNNING or job.attempt != attempt:
         # An old attempt, told twice: its end is already written down.
-        effects.append(Forget(event.key, event.attempt))
+        effects.append(Forget(key, attempt))
         return
     job.exit_code = event.code
     job.signal = event.signal
-    job.add_usage(event.cpu_ms, event.peak_kib)
-    whom = state.yielding.get(job.key)
+    if event.cpu_ms or event.peak_kib:
+        job.add_usage(event.cpu_ms, event.peak_kib)
+    whom = state.yielding.get(key)
     was = job.abroad
     if was is not None:
         state.fetch(job)
     else:
-        state.unbook(job, event.at.wall)
+        state.unbook(job, at.wall)
     to, reason = _verdict(job, event)
     why = again(job, event, to)
     if why:
         _requeue(state, job, why, reason, event, effects)
     else:
-        finish(state, job, to, reason, event.at, effects)
-        job.abroad = was  # where it ran
-    effects.append(Forget(event.key, event.attempt))
+        finish(state, job, to, reason, at, effects)
+        if was is not None:
+            job.abroad = was  # where it ran
+    effects.append(Forget(key, attempt))
     if whom is not None:
-        start_first(state, whom, event.at, effects)
-    run_round(state, event.at, effects)
+        start_first(state, whom, at, effects)
+    run_round(state, at, effects)
 
 
 def _comes_back(state: State, job: Job, event: Exited, effects: list[Effect], *, kept: bool) -> bool:
@@ -64,13 +67,13 @@ def _comes_back(state: State, job: Job, event: Exited, effects: list[Effect], *,
     `kept`: it was taken back because it can start here, and nobody else is to have that. Of an array it means
     that no more of its tasks will start there.
     """
-    if event.problem == RECALLED and job.state is JobState.QUEUED:
+    if event.problem == RECALLED and job.state is QUEUED:
         _take_back(state, job, event, effects)
         if kept:
             start_first(state, job.key, event.at, effects)
         run_round(state, event.at, effects)
         return True
-    if job.state is JobState.QUEUED:
+    if job.state is QUEUED:
         begin(job, event.at)
     if not job.is_array:
         return False
@@ -87,7 +90,7 @@ def _take_back(state: State, job: Job, event: Exited, effects: list[Effect]) -> 
     state.fetch(job)
     job.target = job.spec.on or LOCAL
     if is_held:
-        move(job, JobState.HOLD, "JobHeldUser")
+        move(job, HOLD, "JobHeldUser")
     else:
         job.reason = "Requeued"
         state.admit(job, event.at.wall)
@@ -97,7 +100,7 @@ def _take_back(state: State, job: Job, event: Exited, effects: list[Effect]) -> 
 
 def begin(job: Job, at: Moment) -> None:
     """Another target has started it. How long it may run is that one's business: no alarm is set here."""
-    move(job, JobState.RUNNING)
+    move(job, RUNNING)
     job.started_at = job.started_at or at.wall
 
 
@@ -121,7 +124,7 @@ def split_off(state: State, array: Job, key: JobKey, at: Moment) -> Job:
     array.started_at = array.started_at or at.wall
     if not rest:
         state.fetch(array)
-        move(array, JobState.RUNNING)
+        move(array, RUNNING)
     task = new_task(state, array, number)
     task.attempt = array.attempt
     task.abroad = Abroad()
@@ -131,21 +134,21 @@ def split_off(state: State, array: Job, key: JobKey, at: Moment) -> Job:
 
 def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
     """The final state of a job whose processes are gone, and the reason."""
-    if job.stopping is JobState.FAILED or (job.stopping and job.reason.startswith(IDLE)):
-        return job.stopping, job.reason
-    if job.stopping is JobState.QUEUED:
-        return job.stopping, job.reason
-    if job.stopping is not None:
-        return job.stopping, "TimeLimit" if job.stopping is JobState.TIMEOUT else "CancelledByUser"
-    if event.problem:
-        return ELSEWHERE.get(event.problem, JobState.FAILED), event.problem
+    stopping = job.stopping
+    if stopping is not None:
+        if stopping is FAILED or stopping is QUEUED or job.reason.startswith(IDLE):
+            return stopping, job.reason
+        return stopping, "TimeLimit" if stopping is TIMEOUT else "CancelledByUser"
+    problem, code = event.problem, event.code
+    if problem:
+        return ELSEWHERE.get(problem, FAILED), problem
     if event.signal:
-        return JobState.FAILED, f"Signal:{event.signal}"
-    if event.code is None:  # nobody saw how it ended: that is no success
-        return JobState.FAILED, "Lost"
-    if event.code:
-        return JobState.FAILED, f"ExitCode:{event.code}"
-    return JobState.FINISHED, ""
+        return FAILED, f"Signal:{event.signal}"
+    if code is None:  # nobody saw how it ended: that is no success
+        return FAILED, "Lost"
+    if code:
+        return FAILED, f"ExitCode:{code}"
+    return FINISHED, ""
 
 
 def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effects: list[Effect]) -> None:
@@ -169,9 +172,9 @@ def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effec
     job.target = job.spec.on or LOCAL
     if job.quick_ends >= QUICK_ENDS:
         job.quick_ends = 0
-        move(job, JobState.HOLD, "RequeueLoop")
+        move(job, HOLD, "RequeueLoop")
     else:
-        move(job, JobState.QUEUED, why)
+        move(job, QUEUED, why)
         state.admit(job, at.wall)
     effects += (Save(job), Note(job.key, why.lower(), f"after attempt {job.attempt}: {reason}"))
     if why != LEASED:  # that one never began
@@ -186,7 +189,8 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
     line = [(job, to, reason)]
     while line:
         job, to, reason = line.pop()
-        if job.key in state.tasks:
+        key = job.key
+        if key in state.tasks:
             _wind_down(job, to, reason)
             effects.append(Save(job))
         else:
@@ -195,26 +199,26 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             job.stopping = None
             job.stop_now = False
             state.drop(job)
-            effects += (Save(job), Note(job.key, to.value.lower(), reason))
-            if job.is_array and job.target != LOCAL:
-                effects.append(Forget(job.key, job.attempt))
+            effects += (Save(job), Note(key, ENDED[to], reason))
+            if job.progress is not None and job.target != LOCAL:
+                effects.append(Forget(key, job.attempt))
         for parent in _ended_with(state, job) if state.children else ():
             for child_key in state.take_children(parent):  # the job's own key comes first
                 child = state.jobs[child_key]
                 if _parent_ended(state, child, parent, to, at):
-                    line.append((child, JobState.CANCELLED, f"{CUT_OFF}{label(parent)}"))
+                    line.append((child, CANCELLED, f"{CUT_OFF}{label(parent)}"))
                 elif child in state.ready:
                     effects.append(Save(child))
-        if job.task is not None and (whole := _task_ended(state, job, at, effects)):
+        if key & TASK_MASK and (whole := _task_ended(state, job, at, effects)):
             line.append(whole)
 
 
 def _wind_down(array: Job, to: JobState, reason: str) -> None:
     """No more of this array starts; it takes its final state when the last started task is gone."""
-    if array.state is JobState.HOLD:
-        move(array, JobState.QUEUED)
-    if array.state is JobState.QUEUED:
-        move(array, JobState.RUNNING)
+    if array.state is HOLD:
+        move(array, QUEUED)
+    if array.state is QUEUED:
+        move(array, RUNNING)
     array.stopping = to
     array.reason = reason
 
@@ -242,7 +246,7 @@ def _parent_ended(state: State, child: Job, parent: JobKey, ended: JobState, at:
             return True
     elif wait.is_over:
         state.stop_waiting(child)
-        if child.state is JobState.QUEUED:
+        if child.state is QUEUED:
             state.admit(child, at.wall)
     return False
 
@@ -265,8 +269,8 @@ def _task_ended(
 
 def _counted(progress: Progress, task: Job) -> Progress:
     code = 128 + task.signal if task.signal else task.exit_code if task.exit_code is not None else 125
-    ok = task.state is JobState.FINISHED
-    gone = task.state is JobState.CANCELLED
+    ok = task.state is FINISHED
+    gone = task.state is CANCELLED
     return msgspec.structs.replace(
         progress,
         active=progress.active - 1,
@@ -284,10 +288,10 @@ def array_verdict(array: Job) -> tuple[JobState, str]:
     if array.stopping is not None:
         return array.stopping, array.reason
     if progress.bad:
-        return JobState.FAILED, f"TasksFailed:{progress.bad}"
+        return FAILED, f"TasksFailed:{progress.bad}"
     if progress.cancelled:
-        return JobState.CANCELLED, f"TasksCancelled:{progress.cancelled}"
-    return JobState.FINISHED, ""
+        return CANCELLED, f"TasksCancelled:{progress.cancelled}"
+    return FINISHED, ""
 
 
 def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
@@ -306,7 +310,7 @@ def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:
     while (due := state.alarms.next_limit()) is not None and due <= at.boot:
         _, key, attempt = heapq.heappop(state.alarms.limits)
         job = state.jobs[key]
-        job.stopping = JobState.TIMEOUT
+        job.stopping = TIMEOUT
         state.note_stop(job)
         limit = f"after {job.spec.time_limit_s} s"
         effects += (Save(job), Note(key, "time limit", limit), Stop(key, attempt))
@@ -315,13 +319,13 @@ def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:
 def overran(state: State, event: Overran, effects: list[Effect]) -> None:
     """Kill a job that takes memory which others were promised, at once: they may need it any moment."""
     job = state.jobs.get(event.key)
-    if job is None or job.state is not JobState.RUNNING or job.attempt != event.attempt:
+    if job is None or job.state is not RUNNING or job.attempt != event.attempt:
         return
     if not job.spec.shared or job.stop_now:
         return
     over = f"GpuMemory: used {gib(event.used_mib)} of {gib(job.spec.gpu_memory_mib)} on GPU {event.gpu}"
     if job.stopping is None:
-        job.stopping, job.reason = JobState.FAILED, over
+        job.stopping, job.reason = FAILED, over
     job.stop_now = True
     state.note_stop(job)
     effects += (Save(job), Note(job.key, "gpu memory", over), Stop(job.key, job.attempt, now=True))

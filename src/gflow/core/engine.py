@@ -53,9 +53,10 @@ from gflow.core.events import (
     Update,
 )
 from gflow.core.ids import JobKey, job_key, label, number_of, parse_label
-from gflow.core.model import LOCAL, Job, JobState, Progress, Spec
+from gflow.core.model import LOCAL, Job, Progress, Spec
 from gflow.core.rounds import run_round, start_among
 from gflow.core.state import State
+from gflow.core.states import HOLD, QUEUED
 from gflow.core.tasks import parse_tasks
 from gflow.errors import NotFound, Refused
 
@@ -101,20 +102,22 @@ def _back(reference: str) -> int:
 
 
 def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
-    waits = admitted(state, event.uid, event.user, event.specs, event.outcomes)
+    specs, at = event.specs, event.at
+    waits = admitted(state, event.uid, event.user, specs, event.outcomes)
     keys = []
     groups = set()
-    for spec, wait in zip(event.specs, waits, strict=True):
+    for spec, wait in zip(specs, waits, strict=True):
         job = _new_job(state, event, spec)
-        keys.append(job.key)
+        key = job.key
+        keys.append(key)
         if wait is not None:
             state.wait_for(job, wait)
-        if job.state is JobState.QUEUED:
-            groups.add(state.admit(job, event.at.wall))
+        if job.state is QUEUED:
+            groups.add(state.admit(job, at.wall))
         again = f"job {label(spec.redone_from)} again" if spec.redone_from else ""
-        effects += (Save(job), Note(job.key, "submitted", again))
+        effects += (Save(job), Note(key, "submitted", again))
     effects.append(Accepted(tuple(keys)))
-    start_among(state, groups, event.at, effects)
+    start_among(state, groups, at, effects)
 
 
 def _new_job(state: State, event: Submit, spec: Spec) -> Job:
@@ -133,7 +136,7 @@ def _new_job(state: State, event: Submit, spec: Spec) -> Job:
         user=event.user,
         submitted_at=event.at.wall,
         progress=progress,
-        state=JobState.HOLD if spec.hold else JobState.QUEUED,
+        state=HOLD if spec.hold else QUEUED,
         reason="JobHeldUser" if spec.hold else "",
         target=spec.on or LOCAL,
     )

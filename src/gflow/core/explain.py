@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from gflow.core.ids import label
-from gflow.core.model import IDLE, Job, JobState, Shape
+from gflow.core.model import IDLE, Job, JobState
+from gflow.core.needs import Shape
 from gflow.core.place import available, gib, impossible, suits
 from gflow.core.state import State
 

@@ -15,7 +15,8 @@ import heapq
 from collections.abc import Iterable
 
 from gflow.core.ids import JobKey
-from gflow.core.model import LOCAL, Job, JobState, Spec
+from gflow.core.model import LOCAL, Job, Spec
+from gflow.core.states import FINISHED
 
 DAY_S = 86400.0
 # What nobody knows anything about.
@@ -129,7 +130,7 @@ class History:
 
     def learn(self, job: Job) -> None:
         """A job is final. Only success, and here, says how long the work takes."""
-        if job.state is not JobState.FINISHED or job.progress is not None or job.target != LOCAL:
+        if job.state is not FINISHED or job.progress is not None or job.target != LOCAL:
             return
         length = length_of(job)
         batch = self.batch_of(job)

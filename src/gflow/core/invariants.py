@@ -119,8 +119,9 @@ def _check_gpus(state: State) -> None:
                 f"GPU {index} is overbooked"
             )
     machine = state.machine
-    tables = machine.idle, machine.idle_line, machine.open
+    tables, has_strays = (machine.idle, machine.idle_line, machine.open), machine.has_strays
     machine.recount()
+    assert has_strays or not machine.has_strays, "a GPU that nobody may have is taken for a usable one"
     assert tables == (machine.idle, machine.idle_line, machine.open), "the tables of free GPUs are stale"
 
 

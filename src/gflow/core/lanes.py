@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gflow.core.history import Batch
 from gflow.core.ids import JobKey
-from gflow.core.model import Shape
+from gflow.core.needs import Shape
 from gflow.core.shares import BANDS
 
 # So many entries that are not true any more may lie about before somebody tidies up.
@@ -47,14 +47,31 @@ class Group:
     """Waiting jobs of one key, oldest first. Removal is lazy: a heap cannot lose its middle."""
 
     __slots__ = (
-        "aged", "batch", "key", "lane", "length", "listed", "members", "number", "order", "rank", "removed",
-        "shape", "standing",
+        "aged",
+        "batch",
+        "cpus",
+        "gpus",
+        "key",
+        "kind",
+        "lane",
+        "length",
+        "listed",
+        "members",
+        "memory_mib",
+        "number",
+        "order",
+        "rank",
+        "removed",
+        "shape",
+        "standing",
     )  # fmt: skip
 
     def __init__(self, key: GroupKey, batch: Batch, number: int) -> None:
         self.key = key
-        # What is in the key, at hand: see `Spec.standing`.
-        self.shape = key.shape
+        # What is in the key, at hand: see `Spec.standing`, and `Prospect` for the kind.
+        self.shape = shape = key.shape
+        self.gpus, self.cpus, self.memory_mib = shape.gpus, shape.cpus, shape.memory_mib
+        self.kind = (shape.gpu_type, shape.gpu_memory_mib, shape.shared)
         self.standing = 2 * key.priority + (not key.preemptible)
         self.batch = batch
         # No other group has it.

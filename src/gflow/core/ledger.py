@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gflow.core.ids import TASK_MASK
 from gflow.core.model import Job
+from gflow.core.needs import size_of
 from gflow.core.quotas import PROJECT, USER, Limits, Quotas
 
 
@@ -59,7 +60,7 @@ class Ledger:
         """A job becomes known, or is final (-1)."""
         if job.key & TASK_MASK:
             return
-        size = job.spec.size
+        size = size_of(job.spec)
         if size:
             now = self.bytes.get(job.uid, 0) + sign * size
             if now:

@@ -11,7 +11,8 @@ from itertools import islice
 
 from gflow.core.ids import JobKey
 from gflow.core.lanes import EVERYTHING, Group
-from gflow.core.model import Job, Shape
+from gflow.core.model import Job
+from gflow.core.needs import Shape
 from gflow.core.promise import MOST_ASKED, times_of
 from gflow.core.queue import Walk
 from gflow.core.state import State

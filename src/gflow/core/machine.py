@@ -6,7 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Block, Gpu, Job, Shape
+from gflow.core.model import Block, Gpu, Job
+from gflow.core.needs import Shape, slots_of
 from gflow.core.place import has_room, suits
 from gflow.core.policy import Drained
 
@@ -44,6 +45,8 @@ class Machine:
         # The same in order.
         self.idle_line: list[int] = []
         self.open: set[int] = set()
+        # Whether jobs have GPUs that are not usable any more.
+        self.has_strays = False
         # Derived too, when somebody asks: see `fitting` and `of_kind`.
         self._fitting: dict[Kind, frozenset[int]] = {}
         self._of_kind: dict[Kind, int] = {}
@@ -89,6 +92,7 @@ class Machine:
         self.usable = usable = {index for index in self.gpus if self.closed(index) is None}
         self.idle = {index for index in usable if index not in self.holders}
         self.idle_line = sorted(self.idle)
+        self.has_strays = not usable.issuperset(self.holders)
         self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
         self._fitting.clear()
 
@@ -114,7 +118,7 @@ class Machine:
     def take(self, job: Job) -> None:
         """This job has what it asked for, and its GPUs, from now on."""
         spec = job.spec
-        self.free_cpus -= spec.slots
+        self.free_cpus -= slots_of(spec)
         self.free_memory_mib -= spec.memory_mib
         declared = spec.gpu_memory_mib if spec.shared else 0
         for index in job.gpu_ids:
@@ -122,13 +126,15 @@ class Machine:
             if index in self.idle:
                 self.idle.discard(index)
                 del self.idle_line[bisect_left(self.idle_line, index)]
+            elif index not in self.usable:
+                self.has_strays = True
             if not declared:
                 self.open.discard(index)
 
     def give_back(self, job: Job, wall: float) -> None:
         """It has them no more."""
         spec = job.spec
-        self.free_cpus += spec.slots
+        self.free_cpus += slots_of(spec)
         self.free_memory_mib += spec.memory_mib
         for index in job.gpu_ids:
             holders = self.holders[index]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from gflow.core.ids import TASK_MASK, JobKey, label, number_of
+from gflow.core.needs import Shape, shape_of, size_of, slots_of
 from gflow.core.tasks import TaskSet
 
 
@@ -61,17 +62,6 @@ class Moment(NamedTuple):
 
     wall: float
     boot: float
-
-
-class Shape(NamedTuple):
-    """What a job needs in order to start. Jobs of one shape fit or wait together."""
-
-    gpus: int
-    cpus: int
-    memory_mib: int
-    gpu_memory_mib: int
-    shared: bool
-    gpu_type: str
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -173,12 +163,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
     @property
     def slots(self) -> int:
-        """CPU slots: a job without GPUs takes one, a job with GPUs none, unless it asks."""
-        return self.cpus if self.cpus is not None else 0 if self.gpus else 1
+        """CPU slots."""
+        return slots_of(self)
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.gpus, self.slots, self.memory_mib, self.gpu_memory_mib, self.shared, self.gpu_type)
+        return shape_of(self)
 
     @property
     def races_here(self) -> bool:
@@ -192,16 +182,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes besides the usual; of what cannot change while it runs."""
-        size = len(self.cwd) + len(self.script_path) + len(self.output) + len(self.error)
-        size += len(self.venv) + len(self.conda_env)
-        for text in self.command:
-            size += len(text)
-        for text in self.template:
-            size += len(text)
-        for name, value in self.parameters:
-            size += len(name) + len(value)
-        return size + 8 * (len(self.depends_on) + len(self.depends_any))
+        """About how many bytes of memory it takes."""
+        return size_of(self)
 
     @property
     def parents(self) -> tuple[JobKey, ...]:

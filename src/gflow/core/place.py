@@ -8,7 +8,8 @@ from gflow.core.topology import nearest_first
 
 if TYPE_CHECKING:
     from gflow.core.machine import Machine
-    from gflow.core.model import Gpu, Job, Shape
+    from gflow.core.model import Gpu, Job
+    from gflow.core.needs import Shape
     from gflow.core.state import State
 
 # A card sold as 80 GB reports a little less; a request for 80G means that card.

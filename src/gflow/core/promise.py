@@ -7,23 +7,20 @@ take what that job will not need (EASY backfilling). Jobs of a higher priority d
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
 from gflow.core.ids import JobKey
 from gflow.core.lanes import Group
-from gflow.core.model import Job, Shape
-from gflow.core.prospect import Ends, Prospect
+from gflow.core.model import Job
+from gflow.core.needs import Shape
+from gflow.core.prospect import Prospect
 from gflow.core.state import NO_GPUS, State
 
 # How many of the oldest are asked, if those before them wait for something else than resources.
-MOST_ASKED = 20
+MOST_ASKED: Final = 20
 # Nobody waits for more than this many times its own length; where this part of the machine is idle, for once.
-MOST_TIMES = 6.0
-QUIET = 2 / 3
-
-
-# By what jobs ask for: type and memory of the GPUs, whether shared, those they may not have.
-Prospects = dict[tuple[Any, ...], Prospect]
+MOST_TIMES: Final = 6.0
+QUIET: Final = 2 / 3
 
 
 class Promise:
@@ -43,19 +40,18 @@ class Promise:
         "until",
     )
 
-    def __init__(self, key: JobKey, group: Group, prospect: Prospect, moment: Ends, now: float) -> None:
-        shape = group.shape
+    def __init__(self, key: JobKey, group: Group, prospect: Prospect, place: int, now: float) -> None:
         self.key, self.group = key, group
         self.standing = group.standing
         # When this was looked at last, and when the job is expected to start.
         self.now = now
-        count, self.until, cpus, memory_mib = moment
+        self.until = prospect.times[place]
         # GPUs it can have then (see `gpus`), how many of them it will not need, and what else is left over.
-        self._line, self._count = prospect.gpus, count
+        self._line, self._count = prospect.gpus, prospect.counts[place]
         self._gpus: frozenset[int] | None = None
-        self.spare = count - shape.gpus
-        self.cpus = cpus - shape.cpus
-        self.memory_mib = memory_mib - shape.memory_mib
+        self.spare = self._count - group.gpus
+        self.cpus = prospect.cpus[place] - group.cpus
+        self.memory_mib = prospect.memory_mib[place] - group.memory_mib
 
     @property
     def gpus(self) -> frozenset[int]:
@@ -72,7 +68,14 @@ class Promise:
     def is_blocked(self, gpu_ids: tuple[int, ...]) -> bool:
         """Whether it will need some of these GPUs."""
         spare = self.spare
-        return len(gpu_ids) > spare and len(self.gpus.intersection(gpu_ids)) > spare
+        return len(gpu_ids) > spare and self._count_of(gpu_ids) > spare
+
+    def _count_of(self, gpu_ids: tuple[int, ...]) -> int:
+        """How many of these it can have. (Most often there are one or two: then a loop beats sets.)"""
+        count, gpus = 0, self.gpus
+        for index in gpu_ids:
+            count += index in gpus
+        return count
 
     def allows(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> bool:
         """Whether a job with these GPUs would be over in time, or in nobody's way."""
@@ -85,11 +88,39 @@ class Promise:
     def take(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> None:
         """Such a job has started."""
         if self.now + length > self.until:
-            gpus = self.gpus
-            self.spare -= len(gpus.intersection(gpu_ids))
-            self._gpus = gpus.difference(gpu_ids)
+            if taken := self._count_of(gpu_ids):
+                self.spare -= taken
+                self._gpus = self.gpus.difference(gpu_ids)
             self.cpus -= shape.cpus
             self.memory_mib -= shape.memory_mib
+
+
+class Outlook:
+    """All that can be promised at one moment."""
+
+    __slots__ = ("_is_ruled", "_prospects", "_state", "_wall")
+
+    def __init__(self, state: State, wall: float) -> None:
+        self._state, self._wall = state, wall
+        self._is_ruled = state.is_ruled
+        # By what jobs ask for, and the GPUs they may not have.
+        self._prospects: dict[object, Prospect] = {}
+
+    def promise(self, key: JobKey, group: Group) -> Promise | None:
+        """What can be promised to this job of that group, if anything can."""
+        kind: object = group.kind
+        barred = NO_GPUS
+        if self._is_ruled or group.key.max_concurrent:
+            job = self._state.jobs[key]
+            if self._state.is_capped(job) or self._state.over_quota(job):
+                return None
+            barred = self._state.barred(job)
+            kind = (kind, barred)
+        prospect = self._prospects.get(kind)
+        if prospect is None:
+            prospect = self._prospects[kind] = Prospect(self._state, group.shape, self._wall, barred)
+        place = prospect.first_fit(group.gpus, group.cpus, group.memory_mib)
+        return None if place < 0 else Promise(key, group, prospect, place, self._wall)
 
 
 def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
@@ -121,8 +152,8 @@ def due(state: State, wall: float) -> list[Promise]:
     """Promises to those who have waited longest, if that is long enough and they can be promised anything."""
     if state.machine.is_drained:
         return []
-    prospects: Prospects = {}
-    found = _made_way_for(state, wall, prospects) if state.yielding else []
+    outlook = Outlook(state, wall)
+    found = _made_way_for(state, outlook) if state.yielding else []
     if state.policy.patience < 0:
         return found
     ready, most, quiet = state.ready, len(found) + state.policy.promises, is_quiet(state)
@@ -139,7 +170,7 @@ def due(state: State, wall: float) -> list[Promise]:
             since, key, _, group = age
             if not _is_due(state, group, wall - since, quiet):
                 break
-            promise = None if key in made_way_for else _promise(state, key, group, wall, prospects)
+            promise = None if key in made_way_for else outlook.promise(key, group)
             if promise is not None:
                 found.append(promise)
                 if len(found) == most:
@@ -147,10 +178,10 @@ def due(state: State, wall: float) -> list[Promise]:
     return found
 
 
-def _made_way_for(state: State, wall: float, prospects: Prospects) -> list[Promise]:
+def _made_way_for(state: State, outlook: Outlook) -> list[Promise]:
     """Those for whom running jobs make way: nobody else is to have what they get."""
     wait = {first for key in state.yielding.values() if (first := first_of(state, key)) is not None}
-    made = [_promise(state, key, state.ready.where[key], wall, prospects) for key in sorted(wait)]
+    made = [outlook.promise(key, state.ready.where[key]) for key in sorted(wait)]
     return [promise for promise in made if promise is not None]
 
 
@@ -158,22 +189,6 @@ def first_of(state: State, key: JobKey) -> JobKey | None:
     """Who starts in place of this job, if it waits: the first of those like it, who may have come later."""
     job = state.jobs.get(key)
     return state.ready.group_of(job).head() if job is not None and job in state.ready else None
-
-
-def _promise(state: State, key: JobKey, group: Group, wall: float, prospects: Prospects) -> Promise | None:
-    """What can be promised to this job of that group, if anything can."""
-    shape, barred = group.shape, NO_GPUS
-    if state.is_ruled or group.key.max_concurrent:
-        job = state.jobs[key]
-        if state.is_capped(job) or state.over_quota(job):
-            return None
-        barred = state.barred(job)
-    kind = (shape.gpu_type, shape.gpu_memory_mib, shape.shared, barred)
-    prospect = prospects.get(kind)
-    if prospect is None:
-        prospect = prospects[kind] = Prospect(state, shape, wall, barred)
-    moment = prospect.first_fit(shape)
-    return None if moment is None else Promise(key, group, prospect, moment, wall)
 
 
 def _first(kind: tuple[int, bool]) -> tuple[int, bool]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Shape
+from gflow.core.needs import Shape
 from gflow.core.place import SLACK, suits
 from gflow.core.state import State
 from gflow.core.timetable import Leaver
-
-# A moment: how many of the GPUs are free then, when that is, CPU slots, host memory.
-Ends = tuple[int, float, int, int]
 
 
 class Prospect:
     """For jobs that ask for one kind of GPU in one way. It is seen as far ahead as somebody asks."""
 
     def __init__(self, state: State, kind: Shape, wall: float, barred: frozenset[int]) -> None:
-        self._state, self._kind = state, kind
+        self._state, self._kind, self._is_alone = state, kind, not kind.shared
         machine = state.machine
         if kind.shared:
             usable = machine.usable - barred
@@ -28,42 +25,47 @@ class Prospect:
         else:
             fitting = machine.fitting(kind)
             self._usable = fitting - barred if barred else fitting
-            free = list(self._usable & machine.idle)
+            free = [index for index in machine.idle_line if index in self._usable]
+        # Whether whatever becomes free will do.
+        self._is_any = len(self._usable) == len(machine.usable) and not machine.has_strays
         # GPUs in the order in which they become free.
         self.gpus = free
-        # Moments at which something ends, as far as somebody has asked.
-        self._seen: list[Ends] = []
+        # Moments at which something ends, as far as somebody has asked: when that is, how many of the GPUs
+        # are free then, CPU slots, host memory. (Four lists: tuples would be made and taken apart.)
+        self.times: list[float] = []
+        self.counts: list[int] = []
+        self.cpus: list[int] = []
+        self.memory_mib: list[int] = []
         # Those who leave, the next of them, what is free when all before it have left; whether that is all.
         self._coming, self._next, self._now, self._is_all = state.ends(), 0, wall, False
         self._cpus, self._memory_mib = machine.free_cpus, machine.free_memory_mib
         # Who has GPUs that are shared, less those who have left.
         self._held: dict[int, dict[JobKey, int]] = {}
 
-    def first_fit(self, shape: Shape) -> Ends | None:
-        """When a job of this shape fits first; None: not even when all have ended."""
-        wanted, cpus, memory_mib, seen = shape.gpus, shape.cpus, shape.memory_mib, self._seen
+    def first_fit(self, wanted: int, cpus: int, memory_mib: int) -> int:
+        """At which moment a job fits first that wants so much; -1: not even when all have ended."""
+        counts = self.counts
         if len(self._usable) < wanted:
-            return None
-        place = bisect_left(seen, (wanted,)) if seen else 0
-        while place < len(seen) or self._look_further(wanted):
-            moment = seen[place]
-            if moment[0] >= wanted and moment[2] >= cpus and moment[3] >= memory_mib:
-                return moment
+            return -1
+        place = bisect_left(counts, wanted)
+        while place < len(counts) or self._look_further(wanted):
+            if counts[place] >= wanted and self.cpus[place] >= cpus and self.memory_mib[place] >= memory_mib:
+                return place
             place += 1
-        return None
+        return -1
 
     def _look_further(self, wanted: int) -> bool:
         """See at least one moment more, and on until so many GPUs are free; whether there was one.
 
         What should have ended by now ends now.
         """
-        coming, now, gpus, seen, usable = self._coming, self._now, self.gpus, self._seen, self._usable
-        cpus, memory_mib, alone, before = self._cpus, self._memory_mib, not self._kind.shared, len(seen)
-        place, count = self._next, len(coming)
+        coming, now, gpus, usable = self._coming, self._now, self.gpus, self._usable
+        cpus, memory_mib, alone, before = self._cpus, self._memory_mib, self._is_alone, len(self.times)
+        place, count, is_any = self._next, len(coming), self._is_any
         while place < count:
             end, _, leaver = coming[place]
             if end > now:
-                seen.append((len(gpus), now, cpus, memory_mib))
+                self._see(now, cpus, memory_mib)
                 now = end
                 if len(gpus) >= wanted:
                     break
@@ -71,17 +73,23 @@ class Prospect:
             memory_mib += leaver.memory_mib
             if not alone or leaver.shared:
                 self._leave_shared(leaver)
-            elif usable.issuperset(leaver.gpu_ids):
+            elif is_any:
                 gpus.extend(leaver.gpu_ids)
             else:
                 gpus.extend([index for index in leaver.gpu_ids if index in usable])
             place += 1
         else:
             if not self._is_all:
-                seen.append((len(gpus), now, cpus, memory_mib))
+                self._see(now, cpus, memory_mib)
                 self._is_all = True
         self._next, self._now, self._cpus, self._memory_mib = place, now, cpus, memory_mib
-        return len(seen) > before
+        return len(self.times) > before
+
+    def _see(self, at: float, cpus: int, memory_mib: int) -> None:
+        self.times.append(at)
+        self.counts.append(len(self.gpus))
+        self.cpus.append(cpus)
+        self.memory_mib.append(memory_mib)
 
     def _leave_shared(self, leaver: Leaver) -> None:
         """It leaves GPUs on which others are, or where such a job may be beside others."""

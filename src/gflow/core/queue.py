@@ -20,7 +20,8 @@ from gflow.core.ages import Ages
 from gflow.core.history import DAY_S, Batch, History, what_of
 from gflow.core.ids import JobKey
 from gflow.core.lanes import MOST_STALE, Entry, Group, GroupKey, Lane, LaneKey, Room, place_of
-from gflow.core.model import Job, Shape
+from gflow.core.model import Job
+from gflow.core.needs import Shape, named, shape_of
 from gflow.core.shares import ABOUT_BAND
 
 if TYPE_CHECKING:
@@ -256,7 +257,9 @@ class Walk:
             self.skip(job)
             return
         promised = [promise.group for promise in promises if promise.group.lane is lane]
-        if promised and not in_order:
+        if not promised:
+            self._closed[lane.key] = []
+        elif not in_order:
             self.skip(job)
         else:
             here = self._queue.standing(group)
@@ -276,18 +279,23 @@ class Walk:
 
 def group_key(job: Job) -> GroupKey:
     spec = job.spec
-    return GroupKey(
-        spec.priority,
-        spec.preemptible,
-        job.uid,
-        spec.shape,
-        spec.group,
-        spec.max_concurrent,
-        spec.project,
-        what_of(spec),
-        int(job.submitted_at // DAY_S),
-        spec.time_limit_s,
+    day = int(job.submitted_at // DAY_S)
+    key: GroupKey = named(
+        GroupKey,
+        (
+            spec.priority,
+            spec.preemptible,
+            job.uid,
+            shape_of(spec),
+            spec.group,
+            spec.max_concurrent,
+            spec.project,
+            what_of(spec),
+            day,
+            spec.time_limit_s,
+        ),
     )
+    return key
 
 
 def _discard(table: dict[Any, set[Group]], name: Any, group: Group) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gflow.core.events import Exited
 from gflow.core.ids import parse_label
 from gflow.core.model import PREEMPTED, Job, JobState
+from gflow.core.states import CANCELLED, FAILED, FINISHED, QUEUED, TIMEOUT
 
 REQUEUE_CODE = 75
 # Ends that are not the job's own doing.
@@ -20,13 +21,13 @@ LONGEST_PAUSE_S = 3600
 def again(job: Job, event: Exited, to: JobState) -> str:
     """Why this job goes back into the queue: `Requeued`, `Retry`, `Preempted`, or empty if it does not."""
     spec = job.spec
-    if to is JobState.QUEUED:  # it made way for a job, or the cloud takes the machine away
+    if to is QUEUED:  # it made way for a job, or the cloud takes the machine away
         return "Preempted" if parse_label(job.reason.removeprefix(PREEMPTED)) else "Requeued"
-    if to is JobState.CANCELLED or to is JobState.FINISHED:
+    if to is CANCELLED or to is FINISHED:
         return ""
     if event.problem == LEASED:
         return LEASED
-    if spec.requeue and (to is JobState.TIMEOUT or event.problem in ACCIDENTS or event.code == REQUEUE_CODE):
+    if spec.requeue and (to is TIMEOUT or event.problem in ACCIDENTS or event.code == REQUEUE_CODE):
         return "Requeued"
     return "Retry" if job.retries < spec.max_retries and _is_wanted(spec.retry_on, event, to) else ""
 
@@ -34,13 +35,13 @@ def again(job: Job, event: Exited, to: JobState) -> str:
 def _is_wanted(kinds: tuple[str, ...], event: Exited, to: JobState) -> bool:
     """Whether an end is one of `kinds`, as --retry-on spells them. None given: any failure."""
     if not kinds:
-        return to is JobState.FAILED
+        return to is FAILED
     return not set(kinds).isdisjoint(_kinds_of(event, to))
 
 
 def _kinds_of(event: Exited, to: JobState) -> set[str]:
     """Every name that --retry-on has for this end."""
-    if to is JobState.TIMEOUT:
+    if to is TIMEOUT:
         return {"any", "timeout"}
     kinds = {"any", "failed"}
     if event.problem.startswith("OutOfMemory"):

@@ -10,13 +10,13 @@ import msgspec
 from gflow.core.effects import Effect, Note, Recall, Save, Start
 from gflow.core.ids import JobKey, job_key
 from gflow.core.lanes import Group, Room
-from gflow.core.model import LOCAL, Abroad, Job, JobState, Moment
+from gflow.core.model import LOCAL, Abroad, Job, Moment
 from gflow.core.place import placement
 from gflow.core.preempting import make_way
 from gflow.core.promise import due, first_of, is_kept_for_some, is_quiet, may_pass
 from gflow.core.queue import Walk
 from gflow.core.state import State
-from gflow.core.states import move
+from gflow.core.states import RUNNING, move
 
 
 def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
@@ -93,15 +93,18 @@ def start_among(state: State, groups: Iterable[Group | None], at: Moment, effect
 
 
 def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
-    state.wall = at.wall
+    wall = state.wall = at.wall
     for promise in state.promises:
-        promise.now = max(promise.now, at.wall)
+        if promise.now < wall:
+            promise.now = wall
     is_kept = False
-    line = [state.ready.standing(group) for group in groups if group is not None]
+    new = [group for group in groups if group is not None]
+    if new and not state.promises:  # somebody may have waited long enough by now
+        state.promises = due(state, wall)
+    room = _room(state)
+    line = [state.ready.standing(group) for group in new if group.lane.may_fit(room)]
     heapq.heapify(line)
     while line:
-        if not state.promises:  # somebody may have waited long enough by now
-            state.promises = due(state, at.wall)
         _, (_, head, _, group) = heapq.heappop(line)
         if not group.lane.may_fit(_room(state)):
             continue
@@ -112,6 +115,8 @@ def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effec
             start(state, job, gpu_ids, at, effects)
             if group.members:
                 heapq.heappush(line, state.ready.standing(group))
+            if line and not state.promises:
+                state.promises = due(state, wall)
     if is_kept or (state.preemptible and make_way(state, at, effects)):
         run_round(state, at, effects)  # who had to wait for what is promised no longer may start
 
@@ -148,28 +153,29 @@ def hand_over(state: State, effects: list[Effect]) -> None:
 
 def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:
     """Start a job, or the next task of an array. One that another target has is first taken back."""
-    if job.key in state.abroad:
+    key, spec, wall = job.key, job.spec, at.wall
+    if key in state.abroad:
         _reckon(state, job, gpu_ids)
         state.keep(job, gpu_ids)
-        effects += (Save(job), Recall(job.key, job.attempt))
+        effects += (Save(job), Recall(key, job.attempt))
         return
     is_promised = bool(state.promises) and _reckon(state, job, gpu_ids)
     batch = state.ready.group_of(job).batch
-    state.shares.run(job.uid, job.spec.gpus, at.wall)
+    state.shares.run(job.uid, spec.gpus, wall)
     if state.foretold.record.open:
-        state.foretold.started(job.key, at.wall)
+        state.foretold.started(key, wall)
     if job.progress is not None:
         if is_promised:
-            state.wait_again(job, at.wall)  # the promise was for one task: the next waits its turn
+            state.wait_again(job, wall)  # the promise was for one task: the next waits its turn
         job = _next_task(state, job, at, effects)
     else:
         state.leave_line(job)
         job.target = LOCAL
-    move(job, JobState.RUNNING)
+    move(job, RUNNING)
     job.attempt += 1
     job.gpu_ids = gpu_ids
     job.simulated = not state.machine.simulated.isdisjoint(gpu_ids)
-    job.started_at = at.wall
+    job.started_at = wall
     job.started_boot = at.boot
     job.exit_code = job.signal = None
     job.retry_at = 0.0
@@ -203,7 +209,7 @@ def _next_task(state: State, array: Job, at: Moment, effects: list[Effect]) -> J
         array.started_at = at.wall
     if not rest:
         state.ready.remove(array)
-        move(array, JobState.RUNNING)
+        move(array, RUNNING)
     effects.append(Save(array))
     return task
 

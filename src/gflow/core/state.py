@@ -21,6 +21,7 @@ from gflow.core.policy import USUAL, Policy
 from gflow.core.queue import ReadyQueue
 from gflow.core.reservations import Book, span_of
 from gflow.core.shares import Shares
+from gflow.core.states import QUEUED, RUNNING
 from gflow.core.timetable import Leaver, Timetable
 
 if TYPE_CHECKING:
@@ -96,27 +97,30 @@ class State:
 
     def book(self, job: Job, batch: Batch | None = None) -> None:
         """Take the resources of a job that runs from now on. `batch`: what its end goes by, if known."""
+        key, spec = job.key, job.spec
         self.machine.take(job)
-        self.regroup(None, job.spec.group)
-        self.running[job.key] = job
-        self.batches[job.key] = self.history.started(job, batch)
-        self.note_preemptible(job)
+        self.regroup(None, spec.group)
+        self.running[key] = job
+        self.batches[key] = self.history.started(job, batch)
+        if spec.preemptible:
+            self.preemptible.add(key)
         self.note_stop(job)
         self.ledger.run(job)
         self.alarms.set_limit(job)
 
     def unbook(self, job: Job, wall: float = 0.0) -> None:
         """Give them back."""
-        del self.running[job.key]
-        self.history.stopped(job, self.batches.pop(job.key))
-        self._timetable.remove(job.key)
-        self.preemptible.discard(job.key)
-        self.yielding.pop(job.key, None)
+        key, spec = job.key, job.spec
+        del self.running[key]
+        self.history.stopped(job, self.batches.pop(key))
+        self._timetable.remove(key)
+        self.preemptible.discard(key)
+        self.yielding.pop(key, None)
         self.ledger.run(job, -1)
-        self.shares.run(job.uid, -job.spec.gpus, wall)
+        self.shares.run(job.uid, -spec.gpus, wall)
         self.machine.give_back(job, wall)
-        self.regroup(job.spec.group, None)
-        self.unused.pop(job.key, None)
+        self.regroup(spec.group, None)
+        self.unused.pop(key, None)
 
     def send(self, job: Job) -> None:
         """Another target has it from now on."""
@@ -163,7 +167,7 @@ class State:
     def note_stop(self, job: Job) -> None:
         """Note that a running job is being stopped, and for whom it makes way, if it is and does."""
         self.set_end(job)
-        if job.stopping is JobState.QUEUED and (whom := parse_label(job.reason.removeprefix(PREEMPTED))):
+        if job.stopping is QUEUED and (whom := parse_label(job.reason.removeprefix(PREEMPTED))):
             self.yielding[job.key] = whom
         else:
             self.yielding.pop(job.key, None)
@@ -193,8 +197,10 @@ class State:
         if new is not None:
             self.group_running[new] = self.group_running.get(new, 0) + 1
         if old is not None:
-            self.group_running[old] -= 1
-            if not self.group_running[old]:
+            left = self.group_running[old] - 1
+            if left:
+                self.group_running[old] = left
+            else:
                 del self.group_running[old]
 
     # ------------------------------------------------------------ the queue
@@ -208,14 +214,17 @@ class State:
 
     def drop(self, job: Job) -> None:
         """Forget a job that has become final."""
-        del self.jobs[job.key]
+        key, uid = job.key, job.uid
+        del self.jobs[key]
         self.ledger.add(job, -1)
-        self.of_person[job.uid] -= 1
-        if not self.of_person[job.uid]:
-            del self.of_person[job.uid]
-        self.ended[job.key] = job
+        left = self.of_person[uid] - 1
+        if left:
+            self.of_person[uid] = left
+        else:
+            del self.of_person[uid]
+        self.ended[key] = job
         self.history.learn(job)
-        if job.key & TASK_MASK:
+        if key & TASK_MASK:
             array = job_key(job.number)
             self.tasks[array].discard(job.key)
             if not self.tasks[array]:
@@ -250,21 +259,22 @@ class State:
 
         `again`: it was there before, and has waited since.
         """
-        if job.key in self.waits:
+        key, spec = job.key, job.spec
+        if key in self.waits:
             return None
-        begin_at = job.begin_at
+        begin_at = max(spec.begin_at, job.retry_at)  # as `Job.begin_at`
         if begin_at > wall:
-            self.later.add(job.key)
+            self.later.add(key)
             self.alarms.set_begin(job)
             return None
         if job.target != LOCAL:
-            self.outbound.add(job.key)
-            if not job.spec.races_here:
+            self.outbound.add(key)
+            if not spec.races_here:
                 return None
         self.latest_begin = max(self.latest_begin, begin_at)
         if not again:
             job.ready_at = wall
-        if job.spec.overflow:
+        if spec.overflow:
             self.undecided.add(job.key)
             self.alarms.set_overflow(job)
         return self.ready.add(job)
@@ -303,8 +313,9 @@ class State:
 
     def leave_line(self, job: Job) -> None:
         """Out of all places in which it waits for its turn."""
-        self.later.discard(job.key)
-        self.outbound.discard(job.key)
+        key = job.key
+        self.later.discard(key)
+        self.outbound.discard(key)
         self.ready.remove(job)
 
     def unlink(self, parent: JobKey, child: JobKey) -> None:
@@ -396,7 +407,7 @@ def restore(
             state.send(job)
             _join_race(state, job)
             continue
-        if job.state is JobState.RUNNING:
+        if job.state is RUNNING:
             if not job.is_array:
                 state.book(job)
                 state.shares.resume(job.uid, job.spec.gpus)
@@ -405,7 +416,7 @@ def restore(
             wait = Wait.of(job.spec, outcomes.get)
             if not wait.is_over:
                 state.wait_for(job, wait)
-        if job.state is JobState.QUEUED:
+        if job.state is QUEUED:
             state.admit(job, wall, again=True)
 
 
@@ -414,5 +425,5 @@ def _join_race(state: State, job: Job) -> None:
     assert job.abroad is not None
     if job.abroad.kept is not None:
         state.keep(job, job.abroad.kept)
-    elif job.state is JobState.QUEUED and job.spec.races_here and not job.abroad.hold:
+    elif job.state is QUEUED and job.spec.races_here and not job.abroad.hold:
         state.ready.add(job)

@@ -37,20 +37,31 @@ Rules of this file: it knows no engine, no clock and no user. A new state needs 
 
 from __future__ import annotations
 
+from typing import Final
+
 from gflow.core.model import Job, JobState
 from gflow.errors import TransitionError
 
-_S = JobState
+# By names of their own: an attribute of an enum takes longer to find than most of what is done with it.
+QUEUED: Final = JobState.QUEUED
+HOLD: Final = JobState.HOLD
+RUNNING: Final = JobState.RUNNING
+FINISHED: Final = JobState.FINISHED
+FAILED: Final = JobState.FAILED
+CANCELLED: Final = JobState.CANCELLED
+TIMEOUT: Final = JobState.TIMEOUT
 
-TRANSITIONS: dict[JobState, frozenset[JobState]] = {
-    _S.QUEUED: frozenset({_S.RUNNING, _S.HOLD, _S.CANCELLED}),
-    _S.HOLD: frozenset({_S.QUEUED, _S.CANCELLED}),
-    _S.RUNNING: frozenset({_S.FINISHED, _S.FAILED, _S.CANCELLED, _S.TIMEOUT, _S.QUEUED, _S.HOLD}),
-    _S.FINISHED: frozenset(),
-    _S.FAILED: frozenset(),
-    _S.CANCELLED: frozenset(),
-    _S.TIMEOUT: frozenset(),
+TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
+    QUEUED: frozenset({RUNNING, HOLD, CANCELLED}),
+    HOLD: frozenset({QUEUED, CANCELLED}),
+    RUNNING: frozenset({FINISHED, FAILED, CANCELLED, TIMEOUT, QUEUED, HOLD}),
+    FINISHED: frozenset(),
+    FAILED: frozenset(),
+    CANCELLED: frozenset(),
+    TIMEOUT: frozenset(),
 }
+# What a job's story says of its end.
+ENDED: Final[dict[JobState, str]] = {state: state.value.lower() for state in JobState}
 
 
 def move(job: Job, to: JobState, reason: str = "") -> None:

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
+from gflow.core.needs import slots_of
 
 
 class Leaver:
@@ -16,7 +17,7 @@ class Leaver:
     def __init__(self, job: Job) -> None:
         spec = job.spec
         self.key = job.key
-        self.cpus = spec.slots
+        self.cpus = slots_of(spec)
         self.memory_mib = spec.memory_mib
         self.gpu_ids = job.gpu_ids
         # Whether others may be on its GPUs.

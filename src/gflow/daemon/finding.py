@@ -19,7 +19,7 @@ import msgspec
 from gflow.core.explain import Why, explain
 from gflow.core.filter import Filter
 from gflow.core.ids import JobKey
-from gflow.core.model import Shape
+from gflow.core.needs import Shape
 from gflow.core.state import State
 from gflow.daemon.context import Context
 from gflow.daemon.slices import SLICE, in_order, in_slices

@@ -12,6 +12,7 @@ from gflow.core.engine import step
 from gflow.core.events import Exited, GpusSeen, Submit, Tick
 from gflow.core.ids import JobKey, number_of
 from gflow.core.model import Gpu, Moment, Spec
+from gflow.core.needs import named
 from gflow.core.policy import Policy
 from gflow.core.state import State
 from gflow.simulate.trace import Entry
@@ -70,10 +71,10 @@ class Replay:
             promised = state.next_promise()
             if promised is not None and now < promised < min(submit, end):
                 now = promised
-                self._take(step(state, Tick(at=Moment(now, now))), now)
+                self._take(step(state, Tick(at=_moment(now))), now)
             elif end <= submit:
                 now, key, attempt = heapq.heappop(ends)
-                exited = Exited(at=Moment(now, now), key=key, attempt=attempt, code=0)
+                exited = Exited(at=_moment(now), key=key, attempt=attempt, code=0)
                 self._take(step(state, exited), now)
                 state.ended.clear()
             else:
@@ -90,9 +91,8 @@ class Replay:
         if spec is None:
             spec = Spec(command=(), cwd="", gpus=entry.gpus, name=entry.name, time_limit_s=limit)
             self._specs[asked] = spec
-        return Submit(
-            at=Moment(now, now), uid=self._uids[entry.user], user=entry.user, specs=(spec,), outcomes={}
-        )
+        user = entry.user
+        return Submit(at=_moment(now), uid=self._uids[user], user=user, specs=(spec,), outcomes={})
 
     def _take(self, effects: list[Effect], now: float) -> None:
         for effect in effects:
@@ -100,3 +100,9 @@ class Replay:
                 place = number_of(effect.key) - 1
                 self.starts[place] = now
                 heapq.heappush(self._ends, (now + self._entries[place].duration, effect.key, effect.attempt))
+
+
+def _moment(now: float) -> Moment:
+    """Both clocks show the same here."""
+    moment: Moment = named(Moment, (now, now))
+    return moment
