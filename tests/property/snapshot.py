@@ -39,10 +39,10 @@ def snapshot(state: State) -> dict[str, Any]:
         "shares": {uid: (use.seconds, use.at, use.gpus) for uid, use in state.shares.uses.items()},
         "foretold": state.foretold.record,
         "lengths": {
-            (kind, day): batch.longest
+            (kind, day): batch.ended
             for kind, days in state.history.kinds.items()
             for day, batch in days.items()
-            if batch.longest
+            if batch.ended
         },
         "running": state.running,
         "unused": state.unused,

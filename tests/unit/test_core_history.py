@@ -41,15 +41,48 @@ def at_its_end(length, began):
     return batch
 
 
-def test_a_prediction_that_is_reached_is_doubled():
+def test_a_prediction_that_is_reached_grows():
     batch = at_its_end(100.0, 50.0)
-    assert (batch.length, batch.due) == (200.0, 250.0)
+    assert (batch.length, batch.due) == (400.0, 450.0)
+
+
+def known(lengths, *, name="", wait_days=0.0):
+    """What is expected of a job, when others like it took so long: each with when it was submitted, in days."""
+    history = History()
+    for number, (day, length) in enumerate(lengths, 1):
+        begin = day * 86400.0
+        times = {"submitted_at": begin, "started_at": begin, "finished_at": begin + length}
+        history.learn(ended(number, gpus=1, command=(), name=name, **times))
+    batch = history.batch_of(running(99, 0, submitted_at=wait_days * 86400.0, command=(), name=name))
+    history.look_at(batch)
+    return batch.length, batch.is_known
+
+
+def test_three_in_four_of_the_same_half_day_took_no_longer():
+    assert known([(0.0, 60.0), (0.1, 10.0), (0.2, 20.0), (0.3, 1000.0)]) == (60.0, True)
+    assert known([(0.0, 60.0), (0.1, 10.0)]) == (60.0, True)
+
+
+def test_half_days_nearby_say_more_than_those_far_off():
+    assert known([(0.0, 60.0), (2.0, 10.0)], wait_days=0.5) == (60.0, True)
+    assert known([(0.0, 60.0), (4.0, 10.0)], wait_days=3.0) == (10.0, False)
+    assert known([(0.0, 60.0)], wait_days=7.0) == (60.0, False)
+
+
+def test_of_long_ago_only_what_has_a_name_is_known():
+    assert known([(0.0, 60.0)], wait_days=8.0) == (7200.0, False)
+    assert known([(0.0, 60.0)], name="train", wait_days=8.0) == (60.0, True)
+
+
+def test_the_order_in_which_ends_come_makes_no_difference():
+    lengths = [(0.1 * place, float(length)) for place, length in enumerate((5, 100, 7, 7))]
+    assert known(lengths) == known(lengths[::-1]) == (7.0, True)
 
 
 def test_a_sum_that_rounds_otherwise_than_the_difference():
     """`began + length - began` is less than `length` here."""
     batch = at_its_end(4894.528485633404, 346868.30408343876)
-    assert batch.length == 2 * 4894.528485633404
+    assert batch.length == 4 * 4894.528485633404
 
 
 @given(times, times)

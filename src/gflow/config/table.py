@@ -344,9 +344,9 @@ SETTINGS = (
     Setting(
         "policy.patience",
         "count",
-        20,
-        "how many times the machine could have done a job's work before the job is promised its start;"
-        " 0: the first in line always is",
+        8,
+        "for how many times its own length a job that wants the whole machine waits before it is promised its"
+        " start; narrower ones wait for less; 0: the first in line is always promised it",
     ),
     Setting(
         "quota.default_user",

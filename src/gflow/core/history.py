@@ -1,8 +1,8 @@
 """How long jobs of a kind take, learnt from those that ended.
 
 A kind is what one person calls by one name, or starts by the same words, with as many GPUs. Jobs
-of a kind that were submitted on one day are a batch: people try one thing at a time, so the
-longest of a batch says more about the rest of it than last month does. A batch without an end
+of a kind that were submitted within the same half day are a batch: people try one thing at a time, so
+what most of a batch took says more about the rest of it than last month does. A batch without an end
 yet goes by its neighbours.
 
 All of it follows from finished jobs and the clock, in whatever order they came: a restart
@@ -12,18 +12,24 @@ learns the same again.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Iterable
 
 from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, Job, Spec
 from gflow.core.states import FINISHED
 
-DAY_S = 86400.0
+# Submitted within the same span: `Batch.day` counts these.
+DAY_S = 43200.0
+# How far, in spans, a batch without an end looks for one that has some.
+NEAR = 14
+# Whoever has run longer than expected is expected to take so many times as long.
+OUTLASTS = 4
 # What nobody knows anything about.
 UNKNOWN_S = 7200.0
 SHORTEST_S = 1.0
-# Kinds that nobody used for this many days are forgotten.
-KEPT_DAYS = 60
+# Of each kind so many batches are kept.
+KEPT_DAYS = 120
 # So many starts of jobs that ended may lie about before somebody tidies up.
 MOST_STALE = 64
 
@@ -51,14 +57,16 @@ def length_of(job: Job) -> float:
 
 
 class Batch:
-    """Jobs of one kind and day: the longest that ended, and since when others run."""
+    """Jobs of one kind and span: what most that ended took, and since when others run."""
 
-    __slots__ = ("_order", "day", "due", "is_known", "kind", "length", "longest", "starts", "waiting")
+    __slots__ = ("_order", "day", "due", "ended", "is_known", "kind", "length", "most", "starts", "waiting")
 
     def __init__(self, kind: Kind, day: int) -> None:
         self.kind = kind
         self.day = day
-        self.longest = 0.0
+        # How long those took that ended, in order; what three in four of them did not exceed (0: none ended).
+        self.ended: list[float] = []
+        self.most = 0.0
         # Start of each running job of it; and the same as a heap, in which those that ended may still lie.
         self.starts: dict[JobKey, float] = {}
         self._order: list[tuple[float, JobKey]] = []
@@ -76,6 +84,13 @@ class Batch:
         heapq.heappush(self._order, (at, key))
         if len(self._order) > MOST_STALE + 2 * len(self.starts):
             self._order = sorted((start, other) for other, start in self.starts.items())
+
+    def learn(self, length: float) -> bool:
+        """One of it took so long; whether that says something new."""
+        ended, before = self.ended, self.most
+        insort(ended, length)
+        self.most = ended[(3 * len(ended) + 3) // 4 - 1]
+        return self.most != before
 
     def oldest(self) -> float:
         """Since when the one runs that has run longest; somebody must."""
@@ -134,13 +149,12 @@ class History:
             return
         length = length_of(job)
         batch = self.batch_of(job)
-        if length <= batch.longest:
+        if not batch.learn(length):
             return
-        batch.longest = length
         days = self.kinds[batch.kind]
         for other in days.values():
             # What has an end of its own does not go by this one.
-            if (other is batch or not other.longest) and (other.waiting or other.starts):
+            if (other is batch or not other.most) and (other.waiting or other.starts):
                 self._refresh(days, other)
         if len(days) > KEPT_DAYS:
             self._forget(days)
@@ -150,7 +164,7 @@ class History:
             self.learn(job)
 
     def pass_time(self, wall: float) -> None:
-        """Predictions that are exceeded by now double."""
+        """Predictions that are exceeded by now grow."""
         if wall < self._now:  # the clock was set back
             self._now = wall
             for days in self.kinds.values():
@@ -180,15 +194,15 @@ class History:
                 self.moved.add(batch)
 
     def _judge(self, days: dict[int, Batch], batch: Batch) -> float:
-        """The longest that ended; doubled as long as one that runs has exceeded it."""
-        known = batch.longest or _beside(days, batch)
-        batch.is_known = known > 0
-        length = known or UNKNOWN_S
+        """What most took that ended; a multiple of it once one that runs has exceeded it."""
+        length, batch.is_known = batch.most, True
+        if not length:
+            length, batch.is_known = _beside(days, batch)
         if batch.starts:
             oldest = batch.oldest()
             # By the same sum as `due`: a difference may round otherwise, and then it is due for ever.
             while oldest + length <= self._now:
-                length *= 2
+                length *= OUTLASTS
             if batch.due != oldest + length:
                 batch.due = oldest + length
                 heapq.heappush(self._due, (batch.due, batch.kind, batch.day))
@@ -200,15 +214,19 @@ class History:
                 del days[day]
 
 
-def _beside(days: dict[int, Batch], batch: Batch) -> float:
-    """What the batches before and after say; for work that has a name, also what it once took."""
-    if len(days) < 2:
-        return 0.0
-    before, after = days.get(batch.day - 1), days.get(batch.day + 1)
-    longest = before.longest if before is not None else 0.0
-    if after is not None and after.longest > longest:
-        longest = after.longest
-    if longest or not batch.kind[1]:
-        return longest
-    known = [day for day, other in days.items() if other.longest]
-    return days[max(known)].longest if known else 0.0
+def _beside(days: dict[int, Batch], batch: Batch) -> tuple[float, bool]:
+    """What the nearest batches say, and for work that has a name also what it once took; whether that is to
+    be relied on."""
+    is_named = bool(batch.kind[1])
+    if len(days) > 1:
+        for distance in range(1, NEAR + 1):
+            before, after = days.get(batch.day - distance), days.get(batch.day + distance)
+            most = before.most if before is not None else 0.0
+            if after is not None and after.most > most:
+                most = after.most
+            if most:
+                return most, is_named or distance == 1
+        known = [day for day, other in days.items() if other.most] if is_named else []
+        if known:
+            return days[max(known)].most, True
+    return UNKNOWN_S, False

@@ -49,8 +49,11 @@ class Group:
     __slots__ = (
         "aged",
         "batch",
+        "bound",
+        "counted",
         "cpus",
         "gpus",
+        "guess",
         "key",
         "kind",
         "lane",
@@ -79,8 +82,10 @@ class Group:
         # The stamps of its place in its lane and of that among those who wait longest (0: none): whatever
         # else lies in those heaps is stale.
         self.listed = self.aged = 0
-        # How long each of it is expected to run, and that as far as the order goes by it.
-        self.length = self.rank = 0.0
+        # How long each of it may run, probably runs by what is known, and is expected to run: the lesser.
+        self.bound = self.guess = self.length = 0.0
+        # That as far as the order goes by it; and as far as it is judged whether it has waited long enough.
+        self.rank = self.counted = 0.0
         self.lane: Lane
         self.order: list[JobKey] = []
         # Each with since when it waits; see `Job.ready_at`.
@@ -143,12 +148,13 @@ Entry = tuple[float, JobKey, int, Group]
 class Lane:
     """Groups of one priority and band that ask for GPUs of the same kind and number in the same way."""
 
-    __slots__ = ("cpus", "entries", "gpus", "groups", "key", "memory", "place", "shared")
+    __slots__ = ("cpus", "entries", "gpus", "groups", "guessed", "key", "memory", "place", "shared")
 
     def __init__(self, key: LaneKey) -> None:
         self.key = key
         self.place, self.gpus, self.shared = key[0], key[1], key[2]
-        self.groups = 0
+        # How many groups, and of how many of them history says something.
+        self.groups = self.guessed = 0
         # A heap; of a group only the one with its stamp is true.
         self.entries: list[Entry] = []
         self.cpus = Least()

@@ -25,8 +25,8 @@ class Waiting:
     """One that waits, as it stands now. Nothing here changes: a thread may go by it."""
 
     __slots__ = (
-        "count", "due", "expected", "group", "key", "limit", "place", "quiet_due", "since", "size",
-        "standing",
+        "bound", "count", "due", "expected", "group", "guess", "key", "limit", "place", "quiet_due", "since",
+        "size", "standing",
     )  # fmt: skip
 
     def __init__(self, key: JobKey, group: Group, size: int, count: int, dues: tuple[float, float]) -> None:
@@ -41,6 +41,8 @@ class Waiting:
         self.since = group.members[key]
         self.limit = asked.limit_s
         self.expected = group.length
+        # What the scheduler knows of it: see `Group`.
+        self.bound, self.guess = group.bound, group.guess
         # After which wait it is promised its start, and after which if most stands idle.
         self.due, self.quiet_due = dues
 
@@ -55,7 +57,7 @@ def line(state: State, with_gpus: bool, also: Job | None = None) -> list[Waiting
         if 0 < size <= total:
             if group not in dues:
                 often, rarely = (times_of(state, group.key.shape, is_quiet) for is_quiet in (False, True))
-                dues[group] = group.length * often, group.length * rarely
+                dues[group] = group.counted * often, group.counted * rarely
             found.append(Waiting(key, group, size, count, dues[group]))
     return found
 

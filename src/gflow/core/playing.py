@@ -15,7 +15,7 @@ from gflow.core.ids import JobKey
 from gflow.core.lanes import Group
 from gflow.core.line import Waiting, size_of
 from gflow.core.model import Job
-from gflow.core.promise import MOST_ASKED, QUIET
+from gflow.core.promise import CAUTION, MOST_ASKED, QUIET
 from gflow.core.state import State
 
 # How often somebody is looked at: that bounds what a story costs.
@@ -42,12 +42,17 @@ AT_WORST = Lengths(True, 4.0, 2.0)
 class Promised:
     """As `core.promise.Promise`, in numbers alone."""
 
-    __slots__ = ("job", "spare", "until")
+    __slots__ = ("_caution", "job", "spare", "until")
 
-    def __init__(self, job: Waiting, until: float, spare: int) -> None:
+    def __init__(self, job: Waiting, until: float, spare: int, total: int) -> None:
         self.job = job
         self.until = until
         self.spare = spare
+        self._caution = max(CAUTION, job.size / total)
+
+    def is_in_time(self, job: Waiting, now: float) -> bool:
+        """Whether a job is taken for one that is over by then, however long it takes in this story."""
+        return now + min(job.bound, self._caution * job.guess) <= self.until
 
 
 class Play:
@@ -141,7 +146,7 @@ class Play:
                 return True
             if job.standing > promise.job.standing:
                 continue
-            in_time = self._policy.backfill and self.now + self.lengths.of(job) <= promise.until
+            in_time = self._policy.backfill and promise.is_in_time(job, self.now)
             if not in_time and (not self._policy.backfill or job.size > promise.spare):
                 return False
         return True
@@ -150,10 +155,9 @@ class Play:
         """It starts; whether that may let others pass whom a promise kept."""
         self.starts[job.key] = self.now
         self._free -= job.size
-        end = self.now + self.lengths.of(job) * job.count
-        heapq.heappush(self._ends, (end, job.size))
+        heapq.heappush(self._ends, (self.now + self.lengths.of(job) * job.count, job.size))
         for promise in self._promises:
-            if end > promise.until:
+            if not promise.is_in_time(job, self.now):
                 promise.spare -= job.size
         was_promised = any(promise.job is job for promise in self._promises)
         if was_promised or not self._promises:
@@ -185,7 +189,9 @@ class Play:
                 if free >= job.size and end > at:
                     break
                 free, at = free + size, end
-        return Promised(job, max(at, self.now), free - job.size) if free >= job.size and at < inf else None
+        if free < job.size or at == inf:
+            return None
+        return Promised(job, max(at, self.now), free - job.size, self._total)
 
     def _heads(self, line: list[Waiting]) -> Iterator[Waiting]:
         """The first of each group, who has waited longest first."""

@@ -27,11 +27,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     # Whether people who had much come after people who had little; how fast what they had fades.
     fair_share: bool = True
     half_life_s: float = 7 * 86400.0
-    # A job is promised its start once the machine could have done its work so many times while it waited;
-    # 0: whoever is first in line always has a promise; below 0: nobody ever.
-    patience: float = 20.0
+    # A job that wants the whole machine is promised its start once it has waited for so many times its own
+    # length (see `promise.times_of`); 0: whoever is first in line always has a promise; below 0: nobody ever.
+    patience: float = 8.0
     # How many jobs may have such a promise at once: those who have waited longest.
-    promises: int = 4
+    promises: int = 2
     # Whether others may start before a promised start, if they cannot delay it.
     backfill: bool = True
     # How long jobs are expected to take: by `history`, or only by their `limits`.

@@ -1,6 +1,6 @@
 """Starts that are promised: nobody waits for ever, however many pass.
 
-Once a job has waited for many times what its work takes, it gets the earliest start that the running jobs'
+Once a job has waited for many times its own length, it gets the earliest start that the running jobs'
 expected ends allow. Until then others may start only if they are expected to be over by then, or
 take what that job will not need (EASY backfilling). Jobs of a higher priority do not care.
 """
@@ -18,9 +18,13 @@ from gflow.core.state import NO_GPUS, State
 
 # How many of the oldest are asked, if those before them wait for something else than resources.
 MOST_ASKED: Final = 20
-# Nobody waits for more than this many times its own length; where this part of the machine is idle, for once.
-MOST_TIMES: Final = 6.0
+# Who wants the whole machine waits for `policy.patience` times its length, and who wants a part of it for
+# less: by this power of that part. Where so much of the machine is idle, nobody for more than once.
+NARROWER: Final = 2 / 3
 QUIET: Final = 2 / 3
+# Guesses are of what most take; most that start take less. So whoever would pass is taken for this part of
+# what is guessed, or for the part of the machine that is promised, if that is more.
+CAUTION: Final = 0.5
 
 
 class Promise:
@@ -30,6 +34,7 @@ class Promise:
         "_count",
         "_gpus",
         "_line",
+        "caution",
         "cpus",
         "group",
         "key",
@@ -40,9 +45,13 @@ class Promise:
         "until",
     )
 
-    def __init__(self, key: JobKey, group: Group, prospect: Prospect, place: int, now: float) -> None:
+    def __init__(
+        self, key: JobKey, group: Group, prospect: Prospect, place: int, now: float, caution: float
+    ) -> None:
         self.key, self.group = key, group
         self.standing = group.standing
+        # Which part of what is guessed of others counts.
+        self.caution = caution
         # When this was looked at last, and when the job is expected to start.
         self.now = now
         self.until = prospect.times[place]
@@ -76,6 +85,11 @@ class Promise:
         for index in gpu_ids:
             count += index in gpus
         return count
+
+    def length_of(self, bound: float, guess: float) -> float:
+        """How long a job is taken to be that may run so long and probably runs so long."""
+        careful = self.caution * guess
+        return careful if careful < bound else bound
 
     def allows(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> bool:
         """Whether a job with these GPUs would be over in time, or in nobody's way."""
@@ -120,7 +134,10 @@ class Outlook:
         if prospect is None:
             prospect = self._prospects[kind] = Prospect(self._state, group.shape, self._wall, barred)
         place = prospect.first_fit(group.gpus, group.cpus, group.memory_mib)
-        return None if place < 0 else Promise(key, group, prospect, place, self._wall)
+        if place < 0:
+            return None
+        caution = max(CAUTION, share_of(self._state, group.shape))
+        return Promise(key, group, prospect, place, self._wall, caution)
 
 
 def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
@@ -131,10 +148,12 @@ def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     ready, key, backfill = state.ready, job.key, state.policy.backfill
     group = ready.where.get(key)
     shape, standing = (job.spec.shape, job.spec.standing) if group is None else (group.shape, group.standing)
-    length = ready.surely_s(job) if is_quiet(state) else ready.expected_s(job)
+    bound, guess = ready.known_of(job)
+    surely = ready.surely_s(job) if is_quiet(state) else None
     for promise in promises:
         if promise.key == key:
             return True
+        length = promise.length_of(bound, guess) if surely is None else surely
         if standing <= promise.standing and not (backfill and promise.allows(shape, gpu_ids, length)):
             return False
     return True
@@ -198,23 +217,20 @@ def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
 
 def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
     """Whether a job has waited long enough."""
-    return not state.policy.patience or waited >= times_of(state, group.shape, quiet) * group.length
-
-
-def due_after_s(state: State, shape: Shape, length: float) -> float:
-    """After which time such a job is promised its start: when the machine could have done its work often
-    enough, but not after more than so many times its own length."""
-    return times_of(state, shape, is_quiet(state)) * length
+    return not state.policy.patience or waited >= times_of(state, group.shape, quiet) * group.counted
 
 
 def times_of(state: State, shape: Shape, quiet: bool) -> float:
     """For how many times its own length such a job may have to wait."""
+    times: float = state.policy.patience * share_of(state, shape) ** NARROWER
+    return 1.0 if quiet and times > 1.0 else times
+
+
+def share_of(state: State, shape: Shape) -> float:
+    """Which part of the machine such a job wants."""
     machine, wanted = state.machine, shape.gpus
     pool = len(machine.gpus) if wanted else machine.cpus
-    if not pool:
-        return 0.0
-    times, most = state.policy.patience * (wanted or shape.cpus) / pool, 1.0 if quiet else MOST_TIMES
-    return times if times < most else most
+    return (wanted or shape.cpus) / pool if pool else 0.0
 
 
 def is_quiet(state: State) -> bool:

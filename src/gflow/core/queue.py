@@ -27,6 +27,9 @@ from gflow.core.shares import ABOUT_BAND
 if TYPE_CHECKING:
     from gflow.core.promise import Promise
 
+INFINITE = float("inf")
+# Limits are generous: of a job's waiting, this part of its limit is counted as its length.
+LIMITS_COUNT = 0.18
 # Priority, and whether it asks for GPUs: who is oldest is judged apart.
 AgeKind = tuple[int, bool]
 
@@ -123,6 +126,7 @@ class ReadyQueue:
             lane = self.lanes[key] = Lane(key)
         group.lane = lane
         lane.groups += 1
+        lane.guessed += group.guess < INFINITE
         lane.cpus.add(shape.cpus)
         lane.memory.add(shape.memory_mib)
 
@@ -130,6 +134,7 @@ class ReadyQueue:
         lane, shape = group.lane, group.shape
         group.listed = 0
         lane.groups -= 1
+        lane.guessed -= group.guess < INFINITE
         lane.cpus.remove(shape.cpus)
         lane.memory.remove(shape.memory_mib)
         if not lane.groups:
@@ -138,7 +143,7 @@ class ReadyQueue:
     # ------------------------------------------------------------ order
 
     def expected_s(self, job: Job) -> float:
-        """How long a job that waits or runs is expected to take: its limit bounds what history says."""
+        """How long a job that waits or runs is expected to take."""
         group = self.where.get(job.key)
         batch = self._history.batch_of(job) if group is None else group.batch
         return self.length(job.spec.time_limit_s, batch)
@@ -147,16 +152,34 @@ class ReadyQueue:
         """Within which time a waiting job will be over, as far as anybody can know: its limit, or history."""
         if job.spec.time_limit_s or self.where[job.key].batch.is_known:
             return self.expected_s(job)
-        return float("inf")
+        return INFINITE
+
+    def known_of(self, job: Job) -> tuple[float, float]:
+        """How long a job may run, and how long it probably does by what is known: see `Group`."""
+        group = self.where.get(job.key)
+        if group is not None:
+            return group.bound, group.guess
+        limit = job.spec.time_limit_s
+        return limit or INFINITE, self.guess(limit, self._history.batch_of(job))
 
     def length(self, limit_s: int, batch: Batch) -> float:
-        """What a limit and a batch make of each other."""
-        if not self._use_history:
-            return limit_s or float("inf")
-        return min(limit_s, batch.length) if limit_s else batch.length
+        """How long such a job is expected to take: its limit bounds what history says."""
+        guess = self.guess(limit_s, batch)
+        return limit_s if 0 < limit_s < guess else guess
+
+    def guess(self, limit_s: int, batch: Batch) -> float:
+        """What history says of such a job. A limit says more than what other work of that many GPUs took,
+        and less than what the same work took."""
+        if not self._use_history or (limit_s and not batch.kind[1]):
+            return INFINITE
+        return batch.length
 
     def _set_length(self, group: Group) -> None:
-        group.length = self.length(group.key.limit_s, group.batch)
+        limit = group.key.limit_s
+        group.bound = limit or INFINITE
+        group.guess = self.guess(limit, group.batch)
+        group.length = min(group.bound, group.guess)
+        group.counted = min(group.guess, LIMITS_COUNT * group.bound)
         # Wide jobs cost others more: four GPUs count as if the job took twice as long.
         group.rank = group.length * sqrt(group.shape.gpus or 1) if self._by_length else 0.0
 
@@ -246,25 +269,20 @@ class Walk:
         else:
             self._aside.append((lane, heapq.heappop(lane.entries)))
 
-    def skip_lane(self, job: Job, promises: Iterable[Promise], *, in_order: bool) -> None:
+    def skip_lane(self, job: Job, promises: Iterable[Promise]) -> None:
         """Nor may any that comes after it in its lane, but those that are promised their start themselves.
 
-        `in_order`: those that come later take longer. Else a lane with promises is looked at one by one.
+        Those that come later are expected to take longer. But what is guessed is taken for less beside a
+        promise, and a limit is not: behind one with a limit, one without may still pass.
         """
         group = self._queue.where[job.key]
         lane = group.lane
-        if lane.key in self._closed:
+        if lane.key in self._closed or (lane.guessed and group.guess > group.bound):
             self.skip(job)
             return
-        promised = [promise.group for promise in promises if promise.group.lane is lane]
-        if not promised:
-            self._closed[lane.key] = []
-        elif not in_order:
-            self.skip(job)
-        else:
-            here = self._queue.standing(group)
-            later = [place[1] for one in promised if (place := self._queue.standing(one)) > here]
-            self._closed[lane.key] = sorted(later, reverse=True)
+        here = self._queue.standing(group)
+        places = [self._queue.standing(one.group) for one in promises if one.group.lane is lane]
+        self._closed[lane.key] = sorted((place[1] for place in places if place > here), reverse=True)
 
     def again(self) -> Walk:
         """The same from the start."""

@@ -50,8 +50,8 @@ def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
         if gpu_ids is None:
             walk.skip(job)
         elif not may_pass(state, job, gpu_ids):
-            if alike and is_kept_for_some(state, gpu_ids):  # then it is kept from the rest of its lane too
-                walk.skip_lane(job, state.promises, in_order=not is_quiet(state))
+            if alike and not is_quiet(state) and is_kept_for_some(state, gpu_ids):
+                walk.skip_lane(job, state.promises)  # it is kept from the rest of its lane too
             else:
                 walk.skip(job)
         else:
@@ -187,10 +187,10 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
 
 def _reckon(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     """What a start takes of what others are promised; whether it was promised itself."""
-    shape, length, key = state.ready.shape_of(job), state.ready.expected_s(job), job.key
+    shape, (bound, guess), key = state.ready.shape_of(job), state.ready.known_of(job), job.key
     is_promised = False
     for promise in state.promises:
-        promise.take(shape, gpu_ids, length)
+        promise.take(shape, gpu_ids, promise.length_of(bound, guess))
         is_promised = is_promised or promise.key == key
     if is_promised:
         state.promises = [promise for promise in state.promises if promise.key != key]

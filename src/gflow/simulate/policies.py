@@ -18,6 +18,6 @@ POLICIES: dict[str, tuple[str, Policy]] = {
     "easy": ("EASY backfilling by time limits", _in_order(0.0)),
     "easy-perfect": ("EASY backfilling, all run times known", _in_order(0.0)),
     "ours": ("the default of gflowd", USUAL),
-    "throughput": ("ours, with policy.patience = 35", Policy(patience=35.0)),
+    "throughput": ("ours, with policy.patience = 14", Policy(patience=14.0)),
     "unprotected": ("ours, with policy.protect = false", Policy(patience=-1.0)),
 }
