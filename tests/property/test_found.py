@@ -218,3 +218,19 @@ def test_who_may_pass_since_somebody_makes_way_starts_at_once():
     assert story.running() == ["1", "2"], "the third is promised what the fourth would need"
     story.submit(spec(gpus=4))
     assert story.running() == ["1", "2", "4"]
+
+
+def test_whose_length_is_known_passes_behind_whose_is_not_while_most_is_idle(story):
+    """An unknown job closed the way for all after it that ask for as many GPUs. And once the known one had
+    started, not that much was idle any more: the unknown one might have passed too, and did not."""
+    story.submit(spec(gpus=2, name="long"))
+    story.clock.advance(20_000)
+    story.end("1")
+    story.submit(spec(gpus=2, name="long"))
+    story.submit(spec(gpus=4))
+    story.submit(spec(gpus=6, time_limit_s=60))
+    story.submit(spec(gpus=1))
+    story.submit(spec(gpus=1, time_limit_s=9000))
+    story.clock.advance(500)
+    story.end("3")
+    assert story.running() == ["2", "5", "6"]

@@ -47,7 +47,7 @@ def test_a_prediction_that_is_reached_grows():
 
 
 def known(lengths, *, name="", wait_days=0.0):
-    """What is expected of a job, when others like it took so long: each with when it was submitted, in days."""
+    """What is expected of a job when others like it took so long; each with its day of submission."""
     history = History()
     for number, (day, length) in enumerate(lengths, 1):
         begin = day * 86400.0

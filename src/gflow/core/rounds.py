@@ -55,10 +55,10 @@ def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
             else:
                 walk.skip(job)
         else:
-            before = state.promises
+            before, was_quiet = state.promises, is_quiet(state)
             start(state, job, gpu_ids, at, effects)
             room = _room(state)
-            if not before or len(before) != len(state.promises):
+            if not before or len(before) != len(state.promises) or (was_quiet and not is_quiet(state)):
                 state.promises = due(state, at.wall)
                 if before or state.promises:
                     walk = walk.again()  # who had to wait for a promise may not have to any more
@@ -97,7 +97,7 @@ def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effec
     for promise in state.promises:
         if promise.now < wall:
             promise.now = wall
-    is_kept = False
+    is_kept, was_quiet = False, is_quiet(state)
     new = [group for group in groups if group is not None]
     if new and not state.promises:  # somebody may have waited long enough by now
         state.promises = due(state, wall)
@@ -117,8 +117,9 @@ def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effec
                 heapq.heappush(line, state.ready.standing(group))
             if line and not state.promises:
                 state.promises = due(state, wall)
-    if is_kept or (state.preemptible and make_way(state, at, effects)):
-        run_round(state, at, effects)  # who had to wait for what is promised no longer may start
+    is_freer = is_kept or (was_quiet and bool(state.promises) and not is_quiet(state))
+    if is_freer or (state.preemptible and make_way(state, at, effects)):
+        run_round(state, at, effects)  # who had to wait for what is promised may not have to any longer
 
 
 def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> None:
