@@ -151,7 +151,13 @@ def looking(system: Alone) -> dict[str, Any]:
             "median_ms": round(statistics.median(seconds) * 1e3, 1),
         }
     found["asked alone"] = _lag(system, [])
-    for words in (["gqueue"], ["gqueue", "-r", "name"], ["gqueue", "--json"], ["gqueue", "-a", "-n", "0"], ["gstats", "-a"]):
+    for words in (
+        ["gqueue"],
+        ["gqueue", "-r", "name"],
+        ["gqueue", "--json"],
+        ["gqueue", "-a", "-n", "0"],
+        ["gstats", "-a"],
+    ):
         found[f"asked during {' '.join(words)}"] = _lag(system, words)
     return found
 

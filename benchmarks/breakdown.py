@@ -29,7 +29,9 @@ EVENTS = (
     "syscalls:sys_exit_fdatasync",
     "syscalls:sys_enter_sendto",
 )
-LINE = re.compile(r"\s*(?P<comm>.+?)\s+\d+/(?P<tid>\d+)\s+(?P<at>[\d.]+):\s+\w+:(?P<what>\w+):\s*(?P<detail>.*)")
+LINE = re.compile(
+    r"\s*(?P<comm>.+?)\s+\d+/(?P<tid>\d+)\s+(?P<at>[\d.]+):\s+\w+:(?P<what>\w+):\s*(?P<detail>.*)"
+)
 # From one moment to the next: what happens then, whose event ends it (the daemon's, or the job's program).
 STEPS = (
     ("its end reaches the daemon", "sys_enter_recvfrom", "daemon"),
@@ -62,7 +64,9 @@ def main(count: int) -> None:
     for (name, _, _), values in zip(STEPS, zip(*gaps, strict=True), strict=True):
         print(f"{name:32}{min(values):8.3f}{statistics.median(values):8.3f}")
     whole = [sum(gap) for gap in gaps]
-    print(f"{'in all':32}{min(whole):8.3f}{statistics.median(whole):8.3f}  ms, least and median of {len(gaps)}")
+    print(
+        f"{'in all':32}{min(whole):8.3f}{statistics.median(whole):8.3f}  ms, least and median of {len(gaps)}"
+    )
 
 
 def recorded(system: Ours, count: int) -> str:
@@ -77,7 +81,9 @@ def recorded(system: Ours, count: int) -> str:
         perf.send_signal(signal.SIGINT)
         perf.wait()
         fields = ["-F", "comm,pid,tid,time,event,trace"]
-        done = subprocess.run(["perf", "script", "-i", data, *fields], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["perf", "script", "-i", data, *fields], capture_output=True, text=True, check=True
+        )
     return done.stdout
 
 

@@ -6,6 +6,7 @@ FOLDER holds ground_truth.jsonl (measured cases) and cases.py (how those are bui
 Hugging Face nor torchvision). ROWS keeps what was predicted: cases in it are not run again. TRACKER is what
 fit_tracker.py wrote. TABLE is where the table of every case goes; the summary is printed.
 """
+
 import argparse, gc, json, math, statistics, sys, time
 from pathlib import Path
 
@@ -13,28 +14,55 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fit_peers
 
 OURS, TRACKER = "gflow fit", "PyTorch's MemTracker"
-SHORT = {"guide, 16 B a parameter": "16 B", "guide, its function": "guide", "accelerate estimate-memory": "accelerate", "DeepSpeed ZeRO-2": "ZeRO-2",
-         "DeepSpeed ZeRO-3": "ZeRO-3", TRACKER: "MemTracker"}
+SHORT = {
+    "guide, 16 B a parameter": "16 B",
+    "guide, its function": "guide",
+    "accelerate estimate-memory": "accelerate",
+    "DeepSpeed ZeRO-2": "ZeRO-2",
+    "DeepSpeed ZeRO-3": "ZeRO-3",
+    TRACKER: "MemTracker",
+}
 
 
 def recipe(case):
     from gflow.fit import Recipe
-    precision = {"bf16_autocast": "bf16", "fp16_scaler": "fp16", "bf16_pure": "bf16-pure"}.get(case["precision"], case["precision"])
-    return Recipe(batch=case["batch"], sequence=case["seq"] or 512, target=case["tgt_seq"] or 0, image=case["img"] if "config" not in case else 0,
-                  precision=precision, optimizer=case["optimizer"], optimizer_options=case["opt_kwargs"], accumulate=case["accum"],
-                  checkpointing=case["grad_ckpt"], clip=case["clip"], attention=case["attn"], lora=case["lora"] or 0,
-                  channels_last=case["channels_last"], steps=case["steps"])
+
+    precision = {"bf16_autocast": "bf16", "fp16_scaler": "fp16", "bf16_pure": "bf16-pure"}.get(
+        case["precision"], case["precision"]
+    )
+    return Recipe(
+        batch=case["batch"],
+        sequence=case["seq"] or 512,
+        target=case["tgt_seq"] or 0,
+        image=case["img"] if "config" not in case else 0,
+        precision=precision,
+        optimizer=case["optimizer"],
+        optimizer_options=case["opt_kwargs"],
+        accumulate=case["accum"],
+        checkpointing=case["grad_ckpt"],
+        clip=case["clip"],
+        attention=case["attn"],
+        lora=case["lora"] or 0,
+        channels_last=case["channels_last"],
+        steps=case["steps"],
+    )
 
 
 def source(case, cases):
-    if "config" in case: return {"hf": case["config"]}
-    if case["model"].startswith("tv:") and not case["freeze"]: return {"tv": case["model"][3:]}
+    if "config" in case:
+        return {"hf": case["config"]}
+    if case["model"].startswith("tv:") and not case["freeze"]:
+        return {"tv": case["model"][3:]}
+
     def make():
         model = cases.build({**case, "lora": None})
+
         def batch():
             made = cases.make_batch(case, "cuda")
             return made["x"], made["y"]
+
         return model, batch
+
     return {"py": make}
 
 
@@ -42,13 +70,29 @@ def predicted(case, cases):
     """One row: what we answer, and what the others need to know of the model."""
     from gflow.fit.answer import answer
     from gflow.fit.estimate import record
+
     began = time.process_time()
-    try: tape = record(**source(case, cases), recipe=recipe(case))
-    except Exception as error: return {"id": case["id"], "refused": str(error)}
+    try:
+        tape = record(**source(case, cases), recipe=recipe(case))
+    except Exception as error:
+        return {"id": case["id"], "refused": str(error)}
     found = answer(tape)
-    row = {"id": case["id"], "allocated": found.peak_allocated_bytes, "reserved": found.peak_reserved_bytes, "process": found.process_bytes,
-           "confidence": found.confidence, "seconds": round(time.process_time() - began, 1)}
-    return row | {"facts": {"total": found.total_params, "learned": found.trainable_params, "largest_layer": largest_layer(case, tape), **shape(case)}}
+    row = {
+        "id": case["id"],
+        "allocated": found.peak_allocated_bytes,
+        "reserved": found.peak_reserved_bytes,
+        "process": found.process_bytes,
+        "confidence": found.confidence,
+        "seconds": round(time.process_time() - began, 1),
+    }
+    return row | {
+        "facts": {
+            "total": found.total_params,
+            "learned": found.trainable_params,
+            "largest_layer": largest_layer(case, tape),
+            **shape(case),
+        }
+    }
 
 
 def largest_layer(case, tape):
@@ -61,10 +105,16 @@ def largest_layer(case, tape):
 
 def shape(case):
     """Width and depth by the names that the guide's function asks the model's config for."""
-    if "config" not in case: return {"width": None, "depth": None}
+    if "config" not in case:
+        return {"width": None, "depth": None}
     import transformers
-    settings = dict(case["config"]); config = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings)
-    return {"width": getattr(config, "hidden_size", None), "depth": getattr(config, "num_hidden_layers", None)}
+
+    settings = dict(case["config"])
+    config = transformers.CONFIG_MAPPING[settings.pop("model_type")](**settings)
+    return {
+        "width": getattr(config, "hidden_size", None),
+        "depth": getattr(config, "num_hidden_layers", None),
+    }
 
 
 def error(answer, truth):
@@ -76,13 +126,26 @@ def errors(rows, truths, tracker):
     found = {OURS: {}, **{name: {} for name in fit_peers.NAMES}}
     for row in rows:
         truth = truths[row["id"]]
-        if "refused" in row: continue
-        found[OURS][row["id"]] = error(row["allocated"], truth["max_allocated"]), error(row["reserved"], truth["max_reserved"])
+        if "refused" in row:
+            continue
+        found[OURS][row["id"]] = (
+            error(row["allocated"], truth["max_allocated"]),
+            error(row["reserved"], truth["max_reserved"]),
+        )
         for name, answer in fit_peers.answers(truth["case"], row["facts"]).items():
-            found[name][row["id"]] = error(answer, truth["max_allocated"]), error(answer, truth["max_reserved"])
+            found[name][row["id"]] = (
+                error(answer, truth["max_allocated"]),
+                error(answer, truth["max_reserved"]),
+            )
     if tracker:
-        found[TRACKER] = {row["id"]: (error(row["bytes"], truths[row["id"]]["max_allocated"]), error(row["bytes"], truths[row["id"]]["max_reserved"]))
-                          for row in tracker if "bytes" in row and row["id"] in truths}
+        found[TRACKER] = {
+            row["id"]: (
+                error(row["bytes"], truths[row["id"]]["max_allocated"]),
+                error(row["bytes"], truths[row["id"]]["max_reserved"]),
+            )
+            for row in tracker
+            if "bytes" in row and row["id"] in truths
+        }
     return found
 
 
@@ -99,21 +162,43 @@ def summary_table(found, asked):
     yield "| | answered | allocated: median | p90 | worst | reserved: median | p90 | worst |"
     yield "|---|---|---|---|---|---|---|---|"
     for name, by_case in found.items():
-        if not by_case: continue
-        figures = [f"{percent(value)} %" for place in (0, 1) for value in summary([pair[place] for pair in by_case.values()])]
+        if not by_case:
+            continue
+        figures = [
+            f"{percent(value)} %"
+            for place in (0, 1)
+            for value in summary([pair[place] for pair in by_case.values()])
+        ]
         yield f"| {name} | {len(by_case)} of {asked} | " + " | ".join(figures) + " |"
 
 
 def case_table(rows, found, tracker):
     peers = [name for name in found if name != OURS]
     refusals = {row["id"]: row["refused"] for row in tracker if "refused" in row}
-    yield "| case | allocated | reserved | " + " | ".join(SHORT[name] for name in peers) + " | confidence | CPU |"
+    yield (
+        "| case | allocated | reserved | "
+        + " | ".join(SHORT[name] for name in peers)
+        + " | confidence | CPU |"
+    )
     yield "|---" * (5 + len(peers)) + "|"
     for row in rows:
-        if "refused" in row: yield f"| {row['id']} | refused: {row['refused']} |" + " |" * (3 + len(peers)); continue
+        if "refused" in row:
+            yield f"| {row['id']} | refused: {row['refused']} |" + " |" * (3 + len(peers))
+            continue
         ours = [f"{value:+.2f} %" for value in found[OURS][row["id"]]]
-        others = [f"{found[name][row['id']][0]:+.0f} %" if row["id"] in found[name] else "refused" if row["id"] in refusals else "-" for name in peers]
-        yield f"| {row['id']} | " + " | ".join([*ours, *others]) + f" | {row['confidence']} | {row['seconds']} s |"
+        others = [
+            f"{found[name][row['id']][0]:+.0f} %"
+            if row["id"] in found[name]
+            else "refused"
+            if row["id"] in refusals
+            else "-"
+            for name in peers
+        ]
+        yield (
+            f"| {row['id']} | "
+            + " | ".join([*ours, *others])
+            + f" | {row['confidence']} | {row['seconds']} s |"
+        )
 
 
 def written(rows, found, tracker, asked):
@@ -136,30 +221,48 @@ def lines(path):
 
 def main():
     options = argparse.ArgumentParser()
-    options.add_argument("folder", type=Path); options.add_argument("--only", default="")
-    for name in ("--rows", "--tracker", "--write"): options.add_argument(name, type=Path)
+    options.add_argument("folder", type=Path)
+    options.add_argument("--only", default="")
+    for name in ("--rows", "--tracker", "--write"):
+        options.add_argument(name, type=Path)
     options = options.parse_args()
-    truths = {truth["case"]["id"]: truth for truth in lines(options.folder / "ground_truth.jsonl") if options.only in truth["case"]["id"]}
+    truths = {
+        truth["case"]["id"]: truth
+        for truth in lines(options.folder / "ground_truth.jsonl")
+        if options.only in truth["case"]["id"]
+    }
     known = {row["id"]: row for row in lines(options.rows) if row["id"] in truths}
     if len(known) < len(truths):
         sys.path.insert(0, str(options.folder))
         from gflow.fit import vision
-        try: vision.load()  # the cases import torchvision themselves
-        except Exception as refusal: print("torchvision:", refusal)
+
+        try:
+            vision.load()  # the cases import torchvision themselves
+        except Exception as refusal:
+            print("torchvision:", refusal)
         import cases
     for name, truth in truths.items():
-        if name in known: continue
+        if name in known:
+            continue
         known[name] = predicted(truth["case"], cases)
         print(json.dumps(known[name]), flush=True)
         if options.rows:
-            with open(options.rows, "a") as file: file.write(json.dumps(known[name]) + "\n")
+            with open(options.rows, "a") as file:
+                file.write(json.dumps(known[name]) + "\n")
         gc.collect()
     rows, tracker = [known[name] for name in truths], lines(options.tracker)
     found = errors(rows, truths, tracker)
     print(*summary_table(found, len(truths)), sep="\n")
-    whole = summary([error(row["process"], truths[row["id"]]["nvml_process_bytes"]) for row in rows if "refused" not in row])
+    whole = summary(
+        [
+            error(row["process"], truths[row["id"]]["nvml_process_bytes"])
+            for row in rows
+            if "refused" not in row
+        ]
+    )
     print("whole process:", *(f"{percent(value)} %" for value in whole))
-    if options.write: options.write.write_text("\n".join(written(rows, found, tracker, len(truths))) + "\n")
+    if options.write:
+        options.write.write_text("\n".join(written(rows, found, tracker, len(truths))) + "\n")
 
 
 if __name__ == "__main__":

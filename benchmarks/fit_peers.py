@@ -3,7 +3,13 @@
 None of them knows of batches of pictures, of clipping or of frozen layers; they are asked with what they take.
 """
 
-NAMES = ("guide, 16 B a parameter", "guide, its function", "accelerate estimate-memory", "DeepSpeed ZeRO-2", "DeepSpeed ZeRO-3")
+NAMES = (
+    "guide, 16 B a parameter",
+    "guide, its function",
+    "accelerate estimate-memory",
+    "DeepSpeed ZeRO-2",
+    "DeepSpeed ZeRO-3",
+)
 
 
 def answers(case, facts):
@@ -30,7 +36,14 @@ def size(case):
 def activations(case, facts):
     """batch * sequence * hidden * layers * bytes * 2, with the defaults of the guide's function (512, 768, 12) wherever the
     model does not say."""
-    return case["batch"] * (case["seq"] or 512) * (facts["width"] or 768) * (facts["depth"] or 12) * size(case) * 2
+    return (
+        case["batch"]
+        * (case["seq"] or 512)
+        * (facts["width"] or 768)
+        * (facts["depth"] or 12)
+        * size(case)
+        * 2
+    )
 
 
 def guide(case, facts):

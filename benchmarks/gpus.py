@@ -6,6 +6,7 @@
 CPU time of the daemon while nothing else happens, the longest turn of its loop, the longest that it kept a
 caller waiting, and the room that a week of such samples takes.
 """
+
 import asyncio
 import json
 import os
@@ -35,7 +36,9 @@ def main(seconds: float) -> None:
             idle = cost(box, seconds / 2)
             request = box.job_request(["sleep", "9999"], gpus=1, shared=True, **{"gpu-memory": "5G"})
             for start in range(0, JOBS, 50):
-                status, answer = box.api("POST", "/jobs", {"token": f"benchmark-{start}", "jobs": [request] * 50})
+                status, answer = box.api(
+                    "POST", "/jobs", {"token": f"benchmark-{start}", "jobs": [request] * 50}
+                )
                 assert status < 300, answer
             wait_until(lambda: sum(job["state"] == "Running" for job in box.jobs().values()) == JOBS, 60)
             for number, job in box.jobs().items():
@@ -47,12 +50,18 @@ def main(seconds: float) -> None:
             busy = cost(box, seconds)
             waits = sorted(latencies(box, seconds / 2))
             print(f"{GPUS} GPUs, no job: {idle:.2f} % of a core")
-            print(f"{GPUS} GPUs, {JOBS} shared jobs: {busy:.2f} % of a core, {next(line for line in info(box) if 'watchdog' in line)}")
-            print(f"a caller waited {waits[len(waits) // 2] * 1000:.2f} ms (median), {waits[-1] * 1000:.2f} ms (most of {len(waits)})")
+            print(
+                f"{GPUS} GPUs, {JOBS} shared jobs: {busy:.2f} % of a core, {next(line for line in info(box) if 'watchdog' in line)}"
+            )
+            print(
+                f"a caller waited {waits[len(waits) // 2] * 1000:.2f} ms (median), {waits[-1] * 1000:.2f} ms (most of {len(waits)})"
+            )
             os.kill(box.daemon.pid, signal.SIGRTMIN)
             turns = json.loads(wait_until(lambda: report.exists() and report.read_text()))
             week(box, Path(folder))
-            print(f"{turns['count']} turns of the loop: {turns['cpu']:.2f} ms of work in the longest, {turns['wall']:.2f} ms by the clock")
+            print(
+                f"{turns['count']} turns of the loop: {turns['cpu']:.2f} ms of work in the longest, {turns['wall']:.2f} ms by the clock"
+            )
             print(f"  of the watch's own: {turns['watch_cpu']:.2f} ms of work in the longest")
         finally:
             box.clean_up()
@@ -69,15 +78,33 @@ def week(box: Box, folder: Path) -> None:
     for second in range(hours * 3600):
         first = second // 3600 * JOBS
         at = 1_800_000_000.0 + second
-        sample = Sample(20480 + second % 97, second % 101, 300 + second % 50, 60 + second % 7, 1200 + second % 300, 2600, 4)
+        sample = Sample(
+            20480 + second % 97,
+            second % 101,
+            300 + second % 50,
+            60 + second % 7,
+            1200 + second % 300,
+            2600,
+            4,
+        )
         card = Card(uuid="A", number=0, model="", memory_mib=81559, sample=sample)
-        runs = {gpu: tuple(f"{100_000 + first + job}.1" for job in range(JOBS) if job % GPUS == gpu) for gpu in range(GPUS)}
+        runs = {
+            gpu: tuple(f"{100_000 + first + job}.1" for job in range(JOBS) if job % GPUS == gpu)
+            for gpu in range(GPUS)
+        }
         used = {run: {gpu: 5000 + second % 900} for gpu in runs for run in runs[gpu]}
-        history.take(Report(cards=dict.fromkeys(range(GPUS), card), used=used), runs, dict.fromkeys(used, "0123456789abcdef"), at)
+        history.take(
+            Report(cards=dict.fromkeys(range(GPUS), card), used=used),
+            runs,
+            dict.fromkeys(used, "0123456789abcdef"),
+            at,
+        )
     history.close(at)
     history._writer.join()
     size = sum(each.stat().st_size for each in folder.glob("week.db*"))
-    print(f"a week of samples: {size / hours * 168 / 1e6:.0f} MB ({size / hours / 1e6:.2f} MB an hour, {hours} hours written)")
+    print(
+        f"a week of samples: {size / hours * 168 / 1e6:.0f} MB ({size / hours / 1e6:.2f} MB an hour, {hours} hours written)"
+    )
 
 
 def daemon(report: str) -> None:

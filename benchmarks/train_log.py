@@ -32,7 +32,9 @@ def measure(name: str, call) -> None:
         call(at)
         times.append(time.perf_counter_ns() - began)
     times.sort()
-    print(f"{name:42} median {statistics.median(times) / 1000:7.2f} us   p99 {times[CALLS * 99 // 100] / 1000:7.2f} us")
+    print(
+        f"{name:42} median {statistics.median(times) / 1000:7.2f} us   p99 {times[CALLS * 99 // 100] / 1000:7.2f} us"
+    )
 
 
 run = Run(device="cpu")

@@ -136,14 +136,20 @@ class Scores:
     def show(self, name: str) -> None:
         width = quantile(self.widths, 0.5) / 3600
         within = sum(self.hits) / max(1, len(self.hits))
-        cells = [f"{name:<34} {len(self.hits):5} asked", f"{within:6.1%} within", f"median width {width:7.1f} h"]
+        cells = [
+            f"{name:<34} {len(self.hits):5} asked",
+            f"{within:6.1%} within",
+            f"median width {width:7.1f} h",
+        ]
         cells.append(f"off {quantile(self.off, 0.5):.1f} times")
         for title, bounds in self.others.items():
             middle = quantile([bound for bound, _, _ in bounds], 0.5) / 3600
             if middle < inf and bounds:
                 kept = sum(is_within for _, is_within, _ in bounds) / len(bounds)
                 each = quantile([part for _, _, part in bounds], 0.5)
-                cells.append(f"{title} {middle:.1f} h ({kept:.0%} within): {width / middle:.2f} of it ({each:.2f})")
+                cells.append(
+                    f"{title} {middle:.1f} h ({kept:.0%} within): {width / middle:.2f} of it ({each:.2f})"
+                )
         print("  ".join(cells), flush=True)
 
 

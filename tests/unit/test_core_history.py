@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.core.history import History
+from gflow.core.queue import ReadyQueue
 
 from .builders import ended, running
 
@@ -89,3 +90,23 @@ def test_a_sum_that_rounds_otherwise_than_the_difference():
 def test_what_is_due_is_in_the_future(length, began):
     batch = at_its_end(length, began)
     assert batch.due > began + length
+
+
+@pytest.mark.parametrize(
+    ("name", "is_learnt", "expected"),
+    [
+        ("train", True, 60.0),  # the same work took less than its limit
+        ("train", False, 900),  # nothing is known of it but its limit
+        ("", True, 900),  # other work with as many GPUs says nothing about this
+    ],
+)
+def test_a_limit_counts_unless_the_same_work_is_known(name, is_learnt, expected):
+    history = History()
+    times = {"submitted_at": 0.0, "started_at": 0.0, "finished_at": 60.0}
+    if is_learnt:
+        history.learn(ended(1, gpus=1, command=(), name=name, **times))
+    batch = history.batch_of(running(2, 0, submitted_at=0.0, command=(), name=name))
+    history.look_at(batch)
+    queue = ReadyQueue(history, by_length=True, use_history=True)
+    assert queue.length(900, batch) == expected
+    assert queue.length(30, batch) == 30

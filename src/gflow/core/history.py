@@ -185,8 +185,9 @@ class History:
         batch.length = self._judge(self.kinds[batch.kind], batch)
 
     def _refresh(self, days: dict[int, Batch], batch: Batch) -> None:
+        was_known = batch.is_known
         length = self._judge(days, batch)
-        if length != batch.length:
+        if length != batch.length or was_known != batch.is_known:
             batch.length = length
             if batch.waiting:
                 self.changed.add(batch)

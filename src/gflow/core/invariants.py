@@ -29,6 +29,7 @@ def check(state: State, *, settled: bool = True) -> None:
     _check_ledger(state)
     _check_dependencies(state)
     _check_arrays(state)
+    _check_lanes(state)
     if settled:
         _check_nothing_startable(state)
 
@@ -165,6 +166,13 @@ def _check_arrays(state: State) -> None:
             assert job.progress.pending or job.progress.active, f"array {job.label} is over and not final"
         if job.task is not None:
             assert job.key in state.tasks[job_key(job.number)], f"task {job.label} is not in its array"
+
+
+def _check_lanes(state: State) -> None:
+    groups = Counter(group.lane.key for group in state.ready.groups.values())
+    guessed = Counter(g.lane.key for g in state.ready.groups.values() if g.guess < float("inf"))
+    for key, lane in state.ready.lanes.items():
+        assert (lane.groups, lane.guessed) == (groups[key], guessed[key]), f"lane {key} miscounts its groups"
 
 
 def _check_nothing_startable(state: State) -> None:

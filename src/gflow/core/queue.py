@@ -168,9 +168,9 @@ class ReadyQueue:
         return limit_s if 0 < limit_s < guess else guess
 
     def guess(self, limit_s: int, batch: Batch) -> float:
-        """What history says of such a job. A limit says more than what other work of that many GPUs took,
-        and less than what the same work took."""
-        if not self._use_history or (limit_s and not batch.kind[1]):
+        """What history says of such a job. A limit says more than what other work of that many GPUs took (and
+        of course than nothing), and less than what the same work took."""
+        if not self._use_history or (limit_s and not (batch.kind[1] and batch.is_known)):
             return INFINITE
         return batch.length
 
@@ -188,8 +188,9 @@ class ReadyQueue:
         changed, self._history.changed = self._history.changed, set()
         for batch in changed:
             for group in self._of_batch.get(batch, ()):
-                before = group.rank
+                before, was_guessed = group.rank, group.guess < INFINITE
                 self._set_length(group)
+                group.lane.guessed += (group.guess < INFINITE) - was_guessed
                 if group.rank != before:
                     self._list(group)
 

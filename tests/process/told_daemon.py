@@ -1,0 +1,51 @@
+"""The daemon as it is, but with a clock that a test sets: see `TOLD_CLOCK`.
+
+The file has the time on both clocks, and how often the daemon is to be woken as if a timer had run out.
+Beside it the daemon writes how often it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from gflow.core.events import Tick
+from gflow.core.model import Moment
+from gflow.daemon import clock
+from gflow.daemon.loop import Loop
+from gflow.daemon.main import run
+from gflow.daemon.settings import settings_for
+
+TOLD = Path(os.environ["TOLD_CLOCK"])
+LOOK_S = 0.002
+
+
+def told() -> tuple[Moment, int]:
+    wall, boot, ticks = TOLD.read_text().split()
+    return Moment(float(wall), float(boot)), int(ticks)
+
+
+class ToldLoop(Loop):
+    """Wakes up when it is told to."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._woken = asyncio.ensure_future(self._wake())
+
+    async def _wake(self) -> None:
+        done = 0
+        while True:
+            if told()[1] > done:
+                await self.ask(lambda at: Tick(at=at))
+                done += 1
+                TOLD.with_suffix(".done").write_text(str(done))
+            await asyncio.sleep(LOOK_S)
+
+
+if __name__ == "__main__":
+    clock.now = lambda: told()[0]
+    flags = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
+    sys.exit(run(settings_for({name.removeprefix("--"): value for name, value in flags.items()}), ToldLoop))
