@@ -47,26 +47,8 @@ class Group:
     """Waiting jobs of one key, oldest first. Removal is lazy: a heap cannot lose its middle."""
 
     __slots__ = (
-        "aged",
-        "batch",
-        "bound",
-        "counted",
-        "cpus",
-        "gpus",
-        "guess",
-        "key",
-        "kind",
-        "lane",
-        "length",
-        "listed",
-        "members",
-        "memory_mib",
-        "number",
-        "order",
-        "rank",
-        "removed",
-        "shape",
-        "standing",
+        "aged", "batch", "bound", "counted", "cpus", "gpus", "guess", "key", "kind", "lane", "length",
+        "listed", "members", "memory_mib", "number", "order", "rank", "removed", "shape", "standing",
     )  # fmt: skip
 
     def __init__(self, key: GroupKey, batch: Batch, number: int) -> None:

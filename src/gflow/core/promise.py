@@ -77,14 +77,13 @@ class Promise:
     def is_blocked(self, gpu_ids: tuple[int, ...]) -> bool:
         """Whether it will need some of these GPUs."""
         spare = self.spare
-        return len(gpu_ids) > spare and self._count_of(gpu_ids) > spare
-
-    def _count_of(self, gpu_ids: tuple[int, ...]) -> int:
-        """How many of these it can have. (Most often there are one or two: then a loop beats sets.)"""
-        count, gpus = 0, self.gpus
-        for index in gpu_ids:
-            count += index in gpus
-        return count
+        if len(gpu_ids) <= spare:
+            return False
+        gpus = self.gpus
+        for index in gpu_ids:  # most often there are one or two: then a loop beats sets
+            if index in gpus:
+                spare -= 1
+        return spare < 0
 
     def length_of(self, bound: float, guess: float) -> float:
         """How long a job is taken to be that may run so long and probably runs so long."""
@@ -102,9 +101,9 @@ class Promise:
     def take(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> None:
         """Such a job has started."""
         if self.now + length > self.until:
-            if taken := self._count_of(gpu_ids):
-                self.spare -= taken
-                self._gpus = self.gpus.difference(gpu_ids)
+            gpus = self.gpus
+            self._gpus = gpus.difference(gpu_ids)
+            self.spare -= len(gpus) - len(self._gpus)
             self.cpus -= shape.cpus
             self.memory_mib -= shape.memory_mib
 
@@ -236,4 +235,5 @@ def share_of(state: State, shape: Shape) -> float:
 def is_quiet(state: State) -> bool:
     """Whether most of the machine stands idle: then keeping it for somebody costs little."""
     machine = state.machine
-    return state.policy.patience > 0 and len(machine.idle) >= QUIET * len(machine.gpus) > 0
+    gpus = len(machine.gpus)
+    return gpus > 0 and float(len(machine.idle)) >= QUIET * float(gpus) and state.policy.patience > 0

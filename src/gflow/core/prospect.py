@@ -60,14 +60,19 @@ class Prospect:
         What should have ended by now ends now.
         """
         coming, now, gpus, usable = self._coming, self._now, self.gpus, self._usable
-        cpus, memory_mib, alone, before = self._cpus, self._memory_mib, self._is_alone, len(self.times)
+        times, counts, before = self.times, self.counts, len(self.times)
+        cpus, memory_mib, alone = self._cpus, self._memory_mib, self._is_alone
         place, count, is_any = self._next, len(coming), self._is_any
         while place < count:
             end, _, leaver = coming[place]
             if end > now:
-                self._see(now, cpus, memory_mib)
+                free = len(gpus)
+                times.append(now)
+                counts.append(free)
+                self.cpus.append(cpus)
+                self.memory_mib.append(memory_mib)
                 now = end
-                if len(gpus) >= wanted:
+                if free >= wanted:
                     break
             cpus += leaver.cpus
             memory_mib += leaver.memory_mib
@@ -80,16 +85,13 @@ class Prospect:
             place += 1
         else:
             if not self._is_all:
-                self._see(now, cpus, memory_mib)
+                times.append(now)
+                counts.append(len(gpus))
+                self.cpus.append(cpus)
+                self.memory_mib.append(memory_mib)
                 self._is_all = True
         self._next, self._now, self._cpus, self._memory_mib = place, now, cpus, memory_mib
-        return len(self.times) > before
-
-    def _see(self, at: float, cpus: int, memory_mib: int) -> None:
-        self.times.append(at)
-        self.counts.append(len(self.gpus))
-        self.cpus.append(cpus)
-        self.memory_mib.append(memory_mib)
+        return len(times) > before
 
     def _leave_shared(self, leaver: Leaver) -> None:
         """It leaves GPUs on which others are, or where such a job may be beside others."""

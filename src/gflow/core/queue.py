@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gflow.core.ages import Ages
 from gflow.core.history import DAY_S, Batch, History, what_of
@@ -27,9 +27,9 @@ from gflow.core.shares import ABOUT_BAND
 if TYPE_CHECKING:
     from gflow.core.promise import Promise
 
-INFINITE = float("inf")
+INFINITE: Final = float("inf")
 # Limits are generous: of a job's waiting, this part of its limit is counted as its length.
-LIMITS_COUNT = 0.18
+LIMITS_COUNT: Final = 0.18
 # Priority, and whether it asks for GPUs: who is oldest is judged apart.
 AgeKind = tuple[int, bool]
 
