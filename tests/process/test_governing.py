@@ -141,11 +141,13 @@ def test_gjob_why_says_what_is_in_the_way_and_what_would_start_now(daemon: Box) 
     assert said[1] == "  1. Resources: Need 2 GPUs, only 1 available"
     assert said[2] == "  2. Running: job 1 has GPU 0,1,2"
     assert said[3].startswith("It starts at about ")
-    assert said[4] == f"It would start now with --gpus 1: gjob update {job} …"
+    assert said[4].startswith("Others may pass it until ")
+    assert said[5] == f"It would start now with --gpus 1: gjob update {job} …"
     told = json.loads(daemon.ok("gjob", "why", str(job), "--json"))
     assert told["blockers"][0]["code"] == "Resources"
     assert told["start"]["earliest"] <= told["start"]["expected"] <= told["start"]["latest"]
     assert told["instead"] == ["--gpus 1"]
+    assert told["promised_at"] > told["start"]["expected"]
     assert daemon.ok("gjob", "why", "1") == "Job 1 (first) runs.\n"
     daemon.ok("gjob", "hold", str(job))
     assert "  1. JobHeldUser: gjob release" in daemon.ok("gjob", "why", str(job))

@@ -19,6 +19,7 @@ from gflow.core.quotas import USER, Limits
 from gflow.daemon import keeper
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
+from gflow.text.why import why_page
 
 HOUR = 3600.0
 
@@ -41,6 +42,20 @@ def test_it_starts_when_enough_gpus_are_free() -> None:
     assert [why.code for why in found.blockers] == ["Resources", "Running", "Running"]
     assert found.blockers[1].detail == "job 1 has GPU 0,1"
     assert found.instead == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "times"),
+    [(4, 8.0), (2, 8.0 * 0.5 ** (2 / 3))],  # who wants half of the machine waits for five times
+)
+def test_until_when_others_may_pass(gpus: int, times: float) -> None:
+    state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)])
+    found = outlook(state, job, now)
+    assert found.promised_at == pytest.approx(1.0 + times * 0.18 * HOUR)
+    assert "Others may pass it until" in why_page(job, found, now)
+    assert "waited long enough" in why_page(job, found, found.promised_at)
+    state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)], policy=Policy(patience=-1.0))
+    assert outlook(state, job, now).promised_at is None, "nobody is promised anything"
 
 
 def test_those_before_it_start_first() -> None:

@@ -12,7 +12,7 @@ from gflow.core.explain import Why, explain, explain_shape, reserved_for
 from gflow.core.ids import label
 from gflow.core.model import LOCAL, Job, JobState
 from gflow.core.place import available, choose, suits
-from gflow.core.promise import may_pass
+from gflow.core.promise import may_pass, promised_at
 from gflow.core.state import State
 
 
@@ -27,6 +27,8 @@ class Outlook(msgspec.Struct, frozen=True):
     limits: list[str] = []
     # When it goes to another target if it still waits here (wall clock).
     overflows_at: float | None = None
+    # When it will have waited so long that its start is promised, or since when it has (wall clock).
+    promised_at: float | None = None
 
 
 def outlook(state: State, job: Job, wall: float, question: Question | None = None) -> Outlook:
@@ -37,7 +39,8 @@ def outlook(state: State, job: Job, wall: float, question: Question | None = Non
         return Outlook(blockers, Start(begin, begin, begin) if begin > wall else None, [])
     start = (question or Question(state, job, wall)).start(state)
     instead = list(_instead(state, job, wall))
-    return Outlook(blockers, start, instead, overflows_at=job.overflows_at)
+    promised = promised_at(state, job)
+    return Outlook(blockers, start, instead, overflows_at=job.overflows_at, promised_at=promised)
 
 
 # ---------------------------------------------------------------- what is in the way

@@ -14,7 +14,7 @@ from gflow.core.lanes import Group
 from gflow.core.model import Job
 from gflow.core.needs import Shape
 from gflow.core.prospect import Prospect
-from gflow.core.state import NO_GPUS, State
+from gflow.core.state import INFINITE, NO_GPUS, State
 
 # How many of the oldest are asked, if those before them wait for something else than resources.
 MOST_ASKED: Final = 20
@@ -217,6 +217,15 @@ def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
 def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
     """Whether a job has waited long enough."""
     return not state.policy.patience or waited >= times_of(state, group.shape, quiet) * group.counted
+
+
+def promised_at(state: State, job: Job) -> float | None:
+    """When a waiting job will have waited long enough, or since when it has; None: nothing is promised."""
+    if state.policy.patience < 0:
+        return None
+    group = state.ready.group_of(job)
+    wait = times_of(state, group.shape, is_quiet(state)) * group.counted if state.policy.patience else 0.0
+    return None if wait == INFINITE else group.members[job.key] + wait
 
 
 def times_of(state: State, shape: Shape, quiet: bool) -> float:

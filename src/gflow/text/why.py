@@ -27,6 +27,8 @@ def why_page(job: Job, found: Outlook | None, now: float) -> str:
         about = f"It starts at about {_moment(start.expected, now)} (in {clock(start.expected - now)})"
         probably = f"; probably by {_moment(start.latest, now)}."
         lines.append(about + (probably if start.earliest < start.latest else "."))
+    if (promised := found.promised_at) is not None:
+        lines.append(_passing(promised, now))
     if (until := found.overflows_at) is not None:
         lines.append(f"If it has not started here by {_moment(until, now)}, it goes to {job.spec.overflow}.")
     if found.instead and job.abroad is not None:
@@ -35,6 +37,13 @@ def why_page(job: Job, found: Outlook | None, now: float) -> str:
     elif found.instead:
         lines.append(f"It would start now with {' or '.join(found.instead)}: gjob update {job.label} …")
     return "\n".join(lines) + "\n"
+
+
+def _passing(promised: float, now: float) -> str:
+    """How long others may pass it, in words."""
+    if promised > now:
+        return f"Others may pass it until {_moment(promised, now)}; from then on its start is promised."
+    return "It has waited long enough to be promised its start; those who have waited longer come first."
 
 
 def _moment(seconds: float, now: float) -> str:

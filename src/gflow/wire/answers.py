@@ -189,6 +189,8 @@ class WhyAnswer(TypedDict):
     limits: list[str]
     # When it goes to another target if it still waits here, in seconds since 1970.
     overflows_at: float | None
+    # When it has waited so long that its start is promised, or since when it has.
+    promised_at: float | None
 
 
 class StoryLine(TypedDict):
