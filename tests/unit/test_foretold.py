@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gflow.core.expecting import SLACK_S, Listing, Question
 from gflow.core.foretold import (
+    FEW,
     LEARNT_FROM,
     MOST_CASES,
     PART,
@@ -191,6 +192,16 @@ def test_without_limits_on_all_who_wait_nothing_is_bounded() -> None:
         case = Question(state, job, now).case(state)
         assert case is not None
         assert case.is_bounded == (limit > 0)
+
+
+def test_where_limits_are_tight_that_is_seen_soon() -> None:
+    """What is known beforehand says otherwise, and weighs more."""
+    told = Foretold()
+    waited(told, 1.0, LEARNT_FROM)
+    assert told.is_learnt(True)
+    assert told.parts(True, 0.0) == (1.0, 1.0)
+    waited(told, 0.01, FEW)
+    assert told.parts(True, 0.0)[1] < 0.5, "what is known beforehand is not forgotten"
 
 
 def test_a_few_cases_are_not_enough() -> None:

@@ -21,22 +21,22 @@ from gflow.core.ids import JobKey
 FORETOLD = "foretold"
 # By when so many have started: the latest that is told. Eight in ten are promised, and the next month is
 # never quite like the last.
-PART = 0.85
+PART = 0.86
 # How many cases are remembered of each sort; and for how many stands what is known beforehand, which counts
 # for less and less as cases come out here.
-MOST_CASES, KNOWN_FOR = 300, 100.0
-# So many outcomes say more about this machine than the play does that it is compared with.
-LEARNT_FROM = 15
+MOST_CASES, KNOWN_FOR = 200, 100.0
+# From so many outcomes on they are gone by; and as long as they are few, what they say alone counts if it is
+# later than what they say together with what is known beforehand: limits may be tight here.
+LEARNT_FROM, FEW = 5, 20
 # Below this a forecast is not right to the second: with limits on everything, and without.
 FINE_S, COARSE_S = 60.0, 600.0
 # Waits as parts of the worst, on one of Philly's pools (103959) alone: a fifteenth of the jobs each.
 WITH_LIMITS = (
-    0.007, 0.023, 0.042, 0.062, 0.076, 0.098, 0.125, 0.154, 0.185, 0.212, 0.231, 0.26, 0.289, 0.379, 0.753,
+    0.01, 0.029, 0.046, 0.058, 0.079, 0.103, 0.131, 0.165, 0.189, 0.213, 0.233, 0.263, 0.29, 0.357, 0.535,
 )  # fmt: skip
 WITHOUT_LIMITS = (
-    0.018, 0.05, 0.079, 0.101, 0.132, 0.173, 0.204, 0.253, 0.283, 0.355, 0.567, 0.875, 1.354, 2.416, 5.896,
+    0.024, 0.043, 0.073, 0.1, 0.146, 0.198, 0.251, 0.328, 0.412, 0.562, 0.796, 1.103, 1.656, 2.103, 7.462,
 )  # fmt: skip
-
 
 # Where something is, its weight, and whether it is there for good or will come out anywhere beyond.
 Weighed = tuple[float, float, bool]
@@ -120,6 +120,10 @@ class Foretold:
     def parts(self, is_bounded: bool, wall: float) -> tuple[float, float]:
         """Which part of the worst wait half of all wait at most, and nearly all."""
         middle, late = quantiles(self._cases(is_bounded, wall), (0.5, PART))
+        own = self._outcomes(is_bounded)
+        if 0 < len(own) < FEW:
+            alone = quantiles(((part, 1.0, True) for part in own), (0.5, PART))
+            return max(middle, alone[0]), max(late, alone[1])
         return middle, late
 
     def _cases(self, is_bounded: bool, wall: float) -> Iterator[Weighed]:
