@@ -39,9 +39,9 @@ def snapshot(state: State) -> dict[str, Any]:
         "shares": {uid: (use.seconds, use.at, use.gpus) for uid, use in state.shares.uses.items()},
         "foretold": state.foretold.record,
         "lengths": {
-            (kind, day): batch.ended
-            for kind, days in state.history.kinds.items()
-            for day, batch in days.items()
+            (kind, span): batch.ended
+            for kind, spans in state.history.kinds.items()
+            for span, batch in spans.items()
             if batch.ended
         },
         "running": state.running,

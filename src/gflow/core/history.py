@@ -19,8 +19,8 @@ from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, Job, Spec
 from gflow.core.states import FINISHED
 
-# Submitted within the same span: `Batch.day` counts these.
-DAY_S = 43200.0
+# Submitted within the same span, as they are counted since 1970.
+SPAN_S = 43200.0
 # How far, in spans, a batch without an end looks for one that has some.
 NEAR = 14
 # Whoever has run longer than expected is expected to take so many times as long.
@@ -29,7 +29,7 @@ OUTLASTS = 4
 UNKNOWN_S = 7200.0
 SHORTEST_S = 1.0
 # Of each kind so many batches are kept.
-KEPT_DAYS = 120
+KEPT_SPANS = 120
 # So many starts of jobs that ended may lie about before somebody tidies up.
 MOST_STALE = 64
 
@@ -59,11 +59,11 @@ def length_of(job: Job) -> float:
 class Batch:
     """Jobs of one kind and span: what most that ended took, and since when others run."""
 
-    __slots__ = ("_order", "day", "due", "ended", "is_known", "kind", "length", "most", "starts", "waiting")
+    __slots__ = ("_order", "due", "ended", "is_known", "kind", "length", "most", "span", "starts", "waiting")
 
-    def __init__(self, kind: Kind, day: int) -> None:
+    def __init__(self, kind: Kind, span: int) -> None:
         self.kind = kind
-        self.day = day
+        self.span = span
         # How long those took that ended, in order; what three in four of them did not exceed (0: none ended).
         self.ended: list[float] = []
         self.most = 0.0
@@ -105,7 +105,7 @@ class History:
 
     def __init__(self) -> None:
         self.kinds: dict[Kind, dict[int, Batch]] = {}
-        # (when its prediction is exceeded, kind, day); `Batch.due` says which of them are still true.
+        # (when its prediction is exceeded, kind, span); `Batch.due` says which of them are still true.
         self._due: list[tuple[float, Kind, int]] = []
         self._now = 0.0
         # Batches whose prediction changed since the queue was last told.
@@ -113,19 +113,19 @@ class History:
         # Those with running jobs whose prediction changed since the ends of these were last looked at.
         self.moved: set[Batch] = set()
 
-    def batch(self, kind: Kind, day: int) -> Batch:
-        days = self.kinds.get(kind)
-        if days is None:
-            days = self.kinds[kind] = {}
-        batch = days.get(day)
+    def batch(self, kind: Kind, span: int) -> Batch:
+        spans = self.kinds.get(kind)
+        if spans is None:
+            spans = self.kinds[kind] = {}
+        batch = spans.get(span)
         if batch is None:
-            batch = days[day] = Batch(kind, day)
-            batch.length = self._judge(days, batch)
+            batch = spans[span] = Batch(kind, span)
+            batch.length = self._judge(spans, batch)
         return batch
 
     def batch_of(self, job: Job) -> Batch:
         spec = job.spec
-        return self.batch((job.uid, what_of(spec), spec.gpus), int(job.submitted_at // DAY_S))
+        return self.batch((job.uid, what_of(spec), spec.gpus), int(job.submitted_at // SPAN_S))
 
     # ------------------------------------------------------------ what happens
 
@@ -151,13 +151,13 @@ class History:
         batch = self.batch_of(job)
         if not batch.learn(length):
             return
-        days = self.kinds[batch.kind]
-        for other in days.values():
+        spans = self.kinds[batch.kind]
+        for other in spans.values():
             # What has an end of its own does not go by this one.
             if (other is batch or not other.most) and (other.waiting or other.starts):
-                self._refresh(days, other)
-        if len(days) > KEPT_DAYS:
-            self._forget(days)
+                self._refresh(spans, other)
+        if len(spans) > KEPT_SPANS:
+            self._forget(spans)
 
     def learn_all(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
@@ -167,16 +167,16 @@ class History:
         """Predictions that are exceeded by now grow."""
         if wall < self._now:  # the clock was set back
             self._now = wall
-            for days in self.kinds.values():
-                for batch in days.values():
-                    self._refresh(days, batch)
+            for spans in self.kinds.values():
+                for batch in spans.values():
+                    self._refresh(spans, batch)
         self._now = wall
         while self._due and self._due[0][0] <= wall:
-            due, kind, day = heapq.heappop(self._due)
-            days = self.kinds.get(kind, {})
-            if day in days and days[day].due == due:
-                days[day].due = 0.0
-                self._refresh(days, days[day])
+            due, kind, span = heapq.heappop(self._due)
+            spans = self.kinds.get(kind, {})
+            if span in spans and spans[span].due == due:
+                spans[span].due = 0.0
+                self._refresh(spans, spans[span])
 
     # ------------------------------------------------------------ what follows
 
@@ -184,9 +184,9 @@ class History:
         """Somebody wants to know again: predictions that nobody waits for are not kept up."""
         batch.length = self._judge(self.kinds[batch.kind], batch)
 
-    def _refresh(self, days: dict[int, Batch], batch: Batch) -> None:
+    def _refresh(self, spans: dict[int, Batch], batch: Batch) -> None:
         was_known = batch.is_known
-        length = self._judge(days, batch)
+        length = self._judge(spans, batch)
         if length != batch.length or was_known != batch.is_known:
             batch.length = length
             if batch.waiting:
@@ -194,11 +194,11 @@ class History:
             if batch.starts:
                 self.moved.add(batch)
 
-    def _judge(self, days: dict[int, Batch], batch: Batch) -> float:
+    def _judge(self, spans: dict[int, Batch], batch: Batch) -> float:
         """What most took that ended; a multiple of it once one that runs has exceeded it."""
         length, batch.is_known = batch.most, True
         if not length:
-            length, batch.is_known = _beside(days, batch)
+            length, batch.is_known = _beside(spans, batch)
         if batch.starts:
             oldest = batch.oldest()
             # By the same sum as `due`: a difference may round otherwise, and then it is due for ever.
@@ -206,28 +206,28 @@ class History:
                 length *= OUTLASTS
             if batch.due != oldest + length:
                 batch.due = oldest + length
-                heapq.heappush(self._due, (batch.due, batch.kind, batch.day))
+                heapq.heappush(self._due, (batch.due, batch.kind, batch.span))
         return length
 
-    def _forget(self, days: dict[int, Batch]) -> None:
-        for day in sorted(days)[:-KEPT_DAYS]:
-            if not days[day].starts and not days[day].waiting:
-                del days[day]
+    def _forget(self, spans: dict[int, Batch]) -> None:
+        for span in sorted(spans)[:-KEPT_SPANS]:
+            if not spans[span].starts and not spans[span].waiting:
+                del spans[span]
 
 
-def _beside(days: dict[int, Batch], batch: Batch) -> tuple[float, bool]:
+def _beside(spans: dict[int, Batch], batch: Batch) -> tuple[float, bool]:
     """What the nearest batches say, and for work that has a name also what it once took; whether that is to
     be relied on."""
     is_named = bool(batch.kind[1])
-    if len(days) > 1:
+    if len(spans) > 1:
         for distance in range(1, NEAR + 1):
-            before, after = days.get(batch.day - distance), days.get(batch.day + distance)
+            before, after = spans.get(batch.span - distance), spans.get(batch.span + distance)
             most = before.most if before is not None else 0.0
             if after is not None and after.most > most:
                 most = after.most
             if most:
                 return most, is_named or distance == 1
-        known = [day for day, other in days.items() if other.most] if is_named else []
+        known = [span for span, other in spans.items() if other.most] if is_named else []
         if known:
-            return days[max(known)].most, True
+            return spans[max(known)].most, True
     return UNKNOWN_S, False

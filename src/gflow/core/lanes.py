@@ -24,9 +24,9 @@ class GroupKey(NamedTuple):
     group: int
     max_concurrent: int
     project: str
-    # What predictions go by: the work, the day it was submitted, the time limit.
+    # What predictions go by: the work, the half day in which it was submitted, the time limit.
     what: str
-    day: int
+    span: int
     limit_s: int
 
 

@@ -108,7 +108,7 @@ class Promise:
             self.memory_mib -= shape.memory_mib
 
 
-class Outlook:
+class Prospects:
     """All that can be promised at one moment."""
 
     __slots__ = ("_is_ruled", "_prospects", "_state", "_wall")
@@ -170,8 +170,8 @@ def due(state: State, wall: float) -> list[Promise]:
     """Promises to those who have waited longest, if that is long enough and they can be promised anything."""
     if state.machine.is_drained:
         return []
-    outlook = Outlook(state, wall)
-    found = _made_way_for(state, outlook) if state.yielding else []
+    prospects = Prospects(state, wall)
+    found = _made_way_for(state, prospects) if state.yielding else []
     if state.policy.patience < 0:
         return found
     ready, most, quiet = state.ready, len(found) + state.policy.promises, is_quiet(state)
@@ -188,7 +188,7 @@ def due(state: State, wall: float) -> list[Promise]:
             since, key, _, group = age
             if not _is_due(state, group, wall - since, quiet):
                 break
-            promise = None if key in made_way_for else outlook.promise(key, group)
+            promise = None if key in made_way_for else prospects.promise(key, group)
             if promise is not None:
                 found.append(promise)
                 if len(found) == most:
@@ -196,10 +196,10 @@ def due(state: State, wall: float) -> list[Promise]:
     return found
 
 
-def _made_way_for(state: State, outlook: Outlook) -> list[Promise]:
+def _made_way_for(state: State, prospects: Prospects) -> list[Promise]:
     """Those for whom running jobs make way: nobody else is to have what they get."""
     wait = {first for key in state.yielding.values() if (first := first_of(state, key)) is not None}
-    made = [outlook.promise(key, state.ready.where[key]) for key in sorted(wait)]
+    made = [prospects.promise(key, state.ready.where[key]) for key in sorted(wait)]
     return [promise for promise in made if promise is not None]
 
 

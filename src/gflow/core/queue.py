@@ -17,7 +17,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 from gflow.core.ages import Ages
-from gflow.core.history import DAY_S, Batch, History, what_of
+from gflow.core.history import SPAN_S, Batch, History, what_of
 from gflow.core.ids import JobKey
 from gflow.core.lanes import MOST_STALE, Entry, Group, GroupKey, Lane, LaneKey, Room, place_of
 from gflow.core.model import Job
@@ -95,7 +95,7 @@ class ReadyQueue:
             self._push(group, head)
 
     def _new_group(self, key: GroupKey) -> Group:
-        batch = self._history.batch((key.uid, key.what, key.shape.gpus), key.day)
+        batch = self._history.batch((key.uid, key.what, key.shape.gpus), key.span)
         if not batch.waiting:
             self._history.look_at(batch)
         batch.waiting += 1
@@ -298,7 +298,7 @@ class Walk:
 
 def group_key(job: Job) -> GroupKey:
     spec = job.spec
-    day = int(job.submitted_at // DAY_S)
+    span = int(job.submitted_at // SPAN_S)
     key: GroupKey = named(
         GroupKey,
         (
@@ -310,7 +310,7 @@ def group_key(job: Job) -> GroupKey:
             spec.max_concurrent,
             spec.project,
             what_of(spec),
-            day,
+            span,
             spec.time_limit_s,
         ),
     )
