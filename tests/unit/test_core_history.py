@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.core.history import History
+from gflow.core.history import SPAN_S, History
 from gflow.core.queue import ReadyQueue
 
 from .builders import ended, running
@@ -110,3 +110,24 @@ def test_a_limit_counts_unless_the_same_work_is_known(name, is_learnt, expected)
     queue = ReadyQueue(history, by_length=True, use_history=True)
     assert queue.length(900, batch) == expected
     assert queue.length(30, batch) == 30
+
+
+spans = st.integers(0, 40)
+
+
+@given(st.lists(st.tuples(spans, st.floats(1, 1e5)), max_size=12), st.sets(spans, max_size=6), st.booleans())
+def test_what_others_go_by_is_kept_up(ends, waiting, is_named):
+    """Whoever waits goes by what it would go by if it were asked only now."""
+    kind = (1001, "train" if is_named else "", 1)
+    history = History()
+    batches = [history.batch(kind, span) for span in waiting]
+    for batch in batches:
+        batch.waiting = 1
+    for number, (span, length) in enumerate(ends, 1):
+        begin = span * SPAN_S
+        times = {"submitted_at": begin, "started_at": begin, "finished_at": begin + length}
+        history.learn(ended(number, gpus=1, command=(), name=kind[1], **times))
+        told = [(batch.length, batch.is_known) for batch in batches]
+        for batch in batches:
+            history.look_at(batch)
+        assert told == [(batch.length, batch.is_known) for batch in batches]

@@ -23,6 +23,7 @@ from gflow.core.states import FINISHED
 SPAN_S = 43200.0
 # How far, in spans, a batch without an end looks for one that has some.
 NEAR = 14
+FAR = 1 << 62
 # Whoever has run longer than expected is expected to take so many times as long.
 OUTLASTS = 4
 # What nobody knows anything about.
@@ -59,7 +60,9 @@ def length_of(job: Job) -> float:
 class Batch:
     """Jobs of one kind and span: what most that ended took, and since when others run."""
 
-    __slots__ = ("_order", "due", "ended", "is_known", "kind", "length", "most", "span", "starts", "waiting")
+    __slots__ = (
+        "_order", "due", "ended", "is_known", "kind", "length", "most", "near", "span", "starts", "waiting",
+    )  # fmt: skip
 
     def __init__(self, kind: Kind, span: int) -> None:
         self.kind = kind
@@ -73,8 +76,9 @@ class Batch:
         # How many groups of the queue wait for a prediction of it.
         self.waiting = 0
         self.length = UNKNOWN_S
-        # Whether anything is known of it, or of work like it.
+        # Whether anything is known of it, or of work like it; how far off the batches are that it goes by.
         self.is_known = False
+        self.near = FAR
         # When that is exceeded by the one that has run longest, as `History` has noted it.
         self.due = 0.0
 
@@ -152,9 +156,12 @@ class History:
         if not batch.learn(length):
             return
         spans = self.kinds[batch.kind]
+        span = batch.span
         for other in spans.values():
-            # What has an end of its own does not go by this one.
-            if (other is batch or not other.most) and (other.waiting or other.starts):
+            # What has an end of its own does not go by this one, nor what has one nearer to it.
+            if other is not batch and (other.most or abs(other.span - span) > other.near):
+                continue
+            if other.waiting or other.starts:
                 self._refresh(spans, other)
         if len(spans) > KEPT_SPANS:
             self._forget(spans)
@@ -198,7 +205,7 @@ class History:
         """What most took that ended; a multiple of it once one that runs has exceeded it."""
         length, batch.is_known = batch.most, True
         if not length:
-            length, batch.is_known = _beside(spans, batch)
+            length, batch.is_known, batch.near = _beside(spans, batch)
         if batch.starts:
             oldest = batch.oldest()
             # By the same sum as `due`: a difference may round otherwise, and then it is due for ever.
@@ -215,9 +222,9 @@ class History:
                 del spans[span]
 
 
-def _beside(spans: dict[int, Batch], batch: Batch) -> tuple[float, bool]:
+def _beside(spans: dict[int, Batch], batch: Batch) -> tuple[float, bool, int]:
     """What the nearest batches say, and for work that has a name also what it once took; whether that is to
-    be relied on."""
+    be relied on, and how far off they are."""
     is_named = bool(batch.kind[1])
     if len(spans) > 1:
         for distance in range(1, NEAR + 1):
@@ -226,8 +233,8 @@ def _beside(spans: dict[int, Batch], batch: Batch) -> tuple[float, bool]:
             if after is not None and after.most > most:
                 most = after.most
             if most:
-                return most, is_named or distance == 1
+                return most, is_named or distance == 1, distance
         known = [span for span, other in spans.items() if other.most] if is_named else []
         if known:
-            return spans[max(known)].most, True
-    return UNKNOWN_S, False
+            return spans[max(known)].most, True, FAR
+    return UNKNOWN_S, False, FAR
