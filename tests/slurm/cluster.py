@@ -121,6 +121,10 @@ class Cluster:
         self.call("scancel", "--user", "root", "--state=PENDING")
         self.call("scancel", "--user", "root")
         wait_until(lambda: not self.call("squeue", "-h"), 60, "an empty queue")
+        # After a crash the controller may give out numbers again that a node still knows, and then drains
+        # it ("Duplicate jobid"): that is for an administrator to look at.
+        for node in self.call("sinfo", "-h", "-N", "-p", "main", "-t", "drain", "-o", "%N").split():
+            self.call("scontrol", "update", f"nodename={node}", "state=resume")
         wait_until(lambda: self.idle_nodes() == self.nodes, 60, f"idle nodes; {self.call('sinfo')}")
 
     @staticmethod

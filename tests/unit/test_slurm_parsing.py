@@ -165,6 +165,11 @@ def test_sacct(text, id, verdict):
         "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
         "sbatch: error: slurm_persist_conn_open_without_init: failed to open persistent connection",
         "error: Batch job submission failed: Zero Bytes were transmitted or received",
+        "sbatch: error: Batch job submission failed: Unexpected missing socket error",
+        "sbatch: error: Batch job submission failed: Communication connection failure",
+        "sbatch: error: Batch job submission failed: Message receive failure",
+        "slurm_load_jobs error: Slurm backup controller in standby mode",
+        "slurm_load_jobs error: Controller is in standby mode, try a different controller",
     ],
 )
 def test_a_controller_that_is_not_there(text):

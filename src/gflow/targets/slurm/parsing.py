@@ -30,7 +30,8 @@ FINAL = frozenset(
 UNREACHABLE = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|timed out|reset)|"
     r"zero bytes were transmitted|unable to establish controller|transport endpoint|"
-    r"controller is? ?(in standby|not responding)|network is unreachable|unexpected message received|"
+    r"communication (connection|shutdown) failure|message (send|receive) failure|missing socket error|"
+    r"controller (is )?(in standby|not responding)|network is unreachable|unexpected message received|"
     r"slurm_persist_conn|munge encode failed|failed to connect to .*munge|resource temporarily unavailable",
     re.IGNORECASE,
 )
