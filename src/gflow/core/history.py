@@ -109,6 +109,8 @@ class History:
 
     def __init__(self) -> None:
         self.kinds: dict[Kind, dict[int, Batch]] = {}
+        # Those of each kind without an end of their own: they go by the others.
+        self._endless: dict[Kind, dict[int, Batch]] = {}
         # (when its prediction is exceeded, kind, span); `Batch.due` says which of them are still true.
         self._due: list[tuple[float, Kind, int]] = []
         self._now = 0.0
@@ -121,9 +123,12 @@ class History:
         spans = self.kinds.get(kind)
         if spans is None:
             spans = self.kinds[kind] = {}
+            self._endless[kind] = {}
         batch = spans.get(span)
         if batch is None:
-            batch = spans[span] = Batch(kind, span)
+            if len(spans) >= KEPT_SPANS:
+                self._forget(spans)
+            batch = spans[span] = self._endless[kind][span] = Batch(kind, span)
             batch.length = self._judge(spans, batch)
         return batch
 
@@ -155,16 +160,15 @@ class History:
         batch = self.batch_of(job)
         if not batch.learn(length):
             return
-        spans = self.kinds[batch.kind]
-        span = batch.span
-        for other in spans.values():
-            # What has an end of its own does not go by this one, nor what has one nearer to it.
-            if other is not batch and (other.most or abs(other.span - span) > other.near):
-                continue
-            if other.waiting or other.starts:
+        kind, span = batch.kind, batch.span
+        spans, endless = self.kinds[kind], self._endless[kind]
+        endless.pop(span, None)
+        if batch.waiting or batch.starts:
+            self._refresh(spans, batch)
+        for other in endless.values():
+            # What goes by a nearer one does not go by this one.
+            if (other.waiting or other.starts) and abs(other.span - span) <= other.near:
                 self._refresh(spans, other)
-        if len(spans) > KEPT_SPANS:
-            self._forget(spans)
 
     def learn_all(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
@@ -217,9 +221,12 @@ class History:
         return length
 
     def _forget(self, spans: dict[int, Batch]) -> None:
-        for span in sorted(spans)[:-KEPT_SPANS]:
-            if not spans[span].starts and not spans[span].waiting:
+        """Make room for one more. Whoever waits or runs goes by the oldest, too: those stay."""
+        for span in sorted(spans)[: 1 - KEPT_SPANS]:
+            batch = spans[span]
+            if not batch.starts and not batch.waiting:
                 del spans[span]
+                self._endless[batch.kind].pop(span, None)
 
 
 def _beside(spans: dict[int, Batch], batch: Batch) -> tuple[float, bool, int]:
