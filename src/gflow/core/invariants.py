@@ -9,6 +9,7 @@ import msgspec
 from gflow.core.ids import job_key, number_of, task_of
 from gflow.core.ledger import Ledger
 from gflow.core.model import Job, JobState
+from gflow.core.needs import INFINITE
 from gflow.core.place import SLACK, placement
 from gflow.core.promise import may_pass
 from gflow.core.state import State
@@ -170,7 +171,7 @@ def _check_arrays(state: State) -> None:
 
 def _check_lanes(state: State) -> None:
     groups = Counter(group.lane.key for group in state.ready.groups.values())
-    guessed = Counter(g.lane.key for g in state.ready.groups.values() if g.guess < float("inf"))
+    guessed = Counter(g.lane.key for g in state.ready.groups.values() if g.guess < INFINITE)
     for key, lane in state.ready.lanes.items():
         assert (lane.groups, lane.guessed) == (groups[key], guessed[key]), f"lane {key} miscounts its groups"
 

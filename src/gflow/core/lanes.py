@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gflow.core.history import Batch
 from gflow.core.ids import JobKey
-from gflow.core.needs import Shape
+from gflow.core.needs import Shape, standing_of
 from gflow.core.shares import BANDS
 
 # So many entries that are not true any more may lie about before somebody tidies up.
@@ -57,7 +57,7 @@ class Group:
         self.shape = shape = key.shape
         self.gpus, self.cpus, self.memory_mib = shape.gpus, shape.cpus, shape.memory_mib
         self.kind = (shape.gpu_type, shape.gpu_memory_mib, shape.shared)
-        self.standing = 2 * key.priority + (not key.preemptible)
+        self.standing = standing_of(key.priority, key.preemptible)
         self.batch = batch
         # No other group has it.
         self.number = number

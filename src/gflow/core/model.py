@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from gflow.core.ids import TASK_MASK, JobKey, label, number_of
-from gflow.core.needs import Shape, shape_of, size_of, slots_of
+from gflow.core.needs import Shape, shape_of, size_of, slots_of, standing_of
 from gflow.core.tasks import TaskSet
 
 
@@ -159,7 +159,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     @property
     def standing(self) -> int:
         """The greater, the earlier: within a priority, those come last who make way."""
-        return 2 * self.priority + (not self.preemptible)
+        return standing_of(self.priority, self.preemptible)
 
     @property
     def slots(self) -> int:

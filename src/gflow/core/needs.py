@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gflow.core.model import Spec
 
 
+INFINITE: Final = float("inf")
 # Makes a named tuple of its type and a plain tuple, as its own constructor does in four times the time.
 named: Final[Any] = tuple.__new__
 
@@ -25,6 +26,11 @@ class Shape(NamedTuple):
     gpu_memory_mib: int
     shared: bool
     gpu_type: str
+
+
+def standing_of(priority: int, preemptible: bool) -> int:
+    """The more, the sooner: by priority, and within one those who do not make way."""
+    return 2 * priority + (not preemptible)
 
 
 def slots_of(spec: Spec) -> int:

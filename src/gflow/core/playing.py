@@ -15,7 +15,7 @@ from gflow.core.ids import JobKey
 from gflow.core.lanes import Group
 from gflow.core.line import Waiting, size_of
 from gflow.core.model import Job
-from gflow.core.promise import CAUTION, MOST_ASKED, QUIET
+from gflow.core.promise import MOST_ASKED, QUIET, caution_for, taken_for
 from gflow.core.state import State
 
 # How often somebody is looked at: that bounds what a story costs.
@@ -48,11 +48,11 @@ class Promised:
         self.job = job
         self.until = until
         self.spare = spare
-        self._caution = max(CAUTION, job.size / total)
+        self._caution = caution_for(job.size / total)
 
     def is_in_time(self, job: Waiting, now: float) -> bool:
         """Whether a job is taken for one that is over by then, however long it takes in this story."""
-        return now + min(job.bound, self._caution * job.guess) <= self.until
+        return now + taken_for(self._caution, job.bound, job.guess) <= self.until
 
 
 class Play:
@@ -96,8 +96,8 @@ class Play:
             alike.setdefault(one.group, []).append(one)
         # By the first of each.
         self._alike = sorted(alike.values(), key=lambda line: line[-1].place)
-        for one in sorted(who, key=lambda one: (one.standing[0], one.since, one.key), reverse=True):
-            self._by_age.setdefault(one.standing[0], []).append(one)
+        for one in sorted(who, key=lambda one: (one.priority, one.since, one.key), reverse=True):
+            self._by_age.setdefault(one.priority, []).append(one)
 
     def start_of(self, key: JobKey) -> float | None:
         """When this one starts; None: not in sight."""

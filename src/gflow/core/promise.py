@@ -12,9 +12,9 @@ from typing import Final
 from gflow.core.ids import JobKey
 from gflow.core.lanes import Group
 from gflow.core.model import Job
-from gflow.core.needs import Shape
+from gflow.core.needs import INFINITE, Shape
 from gflow.core.prospect import Prospect
-from gflow.core.state import INFINITE, NO_GPUS, State
+from gflow.core.state import NO_GPUS, State
 
 # How many of the oldest are asked, if those before them wait for something else than resources.
 MOST_ASKED: Final = 20
@@ -85,11 +85,6 @@ class Promise:
                 spare -= 1
         return spare < 0
 
-    def length_of(self, bound: float, guess: float) -> float:
-        """How long a job is taken to be that may run so long and probably runs so long."""
-        careful = self.caution * guess
-        return careful if careful < bound else bound
-
     def allows(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> bool:
         """Whether a job with these GPUs would be over in time, or in nobody's way."""
         return self.now + length <= self.until or (
@@ -135,8 +130,19 @@ class Prospects:
         place = prospect.first_fit(group.gpus, group.cpus, group.memory_mib)
         if place < 0:
             return None
-        caution = max(CAUTION, share_of(self._state, group.shape))
+        caution = caution_for(share_of(self._state, group.shape))
         return Promise(key, group, prospect, place, self._wall, caution)
+
+
+def caution_for(share: float) -> float:
+    """Which part of what is guessed of others counts where this part of the machine is promised."""
+    return share if share > CAUTION else CAUTION
+
+
+def taken_for(caution: float, bound: float, guess: float) -> float:
+    """How long a job is taken to be that may run so long and probably runs so long."""
+    careful = caution * guess
+    return careful if careful < bound else bound
 
 
 def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
@@ -152,7 +158,7 @@ def may_pass(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     for promise in promises:
         if promise.key == key:
             return True
-        length = promise.length_of(bound, guess) if surely is None else surely
+        length = taken_for(promise.caution, bound, guess) if surely is None else surely
         if standing <= promise.standing and not (backfill and promise.allows(shape, gpu_ids, length)):
             return False
     return True

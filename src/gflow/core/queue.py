@@ -21,13 +21,12 @@ from gflow.core.history import SPAN_S, Batch, History, what_of
 from gflow.core.ids import JobKey
 from gflow.core.lanes import MOST_STALE, Entry, Group, GroupKey, Lane, LaneKey, Room, place_of
 from gflow.core.model import Job
-from gflow.core.needs import Shape, named, shape_of
+from gflow.core.needs import INFINITE, Shape, named, shape_of
 from gflow.core.shares import ABOUT_BAND
 
 if TYPE_CHECKING:
     from gflow.core.promise import Promise
 
-INFINITE: Final = float("inf")
 # Limits are generous: of a job's waiting, this part of its limit is counted as its length.
 LIMITS_COUNT: Final = 0.18
 # Priority, and whether it asks for GPUs: who is oldest is judged apart.
@@ -144,9 +143,7 @@ class ReadyQueue:
 
     def expected_s(self, job: Job) -> float:
         """How long a job that waits or runs is expected to take."""
-        group = self.where.get(job.key)
-        batch = self._history.batch_of(job) if group is None else group.batch
-        return self.length(job.spec.time_limit_s, batch)
+        return min(self.known_of(job))
 
     def surely_s(self, job: Job) -> float:
         """Within which time a waiting job will be over, as far as anybody can know: its limit, or history."""

@@ -13,7 +13,7 @@ from gflow.core.lanes import Group, Room
 from gflow.core.model import LOCAL, Abroad, Job, Moment
 from gflow.core.place import placement
 from gflow.core.preempting import make_way
-from gflow.core.promise import due, first_of, is_kept_for_some, is_quiet, may_pass
+from gflow.core.promise import due, first_of, is_kept_for_some, is_quiet, may_pass, taken_for
 from gflow.core.queue import Walk
 from gflow.core.state import State
 from gflow.core.states import RUNNING, move
@@ -191,7 +191,7 @@ def _reckon(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
     shape, (bound, guess), key = state.ready.shape_of(job), state.ready.known_of(job), job.key
     is_promised = False
     for promise in state.promises:
-        promise.take(shape, gpu_ids, promise.length_of(bound, guess))
+        promise.take(shape, gpu_ids, taken_for(promise.caution, bound, guess))
         is_promised = is_promised or promise.key == key
     if is_promised:
         state.promises = [promise for promise in state.promises if promise.key != key]

@@ -17,6 +17,7 @@ from gflow.core.lanes import Group
 from gflow.core.ledger import Ledger, exceeded
 from gflow.core.machine import Machine
 from gflow.core.model import LOCAL, PREEMPTED, Idle, Job, JobState
+from gflow.core.needs import INFINITE
 from gflow.core.policy import USUAL, Policy
 from gflow.core.queue import ReadyQueue
 from gflow.core.reservations import Book, span_of
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 # How far back `@~N` reaches, per user.
 RECENT = 100
-INFINITE = float("inf")
 NO_GPUS: frozenset[int] = frozenset()
 
 
