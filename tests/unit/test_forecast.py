@@ -58,6 +58,13 @@ def test_until_when_others_may_pass(gpus: int, times: float) -> None:
     assert outlook(state, job, now).promised_at is None, "nobody is promised anything"
 
 
+def test_where_no_gpu_is_seen_nothing_can_be_promised() -> None:
+    state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
+    state.machine.see_gpus(())
+    found = outlook(state, job, now)
+    assert (found.start, found.promised_at) == (None, None)
+
+
 def test_those_before_it_start_first() -> None:
     entries = [Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4), Entry(2.0, HOUR / 2, 4), Entry(3.0, 2 * HOUR, 4)]
     state, job, now = stopped(entries)

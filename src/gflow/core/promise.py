@@ -227,9 +227,9 @@ def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
 
 def promised_at(state: State, job: Job) -> float | None:
     """When a waiting job will have waited long enough, or since when it has; None: nothing is promised."""
-    if state.policy.patience < 0:
-        return None
     group = state.ready.group_of(job)
+    if state.policy.patience < 0 or not share_of(state, group.shape):  # there is nothing of what it wants
+        return None
     wait = times_of(state, group.shape, is_quiet(state)) * group.counted if state.policy.patience else 0.0
     return None if wait == INFINITE else group.members[job.key] + wait
 
