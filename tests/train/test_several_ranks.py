@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gflow.launch.spot import Aws, watch  # noqa: E402
+from gflow.train.ranks import Ranks  # noqa: E402
 from tests.harness import wait_until  # noqa: E402
 from tests.metadata import Server  # noqa: E402
 from tests.train.several import ranks  # noqa: E402
@@ -108,6 +109,27 @@ def test_a_step_has_as_many_samples_on_another_number_of_ranks(tmp_path, capfd):
     assert part(tmp_path, world=1) == [0]
     assert "gflow: effective batch 4 = 1 process x 1 samples x 4 batches, as before" in capfd.readouterr().err
     assert (tmp_path / "c/latest").resolve().name.startswith("step-00000021")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_no_thread_of_a_group_outlives_it(own):
+    """One that is at work while Python ends has the process aborted: the exit code, also 75, is lost."""
+
+    def threads() -> int:
+        names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+        return sum(name.startswith("pt_gloo_runloop") for name in names)
+
+    def act(rank: int) -> None:
+        if not own:  # the script's own group is left alone
+            torch.distributed.init_process_group("gloo")
+        group = Ranks(torch.device("cpu"))
+        assert group.tell(7) == 7
+        wait_until(lambda: threads() == 6)  # two for each group
+        group.close()
+        assert threads() == (0 if own else 2)
+        assert torch.distributed.is_initialized() is not own
+
+    assert ranks(2, act) == [0, 0]
 
 
 SCRIPT = """

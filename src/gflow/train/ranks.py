@@ -77,10 +77,20 @@ class Ranks:
         return value
 
     def close(self, *, failed: bool = False) -> None:
-        """Leave the group, if it was made here. Who failed does not wait for the others."""
+        """Leave the groups that were made here. Who failed does not wait for the others."""
         if self._wish is not None and not failed:
             self._wish[0].wait()
         self._wish = None
-        if self._began and not failed:
+        if self.control is not None and not failed and dist.is_initialized():
+            self._leave()
+
+    def _leave(self) -> None:
+        """A group that nobody holds any more waits for its threads. They need Python to let go of their last
+        tensor: where Python ended before, the process is aborted and its exit code lost.
+        """
+        if self._began:
             dist.destroy_process_group()
-        self._began = False
+        else:
+            dist.destroy_process_group(self.control)
+            dist.destroy_process_group(self.saving)
+        self.control = self.saving = None
