@@ -1,5 +1,6 @@
 """Control groups: where ours go, and what is written and read there. A plain folder stands for the kernel."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -98,6 +99,25 @@ def test_version_1_beside_version_2(kernel):
         f"{memory}/gflow-tag",
         1,
     )
+
+
+@pytest.mark.parametrize(("module", "moment"), [(os, "open"), (fcntl, "flock")])
+def test_a_folder_that_another_daemon_sweeps_away_is_made_again(kernel, monkeypatch, module, moment):
+    """It stands empty and unheld for a moment. Without it, memory limits would only be watched, not held."""
+    own = place(kernel.root / "memory")
+    base, swept = str(own / "gflow-x"), []
+    real = getattr(module, moment)
+
+    def meanwhile(what, *more):
+        if not swept and (module is fcntl or what == base):
+            swept.append(base)
+            os.rmdir(base)
+        return real(what, *more)
+
+    monkeypatch.setattr(module, moment, meanwhile)
+    layers = find_layers("x", Mounted({"memory": str(own)}))
+    assert swept == [base] and (layers.memory, layers.memory_version) == (base, 1)
+    cgroups.remove_layers(layers)
 
 
 def test_our_own_places_are_read_from_the_kernels_tables():

@@ -25,12 +25,8 @@ def hold(folder: str, tag: str) -> str:
     try:
         while path not in _held:
             os.makedirs(path, exist_ok=True)
-            fd = os.open(path, OPEN)
-            fcntl.flock(fd, fcntl.LOCK_SH)
-            if _is_still(path, fd):
+            if (fd := _locked(path)) is not None:
                 _held[path] = fd
-            else:  # swept away between two of these lines
-                os.close(fd)
         return path if os.access(f"{path}/cgroup.procs", os.W_OK) else ""
     except OSError:
         return ""
@@ -62,8 +58,15 @@ def _sweep(path: str) -> None:
             os.close(fd)
 
 
-def _is_still(path: str, fd: int) -> bool:
+def _locked(path: str) -> int | None:
+    """The folder, opened and locked; None: it was swept away meanwhile."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
+        fd = os.open(path, OPEN)
     except FileNotFoundError:
-        return False
+        return None
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(path), os.fstat(fd)):
+            return fd
+    os.close(fd)
+    return None
