@@ -234,3 +234,15 @@ def test_whose_length_is_known_passes_behind_whose_is_not_while_most_is_idle(sto
     story.clock.advance(500)
     story.end("3")
     assert story.running() == ["2", "5", "6"]
+
+
+def test_a_job_without_gpus_is_promised_its_start_however_many_wait_for_gpus():
+    """All promises went to jobs with GPUs as long as some of them waited: it could wait for ever."""
+    story = Story(policy=Policy(order="arrival", patience=0.0, lengths="limits"))
+    wide = spec(gpus=4, cpus=1, time_limit_s=1000)
+    story.submit(wide, spec(cpus=CPUS, time_limit_s=1000))
+    story.submit(wide, wide, wide)
+    story.submit(spec(cpus=1, time_limit_s=5000))
+    assert story.running() == ["1"], "the last would delay the one without GPUs"
+    story.end("1")
+    assert story.running() == ["2"], "who has waited longest comes first"

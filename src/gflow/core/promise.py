@@ -180,25 +180,44 @@ def due(state: State, wall: float) -> list[Promise]:
     found = _made_way_for(state, prospects) if state.yielding else []
     if state.policy.patience < 0:
         return found
-    ready, most, quiet = state.ready, len(found) + state.policy.promises, is_quiet(state)
-    made_way_for = {promise.key for promise in found} if found else ()
-    kinds = sorted(ready.ages, key=_first) if len(ready.ages) > 1 else list(ready.ages)
+    ages = state.ready.ages
+    kinds = sorted(ages, key=_first) if len(ages) > 1 else list(ages)
+    taken = frozenset([promise.key for promise in found])
+    # Those with GPUs and those without have their own: else one without could wait for ever.
+    left = {True: state.policy.promises, False: state.policy.promises}
+    due: list[Promise] = []
     for kind in kinds:
-        ages = ready.ages[kind]
-        for place in range(MOST_ASKED):
-            age = ages.at(place)
-            if age is None:
-                if not place:
-                    del ready.ages[kind]
-                break
-            since, key, _, group = age
-            if not _is_due(state, group, wall - since, quiet):
-                break
-            promise = None if key in made_way_for else prospects.promise(key, group)
-            if promise is not None:
-                found.append(promise)
-                if len(found) == most:
-                    return found
+        made = _to_oldest(state, prospects, kind, left[kind[1]], taken, wall)
+        left[kind[1]] -= len(made)
+        due += made
+    if len(kinds) > 1:
+        due.sort(key=_place)
+    return found + due
+
+
+def _to_oldest(
+    state: State,
+    prospects: Prospects,
+    kind: tuple[int, bool],
+    most: int,
+    taken: frozenset[JobKey],
+    wall: float,
+) -> list[Promise]:
+    """To at most so many of this kind, in order, but not to those who have one."""
+    found: list[Promise] = []
+    ages, quiet = state.ready.ages[kind], is_quiet(state)
+    for place in range(MOST_ASKED):
+        age = ages.at(place)
+        if age is None:
+            if not place:
+                del state.ready.ages[kind]
+            break
+        since, key, _, group = age
+        if len(found) == most or not _is_due(state, group, wall - since, quiet):
+            break
+        promise = None if key in taken else prospects.promise(key, group)
+        if promise is not None:
+            found.append(promise)
     return found
 
 
@@ -218,6 +237,11 @@ def first_of(state: State, key: JobKey) -> JobKey | None:
 def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
     """Higher priorities first, and those with GPUs before those without."""
     return -kind[0], not kind[1]
+
+
+def _place(promise: Promise) -> tuple[int, float, JobKey]:
+    """Higher priorities first, and of them who has waited longest."""
+    return -promise.group.key.priority, promise.group.members[promise.key], promise.key
 
 
 def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
