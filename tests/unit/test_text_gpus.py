@@ -31,6 +31,14 @@ def test_a_drained_machine_says_so_below():
         gpu_table(FOUR, {}, None, "new disk").splitlines()[-1].startswith("(drained: new disk; gctl resume")
     )
     assert gpu_table(FOUR, {}, None, "").splitlines()[-1].startswith("(drained; gctl resume")
+    assert gpu_table([], {}, None, "new disk").splitlines()[1:] == [
+        "(drained: new disk; gctl resume lets jobs start again)"
+    ]
+    info = {"trouble": "no driver", "reason": "new disk"}
+    assert gpu_details(info, []).splitlines()[1:] == [
+        "(no driver)",
+        "(drained: new disk; gctl resume lets jobs start again)",
+    ]
 
 
 def view(**more):

@@ -29,7 +29,7 @@ def gpu_table(
     for which some get none."""
     blocked = blocked or {}
     if not gpus:
-        return NONE
+        return NONE + drained_note(drained)
     rows = []
     idle = [gpu.index for gpu in gpus if gpu.index not in holders and gpu.index not in blocked]
     if idle:
@@ -50,7 +50,7 @@ def gpu_table(
 def gpu_details(info: Mapping[str, Any], gpus: Sequence[Gpu]) -> str:
     """`ginfo -l`: totals, then everything about each GPU. `info` is what `--json` prints."""
     if not gpus:
-        return NONE + (f"({info['trouble']})\n" if info["trouble"] else "")
+        return NONE + (f"({info['trouble']})\n" if info["trouble"] else "") + drained_note(info["reason"])
     free = sum(gpu["available"] for gpu in info["gpus"])
     lines = [f"GPUs: {len(gpus)} ({free} free)"]
     if info["driver"]:

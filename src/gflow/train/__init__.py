@@ -3,7 +3,8 @@
     from gflow import train
 
     with train.Run("checkpoints") as run:
-        model, optimizer = run.prepare(model, optimizer)
+        model = run.model(Net())
+        run.optimizer(torch.optim.AdamW(model.parameters()))
         loader = run.loader(dataset, batch_size=32)
         run.resume()
         for batch in run.batches(loader, epochs=3):

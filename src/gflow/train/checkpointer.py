@@ -37,7 +37,7 @@ class Loaded(NamedTuple):
 
 
 class Checkpointer:
-    """Saves and finds checkpoints in one folder. All ranks call each method together."""
+    """Saves and finds checkpoints in one folder. All ranks call each method together, `close` at the end."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Checkpointer:
         vault: Vault | None = None,
     ) -> None:
         self._ranks = ranks or Ranks(torch.device("cpu"))
+        self._own_ranks = ranks is None
         self._background = background
         self._copies = Copies()
         self._thread: threading.Thread | None = None
@@ -111,6 +112,12 @@ class Checkpointer:
                 raise error
             raise CheckpointError(f"no checkpoint in {self.vault.folder}: {error}") from error
         return self._saved
+
+    def close(self) -> None:
+        """Wait for what is being written, and leave the group of ranks if it was made here."""
+        self.wait()
+        if self._own_ranks:
+            self._ranks.close()
 
     def _begin(self, step: int) -> str:
         path = ""
