@@ -303,7 +303,9 @@ class Ledger:
         assert before or (asked.priority == spec.priority and not asked.preemptible), (
             f"{name} makes way for {whom.label}, which does not come before it"
         )
-        assert not self._fits(asked.shape), f"{name} makes way for {whom.label}, which fits"
+        # GPUs that are reserved for others fit, as far as is known here.
+        fits = self._fits(asked.shape) and not state.barred(whom)
+        assert not fits, f"{name} makes way for {whom.label}, which fits"
         rest = {k: run for k, run in self.runs.items() if not state.jobs[k].stopping}
         runs, self.runs = self.runs, rest
         assert self._fits(asked.shape), f"{name} makes way for {whom.label}, which does not fit all the same"

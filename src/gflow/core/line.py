@@ -25,8 +25,8 @@ class Waiting:
     """One that waits, as it stands now. Nothing here changes: a thread may go by it."""
 
     __slots__ = (
-        "bound", "count", "due", "expected", "group", "guess", "key", "limit", "place", "priority",
-        "quiet_due", "since", "size", "standing",
+        "bound", "count", "due", "expected", "group", "guess", "key", "limit", "place", "quiet_due",
+        "since", "size", "standing",
     )  # fmt: skip
 
     def __init__(self, key: JobKey, group: Group, size: int, count: int, dues: tuple[float, float]) -> None:
@@ -37,7 +37,7 @@ class Waiting:
         # For how many it stands: what they take is one after the other.
         self.count = count
         self.place = (group.lane.place, group.rank, key)
-        self.priority, self.standing = asked.priority, group.standing
+        self.standing = group.standing
         self.since = group.members[key]
         self.limit = asked.limit_s
         self.expected = group.length

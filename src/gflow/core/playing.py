@@ -83,7 +83,7 @@ class Play:
         )
         # Those alike, in order; of them the first is the next, and lies last.
         self._alike: list[list[Waiting]] = []
-        # By priority, the highest first: who has waited longest last.
+        # By standing, the highest first: who has waited longest last.
         self._by_age: dict[int, list[Waiting]] = {}
         self._promises: list[Promised] = []
 
@@ -96,8 +96,8 @@ class Play:
             alike.setdefault(one.group, []).append(one)
         # By the first of each.
         self._alike = sorted(alike.values(), key=lambda line: line[-1].place)
-        for one in sorted(who, key=lambda one: (one.priority, one.since, one.key), reverse=True):
-            self._by_age.setdefault(one.priority, []).append(one)
+        for one in sorted(who, key=lambda one: (one.standing, one.since, one.key), reverse=True):
+            self._by_age.setdefault(one.standing, []).append(one)
 
     def start_of(self, key: JobKey) -> float | None:
         """When this one starts; None: not in sight."""

@@ -18,8 +18,8 @@ from gflow.core.promise import due, may_pass
 from gflow.core.queue import Walk
 from gflow.core.state import State
 
-# How many of those who wait are asked, the first in line first.
-MOST_ASKED = 20
+# How many of those who wait are asked, the first in line first, and how many are looked at to find them.
+MOST_ASKED, MOST_SEEN = 20, 500
 # The GPUs that somebody gets, and who must make way.
 Plan = tuple[tuple[int, ...], list[Job]]
 
@@ -32,13 +32,16 @@ def make_way(state: State, at: Moment, effects: list[Effect]) -> bool:
     free = state.machine.idle | {
         gpu for gpu, jobs in state.machine.holders.items() if all(map(state.is_stopping, jobs))
     }
-    walk, stopped = Walk(state.ready), False
-    for _ in range(MOST_ASKED):
-        key = walk.next(EVERYTHING)
+    walk, stopped, asked = Walk(state.ready), False, 0
+    for _ in range(MOST_SEEN):
+        key = walk.next(EVERYTHING) if asked < MOST_ASKED else None
         if key is None:
             break
         job = state.jobs[key]
         walk.skip(job)
+        if not _is_only_short_of_gpus(state, job):
+            continue
+        asked += 1
         plan = _plan(state, job, free)
         if plan is not None:
             gpu_ids, victims = plan
@@ -58,13 +61,16 @@ def gives_way(running: Job, waiting: Job) -> bool:
     return running.spec.preemptible and running.spec.standing < waiting.spec.standing
 
 
-def _plan(state: State, job: Job, free: set[int]) -> Plan | None:
-    """GPUs for this job, and who must make way for it; None: it would not start all the same."""
+def _is_only_short_of_gpus(state: State, job: Job) -> bool:
+    """Whether it would start if it had GPUs of its own."""
     shape = job.spec.shape
     if not shape.gpus or shape.shared or state.is_capped(job) or state.over_quota(job):
-        return None
-    if choose(state, shape) is not None:  # it waits for something else than GPUs
-        return None
+        return False
+    return choose(state, shape, 0, state.barred(job)) is None
+
+
+def _plan(state: State, job: Job, free: set[int]) -> Plan | None:
+    """GPUs for this job, and who must make way for it; None: it would not start all the same."""
     promised = {gpu for one in state.promises if one.key != job.key and one.binds(job) for gpu in one.gpus}
     return _plan_with(state, job, free) or (_plan_with(state, job, free - promised) if promised else None)
 

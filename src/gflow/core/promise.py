@@ -16,8 +16,10 @@ from gflow.core.needs import INFINITE, Shape
 from gflow.core.prospect import Prospect
 from gflow.core.state import NO_GPUS, State
 
-# How many of the oldest are asked, if those before them wait for something else than resources.
+# How many of the oldest are asked, if those before them can be promised nothing; and how many are looked at,
+# if those before them wait for a quota or a cap.
 MOST_ASKED: Final = 20
+MOST_SEEN: Final = 500
 # Who wants the whole machine waits for `policy.patience` times its length, and who wants a part of it for
 # less: by this power of that part. Where so much of the machine is idle, nobody for more than once.
 NARROWER: Final = 2 / 3
@@ -114,15 +116,19 @@ class Prospects:
         # By what jobs ask for, and the GPUs they may not have.
         self._prospects: dict[object, Prospect] = {}
 
+    def is_held(self, key: JobKey, group: Group) -> bool:
+        """Whether a quota or a cap keeps this job of that group from starting, whatever is free."""
+        if not self._is_ruled and not group.key.max_concurrent:
+            return False
+        job = self._state.jobs[key]
+        return self._state.is_capped(job) or self._state.over_quota(job) is not None
+
     def promise(self, key: JobKey, group: Group) -> Promise | None:
-        """What can be promised to this job of that group, if anything can."""
+        """What can be promised to this job of that group, if anything can and nothing else holds it."""
         kind: object = group.kind
         barred = NO_GPUS
-        if self._is_ruled or group.key.max_concurrent:
-            job = self._state.jobs[key]
-            if self._state.is_capped(job) or self._state.over_quota(job):
-                return None
-            barred = self._state.barred(job)
+        if self._is_ruled:
+            barred = self._state.barred(self._state.jobs[key])
             kind = (kind, barred)
         prospect = self._prospects.get(kind)
         if prospect is None:
@@ -205,17 +211,22 @@ def _to_oldest(
 ) -> list[Promise]:
     """To at most so many of this kind, in order, but not to those who have one."""
     found: list[Promise] = []
-    ages, quiet = state.ready.ages[kind], is_quiet(state)
-    for place in range(MOST_ASKED):
+    ages, quiet, asked = state.ready.ages[kind], is_quiet(state), 0
+    for place in range(MOST_SEEN):
         age = ages.at(place)
         if age is None:
             if not place:
                 del state.ready.ages[kind]
             break
         since, key, _, group = age
-        if len(found) == most or not _is_due(state, group, wall - since, quiet):
+        if len(found) == most or asked == MOST_ASKED:
             break
-        promise = None if key in taken else prospects.promise(key, group)
+        if key in taken or prospects.is_held(key, group):
+            continue  # it waits for something else, and hides nobody
+        if not _is_due(state, group, wall - since, quiet):
+            break
+        asked += 1
+        promise = prospects.promise(key, group)
         if promise is not None:
             found.append(promise)
     return found
@@ -224,7 +235,8 @@ def _to_oldest(
 def _made_way_for(state: State, prospects: Prospects) -> list[Promise]:
     """Those for whom running jobs make way: nobody else is to have what they get."""
     wait = {first for key in state.yielding.values() if (first := first_of(state, key)) is not None}
-    made = [prospects.promise(key, state.ready.where[key]) for key in sorted(wait)]
+    groups = [(key, state.ready.where[key]) for key in sorted(wait)]
+    made = [prospects.promise(key, group) for key, group in groups if not prospects.is_held(key, group)]
     return [promise for promise in made if promise is not None]
 
 
@@ -235,13 +247,13 @@ def first_of(state: State, key: JobKey) -> JobKey | None:
 
 
 def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
-    """Higher priorities first, and those with GPUs before those without."""
+    """Who stands higher first (see `Spec.standing`), and those with GPUs before those without."""
     return -kind[0], not kind[1]
 
 
 def _place(promise: Promise) -> tuple[int, float, JobKey]:
-    """Higher priorities first, and of them who has waited longest."""
-    return -promise.group.key.priority, promise.group.members[promise.key], promise.key
+    """Who stands higher first, and of them who has waited longest."""
+    return -promise.standing, promise.group.members[promise.key], promise.key
 
 
 def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
@@ -250,12 +262,25 @@ def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
 
 
 def promised_at(state: State, job: Job) -> float | None:
-    """When a waiting job will have waited long enough, or since when it has; None: nothing is promised."""
+    """When a waiting job and those who wait longer will have waited long enough, at the latest, or since when
+    they have; None: nothing is promised.
+    """
     group = state.ready.group_of(job)
     if state.policy.patience < 0 or not share_of(state, group.shape):  # there is nothing of what it wants
         return None
-    wait = times_of(state, group.shape, is_quiet(state)) * group.counted if state.policy.patience else 0.0
-    return None if wait == INFINITE else group.members[job.key] + wait
+    since = group.members[job.key]
+    if not state.policy.patience:
+        return since
+    quiet, prospects = is_quiet(state), Prospects(state, state.wall)
+    latest = since + times_of(state, group.shape, quiet) * group.counted
+    ages = state.ready.ages.get((group.standing, group.shape.gpus > 0))
+    for place in range(MOST_SEEN if ages is not None else 0):
+        older = ages.at(place) if ages is not None else None
+        if older is None or older[0] >= since:
+            break
+        if not prospects.is_held(older[1], older[3]):
+            latest = max(latest, older[0] + times_of(state, older[3].shape, quiet) * older[3].counted)
+    return None if latest == INFINITE else latest
 
 
 def times_of(state: State, shape: Shape, quiet: bool) -> float:

@@ -214,7 +214,7 @@ class ReadyQueue:
         self._stamps += 1
         stamp = group.listed = group.aged = self._stamps
         group.lane.list((group.rank, head, stamp, group))
-        kind = (group.key.priority, group.shape.gpus > 0)
+        kind = (group.standing, group.shape.gpus > 0)
         ages = self.ages.get(kind)
         if ages is None:
             ages = self.ages[kind] = Ages()

@@ -97,10 +97,9 @@ def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effec
     for promise in state.promises:
         if promise.now < wall:
             promise.now = wall
-    is_kept, was_quiet = False, is_quiet(state)
+    was_quiet = is_quiet(state)
     new = [group for group in groups if group is not None]
-    if new and not state.promises:  # somebody may have waited long enough by now
-        state.promises = due(state, wall)
+    is_kept = _look_for_due(state, new, wall)
     room = _room(state)
     line = [state.ready.standing(group) for group in new if group.lane.may_fit(room)]
     heapq.heapify(line)
@@ -120,6 +119,18 @@ def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effec
     is_freer = is_kept or (was_quiet and bool(state.promises) and not is_quiet(state))
     if is_freer or (state.preemptible and make_way(state, at, effects)):
         run_round(state, at, effects)  # who had to wait for what is promised may not have to any longer
+
+
+def _look_for_due(state: State, new: list[Group], wall: float) -> bool:
+    """Somebody like the newcomers may have waited long enough by now; whether others moved by that."""
+    had = {promise.group.shape.gpus > 0 for promise in state.promises}
+    if all((group.shape.gpus > 0) in had for group in new):
+        return False
+    found = due(state, wall)
+    if had and all((promise.group.shape.gpus > 0) in had for promise in found):
+        return False
+    state.promises = found
+    return bool(had)
 
 
 def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> None:
