@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Limits are generous: of a job's waiting, this part of its limit is counted as its length.
 LIMITS_COUNT: Final = 0.18
-# Priority, and whether it asks for GPUs: who is oldest is judged apart.
+# Standing (see `Spec.standing`), and whether it asks for GPUs: who is oldest is judged apart.
 AgeKind = tuple[int, bool]
 
 
