@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -153,6 +155,31 @@ def test_a_route(served: Box, route: Any, data: st.DataObject) -> None:
         problem = json.loads(text)
         assert problem["code"] and problem["title"].isprintable(), problem
     assert served.daemon is not None and served.daemon.poll() is None
+
+
+# A value of every JSON type, and of each those that are most often not thought of.
+OF_EVERY_TYPE = (
+    None, True, False, 0, 1, -1, 2**31, 2**63, 10**30, 1.5, -0.5, 1e308, "", "x", "1", "é" * 300,
+    [], [1], [None], [["x"]], ["x", 1], {}, {"a": 1}, {"a": [1]}, {"a": {"b": None}},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("route", ["/jobs", "/jobs/update", "/jobs/redo"])
+def test_option_of_any_json_type_is_taken_or_refused(served: Box, route: str) -> None:
+    """Every option with a value of every type: the option's reader answers, never an exception."""
+    wrong = []
+    for option, value in product(JOB, OF_EVERY_TYPE):
+        options = {option.name: value}
+        job = {"command": ["true"], "cwd": str(served.work), "options": {"hold": True} | options}
+        body = {
+            "/jobs": {"token": str(uuid4()), "jobs": [job]},
+            "/jobs/update": {"jobs": ["2"], "options": options},
+            "/jobs/redo": {"job": "2", "token": str(uuid4()), "options": {"hold": True} | options},
+        }[route]
+        status, answer = served.api("POST", route + ("" if route == "/jobs/update" else "?dry-run=1"), body)
+        if status >= 500 or (status >= 400 and not answer["title"]):
+            wrong.append((option.name, value, answer))
+    assert not wrong
 
 
 @given(st.binary(max_size=400) | st.lists(st.sampled_from(OF_HTTP)).map(b"".join))

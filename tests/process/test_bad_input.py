@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from gflow.cli import gjob
 from tests.harness import BIN, Box, UnixConnection
 
 MOST_CPU_S = 1.0
@@ -187,7 +188,7 @@ BUSY = [
     (("gcancel", "7-5"), 2, "has no jobs"),
     (("gcancel", "4_[9]"), 1, "there is no job 4_9"),
     (("gcancel", "4_[1-"), 2, "does not name jobs"),
-    (("gcancel", "x"), 1, "not a job id"),
+    (("gcancel", "x"), 2, "not a job id"),
     (("gcancel", "--state", "Sleeping"), 2, "unknown state"),
     (("gjob",), 2, None),
     (("gjob", "show"), 2, "which job?"),
@@ -201,7 +202,7 @@ BUSY = [
     (("gjob", "update", "3", "--time", "10"), 1, "job 3 is over: Finished"),
     (("gjob", "hold", "99"), 1, "there is no job 99"),
     (("gcancel", "all"), 2, "gcancel --all cancels all of yours"),
-    (("gqueue", "foo"), 1, "jobs are named 42, 42_3, 5-9 or @"),
+    (("gqueue", "foo"), 2, "jobs are named 42, 42_3, 5-9 or @"),
     (("gjob", "hold", "4_2"), 1, "name the array: 4"),
     (("gjob", "release", "7"), 1, "is running"),
     (("gjob", "release", "1", "--at", "25:00"), 2, "does not understand"),
@@ -224,7 +225,7 @@ BUSY = [
     # other programs
     (("gqueue", "-s", "Sleeping"), 2, "unknown state"),
     (("gqueue", "-f", "JOBID,COLOUR"), 2, "unknown column"),
-    (("gqueue", "-j", "99999999999999999"), 1, "not a job id"),
+    (("gqueue", "-j", "99999999999999999"), 1, "there is no job 99999999999999999"),
     (("gflow", "gquue"), 2, "did you mean gqueue?"),
     (("gflowd", "upp"), 2, "no command"),
 ]
@@ -254,6 +255,32 @@ def refused(box: Box, words: tuple[Any, ...], code: int, says: str | None) -> No
         assert 1 <= len(done.stderr.splitlines()) <= 2
     assert contents(box) == before
     assert cpu_s(box) - cpu < MOST_CPU_S
+
+
+# Every command that names jobs; `{}` is the name.
+NAMING = [
+    "gqueue -j {}", "gqueue {}", "gcancel {}", "gcancel --dry-run {}", "gbatch --depends-on {} true",
+    "gbatch --depends-on-any {} true", "gctl set-limit {} 2", "gflow events --past {}",
+    "gjob show {}", "gjob log {}", "gjob log -f {}", "gjob attach {}", "gjob exec {} true", "gjob why {}",
+    "gjob history {}", "gjob usage {}", "gjob hold {}", "gjob release {}", "gjob update {} --gpus 1",
+    "gjob update 1 --depends-on {}", "gjob redo {}", "gjob wait {}",
+]  # fmt: skip
+MALFORMED = ("abc", "4_x", "@@")
+UNKNOWN = ("99", "4_99", "9999999999999999")
+
+
+def test_every_command_that_names_jobs_is_in_the_table() -> None:
+    named = {line.split()[1] for line in NAMING if line.startswith("gjob ")}
+    assert named == {name for name, command in gjob.COMMANDS.items() if command.needs_jobs}
+
+
+@pytest.mark.parametrize("line", NAMING)
+def test_job_reference_malformed_is_usage_and_unknown_is_refused(busy: Box, line: str) -> None:
+    for names, code in ((MALFORMED, 2), (UNKNOWN, 1)):
+        for name in names:
+            done = busy.run(*line.format(name).split())
+            assert done.returncode == code, (name, done.stderr)
+            assert len(done.stderr.splitlines()) <= 2 and done.stdout == "", (name, done.stderr)
 
 
 def test_json_of_a_refusal_is_an_object_with_the_same_code(busy: Box) -> None:
@@ -351,6 +378,11 @@ SENT = [
     ("POST", "/jobs/1", b"{}", 405),
     ("GET", "/nothing", None, 404),
     ("GET", "/jobs/99", None, 404),
+    ("GET", "/jobs/abc", None, 400),
+    ("GET", "/jobs/@@/log", None, 400),
+    ("GET", "/jobs?jobs=4_x", None, 400),
+    ("GET", "/jobs/9999999999999999", None, 404),
+    ("POST", "/jobs/cancel", b'{"jobs": ["x"]}', 400),
     ("GET", "/jobs/1-4000000000", None, 404),
     ("GET", "/jobs/1,2/log", None, 400),
     ("GET", "/jobs?state=Running", None, 400),

@@ -5,7 +5,7 @@ import pytest
 from gflow.core.engine import resolve
 from gflow.core.ids import job_key
 from gflow.core.state import State
-from gflow.errors import GflowError, NotFound, Refused
+from gflow.errors import NotFound, Refused, UsageError
 
 ANN, BOB = 1001, 1002
 
@@ -40,14 +40,19 @@ def test_further_back_than_i_have_jobs_is_refused(state, uid, text):
         resolve(state, uid, text)
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "42_", "1" * 13])
-def test_what_is_no_id_is_not_found(state, text):
-    with pytest.raises(NotFound):
+@pytest.mark.parametrize("text", ["", "x", "-1", "42_", "4_x", "1\n", "\u0661"])
+def test_malformed_id_is_a_usage_error(state, text):
+    with pytest.raises(UsageError, match="is not a job id"):
+        resolve(state, ANN, text)
+
+
+@pytest.mark.parametrize("text", ["1" * 13, "9" * 5000, "42_" + "9" * 8])
+def test_id_larger_than_any_key_is_not_found(state, text):
+    with pytest.raises(NotFound, match="there is no job"):
         resolve(state, ANN, text)
 
 
 @pytest.mark.parametrize("text", ["@1", "@x", "@@", "@~", "@~x", "@~-2", "@~-9", "@~ 1", "@~1_0", "@~\u0661"])
-def test_a_misspelled_reference_means_no_job(state, text):
-    with pytest.raises(GflowError) as caught:
+def test_misspelled_reference_is_a_usage_error(state, text):
+    with pytest.raises(UsageError, match="is not a job id"):
         resolve(state, ANN, text)
-    assert not isinstance(caught.value, Refused)

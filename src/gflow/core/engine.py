@@ -9,6 +9,7 @@ people may do to them meanwhile.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,7 +59,10 @@ from gflow.core.rounds import run_round, start_among
 from gflow.core.state import State
 from gflow.core.states import HOLD, QUEUED
 from gflow.core.tasks import parse_tasks
-from gflow.errors import NotFound, Refused
+from gflow.errors import NotFound, Refused, UsageError
+
+# A job's number, or an array's with a task, of any length.
+_NUMBERS = re.compile(r"[0-9]+(_[0-9]+)?")
 
 Handler = Callable[[State, Any, list[Effect]], None]
 
@@ -73,7 +77,10 @@ def step(state: State, event: Event) -> list[Effect]:
 
 
 def resolve(state: State, uid: int, reference: str) -> JobKey:
-    """The job meant by `17`, `42_3`, `@` or `@~2` when `uid` says it."""
+    """The job meant by `17`, `42_3`, `@` or `@~2` when `uid` says it.
+
+    A malformed reference is a usage error on every command; a well-formed one of no job is not found.
+    """
     if reference.startswith("@"):
         back = _back(reference)
         recent = state.recent.get(uid, ())
@@ -81,20 +88,21 @@ def resolve(state: State, uid: int, reference: str) -> JobKey:
             raise Refused(f"{reference} means none of your jobs: you have submitted {len(recent)}")
         return recent[-1 - back]
     key = parse_label(reference)
-    if key is None:
-        raise NotFound(f"{reference!r} is not a job id", hint="jobs are named 42, 42_3, 5-9 or @")
-    return key
+    if key is not None:
+        return key
+    if _NUMBERS.fullmatch(reference):  # larger than any key
+        raise NotFound(f"there is no job {reference:.60}")
+    raise UsageError(f"{reference!a:.60} is not a job id", hint="jobs are named 42, 42_3, 5-9 or @")
 
 
 def _back(reference: str) -> int:
-    """How many jobs `@` or `@~N` goes back; anything else means no job."""
+    """How many jobs `@` or `@~N` goes back."""
     if reference == "@":
         return 0
     digits = reference[2:]
     if not reference.startswith("@~") or not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
-        raise NotFound(
-            f"{reference!r} is not a job id", hint="write @ for your latest job, @~1 for the one before it"
-        )
+        hint = "write @ for your latest job, @~1 for the one before it"
+        raise UsageError(f"{reference!a:.60} is not a job id", hint=hint)
     return int(digits)
 
 

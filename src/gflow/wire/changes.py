@@ -85,12 +85,12 @@ def describe_options(
         for name, value in options.items()
         if name not in cleared
     }
-    if any(":" in shape for shape in given.get("race") or ()):
-        raise UsageError("a race with this machine, or with a target's name, is for gbatch")
     extend_s = 0
     if isinstance(given.get("time"), str) and given["time"].startswith("+"):
         extend_s = read_extension(given.pop("time"), OPTIONS["time"])
     fields, params = read_options(given)
+    if any(":" in shape for shape in fields.get("race", ())):
+        raise UsageError("a race with this machine, or with a target's name, is for gbatch")
     if params:
         fields["parameters"] = single_values(params)
     references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
