@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TOOLS  := $(VENV)/.tools
 FIT    := $(VENV)/.fit
 # Bytecode halves the start of every command; some machines switch it off.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,34 +14,39 @@ $(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wild
 	PYTHON=$(PYTHON) scripts/setup $(VENV)
 	@touch $(STAMP)
 
+# Everything but the demo: a minute of downloads that it does not wait for.
+$(TOOLS): $(STAMP) scripts/setup-tests
+	scripts/setup-tests $(VENV)
+	@touch $(TOOLS)
+
 demo: $(STAMP)           ## start a daemon, run a small pipeline, show it, stop
 	@PATH="$(CURDIR)/$(BIN):$$PATH" scripts/demo
 
-check: $(STAMP)          ## format, lint, types, import rules: under a minute
+check: $(TOOLS)          ## format, lint, types, import rules: under a minute
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests benchmarks hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # PyTorch for the CPU and transformers for the tests of gflow fit and gflow.train, and the loops that have callbacks of ours: two minutes, once.
-$(FIT): tests/fit/constraints.txt $(STAMP)
+$(FIT): tests/fit/constraints.txt $(TOOLS)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit,plot]' accelerate pytorch-lightning
 	@touch $(FIT)
 
-test: $(STAMP) $(FIT) check  ## everything that runs in minutes
+test: $(TOOLS) $(FIT) check  ## everything that runs in minutes
 	$(BIN)/pytest -n 4 -m "not slow and not gpu" tests
 
-test-slow: $(STAMP)      ## kills, soaks, long searches, a Slurm cluster
+test-slow: $(TOOLS)      ## kills, soaks, long searches, a Slurm cluster
 	@scripts/slurm-packages --accounting
 	$(BIN)/pytest -m "slow and not gpu" tests
 
-fuzz: $(STAMP)           ## nonsense for every parser and route, for half an hour
+fuzz: $(TOOLS)           ## nonsense for every parser and route, for half an hour
 	$(BIN)/python -m tests.fuzz 1800
 
-soak: $(STAMP)           ## ten thousand jobs of three people, everything killed now and then
+soak: $(TOOLS)           ## ten thousand jobs of three people, everything killed now and then
 	GFLOW_SOAK_JOBS=10000 $(BIN)/pytest -s -m slow tests/soak
 
-coverage: $(STAMP)
+coverage: $(TOOLS)
 	$(BIN)/coverage run -m pytest -q -m "not slow and not gpu" tests/unit tests/property
 	$(BIN)/coverage combine -q && $(BIN)/coverage report
 

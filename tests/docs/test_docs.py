@@ -101,6 +101,15 @@ def test_the_reference_is_what_the_tables_say() -> None:
     assert (ROOT / "docs/modules.md").read_text() == generator["modules"](), "run make docs"
 
 
+def test_make_demo_waits_for_nothing_that_only_tests_need(tmp_path: Path) -> None:
+    """Its set-up must be quick on a fresh machine: neither shells by apt nor the tools of this repository."""
+    line = ["make", "-n", "-C", str(ROOT), f"VENV={tmp_path / 'venv'}", "demo"]
+    steps = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    assert "scripts/setup " in steps and "setup-tests" not in steps
+    setup = (ROOT / "scripts/setup").read_text()
+    assert "[dev]" not in setup and "zsh" not in setup
+
+
 def test_the_laws_name_tests_that_there_are() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
     rows = re.findall(r"^\| (\d+) \| (.*) \|$", text, re.MULTILINE)
