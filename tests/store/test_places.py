@@ -132,17 +132,8 @@ def test_a_database_that_is_there_already_stays(tmp_path: Path, local: Path) -> 
     assert list(local.iterdir()) == []
 
 
-@pytest.mark.parametrize("level", ["person", "folder"])
-@pytest.mark.parametrize("trap", ["link", "file", "open", "foreign"])
-def test_traps_are_refused(tmp_path: Path, local: Path, trap: str, level: str) -> None:
-    """Anybody may write to /var/tmp, so what is found there is looked at first."""
-    path = database_path(tmp_path / "data")
-    folder = path.parent if level == "folder" else path.parent.parent
-    path.parent.rmdir()
-    if level == "person":
-        folder.rmdir()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir(mode=0o700)
+def spring(folder: Path, trap: str, elsewhere: Path) -> None:
+    """What another user, or a careless owner, put where `folder` would be."""
     if trap == "link":
         folder.symlink_to(elsewhere)
     elif trap == "file":
@@ -154,6 +145,42 @@ def test_traps_are_refused(tmp_path: Path, local: Path, trap: str, level: str) -
         if os.getuid() != 0:
             pytest.skip("only root can give a folder away")
         os.chown(folder, 65534, 65534)
+
+
+@pytest.mark.parametrize(
+    ("level", "trap"),
+    [("person", "open"), *(("folder", trap) for trap in ("link", "file", "open", "foreign"))],
+)
+def test_traps_are_refused(tmp_path: Path, local: Path, trap: str, level: str) -> None:
+    """What is found is looked at first. These need rights of ours, so a name beside them is no help."""
+    path = database_path(tmp_path / "data")
+    folder = path.parent if level == "folder" else path.parent.parent
+    path.parent.rmdir()
+    if level == "person":
+        folder.rmdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    spring(folder, trap, elsewhere)
     with pytest.raises(StoreError, match="the database cannot be in"):
         database_path(tmp_path / "data")
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("trap", ["link", "file", "foreign"])
+def test_squatted_name_in_var_tmp_is_passed_over_for_another(tmp_path: Path, local: Path, trap: str) -> None:
+    """Everybody may write to /var/tmp, and must not keep us from starting a daemon."""
+    usual, elsewhere = local / f"gflow-{os.geteuid()}", tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    spring(usual, trap, elsewhere)
+    path = database_path(tmp_path / "data")
+    assert path.parent.parent != usual and path.is_relative_to(local)
+    assert path.parent.parent.stat().st_mode & 0o777 == 0o700
+    SqliteStore(path).close()
+    assert database_path(tmp_path / "data") == path, "found again"
+    # Also when the name is free later, and when others make more such folders.
+    usual.rmdir() if trap == "foreign" else usual.unlink()
+    assert database_path(tmp_path / "data") == path
+    usual.mkdir(mode=0o700)
+    (local / f"gflow-{os.geteuid()}.aaa").symlink_to(elsewhere)
+    assert database_path(tmp_path / "data") == path
     assert list(elsewhere.iterdir()) == []

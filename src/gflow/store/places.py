@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import stat
+import tempfile
 from pathlib import Path
 
 from gflow.errors import StoreError
@@ -41,9 +42,9 @@ def database_path(data: Path) -> Path:
     place = choose(_mountinfo(), str(real(data)))
     if place is None:
         return here
-    _make_own(place.parent)
-    _make_own(place)
-    return place / NAME
+    folder = _own_folder(place.parent, place.name) / place.name
+    _make_own(folder)
+    return folder / NAME
 
 
 def choose(mountinfo: str, data: str) -> Path | None:
@@ -79,6 +80,32 @@ def _mountinfo() -> str:
             return file.read()
     except OSError:  # no /proc: nothing can be known
         return ""
+
+
+def _own_folder(usual: Path, name: str) -> Path:
+    """The folder `usual`, or where another user has taken that name, one beside it with a random suffix.
+
+    Nothing is recorded: only we can make folders that belong to us, so an earlier one is found by its
+    owner, and that with the database of `name` in it first.
+    """
+    ours = [folder for folder in (usual, *sorted(usual.parent.glob(f"{usual.name}.*"))) if _is_ours(folder)]
+    ours.sort(key=lambda folder: not os.path.lexists(folder / name / NAME))
+    folder = ours[0] if ours else usual
+    if not ours and os.path.lexists(usual):
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=f"{usual.name}.", dir=usual.parent))
+        except OSError as error:
+            raise StoreError(f"the database cannot be in {usual.parent}: {error.strerror}") from error
+    _make_own(folder)
+    return folder
+
+
+def _is_ours(folder: Path) -> bool:
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _make_own(folder: Path) -> None:
