@@ -131,7 +131,7 @@ def clean(text: str) -> str:
     """`text` with everything that is not printable written as an escape."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def clean_page(text: str) -> str:
@@ -139,6 +139,24 @@ def clean_page(text: str) -> str:
     if text.translate(LAYOUT).isprintable():
         return text
     return "".join(c if c in "\n\t" else clean(c) for c in text)
+
+
+def clean_json(content: bytes) -> bytes:
+    """JSON of the same value in which every character that is not printable is an escape: \\u202e."""
+    if content.isascii() and b"\x7f" not in content:
+        return content
+    text = content.decode()
+    # Looked for once each: a listing may have a million characters, but only some hundred different ones.
+    table = {
+        ord(char): _json_escape(char) for char in set(text) if not char.isprintable() and char not in "\n\t\r"
+    }
+    return text.translate(table).encode() if table else content
+
+
+def _json_escape(char: str) -> str:
+    """As JSON has it: UTF-16, four digits each."""
+    digits = char.encode("utf-16-be").hex()
+    return "".join("\\u" + digits[at : at + 4] for at in range(0, len(digits), 4))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pty
 import pwd
+import subprocess
+import termios
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.harness import Box, wait_until
+from tests.harness import BIN, Box, wait_until
 from tests.system import System, system
 
 # What the plain shim cannot do is left to the other one.
@@ -221,3 +225,60 @@ def test_up_down_and_restart_of_the_machines_daemon() -> None:
             box.ok("gflowd", "down")
         assert not os.path.exists(box.socket)
         assert made.ann.run("gqueue").returncode == 3
+
+
+# ---------------------------------------------------------------- what root sees on a terminal
+
+TRICKS = "a\x9bb\u202ec\u200bd\u2028e\U000e0041f\x7fé"
+
+
+def test_json_printed_for_root_has_no_raw_control_bidi_or_zero_width_characters(machine: System) -> None:
+    """A path or a command may hold any character; its JSON holds the same value, escaped."""
+    job = machine.ann.submit("--hold", "echo", TRICKS)
+    root = machine.box
+    for words in (
+        ("gqueue", "--json", "-j", str(job)),
+        ("gjob", "show", "--json", str(job)),
+        ("gcancel", "--json", "--dry-run", str(job)),
+        ("gjob", "hold", "--json", str(job)),
+        ("gjob", "history", "--json", str(job)),
+        ("gflow", "events", "--json", "--past", str(job)),
+    ):
+        text = root.ok(*words)
+        raw = {hex(ord(char)) for char in text if not char.isprintable() and char != "\n"}
+        assert not raw, (words, raw)
+        if words[:2] in (("gqueue", "--json"), ("gjob", "show")):
+            assert json.loads(text)["jobs"][0]["command"] == ["echo", TRICKS]
+
+
+def on_terminal(box: Box, *words: str) -> bytes:
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    settings = termios.tcgetattr(theirs)
+    settings[1] &= ~termios.OPOST
+    termios.tcsetattr(theirs, termios.TCSANOW, settings)
+    command = [*box.prefix, str(BIN / words[0]), *words[1:]]
+    process = subprocess.Popen(command, env=box.env, cwd=box.work, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    found = b""
+    with suppress(OSError):  # the last one has closed it
+        while chunk := os.read(ours, 1 << 16):
+            found += chunk
+    os.close(ours)
+    assert process.wait(60) == 0, found
+    return found
+
+
+@pytest.mark.parametrize("follow", [(), ("-f",)])
+def test_log_of_another_user_on_a_terminal_is_escaped_and_piped_is_not(
+    machine: System, follow: tuple[str, ...]
+) -> None:
+    written = b"\x1b[31mred\x1b]0;title\x07 \xc2\x9b\xff\r\xe2\x80\xae\tok \xc3\xa9\n"
+    job = machine.ann.submit("printf", "".join(f"\\{byte:03o}" for byte in written))
+    assert machine.ann.run("gjob", "wait", str(job)).returncode == 0
+    shown = on_terminal(machine.box, "gjob", "log", *follow, str(job))
+    assert shown == rb"\x1b[31mred\x1b]0;title\x07 \x9b\xff\r\u202e" + b"\tok \xc3\xa9\n"
+    # One's own log, and a log that goes to a file, are the bytes that were written.
+    assert on_terminal(machine.ann, "gjob", "log", *follow, str(job)) == written
+    command = [str(BIN / "gjob"), "log", *follow, str(job)]
+    assert subprocess.run(command, env=machine.box.env, capture_output=True, check=True).stdout == written

@@ -55,7 +55,7 @@ def redo(values: dict[str, Any], jobs: list[str]) -> int:
     if status >= 400:
         raise call.refusal(headers, content, accept)
     fast.tell(headers, "gjob")
-    fast.write(1, content + (b"\n" if "json" in values else b""))
+    fast.write(1, call.json_line(content) if "json" in values else content)
     return 0
 
 

@@ -7,7 +7,7 @@ import sys
 from datetime import datetime
 from typing import Any
 
-from gflow.errors import clean
+from gflow.errors import clean, clean_json
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
@@ -48,7 +48,8 @@ def run(words: list[str]) -> int:
     for event in events(names, tuple(jobs), after, follow="past" not in values):
         if event["event"] == "connected" or (event["event"] in REPEATED and not names):
             continue
-        sys.stdout.write((json.dumps(event) if "json" in values else clean(_line(event))) + "\n")
+        line = clean_json(json.dumps(event).encode()).decode() if "json" in values else clean(_line(event))
+        sys.stdout.write(line + "\n")
         sys.stdout.flush()
         if left is not None and (left := left - 1) == 0:
             return 0

@@ -110,7 +110,7 @@ def _json(status: int, headers: bytes, content: bytes) -> Any:
 
 
 def _write(data: Any) -> None:
-    fast.write(1, json.dumps(data).encode() + b"\n")
+    fast.write(1, call.json_line(json.dumps(data).encode()))
 
 
 def _wait(jobs: list[dict[str, Any]], *, as_json: bool) -> int:
@@ -134,7 +134,8 @@ def _dry_run(body: bytes, values: dict[str, Any]) -> int:
 
         wanted: SubmitRequest = decode(body, SubmitRequest)
         specs = [found.spec for job in wanted.jobs for found in Reader(lambda text: "-").read_all(job)]
-        sys.stdout.write(encode(dry_run_view(specs)).decode() + "\n" if as_json else dry_run_page(specs))
+        view = encode(dry_run_view(specs))
+        fast.write(1, call.json_line(view) if as_json else dry_run_page(specs).encode())
         sys.stderr.write(
             "gbatch: the daemon is not running, so it could not say whether the machine has this\n"
         )

@@ -133,6 +133,8 @@ def _show(values: Values, jobs: list[str]) -> int:
 
 
 def _log(values: Values, jobs: list[str]) -> int:
+    import os
+
     from gflow.cli.logs import as_json, follow, print_lines
 
     if "first" in values and (clash := values.keys() & {"last", "follow"}):
@@ -140,13 +142,14 @@ def _log(values: Values, jobs: list[str]) -> int:
     if {"follow", "json"} <= values.keys():
         raise UsageError("--follow prints text as it comes", hint="gjob wait 42; gjob log --json 42")
     place = call.get(call.job_path(_one(jobs), "/log"))
+    is_harmless = os.isatty(1) and place["uid"] != os.geteuid()
     _be_owner(place["uid"])
     if "json" in values:
         return as_json(place, values.get("first"), values.get("last"))
     if "follow" in values:
-        follow(str(place["job_id"]), place["path"], values.get("last"))
+        follow(str(place["job_id"]), place["path"], values.get("last"), is_harmless=is_harmless)
         return 0
-    return print_lines(place["path"], values.get("first"), values.get("last"))
+    return print_lines(place["path"], values.get("first"), values.get("last"), is_harmless=is_harmless)
 
 
 def _be_owner(uid: int) -> None:
@@ -199,7 +202,7 @@ def _wait(values: Values, jobs: list[str]) -> int:
     )
     final, code = wait_for_all(names)
     if "json" in values:
-        fast.write(1, fast.dumps({"jobs": final, "total": len(final)}).encode() + b"\n")
+        fast.write(1, call.json_line(fast.dumps({"jobs": final, "total": len(final)}).encode()))
     return code
 
 

@@ -47,7 +47,7 @@ def run(words: list[str]) -> int:
 def _ask(query: dict[str, str], output: str) -> bytes:
     accept = "application/json" if output == "json" else "text/plain"
     content = call.ask("GET", "/jobs", b"", accept, query)
-    return content + b"\n" if output == "json" else content
+    return call.json_line(content) if output == "json" else content
 
 
 def _check_shape(values: dict[str, Any], output: str) -> None:

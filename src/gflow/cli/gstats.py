@@ -34,7 +34,7 @@ def run(words: list[str]) -> int:
         query |= fast.terminal()
     accept = "application/json" if output == "json" else "text/plain"
     content = call.ask("GET", "/stats", b"", accept, query)
-    fast.write(1, content + b"\n" if output == "json" else content)
+    fast.write(1, call.json_line(content) if output == "json" else content)
     return 0
 
 

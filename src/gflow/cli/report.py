@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.errors import GflowError, Unreachable
+from gflow.errors import GflowError, Unreachable, clean_json
 
 # Programs whose --output is a form, and not a file; and how it is asked to be JSON.
 FORMS = ("gqueue", "gstats")
@@ -29,7 +29,7 @@ def report(program: str, error: Exception, words: list[str]) -> int:
     if "--json" in words or (program in FORMS and JSON.intersection(words)):
         from gflow.wire.views import encode, error_view
 
-        sys.stdout.write(encode(error_view(error)).decode() + "\n")
+        sys.stdout.write(clean_json(encode(error_view(error))).decode() + "\n")
     else:
         sys.stderr.write(f"{program}: {error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
         sys.stderr.flush()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from gflow.client import fast
-from gflow.errors import GflowError
+from gflow.errors import GflowError, clean_json
 
 TYPE_CHECKING = False  # typing, json and urllib cost 25 ms to import
 if TYPE_CHECKING:
@@ -53,8 +53,13 @@ def show_answer(method: str, path: str, body: bytes, *, as_json: bool, **query: 
     accept = "application/json" if as_json else "text/plain"
     content = ask(method, path, body, accept, query)
     sys.stdout.flush()
-    fast.write(1, content + (b"\n" if as_json else b""))
+    fast.write(1, json_line(content) if as_json else content)
     return 0
+
+
+def json_line(content: bytes) -> bytes:
+    """JSON to be printed: what others called their jobs and folders goes to terminals."""
+    return clean_json(content) + b"\n"
 
 
 def ask(method: str, path: str, body: bytes, accept: str, query: dict[str, str]) -> bytes:
