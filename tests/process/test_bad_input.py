@@ -11,6 +11,7 @@ import os
 import resource
 import socket
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -300,6 +301,32 @@ def test_a_folder_that_is_gone(busy: Box) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "does not exist any more" in done.stderr
     assert contents(busy) == before
+
+
+def test_path_that_is_not_utf8_is_named_and_a_link_to_it_helps(busy: Box) -> None:
+    """JSON carries no such name; the sentence says which of the paths it is."""
+    folder = os.fsencode(busy.work) + b"/\xff"
+    os.mkdir(folder)
+    Path(os.fsdecode(folder), "script.sh").write_text("pwd\n")
+    before = contents(busy)
+
+    def said(*words: bytes | str, cwd: bytes | Path = busy.work) -> str:
+        done = subprocess.run([BIN / words[0], *words[1:]], cwd=cwd, env=busy.env, capture_output=True)
+        assert done.returncode == 2 and not done.stdout, done
+        return done.stderr.decode(errors="replace")
+
+    in_folder = "gbatch: the name of the working folder holds bytes that are not UTF-8\ngo there by a link"
+    assert said(G, "true", cwd=folder).startswith(in_folder)
+    assert said(G, "--chdir", folder, "true").startswith(in_folder)
+    assert said(G, folder + b"/script.sh").startswith(
+        "gbatch: the path of the script holds bytes that are not"
+    )
+    for words in ((G, "--output", folder + b"/log", "true"), ("gjob", "update", "1", "--output", folder)):
+        assert "holds text that is not UTF-8" in said(*words)
+    assert contents(busy) == before
+    (busy.work / "link").symlink_to(os.fsdecode(folder))
+    job = int(busy.run_shell("cd link && gbatch --parsable bash -c 'pwd -P | od -An -tx1'").stdout)
+    assert busy.finished(job)["state"] == "Finished" and "ff 0a" in " ".join(busy.text_of(job).split())
 
 
 def test_what_only_looks_bad_is_taken(busy: Box) -> None:

@@ -71,3 +71,18 @@ def test_the_options_are_those_of_the_table(schema):
 
 def test_kinds_are_those_of_the_readers():
     assert set(KINDS) <= set(READERS)
+
+
+@pytest.mark.parametrize(
+    ("schema", "field"),
+    [
+        ("JobRequest", "environ"),
+        ("JobRequest", "script"),
+        ("SubmitRequest", "environ"),
+        ("UpdateRequest", "script"),
+    ],
+)
+def test_field_of_any_bytes_says_that_it_is_base64(schema, field):
+    found = DOCUMENT["components"]["schemas"][schema]["properties"][field]
+    (text,) = [one for one in found.get("anyOf", [found]) if one["type"] == "string"]
+    assert text["contentEncoding"] == "base64" and "base64" in text["description"]

@@ -119,6 +119,7 @@ def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[s
     if ignored:
         sys.stderr.write(f"gbatch: {where}: #SBATCH options that mean nothing here: {', '.join(ignored)}\n")
     asked = merged(asked, directives.read(text, where))
+    fast.check_utf8(path, "the path of the script", "go to its folder by a link: ln -s")
     script = f',"script":"{fast.base64(content)}","script_path":{fast.dumps(path)}'
     return _body(merged(asked, values), arguments, script)
 

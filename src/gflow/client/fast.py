@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Characters that make a single argument a shell line rather than a program's name.
 SHELL = set(" \t\n;&|<>()$`\\\"'*?[]{}~#!=")
 RECEIVE = 1 << 16
+# The shell's name of a folder is kept, so a job can be submitted from a link.
+LINK_TO_FOLDER = 'go there by a link: ln -s "$PWD" ~/link; cd ~/link'
 CUT_OFF = "the daemon hung up in the middle of its answer"
 
 
@@ -116,12 +118,8 @@ def job_body(
     folder and environment, if they are not simply the caller's."""
     options = {name: value for name, value in values.items() if name in JOB_NAMES}
     folder, block = captured or (working_folder(), environment())
-    try:
-        "".join((*command, folder)).encode()
-    except UnicodeEncodeError:
-        from gflow.errors import UsageError
-
-        raise UsageError("the command holds bytes that are not UTF-8", hint="put it into a script") from None
+    check_utf8("".join(command), "the command", "put it into a script")
+    check_utf8(folder, "the name of the working folder", LINK_TO_FOLDER)
     parts = (
         '"command":' + dumps(command),
         '"cwd":' + dumps(folder),
@@ -130,6 +128,16 @@ def job_body(
         '"options":' + dumps(options),
     )
     return "{" + ",".join(parts) + script + "}"
+
+
+def check_utf8(text: str, what: str, hint: str) -> None:
+    """Refuse bytes that JSON cannot carry: Python has them as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        from gflow.errors import UsageError
+
+        raise UsageError(f"{what} holds bytes that are not UTF-8", hint=hint) from None
 
 
 def submission(token: str, job: str) -> bytes:

@@ -32,16 +32,26 @@ NOT_OVERFLOWING = frozenset({"on", "array", "nodes", "race", "pty", "shared"})
 Words = Annotated[list[Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]], msgspec.Meta(max_length=100)]
 
 
+def _base64(about: str) -> Any:
+    """A field of any bytes: JSON has text alone. Told by the API's description."""
+    return msgspec.Meta(extra_json_schema={"contentEncoding": "base64", "description": about})
+
+
+Environment = Annotated[
+    str, _base64("NAME=value pairs with a NUL between them, in base64: a value may hold any byte")
+]
+Script = Annotated[str, _base64("the text of the script, in base64")]
+
+
 class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One job as a client describes it."""
 
     command: list[str] = []
     cwd: str
     umask: int = 0o022
-    # NUL-separated NAME=value block, base64: a value may hold any byte.
-    environ: str = ""
-    # Text of the script, base64, and where it was read; `command` then holds its arguments.
-    script: str | None = None
+    environ: Environment = ""
+    # A script, and where it was read; `command` then holds its arguments.
+    script: Script | None = None
     script_path: str = ""
     # Values by option name, as text or as JSON of the option's own type.
     options: dict[str, Any] = {}
@@ -55,7 +65,7 @@ class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     token: str
     jobs: list[JobRequest]
     # The environment of those jobs that bring none of their own: ten thousand jobs, one text.
-    environ: str = ""
+    environ: Environment = ""
 
 
 class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -127,7 +137,7 @@ class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     # null sets an option back to its default.
     options: dict[str, Any] = {}
     command: list[str] | None = None
-    script: str | None = None
+    script: Script | None = None
     script_path: str = ""
 
 
@@ -186,6 +196,11 @@ def decode(body: bytes, into: type[Any]) -> Any:
     try:
         return msgspec.json.decode(body, type=into)
     except (msgspec.MsgspecError, RecursionError) as error:
+        if "surrogate" in str(error):
+            raise UsageError(
+                "the request holds text that is not UTF-8",
+                hint="paths, too, must be UTF-8; a link to the file or folder may have such a name: ln -s",
+            ) from error
         raise UsageError(f"the request is not valid: {error}") from error
 
 
