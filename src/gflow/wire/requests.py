@@ -198,7 +198,7 @@ def decode(body: bytes, into: type[Any]) -> Any:
     except (msgspec.MsgspecError, RecursionError) as error:
         if "surrogate" in str(error):
             raise UsageError(
-                "the request holds text that is not UTF-8",
+                "the request is not valid: it holds text that is not UTF-8",
                 hint="paths, too, must be UTF-8; a link to the file or folder may have such a name: ln -s",
             ) from error
         raise UsageError(f"the request is not valid: {error}") from error
