@@ -148,6 +148,40 @@ def test_the_part_that_is_asked_for(tmp_path, asked, numbers):
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("asked", "numbers"),
+    [
+        ({"limit": 3}, [1, 2, 3]),
+        ({"limit": -3, "offset": 2}, [COUNT - 5, COUNT - 4, COUNT - 3]),
+        ({"limit": 3, "is_reversed": True}, [COUNT - 1, COUNT - 2, COUNT - 3]),
+    ],
+    ids=str,
+)
+def test_limited_listing_copies_no_more_than_it_shows(monkeypatch, asked, numbers):
+    copied = []
+    monkeypatch.setattr(finding, "explain", lambda state, job, reasons: copied.append(job.key))
+    found, total, _ = listed(Loop([job(number) for number in range(1, COUNT)]), **asked)
+    assert ([one.number for one in found], total) == (numbers, COUNT - 1)
+    assert len(copied) == 3
+
+
+def test_limited_listing_of_a_queue_that_changes_is_of_one_moment():
+    """What is shown goes and what comes takes its place, in every turn; the last change counts."""
+    loop = Loop([job(number) for number in range(1, COUNT)])
+
+    def change(turn):
+        if 1 <= turn <= 20:
+            loop.state.drop(loop.state.jobs[job_key(turn)])
+            loop.change(job_key(turn))
+
+    for limit in (2, 2 * SLICE):
+        loop = Loop([job(number) for number in range(1, COUNT)])
+        jobs, total, _ = listed(loop, change, limit=limit)
+        first = jobs[0].number
+        assert [one.number for one in jobs] == list(range(first, first + limit))
+        assert total == COUNT - first
+
+
 def test_of_the_past_the_newest_are_shown_unless_more_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(finding, "NEWEST", 2)
     jobs = [job(1), *(ended(number) for number in range(2, 7))]

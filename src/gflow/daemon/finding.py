@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import msgspec
 from gflow.core.explain import Why, explain
 from gflow.core.filter import Filter
 from gflow.core.ids import JobKey
+from gflow.core.model import Job
 from gflow.core.needs import Shape
 from gflow.core.state import State
 from gflow.daemon.context import Context
@@ -63,11 +64,49 @@ async def find(context: Context, asked: Asked, now: float) -> Found:
 
 
 async def _present(context: Context, asked: Asked, now: float) -> Found:
+    if asked.sort == "id" and asked.limit:
+        return await _part(context, asked)
     copies = await _copies(context, asked.wanted)
     total = len(copies)
     keys = deque(sorted(copies))
     entries = (copies.pop(keys.popleft()) for _ in range(total))
     return Found(await _window(entries, asked, now), total, False)
+
+
+async def _part(context: Context, asked: Asked) -> Found:
+    """A part of the queue by id: of all others only the keys are looked at."""
+    loop = context.loop
+    while True:
+        state = loop.state
+        with loop.noticing() as changed:
+            taking, keys = _Copies(state, asked.wanted), dict[JobKey, None]()
+            async for some in in_slices(sorted(state.jobs)):
+                taking.sift(some, keys)
+            shown: list[JobKey] = []
+            is_stale = True
+            while state is loop.state and (is_stale or changed or len(taking.found) < len(shown)):
+                if changed or is_stale:
+                    again = [changed.pop() for _ in range(len(changed))]
+                    taking.sift(again, keys)
+                    taking.forget(again)
+                    shown, is_stale = _shown(sorted(keys), asked), False
+                    taking.forget(taking.found.keys() - set(shown))
+                taking.take(list(islice((key for key in shown if key not in taking.found), SLICE)))
+                if len(taking.found) < len(shown):
+                    await asyncio.sleep(0)
+            if state is loop.state:  # else it was rebuilt from the disk meanwhile
+                return Found((taking.found[key] for key in shown), len(keys), False)
+
+
+def _shown(keys: list[JobKey], asked: Asked) -> list[JobKey]:
+    """Of the keys in order, those in the part that is asked for."""
+    if asked.is_reversed:
+        keys.reverse()
+    limit = asked.limit or 0
+    if limit > 0:
+        return keys[asked.offset : asked.offset + limit]
+    end = max(0, len(keys) - asked.offset)
+    return keys[max(0, end + limit) : end]
 
 
 async def _copies(context: Context, wanted: Filter) -> dict[JobKey, Entry]:
@@ -100,13 +139,30 @@ class _Copies:
 
     def take(self, keys: list[JobKey]) -> None:
         """Copy these jobs as they are now; forget those that are not wanted any more."""
-        state, matches, is_open = self._state, self._wanted.matches, self._is_open
         for key in keys:
-            job = state.jobs.get(key)
-            if job is not None and ((is_open and job.progress is None) or matches(job)):
-                self.found[key] = (copy.copy(job), explain(state, job, self._reasons))
+            job = self._wanted_job(key)
+            if job is not None:
+                self.found[key] = (copy.copy(job), explain(self._state, job, self._reasons))
             else:
                 self.found.pop(key, None)
+
+    def sift(self, keys: list[JobKey], into: dict[JobKey, None]) -> None:
+        """Keep in `into` those of these keys whose jobs are wanted, and no others of them."""
+        for key in keys:
+            if self._wanted_job(key) is not None:
+                into[key] = None
+            else:
+                into.pop(key, None)
+
+    def forget(self, keys: Iterable[JobKey]) -> None:
+        for key in keys:
+            self.found.pop(key, None)
+
+    def _wanted_job(self, key: JobKey) -> Job | None:
+        job = self._state.jobs.get(key)
+        if job is not None and ((self._is_open and job.progress is None) or self._wanted.matches(job)):
+            return job
+        return None
 
 
 # ---------------------------------------------------------------- all jobs, from the database
