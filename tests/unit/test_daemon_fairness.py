@@ -10,7 +10,7 @@ from gflow.errors import TooMany
 def test_what_people_bring_to_the_disk_has_a_bound_that_fills_again(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    fairness = Fairness(8)
+    fairness = Fairness(is_shared=True)
     fairness.keep(1001, MOST_KEPT - 1)
     with pytest.raises(TooMany):
         fairness.keep(1001, 1000)

@@ -1,6 +1,7 @@
 """Connections: who is at the other end, and for how long nothing may come."""
 
 import asyncio
+import errno
 import os
 import socket
 
@@ -9,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from gflow.daemon.api import server
-from gflow.daemon.api.fairness import Fairness
+from gflow.daemon.api.connections import Connections, bounds_of
 
 
 async def _who(request):
@@ -30,7 +31,9 @@ async def _talk(path, *sent):
 def talked(tmp_path, *sent):
     async def main():
         listener = server.bind(tmp_path / "s")
-        running, _ = await server.serve(listener, Starlette(routes=[Route("/", _who)]), Fairness())
+        running, _ = server.serve(
+            listener, Starlette(routes=[Route("/", _who)]), Connections(bounds_of(1024))
+        )
         try:
             return await _talk(str(tmp_path / "s"), *sent)
         finally:
@@ -77,3 +80,34 @@ def test_the_socket_is_for_its_owner(tmp_path):
     assert isinstance(sock, socket.socket)
     assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
     sock.close()
+
+
+class Exhausted(socket.socket):
+    """A listening socket whose accept has no descriptor left, for the first few times."""
+
+    failures = 3
+
+    def accept(self):
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+def test_no_descriptor_at_accept_pauses_and_logs_once(tmp_path, caplog):
+    async def main():
+        bound = server.bind(tmp_path / "s")
+        listener = Exhausted(fileno=bound.detach())
+        running, _ = server.serve(
+            listener, Starlette(routes=[Route("/", _who)]), Connections(bounds_of(1024))
+        )
+        try:
+            return await _talk(str(tmp_path / "s"), b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        finally:
+            running.close()
+
+    assert b"200 OK" in asyncio.run(main())
+    assert [record.getMessage() for record in caplog.records] == [
+        "no connections are accepted for now: Too many open files"
+    ]
+    assert caplog.records[0].exc_info is None

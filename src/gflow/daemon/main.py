@@ -26,9 +26,10 @@ from gflow.core.state import State
 from gflow.daemon import clock, folders, lock, succession
 from gflow.daemon.api import rlimits
 from gflow.daemon.api.app import make_app
+from gflow.daemon.api.connections import Connections, bounds_of
 from gflow.daemon.api.fairness import Fairness
 from gflow.daemon.api.gate import Gate
-from gflow.daemon.api.server import bind, serve, serve_port
+from gflow.daemon.api.server import Server, bind, serve, serve_port
 from gflow.daemon.context import Context
 from gflow.daemon.gpus import SOMEBODY, GpuWatch, names_of, overran_of, seen_of, watch_of, watched_of
 from gflow.daemon.keeper import foresee, keep
@@ -115,10 +116,10 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
         daemon.notifier,
         daemon.watch,
         daemon.mps,
-        Fairness(settings.most_connections),
+        Fairness(is_shared=settings.is_system),
     )
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
-    servers = await _listen(context, listener)
+    servers = _listen(context, listener)
     ear = Ear(settings, lambda: daemon.loop.state, daemon.loop.post)
     spot = spot_watch_of(settings.spot_cloud, settings.config["spot.every_secs"], daemon.loop.post)
     _write_address(settings)
@@ -148,14 +149,16 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     return kept
 
 
-async def _listen(context: Context, listener: socket.socket) -> list[tuple[asyncio.Server, set[Any]]]:
+def _listen(context: Context, listener: socket.socket) -> list[tuple[Server, set[Any]]]:
     """Serve on the socket, and on a port if one is configured."""
-    settings, fairness = context.settings, context.fairness
-    app, servers = make_app(context), []
+    settings, app = context.settings, make_app(context)
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections = Connections(bounds_of(descriptors, settings.most_connections))
+    servers = []
     if settings.listening.port:
         gate = Gate(app, context.tokens, settings.listening.hosts)
-        servers.append(await serve_port(settings.listening, gate, fairness))
-    return [*servers, await serve(listener, app, fairness)]
+        servers += serve_port(settings.listening, gate, connections)
+    return [*servers, serve(listener, app, connections)]
 
 
 class Daemon:

@@ -29,6 +29,12 @@ def peer(sock: socket.socket) -> tuple[int, int, frozenset[int]]:
     return pid, uid, frozenset({gid, *struct.unpack(f"{len(more) // 4}I", more)})
 
 
+def peer_uid(sock: socket.socket) -> int:
+    """The uid of a socket's other end, by the kernel's word."""
+    uid: int = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
+    return uid
+
+
 def is_member(group: str, groups: frozenset[int]) -> bool:
     """Whether the group of this name is among these."""
     now = time.monotonic()

@@ -1,4 +1,4 @@
-"""So that nobody starves the others: what one person may have open, send and ask at once.
+"""So that nobody starves the others: what one person may send and ask at once (`connections`: have open).
 
 Only where there are others; root and a daemon's only user are not held back.
 """
@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any
 
 from gflow.errors import TooMany
 
@@ -21,16 +20,13 @@ MOST_LISTINGS = 4
 MOST_STREAMS = 32
 # Bytes of environments and scripts that one person may bring at once, and a second. They stay on root's disk.
 MOST_KEPT, KEPT_A_SECOND = 1 << 30, (1 << 30) / 3600
-# Connections to the port from one address; a proxy is one.
-MOST_OF_ADDRESS = 256
 
 
 class Fairness:
     """What everybody has under way."""
 
-    def __init__(self, most_connections: int = 0) -> None:
-        self._most_connections = most_connections
-        self._connections: Counter[int | str] = Counter()
+    def __init__(self, *, is_shared: bool = False) -> None:
+        self._is_shared = is_shared
         self._bytes: Counter[int] = Counter()
         self._listings: dict[int, asyncio.Semaphore] = {}
         self._streams: Counter[int] = Counter()
@@ -38,17 +34,7 @@ class Fairness:
         self._room: dict[int, tuple[float, float]] = {}
 
     def _is_free(self, uid: int) -> bool:
-        return uid == 0 or not self._most_connections
-
-    def connect(self, who: int | str) -> bool:
-        """Count one more connection; whether this person, or this address elsewhere, may have it."""
-        self._connections[who] += 1
-        if isinstance(who, str):
-            return self._connections[who] <= MOST_OF_ADDRESS
-        return self._is_free(who) or self._connections[who] <= self._most_connections
-
-    def disconnect(self, who: int | str) -> None:
-        _less(self._connections, who, 1)
+        return uid == 0 or not self._is_shared
 
     def read(self, uid: int, size: int) -> None:
         """Count bytes that have come, until `done`; refuse them where they are too many."""
@@ -93,7 +79,7 @@ class Fairness:
             yield
 
 
-def _less(counts: Counter[Any], who: int | str, by: int) -> None:
+def _less(counts: Counter[int], who: int, by: int) -> None:
     counts[who] -= by
     if counts[who] <= 0:
         del counts[who]

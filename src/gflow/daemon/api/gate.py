@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gflow.daemon.api.answers import on_error
+from gflow.daemon.api.connections import network_of
 from gflow.daemon.people import user_name
 from gflow.daemon.tokens import Token, Tokens
 from gflow.errors import Forbidden, GflowError, TooMany, Unauthorized
@@ -37,9 +38,10 @@ class Rates:
         left = min(BURST, left + (now - at) * RATE)
         if left < 1:
             raise TooMany("you ask too often", hint="wait a moment")
-        if len(self._left) >= MOST_CALLERS and who not in self._left:
-            self._left.clear()  # so many callers that none of them matters
+        self._left.pop(who, None)  # the latest is last
         self._left[who] = left - cost, now
+        if len(self._left) > MOST_CALLERS:
+            del self._left[next(iter(self._left))]
 
 
 class Gate:
@@ -69,9 +71,11 @@ class Gate:
         address = str((scope.get("client") or ("?",))[0])
         token = self._tokens.find(_bearer(headers))
         if token is None or user_name(token.uid) != token.user:
-            self._rates.take(address, WRONG)
+            self._rates.take(network_of(address), WRONG)
             raise Unauthorized
         self._rates.take(token.uid)
+        if not scope["state"]["ticket"].recognise(token.uid):
+            raise TooMany("you have too many requests open at once", hint="wait for some of them to end")
         return {"uid": token.uid, "pid": 0, "groups": frozenset(), "origin": _origin(token, address)}
 
     def _check_host(self, headers: Headers) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,16 +18,24 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gflow.daemon.api.fairness import Fairness
+from gflow.daemon.api.connections import Connections, Ticket
 from gflow.daemon.listening import Listening
-from gflow.daemon.people import peer
+from gflow.daemon.people import peer, peer_uid
 from gflow.errors import Refused
 
-BACKLOG = 1024
-# How long the head of a request may take to come.
+log = logging.getLogger("gflow.api")
+# Connections that wait to be accepted, and how many are accepted in one turn of the loop.
+BACKLOG = 4096
+AT_ONCE = 64
+# How long the head of a request may take to come, and a TLS handshake.
 PATIENCE_S = 30.0
-# How long somebody who asks for too much has time to read that.
+HANDSHAKE_S = 10.0
+# How long a peer that is refused has time to read that.
 REFUSAL_S = 1.0
+# Pauses in accepting when there are no descriptors or no memory: the first, the longest; how often to log it.
+NO_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+TELL_AGAIN_S = 60.0
 # A head has a path with some names of jobs in it, and a few lines.
 MOST_HEAD_BYTES = 256 << 10
 HEAD_TOO_LARGE = (
@@ -42,33 +53,17 @@ class Connection(HttpToolsProtocol):
     """One connection, with what is known of its other end in `scope["state"]`."""
 
     _patience: asyncio.TimerHandle | None = None
-    _is_refused = False
     _head_bytes = 0
-    _who: int | str
 
-    def __init__(self, *args: Any, fairness: Fairness, **more: Any) -> None:
+    def __init__(self, *args: Any, ticket: Ticket, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.fairness = fairness
-
-    def identify(self, transport: Any) -> int | str:
-        """Who is at the other end, for counting; tells the routes what they need to know."""
-        raise NotImplementedError
+        self.ticket = ticket
 
     def connection_made(self, transport: Any) -> None:
-        self._who = self.identify(transport)
         super().connection_made(transport)
-        self._is_refused = not self.fairness.connect(self._who)
-        if not self._is_refused:
-            self._wait_for_head()
-            return
-        # Closed at once, the answer would be lost to whoever has already asked.
-        transport.write(TOO_MANY)
-        transport.write_eof()
-        self._patience = self.loop.call_later(REFUSAL_S, transport.close)
+        self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
-            return
         super().data_received(data)
         if self._patience is None:
             return
@@ -98,60 +93,170 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        self.fairness.disconnect(self._who)
+        self.ticket.release()
         super().connection_lost(exc)
 
 
 class PeerProtocol(Connection):
     """Through the socket: the kernel says who it is."""
 
-    def identify(self, transport: Any) -> int | str:
-        pid, uid, groups = peer(transport.get_extra_info("socket"))
-        self.app_state = {"uid": uid, "pid": pid, "groups": groups, "origin": f"pid {pid}"}
-        return uid
+    def connection_made(self, transport: Any) -> None:
+        sock = self.ticket.sock
+        pid, uid, groups = peer(sock)
+        self.app_state = {"uid": uid, "pid": pid, "groups": groups, "origin": f"pid {pid}", "socket": sock}
+        super().connection_made(transport)
 
 
 class PortProtocol(Connection):
-    """Through the port: nobody yet. See `gate`."""
+    """Through the port: unknown until a token is shown. See `gate`."""
 
-    def identify(self, transport: Any) -> int | str:
-        return str(transport.get_extra_info("peername")[0])
+    def connection_made(self, transport: Any) -> None:
+        self.app_state = {"ticket": self.ticket}
+        super().connection_made(transport)
 
 
-async def serve(listener: socket.socket, app: ASGIApp, fairness: Fairness) -> tuple[asyncio.Server, set[Any]]:
+class Refusal(asyncio.Protocol):
+    """Tells a peer that it has too many connections, and gives it time to read that.
+
+    Closed at once, the answer would be lost to a peer that has already sent its request.
+    """
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(TOO_MANY)
+        transport.write_eof()
+        self._close = asyncio.get_running_loop().call_later(REFUSAL_S, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._close.cancel()
+        self._ticket.release()
+
+
+class Server:
+    """Accepts connections on a listening socket, as many as there is room for.
+
+    Not asyncio's own server: that one knows nothing of a connection before its TLS handshake is done, and
+    logs a traceback for each that it has no descriptor for.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        admit: Callable[[socket.socket, Any], Ticket | None],
+        make: Callable[..., Connection],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._listener = listener
+        self._admit = admit
+        self._make = make
+        self._tls: dict[str, Any] = {
+            "ssl": tls,
+            "ssl_handshake_timeout": HANDSHAKE_S if tls else None,
+            "ssl_shutdown_timeout": REFUSAL_S if tls else None,
+        }
+        self._loop = asyncio.get_running_loop()
+        # Connections that are being set up: with TLS, until the handshake is done.
+        self._coming: set[asyncio.Task[None]] = set()
+        self._pause_s = PAUSE_S
+        self._told_at = -TELL_AGAIN_S
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        self._loop.add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for task in self._coming:
+            task.cancel()
+
+    def _accept(self) -> None:
+        """Take some of those that wait; the others in the loop's next turn."""
+        for _ in range(AT_ONCE):
+            try:
+                sock, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                if error.errno not in NO_RESOURCES:
+                    raise
+                self._pause(error)
+                return
+            self._pause_s = PAUSE_S
+            ticket = self._admit(sock, address)
+            if ticket is None:
+                sock.close()
+                continue
+            task = self._loop.create_task(self._serve(sock, ticket))
+            self._coming.add(task)
+            task.add_done_callback(self._coming.discard)
+
+    async def _serve(self, sock: socket.socket, ticket: Ticket) -> None:
+        make = partial(Refusal if ticket.is_refused else self._make, ticket=ticket)
+        try:
+            await self._loop.connect_accepted_socket(make, sock, **self._tls)
+        except (OSError, asyncio.CancelledError):  # no TLS spoken, not in time, or we close
+            ticket.release()  # its transport closes the socket
+
+    def _pause(self, error: OSError) -> None:
+        """Let those that wait wait, until others have closed something."""
+        if self._loop.time() - self._told_at >= TELL_AGAIN_S:
+            self._told_at = self._loop.time()
+            log.error("no connections are accepted for now: %s", error.strerror)
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(self._pause_s, self._go_on)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _go_on(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener, self._accept)
+
+
+def serve(listener: socket.socket, app: ASGIApp, connections: Connections) -> tuple[Server, set[Any]]:
     """Serve `app` on `listener`; the server and its open connections."""
-    make, connections = _protocols(PeerProtocol, app, fairness)
-    server = await asyncio.get_running_loop().create_unix_server(make, sock=listener, backlog=BACKLOG)
-    return server, connections
+    make, known = _protocols(PeerProtocol, app)
+
+    def admit(sock: socket.socket, address: Any) -> Ticket | None:
+        return connections.user(peer_uid(sock), sock)
+
+    return Server(listener, admit, make), known
 
 
-async def serve_port(
-    listening: Listening, app: ASGIApp, fairness: Fairness
-) -> tuple[asyncio.Server, set[Any]]:
-    """Serve `app`, which must ask for tokens, on a port."""
-    make, connections = _protocols(PortProtocol, app, fairness)
+def serve_port(listening: Listening, app: ASGIApp, connections: Connections) -> list[tuple[Server, set[Any]]]:
+    """Serve `app`, which must ask for tokens, on a port: at each address that the host's name has here."""
+    make, known = _protocols(PortProtocol, app)
     tls = listening.tls()
+
+    def admit(sock: socket.socket, address: Any) -> Ticket | None:
+        return connections.stranger(address[0], sock)
+
+    return [(Server(one, admit, make, tls), known) for one in _bound(listening)]
+
+
+def _bound(listening: Listening) -> list[socket.socket]:
+    """A bound socket for each address of the host."""
+    found: list[socket.socket] = []
     try:
-        server = await asyncio.get_running_loop().create_server(
-            make,
-            listening.host,
-            listening.port,
-            ssl=tls,
-            ssl_handshake_timeout=PATIENCE_S if tls else None,
-            backlog=BACKLOG,
+        addresses = socket.getaddrinfo(
+            listening.host or None, listening.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
+        for family, _, _, _, address in dict.fromkeys(addresses):
+            found.append(socket.create_server(address, family=family, backlog=BACKLOG))
     except OSError as error:
+        for sock in found:
+            sock.close()
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise Refused(
             f"port {listening.port} of {listening.host} cannot be had: {why}",
             hint="see daemon.port and daemon.host",
         ) from error
-    return server, connections
+    return found
 
 
-def _protocols(
-    kind: type[Connection], app: ASGIApp, fairness: Fairness
-) -> tuple[Callable[[], Connection], set[Any]]:
+def _protocols(kind: type[Connection], app: ASGIApp) -> tuple[Callable[..., Connection], set[Any]]:
     """What makes connections of this kind, and the set that has those that are open.
 
     Not uvicorn's own server: that one wakes ten times a second.
@@ -167,8 +272,7 @@ def _protocols(
     )
     config.load()
     state = ServerState()
-    make = partial(kind, config=config, server_state=state, app_state={}, fairness=fairness)
-    return make, state.connections
+    return partial(kind, config=config, server_state=state, app_state={}), state.connections
 
 
 def bind(path: Path, *, public: bool = False) -> socket.socket:

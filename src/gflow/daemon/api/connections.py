@@ -1,0 +1,167 @@
+"""Counting connections: each from its accept until its descriptor is closed, against bounds that leave
+descriptors for running jobs and the store."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections import Counter
+from contextlib import suppress
+from typing import NamedTuple
+
+# A user: the uid. A peer at the port that has not shown a token: its network.
+Peer = int | str
+
+# Connections at the port that have not shown a token yet, and those of one network among them.
+MOST_STRANGERS = 256
+# What each peer may have while descriptors are scarce.
+WHEN_SCARCE = 8
+# Connections that root may have beyond the bound for all: to look after a machine that is overrun.
+FOR_ROOT = 64
+# Refusals that wait until the peer has read them; others are closed without a word.
+REFUSALS, REFUSALS_OF_PEER = 64, 16
+LOOPBACK = "loopback"
+
+
+class Bounds(NamedTuple):
+    """How many connections there may be at once."""
+
+    total: int
+    of_user: int
+    strangers: int
+    of_network: int
+    # A connection whose descriptor has this number or a higher one shows that few are left: the kernel
+    # gives out the lowest free number.
+    scarce_from: int
+
+
+def bounds_of(descriptors: int, of_user: int = 0) -> Bounds:
+    """Bounds for a process that may have this many descriptors; `of_user`: the setting, 0 for any number.
+
+    Half of the descriptors stay for jobs, the store and the rest, however many peers there are.
+    """
+    total = max(WHEN_SCARCE, descriptors // 2)
+    strangers = min(MOST_STRANGERS, max(2, descriptors // 16))
+    return Bounds(
+        total=total,
+        of_user=min(of_user, max(WHEN_SCARCE, total // 4)) if of_user else total,
+        strangers=strangers,
+        of_network=max(1, strangers // 2),
+        scarce_from=descriptors * 3 // 4,
+    )
+
+
+class Ticket:
+    """One connection, counted until `release`."""
+
+    __slots__ = ("_connections", "is_evicted", "is_refused", "is_stranger", "peer", "sock")
+
+    def __init__(self, connections: Connections, peer: Peer, sock: socket.socket) -> None:
+        self._connections: Connections | None = connections
+        self.peer = peer
+        self.sock = sock
+        self.is_stranger = self.is_evicted = False
+        # Admitted only to be told that there are too many.
+        self.is_refused = False
+
+    def release(self) -> None:
+        """The descriptor is closed. Only the first call counts."""
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.forget(self)
+
+    def recognise(self, uid: int) -> bool:
+        """The peer has shown a token of this user; whether the user may have one more connection."""
+        return self._connections is not None and self._connections.recognise(self, uid)
+
+
+class Connections:
+    """All open connections of the daemon."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._open = 0
+        self._of: Counter[Peer] = Counter()
+        self._refusals: Counter[Peer] = Counter()
+        # In the order of their arrival.
+        self._strangers: dict[Ticket, None] = {}
+
+    def user(self, uid: int, sock: socket.socket) -> Ticket | None:
+        """Admit a connection of this user, or admit it to be refused; None: close it at once."""
+        ticket = Ticket(self, uid, sock)
+        if not self._has_room(uid, sock.fileno()):
+            if self._refusals.total() >= REFUSALS or self._refusals[uid] >= REFUSALS_OF_PEER:
+                return None
+            ticket.is_refused = True
+        self._count(ticket)
+        return ticket
+
+    def stranger(self, address: str, sock: socket.socket) -> Ticket | None:
+        """Admit a connection to the port. Where there are too many, the oldest that has shown no token goes:
+        a client that shows one does so at once, so idle connections keep none out."""
+        if self._open >= self._bounds.total or sock.fileno() >= self._bounds.scarce_from:
+            return None
+        ticket = Ticket(self, network_of(address), sock)
+        ticket.is_stranger = True
+        if self._of[ticket.peer] >= self._bounds.of_network:
+            self._evict(ticket.peer)
+        elif len(self._strangers) >= self._bounds.strangers:
+            self._evict(Counter(one.peer for one in self._strangers).most_common(1)[0][0])
+        self._strangers[ticket] = None
+        self._count(ticket)
+        return ticket
+
+    def recognise(self, ticket: Ticket, uid: int) -> bool:
+        if not ticket.is_stranger:
+            return ticket.peer == uid
+        if ticket.is_evicted or not self._has_room(uid, ticket.sock.fileno()):
+            return False
+        self._leave(ticket)
+        ticket.is_stranger, ticket.peer = False, uid
+        self._of[uid] += 1
+        return True
+
+    def forget(self, ticket: Ticket) -> None:
+        self._open -= 1
+        if not ticket.is_evicted:
+            self._leave(ticket)
+
+    def _has_room(self, uid: int, fd: int) -> bool:
+        bounds = self._bounds
+        if uid == 0:
+            return self._open < bounds.total + FOR_ROOT
+        most = WHEN_SCARCE if fd >= bounds.scarce_from else bounds.of_user
+        return self._open < bounds.total and self._of[uid] < most
+
+    def _count(self, ticket: Ticket) -> None:
+        self._open += 1
+        (self._refusals if ticket.is_refused else self._of)[ticket.peer] += 1
+
+    def _leave(self, ticket: Ticket) -> None:
+        counts = self._refusals if ticket.is_refused else self._of
+        counts[ticket.peer] -= 1
+        if counts[ticket.peer] <= 0:
+            del counts[ticket.peer]
+        self._strangers.pop(ticket, None)
+
+    def _evict(self, network: Peer) -> None:
+        """Hang up on the oldest stranger of this network. Its descriptor is counted until it is closed."""
+        oldest = next((one for one in self._strangers if one.peer == network), None)
+        if oldest is not None:
+            self._leave(oldest)
+            oldest.is_evicted = True
+            with suppress(OSError):  # closed just now
+                oldest.sock.shutdown(socket.SHUT_RDWR)
+
+
+def network_of(address: str) -> str:
+    """What counts as one peer: an IPv4 address, an IPv6 network of 64 bits, everything on this machine."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        ip = ip.ipv4_mapped or ip
+    if ip.is_loopback:
+        return LOOPBACK
+    return str(ip) if ip.version == 4 else str(ipaddress.IPv6Network((ip, 64), strict=False))

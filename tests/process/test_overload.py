@@ -1,0 +1,98 @@
+"""Connections, requests and questions in such numbers that others would notice: they must not."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Box, UnixConnection
+from tests.process.test_people import submitted
+from tests.process.test_port import Caller, free_port, made_token
+from tests.system import acting_as, system
+
+DESCRIPTORS = 256
+
+
+def _few_descriptors() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+
+
+def descriptors_of(box: Box) -> int:
+    assert box.daemon is not None
+    return len(os.listdir(f"/proc/{box.daemon.pid}/fd"))
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for localhost and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl here")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+         "-keyout", key, "-out", cert],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+@contextmanager
+def flooded(port: int, count: int) -> Iterator[None]:
+    """Silent connections to the port, each 20 of them from another address of this machine."""
+    socks: list[socket.socket] = []
+    try:
+        for number in range(count):
+            sock = socket.socket()
+            sock.settimeout(5)
+            socks.append(sock)
+            sock.bind((f"127.77.0.{number // 20 + 1}", 0))
+            sock.connect(("127.0.0.1", port))
+        yield
+    finally:
+        for sock in socks:
+            sock.close()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_port_flooded_by_strangers_leaves_descriptors_for_jobs(box: Box, tls: bool) -> None:
+    port = free_port()
+    env = {"GFLOW_DAEMON__PORT": str(port)}
+    if tls:
+        cert, key = certificate(box.root)
+        env |= {"GFLOW_DAEMON__TLS_CERT": str(cert), "GFLOW_DAEMON__TLS_KEY": str(key)}
+    box.preexec = _few_descriptors
+    box.up("--simulate-gpus", "1x80G", env=env)
+    token = made_token(box)
+    with flooded(port, 2 * DESCRIPTORS):
+        jobs = [box.submit("--memory", "64M", "true") for _ in range(2)]
+        assert [box.finished(job)["state"] for job in jobs] == ["Finished"] * 2
+        assert descriptors_of(box) < DESCRIPTORS // 2
+        if not tls:  # who shows a token at once is served in the midst of it
+            assert Caller(port, token).ask("GET", "/jobs")[0] == 200
+    assert "Traceback" not in (box.root / "daemon.log").read_text()
+
+
+def test_socket_flooded_by_one_user_leaves_descriptors_for_the_others() -> None:
+    with system(env={"GFLOW_PEOPLE__MAX_CONNECTIONS": "8"}) as machine:
+        machine.box.preexec = _few_descriptors
+        machine.up()
+        held = [UnixConnection(machine.box.socket) for _ in range(2 * DESCRIPTORS)]
+        try:
+            with acting_as(machine.bob.person):
+                for connection in held:
+                    connection.connect()
+            assert machine.ask(machine.ann, "GET", "/health")[0] == 200
+            assert descriptors_of(machine.box) < DESCRIPTORS // 2
+            job = submitted(machine, machine.ann, "true", memory="64M")
+            assert machine.box.finished(job)["state"] == "Finished"
+        finally:
+            for connection in held:
+                connection.close()
