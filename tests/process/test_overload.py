@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import socket
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,3 +97,42 @@ def test_socket_flooded_by_one_user_leaves_descriptors_for_the_others() -> None:
         finally:
             for connection in held:
                 connection.close()
+
+
+def _abandon(box: Box, path: str, count: int) -> None:
+    """Ask this many times, and hang up on all of them."""
+    asked = [UnixConnection(box.socket) for _ in range(count)]
+    for connection in asked:
+        connection.request("GET", path)
+    assert box.api("GET", "/health")[0] == 200  # all of them are under way
+    for connection in asked:
+        connection.close()
+
+
+def cpu_s(box: Box) -> float:
+    assert box.daemon is not None
+    fields = Path(f"/proc/{box.daemon.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_question_of_a_client_that_hung_up_is_dropped(box: Box) -> None:
+    """Each costs a good part of a second: the machine has a long history."""
+    box.up("--simulate-gpus", "1x80G")
+    box.finished(box.submit("true"))
+    box.down()
+    with sqlite3.connect(box.data / "gflow.db") as db:
+        columns = [row[1] for row in db.execute("PRAGMA table_info(jobs)") if row[1] != "key"]
+        names = ", ".join(columns)
+        (first,) = db.execute("SELECT max(key) FROM jobs").fetchone()
+        numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)"
+        db.execute(
+            f"INSERT INTO jobs (key, {names}) {numbers} SELECT {first} * (i + 1), {names} FROM n, jobs"
+        )
+    box.up()
+    before = cpu_s(box)
+    assert box.api("GET", "/stats?all=1")[0] == 200
+    once = cpu_s(box) - before
+    _abandon(box, "/stats?all=1", 200)
+    assert box.api("GET", "/stats?all=1")[0] == 200
+    assert cpu_s(box) - before < 30 * once
+    box.down()

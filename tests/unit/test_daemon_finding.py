@@ -15,6 +15,7 @@ from gflow.core.state import State
 from gflow.daemon import finding
 from gflow.daemon.finding import Asked, find
 from gflow.daemon.slices import SLICE, in_order
+from gflow.daemon.threads import Threads
 from gflow.errors import Refused
 from gflow.store.port import Changes
 from gflow.store.sqlite import SqliteStore
@@ -47,7 +48,7 @@ def listed(loop, change=lambda turn: None, store=None, **asked):
     """The jobs of a listing, while `change` is called once in every turn of asyncio."""
 
     async def main():
-        context = SimpleNamespace(loop=loop, store=store)
+        context = SimpleNamespace(loop=loop, store=store, threads=Threads())
         looking = asyncio.ensure_future(
             find(context, Asked(**{"wanted": Filter(), "is_past": False} | asked), NOON)
         )

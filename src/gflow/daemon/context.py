@@ -18,6 +18,7 @@ from gflow.daemon.mps import Mps
 from gflow.daemon.notify.notifier import Notifier
 from gflow.daemon.perform import Performer
 from gflow.daemon.settings import Settings
+from gflow.daemon.threads import Threads
 from gflow.daemon.tokens import Tokens
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.routing import Targets
@@ -51,6 +52,7 @@ class Context(NamedTuple):
     watch: GpuWatch | None = None
     mps: Mps | None = None
     fairness: Fairness = Fairness()
+    threads: Threads = Threads()
 
     def job(self, key: JobKey) -> Job | None:
         """A job, active or final. Memory is never ahead of the disk when a route runs."""

@@ -38,6 +38,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A listing as somebody wants it."""
 
     wanted: Filter
+    # Whose turn it takes.
+    uid: int = 0
     # Whether jobs that are over are wanted too.
     is_past: bool
     sort: str = "id"
@@ -169,12 +171,9 @@ class _Copies:
 
 
 async def _past(context: Context, asked: Asked, now: float) -> Found:
-    reader = context.store.reader()
-    try:
-        total = await asyncio.to_thread(reader.count, asked.wanted)
-        rows = deque(await asyncio.to_thread(_rows, reader, asked, total))
-    finally:
-        reader.close()
+    reader, total, rows = await context.threads.read(
+        asked.uid, context.store.reader, lambda reader: _counted(reader, asked)
+    )
     state, reasons = context.loop.state, dict[Shape, Why]()
     count = len(rows)
     jobs = (reader.job(rows.popleft()) for _ in range(count))
@@ -184,8 +183,13 @@ async def _past(context: Context, asked: Asked, now: float) -> Found:
     return Found(await _window(entries, asked, now), total, count < total)
 
 
+def _counted(reader: Reader, asked: Asked) -> tuple[Reader, int, deque[Any]]:
+    """How many jobs are meant, and the rows that are needed. Runs in a thread; jobs are made later."""
+    total = reader.count(asked.wanted)
+    return reader, total, deque(_rows(reader, asked, total))
+
+
 def _rows(reader: Reader, asked: Asked, total: int) -> list[Any]:
-    """The rows that are needed. Runs in a thread."""
     if asked.limit is None:
         rows = reader.recent(asked.wanted, NEWEST)
         _check(len(rows))

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,7 @@ from gflow.daemon.sharing import Sharing
 from gflow.daemon.short_slices import ask_for_short_slices
 from gflow.daemon.spot import spot_watch_of
 from gflow.daemon.steward import Steward
+from gflow.daemon.threads import Threads, end_pool
 from gflow.daemon.tokens import Tokens
 from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
@@ -56,6 +58,10 @@ from gflow.targets.routing import Targets
 from gflow.targets.slurm.target import SlurmTarget
 
 log = logging.getLogger("gflow.daemon")
+# Threads of the daemon's own besides those of notifications: backups, tokens, MPS, clusters.
+SPARE_THREADS = 8
+# How long a stop waits for threads, of either pool.
+STOP_S = 4.0
 LoopFactory = Callable[..., Loop]
 
 
@@ -94,6 +100,9 @@ def _warn_of_writers() -> None:
 
 async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     """Serve until a signal says stop; if we are to come again, a descriptor of the listening socket."""
+    most = settings.config["notifications.max_concurrent_deliveries"]
+    pool = ThreadPoolExecutor(most + SPARE_THREADS, "gflow")
+    asyncio.get_running_loop().set_default_executor(pool)
     daemon = Daemon(settings, loop_class)
     adopt(
         daemon.loop, daemon.targets, daemon.performer
@@ -117,6 +126,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
         daemon.watch,
         daemon.mps,
         Fairness(is_shared=settings.is_system),
+        Threads(is_shared=settings.is_system),
     )
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
     servers = _listen(context, listener)
@@ -143,6 +153,10 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
         server.close()
         for connection in list(connections):  # without an answer: clients ask the next daemon again
             connection.transport.abort()
+    context.threads.close(STOP_S)
+    end_pool(pool, STOP_S)
+    # asyncio would wait for its pool without a limit.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     daemon.targets.close()
     daemon.target.close()
     daemon.store.close()

@@ -3,7 +3,6 @@ whichever is more, and a margin."""
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -37,7 +36,7 @@ async def settled(context: Context, uid: int, specs: list[Spec]) -> list[Spec]:
     if not asked:
         return specs
     try:
-        peaks = await asyncio.to_thread(peaks_of, context.settings.samples, list(asked))
+        peaks = await context.threads.run(uid, peaks_of, context.settings.samples, list(asked))
     except sqlite3.Error as error:
         raise Refused(f"--gpu-memory auto: the history of GPUs cannot be read: {error}") from error
     margin = context.settings.gpu.auto_margin_percent

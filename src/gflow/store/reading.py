@@ -41,6 +41,10 @@ class Reader:
     def close(self) -> None:
         self._db.close()
 
+    def interrupt(self) -> None:
+        """End the query that runs, from another thread."""
+        self._db.interrupt()
+
     def count(self, wanted: Filter) -> int:
         where, values = condition(wanted)
         return int(self.rows(f"SELECT count(*) FROM jobs WHERE {where}", values)[0][0])

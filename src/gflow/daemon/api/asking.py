@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -68,6 +69,24 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
         fairness.done(uid, len(body))
     wanted: T = decode(bytes(body), into)
     return wanted
+
+
+async def while_connected(request: Request, coming: Coroutine[Any, Any, T]) -> T:
+    """The result of `coming`, which is cancelled when the client hangs up."""
+    wanted, gone = asyncio.ensure_future(coming), asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({wanted, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not wanted.done():
+            raise UsageError("the client hung up")
+        return wanted.result()
+    finally:
+        wanted.cancel()
+        gone.cancel()
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        continue
 
 
 def query_of(request: Request, into: type[Q]) -> Q:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -17,11 +16,10 @@ from gflow.core.ids import label
 from gflow.core.model import Job, JobState
 from gflow.core.tasks import parse_tasks
 from gflow.daemon.api.answers import answer, wants_text
-from gflow.daemon.api.asking import context_of, keys_of, known, one, one_key
+from gflow.daemon.api.asking import caller, context_of, keys_of, known, one, one_key, while_connected
 from gflow.daemon.api.permissions import check
 from gflow.daemon.api.seeing import check_visible, viewer
 from gflow.daemon.api.usage import usage_of
-from gflow.daemon.context import Context
 from gflow.daemon.foreseeing import foreseen
 from gflow.daemon.logs import log_path
 from gflow.daemon.people import user_name
@@ -51,7 +49,7 @@ async def show(request: Request) -> Response:
         entries += context.entries([known(context, key)], looks)
         if wants_text(request):
             job, why = entries[-1]
-            totals = await _totals(context, job) if len(keys) == 1 and looks.knows(job) else []
+            totals = await _totals(request, job) if len(keys) == 1 and looks.knows(job) else []
             log = log_path(context.settings, job) if looks.knows(job) else ""
             used, most = (summary(totals), most_memory(totals)) if totals else ("", 0)
             pages.append(job_page(job, why, time.time(), log, used, most))
@@ -62,11 +60,11 @@ async def show(request: Request) -> Response:
     return answer(request, lambda: jobs_view(entries), lambda: BETWEEN.join(pages))
 
 
-async def _totals(context: Context, job: Job) -> list[dict[str, Any]]:
+async def _totals(request: Request, job: Job) -> list[dict[str, Any]]:
     """What a job did with its GPUs, a row for each."""
     if not job.spec.gpus or not job.attempt:
         return []
-    totals: list[dict[str, Any]] = (await usage_of(context, job))["totals"]
+    totals: list[dict[str, Any]] = (await usage_of(request, job))["totals"]
     return totals
 
 
@@ -75,28 +73,11 @@ async def wait(request: Request) -> Response:
     context = context_of(request)
     key = one_key(context, request)
     check_visible(request, known(context, key))
-    job = await _while_connected(request, context.loop.ended(key))
+    job = await while_connected(request, context.loop.ended(key))
     if job is None:
         raise NotFound(f"there is no job {label(key)}")
     shown = viewer(request).shown(job)
     return answer(request, lambda: jobs_view([(shown, None)]), lambda: f"{job.label} {job.state.value}\n")
-
-
-async def _while_connected(request: Request, coming: Coroutine[Any, Any, Job | None]) -> Job | None:
-    """Wait for `coming` only as long as somebody waits for the answer."""
-    wanted = asyncio.ensure_future(coming)
-    gone = asyncio.ensure_future(_hung_up(request))
-    try:
-        await asyncio.wait({wanted, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return wanted.result() if wanted.done() else None
-    finally:
-        wanted.cancel()
-        gone.cancel()
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        continue
 
 
 async def log_place(request: Request) -> Response:
@@ -122,7 +103,8 @@ async def why(request: Request) -> Response:
     now, shown = time.time(), viewer(request).shown(job)
     question = Question(context.loop.state, job, now) if job in context.loop.state.ready else None
     if question is not None:
-        await asyncio.to_thread(question.think)
+        uid, _ = caller(request)
+        await while_connected(request, context.threads.run(uid, question.think))
     waits = job.state in (JobState.QUEUED, JobState.HOLD)
     found = outlook(context.loop.state, job, now, question) if waits else None
     if found is not None and job.abroad is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -12,9 +11,19 @@ from starlette.responses import Response
 
 from gflow.core.expecting import Listing
 from gflow.core.filter import Filter
+from gflow.core.ids import JobKey
 from gflow.core.model import FINAL
 from gflow.daemon.api.answers import Turn, wants_text
-from gflow.daemon.api.asking import context_of, number, parts, query_of, spans_of, states_of
+from gflow.daemon.api.asking import (
+    caller,
+    context_of,
+    number,
+    parts,
+    query_of,
+    spans_of,
+    states_of,
+    while_connected,
+)
 from gflow.daemon.api.rendering import FORMS, Look
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.finding import Asked, find
@@ -34,22 +43,29 @@ async def listing(request: Request) -> Response:
     if form not in FORMS:
         raise unknown("form of output", form, FORMS)
     context, uid = context_of(request), request.scope["state"]["uid"]
-    state = context.loop.state
     columns, now = columns_of(query.format, SHARED if context.settings.is_system else DEFAULT), time.time()
     look = Look(
         columns=columns,
         has_columns=bool(query.format),
         now=now,
-        starts=await asyncio.to_thread(Listing(state, now).starts) if "START" in columns else {},
+        starts=await _starts(request, now) if "START" in columns else {},
         is_coloured=query.color,
         width=number("width", query.width or "0", 0),
     )
     media = "application/json" if form == "json" else "text/plain; charset=utf-8"
     async with AsyncExitStack() as turn:
         await turn.enter_async_context(context.fairness.listing(uid))
-        found = await find(context, _asked(request, query), look.now)
+        asked = _asked(request, query)
+        coming = find(context, asked, look.now)
+        found = await (while_connected(request, coming) if asked.is_past else coming)
         shown = found._replace(entries=iter(viewer(request).entries(found.entries)))
         return await _sent(FORMS[form](shown, look), media, turn)
+
+
+async def _starts(request: Request, now: float) -> dict[JobKey, float]:
+    """When jobs will probably start."""
+    context, (uid, _) = context_of(request), caller(request)
+    return await while_connected(request, context.threads.run(uid, Listing(context.loop.state, now).starts))
 
 
 def _asked(request: Request, query: JobsQuery) -> Asked:
@@ -70,6 +86,7 @@ def _asked(request: Request, query: JobsQuery) -> Asked:
         since=parse_since(query.since) if query.since else 0.0,
     )
     return Asked(
+        uid=caller(request)[0],
         wanted=wanted,
         is_past=is_past,
         sort=sort,

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import time
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.statistics import Prediction, Question, Statistics
+from gflow.core.statistics import Prediction, Question
 from gflow.daemon.api.answers import answer, wants_text
-from gflow.daemon.api.asking import caller, context_of, number, query_of
+from gflow.daemon.api.asking import caller, context_of, number, query_of, while_connected
 from gflow.daemon.api.seeing import viewer
-from gflow.daemon.context import Context
 from gflow.daemon.people import user_name
 from gflow.errors import Forbidden, Refused, unknown
 from gflow.options.since import parse_since
+from gflow.store.reading import Reader
 from gflow.store.statistics import predictions, statistics
 from gflow.text.predictions import predictions_csv, predictions_page
 from gflow.text.statistics import statistics_csv, statistics_page
 from gflow.wire.queries import StatsQuery
 from gflow.wire.views import predictions_view, statistics_view
 
+T = TypeVar("T")
 FORMS = ("table", "json", "csv")
 
 
@@ -45,7 +47,7 @@ async def show(request: Request) -> Response:
     width = number("width", query.width or "0", 0)
     if query.predictions:
         return await _predictions(request, question, form, width)
-    found = await asyncio.to_thread(_count, context, question)
+    found = await _read(request, lambda reader: statistics(reader, question))
     data: dict[str, Any] = statistics_view(question, found)
     return answer(
         request,
@@ -56,7 +58,8 @@ async def show(request: Request) -> Response:
 
 async def _predictions(request: Request, question: Question, form: str, width: int) -> Response:
     """Memory of GPUs that was predicted, beside what was measured."""
-    found = await asyncio.to_thread(_compare, context_of(request), question)
+    samples = context_of(request).settings.samples
+    found = await _read(request, lambda reader: _compare(reader, question, samples))
     data: dict[str, Any] = predictions_view(question, found)
     return answer(
         request,
@@ -65,19 +68,14 @@ async def _predictions(request: Request, question: Question, form: str, width: i
     )
 
 
-def _compare(context: Context, question: Question) -> list[Prediction]:
-    reader = context.store.reader()
+async def _read(request: Request, work: Callable[[Reader], T]) -> T:
+    """Ask the database in a thread, for as long as the client waits."""
+    context, (uid, _) = context_of(request), caller(request)
+    return await while_connected(request, context.threads.read(uid, context.store.reader, work))
+
+
+def _compare(reader: Reader, question: Question, samples: Path) -> list[Prediction]:
     try:
-        return predictions(reader, question, context.settings.samples)
+        return predictions(reader, question, samples)
     except sqlite3.Error as error:
         raise Refused(f"the history of GPUs cannot be read: {error}") from error
-    finally:
-        reader.close()
-
-
-def _count(context: Context, question: Question) -> Statistics:
-    reader = context.store.reader()
-    try:
-        return statistics(reader, question)
-    finally:
-        reader.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sqlite3
 from typing import Any
@@ -13,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from gflow.core.model import LOCAL, Job, JobState
 from gflow.daemon.abroad import slurm_of
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import context_of, known, one_key, query_of
+from gflow.daemon.api.asking import caller, context_of, known, one_key, query_of, while_connected
 from gflow.daemon.api.gpus import SLOWED
 from gflow.daemon.api.seeing import check_visible
 from gflow.daemon.context import Context
@@ -35,17 +34,17 @@ async def usage(request: Request) -> Response:
     job = known(context, one_key(context, request))
     check_visible(request, job)
     if job.target != LOCAL:
-        data = await _usage_there(context, job)
+        data = await _usage_there(request, job)
         if query.csv:
             return PlainTextResponse(nodes_csv(data["nodes"]))
         return answer(request, lambda: data, lambda: nodes_page(data))
-    data = await usage_of(context, job)
+    data = await usage_of(request, job)
     if query.csv:
         return PlainTextResponse(usage_csv(data["samples"]))
     return answer(request, lambda: data, lambda: usage_page(data))
 
 
-async def _usage_there(context: Context, job: Job) -> dict[str, Any]:
+async def _usage_there(request: Request, job: Job) -> dict[str, Any]:
     """What a job on a cluster uses at this moment: its nodes are asked, which takes a second or two."""
     if job.is_array:
         raise Refused(f"job {job.label} is an array", hint=f"name one of its tasks: gjob usage {job.label}_3")
@@ -54,8 +53,9 @@ async def _usage_there(context: Context, job: Job) -> dict[str, Any]:
             f"job {job.label} does not run: what it uses on {job.target} can be seen while it does",
             hint=f"gjob show {job.label}",
         )
+    context, (uid, _) = context_of(request), caller(request)
     target = slurm_of(context.target, job.target)
-    nodes = await asyncio.to_thread(_asked, target, job.label, job.abroad.id)
+    nodes = await while_connected(request, context.threads.run(uid, _asked, target, job.label, job.abroad.id))
     return {
         "job": key_label(job.key),
         "predicted_mib": job.spec.predicted_mib or None,
@@ -78,8 +78,9 @@ def _asked(target: SlurmTarget, label: str, id: str) -> list[NodeUse]:
     )
 
 
-async def usage_of(context: Context, job: Job) -> dict[str, Any]:
-    samples, totals = await asyncio.to_thread(_read, context, job.label)
+async def usage_of(request: Request, job: Job) -> dict[str, Any]:
+    context, (uid, _) = context_of(request), caller(request)
+    samples, totals = await while_connected(request, context.threads.run(uid, _read, context, job.label))
     return {
         "job": key_label(job.key),
         "predicted_mib": job.spec.predicted_mib or None,
