@@ -341,3 +341,27 @@ def test_tokens_of_others_are_not_seen_and_not_revoked(machine: tuple[System, in
     assert (done.returncode, "would open the whole machine" in done.stderr) == (1, True)
     system.box.ok("gctl", "token", "revoke", number)
     assert number not in system.ann.ok("gctl", "token", "list")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+def test_tls_key_that_others_can_read_is_refused(box: Box, mode: int) -> None:
+    key = box.root / "key.pem"
+    key.write_text("no key")
+    key.chmod(mode)
+    names = {"PORT": str(free_port()), "TLS_CERT": str(key), "TLS_KEY": str(key)}
+    done = box.run("gflowd", "run", env={f"GFLOW_DAEMON__{name}": text for name, text in names.items()})
+    assert done.returncode == 1
+    assert f"daemon.tls_key {key} can be used by other users (mode {mode:04o})" in done.stderr
+    assert f"chmod 600 {key}" in done.stderr
+
+
+def test_tls_key_of_another_user_is_refused(box: Box) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give files away")
+    key = box.root / "key.pem"
+    key.write_text("no key")
+    key.chmod(0o600)
+    os.chown(key, 12345, -1)
+    names = {"PORT": str(free_port()), "TLS_CERT": str(key), "TLS_KEY": str(key)}
+    done = box.run("gflowd", "run", env={f"GFLOW_DAEMON__{name}": text for name, text in names.items()})
+    assert (done.returncode, "belongs to another user" in done.stderr) == (1, True)

@@ -16,6 +16,7 @@ import pytest
 
 from gflow.targets.local.lines import GREETING, HELLO, INPUT, MOST_FRAME, frame, reach
 from tests.harness import BIN, Box, wait_until
+from tests.process.test_people import submitted
 from tests.system import acting_as, system
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux here")
@@ -368,3 +369,15 @@ def test_nonsense_at_a_terminal_is_shown_the_door(box: Box) -> None:
     _say(sock, "on")
     assert box.finished(job)["state"] == "Finished"
     assert "got on" in box.text_of(job)
+
+
+def test_exec_of_one_user_leaves_room_for_the_others() -> None:
+    with system() as machine:
+        machine.up()
+        jobs = {box: submitted(machine, box, "sleep", "60") for box in (machine.ann, machine.bob)}
+        asked = {"command": ["sleep", "60"]}
+        path = f"/jobs/{jobs[machine.bob]}/exec"
+        answers = [machine.ask(machine.bob, "POST", path, asked) for _ in range(65)]
+        assert [status for status, _ in answers] == [201] * 64 + [409]
+        assert "64 commands" in answers[-1][1]["title"]
+        assert machine.ask(machine.ann, "POST", f"/jobs/{jobs[machine.ann]}/exec", asked)[0] == 201

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import ssl
 
 import msgspec
 
 from gflow.config.reading import Config
-from gflow.errors import UsageError
+from gflow.errors import Refused, UsageError
 
 MOST_PORT = 65_535
 ANYWHERE = {"0.0.0.0", "::", ""}
@@ -35,6 +36,7 @@ class Listening(msgspec.Struct, kw_only=True, frozen=True):
     def tls(self) -> ssl.SSLContext | None:
         if not self.certificate:
             return None
+        _check_key(self.key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -44,6 +46,21 @@ class Listening(msgspec.Struct, kw_only=True, frozen=True):
                 f"daemon.tls_cert {self.certificate} and daemon.tls_key {self.key} cannot be used: {error}"
             ) from None
         return context
+
+
+def _check_key(path: str) -> None:
+    """Refuse a private key that other users can read: they could pose as this daemon."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return  # loading it says what is wrong
+    if found.st_uid not in (0, os.getuid()):
+        raise Refused(f"daemon.tls_key {path} belongs to another user", hint=f"chown {os.getuid()} {path}")
+    if found.st_mode & 0o077:
+        raise Refused(
+            f"daemon.tls_key {path} can be used by other users (mode {found.st_mode & 0o777:04o})",
+            hint=f"chmod 600 {path}",
+        )
 
 
 def listening_of(config: Config) -> Listening:

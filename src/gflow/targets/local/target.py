@@ -25,8 +25,9 @@ LOOK_AGAIN_S = 0.02
 MOST_TRIES = 5
 # What a run has beside its record, for its job.
 SHOWN = ("script", "stop", "tty")
-# Commands beside jobs, of everybody together.
-MOST_BESIDE = 64
+# Commands beside jobs: of one user, and of all together.
+MOST_BESIDE_OF_USER = 64
+MOST_BESIDE = 512
 
 
 class LocalTarget:
@@ -51,8 +52,8 @@ class LocalTarget:
         self._on_end = on_end
         self._shims = Shims(self._folder, self.tag, self._hear, self._lost, self._tidy)
         self._busy: dict[Run, Channel] = {}
-        # Shims of commands beside jobs, and the records of those.
-        self._beside: dict[Channel, str] = {}
+        # Shims of commands beside jobs, with their record and the user they run as (None: ourselves).
+        self._beside: dict[Channel, tuple[str, int | None]] = {}
         self._besides = 0
         self._adopted: dict[Run, int] = {}
         self._stops: dict[Run, bool] = {}
@@ -101,6 +102,11 @@ class LocalTarget:
             raise ProcessLookupError(errno.ESRCH, "its process is not there")
         for channel in [one for one in self._beside if one.sock.fileno() < 0]:  # its shim was killed
             self._over_beside(channel)
+        uid = launch.uid
+        if sum(one == uid for _, one in self._beside.values()) >= MOST_BESIDE_OF_USER:
+            raise OSError(
+                errno.EAGAIN, f"{MOST_BESIDE_OF_USER} commands run beside jobs of this user already"
+            )
         if len(self._beside) >= MOST_BESIDE:
             raise OSError(errno.EAGAIN, f"{MOST_BESIDE} commands run beside jobs already")
         self._besides += 1
@@ -110,14 +116,14 @@ class LocalTarget:
         order = order_of(launch, self._places(run), self.tag)
         fields = to_fields(order_beside(order, record_path, path, beside, command))
         channel = self._shims.take_fresh(None)
-        self._beside[channel] = record_path
+        self._beside[channel] = record_path, uid
         self._shims.send(channel, fields)
         return path
 
     def _over_beside(self, channel: Channel) -> None:
         """A command beside a job has ended, however: nobody but its client wants to know."""
         with suppress(FileNotFoundError):
-            os.unlink(self._beside.pop(channel))
+            os.unlink(self._beside.pop(channel)[0])
 
     def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
         """Ask for the stop contract; with `now`, KILL at once. A run that an earlier daemon started has the
