@@ -365,3 +365,20 @@ def test_tls_key_of_another_user_is_refused(box: Box) -> None:
     names = {"PORT": str(free_port()), "TLS_CERT": str(key), "TLS_KEY": str(key)}
     done = box.run("gflowd", "run", env={f"GFLOW_DAEMON__{name}": text for name, text in names.items()})
     assert (done.returncode, "belongs to another user" in done.stderr) == (1, True)
+
+
+def test_job_by_token_has_the_limits_of_the_process_that_made_the_token(
+    machine: tuple[System, int],
+) -> None:
+    system, port = machine
+    made = subprocess.run(
+        [*system.bob.prefix, "bash", "-c", "ulimit -n 321; ulimit -f 54321; exec gctl token create"],
+        env=system.bob.env, cwd=system.bob.work, capture_output=True, text=True,
+    )  # fmt: skip
+    caller = Caller(port, made.stdout.split("\n")[0])
+    job = {"command": ["bash", "-c", "ulimit -Hn; ulimit -Sn; ulimit -Hf"], "cwd": "/", "environ": ""}
+    status, answer, _ = caller.ask("POST", "/jobs", {"token": os.urandom(8).hex(), "jobs": [job]})
+    assert status == 201, answer
+    number = answer["jobs"][0]["id"]
+    system.box.finished(number)
+    assert system.log_of(system.bob, number).split() == ["321", "321", "54321"]

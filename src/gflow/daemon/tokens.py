@@ -37,6 +37,8 @@ class Token(msgspec.Struct, kw_only=True, frozen=True):
     hash: str
     made_at: float
     expires_at: float
+    # Resource limits of the process that made it, for its jobs: number, soft, hard (-1: unlimited).
+    limits: tuple[tuple[int, int, int], ...] | None = None
 
 
 class Tokens:
@@ -63,7 +65,14 @@ class Tokens:
         is_right = hmac.compare_digest(_hash(match[2]), token.hash)
         return token if is_right and token.expires_at > time.time() else None
 
-    async def make(self, uid: int, user: str, name: str, days: int) -> tuple[Token, str]:
+    async def make(
+        self,
+        uid: int,
+        user: str,
+        name: str,
+        days: int,
+        limits: tuple[tuple[int, int, int], ...] | None = None,
+    ) -> tuple[Token, str]:
         """A new token, and the text that is shown this once."""
         async with self._changing:
             if len(self.of(uid)) >= MOST:
@@ -79,6 +88,7 @@ class Tokens:
                 hash=_hash(secret),
                 made_at=now,
                 expires_at=now + days * DAY_S,
+                limits=limits,
             )
             await self._keep([*self.of(None), token])
             return token, f"gflow_{number}_{secret}"

@@ -76,7 +76,13 @@ class Gate:
         self._rates.take(token.uid)
         if not scope["state"]["ticket"].recognise(token.uid):
             raise TooMany("you have too many requests open at once", hint="wait for some of them to end")
-        return {"uid": token.uid, "pid": 0, "groups": frozenset(), "origin": _origin(token, address)}
+        return {
+            "uid": token.uid,
+            "pid": 0,
+            "groups": frozenset(),
+            "origin": _origin(token, address),
+            "limits": token.limits,
+        }
 
     def _check_host(self, headers: Headers) -> None:
         hosts = headers.getlist("host")

@@ -36,7 +36,7 @@ async def submit(request: Request) -> Response:
     query, wanted = query_of(request, SubmitQuery), await read(request, SubmitRequest, MOST_JOBS_BYTES)
     context, (uid, origin) = context_of(request), caller(request)
     config = context.settings.config
-    limits = limits_of(request.scope["state"]["pid"], strictly=context.settings.is_system)
+    limits = limits_of(request.scope["state"], strictly=context.settings.is_system)
     reader = Reader(address_of, limits, rules.defaults(config), context.settings.shapes)
     described = read_submission(wanted, reader)
     for project in {job.spec.project for job in described}:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, read
+from gflow.daemon.api.rlimits import known_limits
 from gflow.daemon.people import user_name
 from gflow.daemon.tokens import Token
 from gflow.errors import Forbidden
@@ -29,7 +30,10 @@ async def make(request: Request) -> Response:
         raise Forbidden("a token of root's would open the whole machine", hint="make one as yourself")
     wanted = await read(request, TokenRequest)
     name = read_option(_NAME, wanted.name) if wanted.name else ""
-    token, text = await context.tokens.make(uid, user_name(uid), name, wanted.days)
+    limits = known_limits(request.scope["state"])
+    token, text = await context.tokens.make(
+        uid, user_name(uid), name, wanted.days, None if limits is None else tuple(sorted(limits))
+    )
     data = {"token": text, **_view(token)}
     listens = bool(context.settings.listening.port)
     return answer(request, lambda: data, lambda: made_text(text, data, listens=listens), 201)
