@@ -53,13 +53,12 @@ class System:
         return self
 
     def ask(self, box: Box, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """One request as this person (or root): the kernel notes who connects."""
+        """One request as this person (or root): the kernel tells who connects, and as whom it runs."""
         connection = UnixConnection(self.box.socket)
-        with acting_as(box.person):
-            connection.connect()
         try:
-            connection.request(method, path, None if body is None else json.dumps(body))
-            response = connection.getresponse()
+            with acting_as(box.person):
+                connection.request(method, path, None if body is None else json.dumps(body))
+                response = connection.getresponse()
             text = response.read()
             return response.status, json.loads(text) if text[:1] in (b"{", b"[") else text
         except http.client.HTTPException as error:

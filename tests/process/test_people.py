@@ -507,7 +507,7 @@ def test_nobody_fills_the_queue() -> None:
 
 def test_nobody_fills_the_memory(machine: System) -> None:
     """Many large requests of one person, none of which comes to its end."""
-    size, sockets = 100 << 20, []
+    size, sockets = 30 << 20, []
     with acting_as(machine.bob.person):
         for _ in range(4):
             connection = UnixConnection(machine.box.socket)

@@ -28,6 +28,22 @@ AUTO_MIB = -1
 OPTIONS = {option.name: option for option in JOB}
 # Jobs that say one of these stay where they are, unless they themselves say --overflow.
 NOT_OVERFLOWING = frozenset({"on", "array", "nodes", "race", "pty", "shared"})
+# Values in a request: of one job (or of a request that brings none), and of all its jobs together. A list is
+# decoded as a whole before its length is checked.
+MOST_VALUES = 500_000
+MOST_VALUES_TOGETHER = 3_000_000
+# A request that is larger may hold that many.
+LARGE = 256 << 10
+
+# Lengths of what is in a request, where nothing else bounds it.
+Text = Annotated[str, msgspec.Meta(max_length=PATH_LENGTH)]
+Command = Annotated[list[str], msgspec.Meta(max_length=100_000)]
+Options = Annotated[dict[str, Any], msgspec.Meta(max_length=200)]
+Rows = Annotated[
+    list[Annotated[dict[str, str], msgspec.Meta(max_length=1000)]], msgspec.Meta(max_length=BATCH)
+]
+Jobs = Annotated[list[Text], msgspec.Meta(max_length=BATCH)]
+Indices = Annotated[list[int], msgspec.Meta(max_length=65_536)]
 # What jobs are chosen by. Each is compared with every job: few, and none longer than a name.
 Words = Annotated[list[Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]], msgspec.Meta(max_length=100)]
 
@@ -46,7 +62,7 @@ Script = Annotated[str, _base64("the text of the script, in base64")]
 class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One job as a client describes it."""
 
-    command: list[str] = []
+    command: Command = []
     cwd: str
     umask: int = 0o022
     environ: Environment = ""
@@ -54,16 +70,16 @@ class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     script: Script | None = None
     script_path: str = ""
     # Values by option name, as text or as JSON of the option's own type.
-    options: dict[str, Any] = {}
+    options: Options = {}
     # A sweep: one job for each of these sets of parameters (times those of the option `param`).
-    rows: list[dict[str, str]] = []
+    rows: Rows = []
 
 
 class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Jobs to submit together, under a token that makes a retry harmless."""
 
     token: str
-    jobs: list[JobRequest]
+    jobs: Annotated[list[JobRequest], msgspec.Meta(max_length=BATCH)]
     # The environment of those jobs that bring none of their own: ten thousand jobs, one text.
     environ: Environment = ""
 
@@ -71,7 +87,7 @@ class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Jobs to cancel, as people write them, or by what they are; with both, those of the named that match."""
 
-    jobs: list[str] = []
+    jobs: Jobs = []
     now: bool = False
     dry_run: bool = False
     all: bool = False
@@ -89,22 +105,22 @@ class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class TokenRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A token to be made for the caller."""
 
-    name: str = ""
+    name: Text = ""
     days: Annotated[int, msgspec.Meta(ge=1, le=3650)] = 90
 
 
 class RevokeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A token to be taken away."""
 
-    id: str
+    id: Text
 
 
 class ExecRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A command to run beside a job that runs. `tty`: at a terminal of the kind `term`."""
 
-    command: list[str]
+    command: Command
     tty: bool = False
-    term: str = ""
+    term: Text = ""
 
 
 class References(NamedTuple):
@@ -117,14 +133,14 @@ class References(NamedTuple):
 class HoldRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Waiting jobs that are not to start."""
 
-    jobs: list[str]
+    jobs: Jobs
 
 
 class ReleaseRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Held jobs that may start, perhaps not before a time."""
 
-    jobs: list[str]
-    at: str | float | None = None
+    jobs: Jobs
+    at: Text | float | None = None
 
     def begin_time(self) -> float | None:
         return None if self.at is None else float(read(OPTIONS["begin"], self.at))
@@ -133,10 +149,10 @@ class ReleaseRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Jobs of which something that was asked for changes: options as in a submission."""
 
-    jobs: list[str]
+    jobs: Jobs
     # null sets an option back to its default.
-    options: dict[str, Any] = {}
-    command: list[str] | None = None
+    options: Options = {}
+    command: Command | None = None
     script: Script | None = None
     script_path: str = ""
 
@@ -144,9 +160,9 @@ class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class RedoRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A job to do again as a new one, with other options if some are given."""
 
-    job: str
+    job: Text
     token: str
-    options: dict[str, Any] = {}
+    options: Options = {}
     clear_deps: bool = False
     # Also the jobs that were cancelled because it failed.
     cascade: bool = False
@@ -156,15 +172,15 @@ class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Whether nothing more is to start, at all or on these GPUs. `passing`: for this daemon's life."""
 
     on: bool
-    gpus: list[int] | None = None
-    reason: str = ""
+    gpus: Indices | None = None
+    reason: Text = ""
     passing: bool = False
 
 
 class LimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How many of a job's group, or of an array's tasks, may run at once; 0: any number."""
 
-    job: str
+    job: Text
     max_concurrent: Annotated[int, msgspec.Meta(ge=0, le=OPTIONS["max-concurrent"].high)]
 
 
@@ -178,7 +194,7 @@ class GpuProcess(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class GpusRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The GPUs that new jobs may get; null: all."""
 
-    allowed_indices: list[int] | None
+    allowed_indices: Indices | None
 
 
 class Described(msgspec.Struct, kw_only=True):
@@ -194,6 +210,8 @@ class Described(msgspec.Struct, kw_only=True):
 def decode(body: bytes, into: type[Any]) -> Any:
     """The request in `body`, or one sentence on what is wrong with it."""
     try:
+        if len(body) > LARGE:
+            _check_values(body, into)
         return msgspec.json.decode(body, type=into)
     except (msgspec.MsgspecError, RecursionError) as error:
         if "surrogate" in str(error):
@@ -202,6 +220,20 @@ def decode(body: bytes, into: type[Any]) -> Any:
                 hint="paths, too, must be UTF-8; a link to the file or folder may have such a name: ln -s",
             ) from error
         raise UsageError(f"the request is not valid: {error}") from error
+
+
+class _Parts(msgspec.Struct):
+    """A submission whose jobs have not been looked into."""
+
+    jobs: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=BATCH)] = []
+
+
+def _check_values(body: bytes, into: type[Any]) -> None:
+    """Refuse a job with too many values, by counting commas, before it is decoded."""
+    parts = msgspec.json.decode(body, type=_Parts).jobs if into is SubmitRequest else [body]
+    for part in parts:
+        if len(part := bytes(part)) > MOST_VALUES and part.count(b",") > MOST_VALUES:
+            raise UsageError(f"a job may have at most {MOST_VALUES:,} values", hint="put them into a file")
 
 
 class Reader:
@@ -351,7 +383,7 @@ class QuotaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What one person or project may have at once; no name: each that is not named."""
 
     scope: Literal["user", "project"]
-    name: str = ""
+    name: Text = ""
     max_running_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
     max_running_gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None
     max_queued_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -361,8 +393,10 @@ class QuotaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ReservationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """GPUs for one person: a number of them, or which. Without a start, from now on."""
 
-    user: str
+    user: Text
     gpu_count: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0
-    gpu_indices: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
+    gpu_indices: (
+        Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=65_536)] | None
+    ) = None
     start_time: Annotated[float, msgspec.Meta(ge=0, le=250_000_000_000)] = 0.0
     duration_secs: Annotated[float, msgspec.Meta(gt=0, le=315_360_000)]

@@ -14,14 +14,16 @@ from gflow.core.model import SHORT, Job, JobState
 from gflow.daemon.context import Context
 from gflow.errors import NotFound, TooLarge, UsageError, WrongType, unknown
 from gflow.wire.queries import Q, read_query
-from gflow.wire.requests import decode
+from gflow.wire.requests import LARGE, MOST_VALUES_TOGETHER, decode
 from gflow.wire.selections import Numbers, Tasks, check_number, selected
 
 T = TypeVar("T")
-# Any request; one that brings jobs, of which a hundred thousand fit in; how long its body may take to come.
+# Any request; one that brings jobs, of which a hundred thousand fit in; the commands that those may become.
 MOST_BYTES = 4 << 20
-MOST_JOBS_BYTES = 256 << 20
+MOST_JOBS_BYTES = 32 << 20
+MOST_COMMANDS = 256 << 20
 MOST_REMOTE_BYTES = 16 << 20  # through a port
+# How long a body may take to come.
 PATIENCE_S = 60.0
 
 _STATE_NAMES = {state.value.lower(): state for state in JobState} | {
@@ -51,7 +53,7 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind != "application/json":
         raise WrongType(f"the request must be application/json, not {kind[:60]!a}")
-    body = bytearray()
+    body, values = bytearray(), 0
     fairness, (uid, _) = context_of(request).fairness, caller(request)
     most = most if request.scope["state"]["pid"] else min(most, MOST_REMOTE_BYTES)
     try:
@@ -59,16 +61,22 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
             async for chunk in request.stream():
                 body += chunk
                 fairness.read(uid, len(chunk))
-                if len(body) > most:
-                    raise TooLarge(f"a request may have at most {most >> 20} MiB")
+                values += chunk.count(b",")
+                if len(body) > most or values > MOST_VALUES_TOGETHER:
+                    raise TooLarge(
+                        f"a request may have at most {most >> 20} MiB and {MOST_VALUES_TOGETHER:,} values",
+                        hint="send it in several parts",
+                    )
     except TimeoutError:
         raise UsageError("the request did not come to its end in time") from None
     except ClientDisconnect:  # nobody is left to hear it
         raise UsageError("the request broke off") from None
     finally:
         fairness.done(uid, len(body))
-    wanted: T = decode(bytes(body), into)
-    return wanted
+    if len(body) <= LARGE:
+        wanted: T = decode(bytes(body), into)
+        return wanted
+    return await context_of(request).threads.run(uid, decode, bytes(body), into)
 
 
 async def while_connected(request: Request, coming: Coroutine[Any, Any, T]) -> T:

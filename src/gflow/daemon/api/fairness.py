@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from gflow.errors import TooMany
 
 # Bytes of requests that are being read, and listings that are being made, of one person at once.
-MOST_BYTES = 256 << 20
+MOST_BYTES = 64 << 20
 MOST_LISTINGS = 4
 # Streams of events: each is woken by whatever happens.
 MOST_STREAMS = 32

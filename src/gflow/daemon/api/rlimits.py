@@ -92,12 +92,12 @@ def _open_pidfd(sock: socket.socket, pid: int) -> int:
 
 
 def _runs_as(pid: int, uid: int) -> bool:
-    """Whether the process has this user's rights and no others, as a set-uid program has."""
+    """Whether the process still has this user's rights: a set-uid program that it became has others."""
     if os.stat(f"/proc/{pid}").st_uid == uid:
         return True
     with open(f"/proc/{pid}/status") as file:  # the folder is root's if the process may not be looked into
-        ids = next(line.split()[1:] for line in file if line.startswith("Uid:"))
-    return set(ids) == {str(uid)}
+        _, effective, *_ = next(line.split()[1:] for line in file if line.startswith("Uid:"))
+    return effective == str(uid)
 
 
 def _has_ended(pidfd: int) -> bool:

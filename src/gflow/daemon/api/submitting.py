@@ -12,7 +12,16 @@ from gflow.core.updating import overridden
 from gflow.daemon import clock, rules
 from gflow.daemon.abroad import check_targets, local_note, scripts_of, tried, with_patience
 from gflow.daemon.api.answers import answer, noted
-from gflow.daemon.api.asking import MOST_JOBS_BYTES, caller, context_of, known, one_key, query_of, read
+from gflow.daemon.api.asking import (
+    MOST_COMMANDS,
+    MOST_JOBS_BYTES,
+    caller,
+    context_of,
+    known,
+    one_key,
+    query_of,
+    read,
+)
 from gflow.daemon.api.permissions import check
 from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.api.seeing import viewer
@@ -66,9 +75,9 @@ def read_submission(wanted: SubmitRequest, reader: Reader) -> list[Described]:
         more = reader.read_all(job)
         size += sum(sum(map(len, one.spec.command)) for one in more)
         found += more
-        if len(found) > BATCH or size > MOST_JOBS_BYTES:
+        if len(found) > BATCH or size > MOST_COMMANDS:
             raise UsageError(
-                f"a submission holds at most {BATCH:,} jobs, with {MOST_JOBS_BYTES >> 20} MiB of commands",
+                f"a submission holds at most {BATCH:,} jobs, with {MOST_COMMANDS >> 20} MiB of commands",
                 hint="sweeps count with all that they become; an array counts once",
             )
     return found
