@@ -450,25 +450,6 @@ def test_a_folder_of_leases_that_somebody_else_made_becomes_roots() -> None:
         machine.ann.ok("gcancel", "--now", str(job))
 
 
-def test_a_job_without_a_user_does_not_start_as_root(machine: System) -> None:
-    """Their account went away while the job waited."""
-    log = f"/tmp/gflow-no-user-{os.getpid()}.log"
-    done = subprocess.run(
-        [
-            "setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", "curl", "-s", "--unix-socket",
-            machine.box.socket, "http://gflow/jobs", "-H", "Content-Type: application/json", "-d",
-            json.dumps({"token": os.urandom(8).hex(), "jobs": [request("id", output=log)]}),
-        ],
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
-    job = json.loads(done.stdout)["jobs"][0]["id"]
-    final = machine.box.finished(job)
-    assert (final["state"], final["user"]) == ("Failed", "54321")
-    assert final["reason"] == "StartFailed: there is no user 54321 here"
-    assert not os.path.exists(log)
-
-
 # ---------------------------------------------------------------- nobody starves the others
 
 

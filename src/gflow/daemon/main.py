@@ -135,7 +135,11 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     _write_address(settings)
     _spare_the_collector()
     _say_ready()
-    errands = [asyncio.ensure_future(keep(settings)), asyncio.ensure_future(foresee(daemon.loop))]
+    errands = [
+        asyncio.ensure_future(keep(settings)),
+        asyncio.ensure_future(foresee(daemon.loop)),
+        asyncio.ensure_future(context.tokens.watch()),
+    ]
     daemon.notifier.begin()
     await stopped.wait()
     for errand in errands:
@@ -170,7 +174,7 @@ def _listen(context: Context, listener: socket.socket) -> list[tuple[Server, set
     connections = Connections(bounds_of(descriptors, settings.most_connections))
     servers = []
     if settings.listening.port:
-        gate = Gate(app, context.tokens, settings.listening.hosts)
+        gate = Gate(app, context.tokens, settings.listening.hosts, is_system=settings.is_system)
         servers += serve_port(settings.listening, gate, connections)
     return [*servers, serve(listener, app, connections)]
 

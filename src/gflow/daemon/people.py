@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import grp
+import os
 import pwd
 import socket
 import struct
 import time
-from functools import lru_cache
+from typing import NamedTuple
 
 # What the kernel tells about the other end of a socket: pid, uid, gid; and its further groups.
 _UCRED = struct.Struct("3i")
@@ -16,7 +18,41 @@ GROUPS_BYTES = 1024
 # How long the number of a group's name is believed.
 KNOWN_S = 60.0
 
+# How long an entry of the user database is believed, in seconds: an account that is deleted, locked or
+# replaced loses its rights within this time. How many entries are remembered.
+ACCOUNT_S = 2.0
+MOST_ACCOUNTS = 4096
+DAY_S = 86_400
+# Bytes for one entry of the user database, and for its strings (an LDAP entry may be long).
+ENTRY_BYTES, STRINGS_BYTES = 256, 65_536
+
 _known_groups: dict[str, tuple[float, int | None]] = {}
+_known_accounts: dict[int, tuple[float, Account | None]] = {}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Account(NamedTuple):
+    """An entry of the user database."""
+
+    name: str
+    home: str
+    gid: int
+    # Why it may not be used at the moment (locked, expired); empty if it may.
+    barred: str
+
+
+class _Shadow(ctypes.Structure):
+    """`struct spwd` of <shadow.h>."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("password", ctypes.c_char_p),
+        *((name, ctypes.c_long) for name in ("changed", "least", "most", "warn", "inactive", "expires")),
+        ("flag", ctypes.c_ulong),
+    )
+
+
+_libc.getspnam.restype = ctypes.POINTER(_Shadow)
 
 
 def peer(sock: socket.socket) -> tuple[int, int, frozenset[int]]:
@@ -48,17 +84,90 @@ def is_member(group: str, groups: frozenset[int]) -> bool:
     return gid is not None and gid in groups
 
 
-@lru_cache(maxsize=1024)
+def account_of(uid: int) -> Account | None:
+    """The account of this uid, as it was at most `ACCOUNT_S` ago; None: there is none."""
+    now = time.monotonic()
+    looked_at, account = _known_accounts.get(uid, (-ACCOUNT_S, None))
+    if now - looked_at >= ACCOUNT_S:
+        if len(_known_accounts) >= MOST_ACCOUNTS:
+            _known_accounts.clear()
+        account = _look_up(uid)
+        _known_accounts[uid] = now, account
+    return account
+
+
+def _look_up(uid: int) -> Account | None:
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return None
+    return Account(entry.pw_name, entry.pw_dir, entry.pw_gid, _barred(entry.pw_name) if uid else "")
+
+
+def _barred(name: str) -> str:
+    """Why an account may not be used, by the shadow database; only root can read that one."""
+    if os.geteuid():
+        return ""
+    found = _libc.getspnam(name.encode())
+    if not found:
+        return ""
+    shadow = found.contents
+    return barred_by((shadow.password or b"").decode(errors="replace"), shadow.expires, time.time())
+
+
+def barred_by(password: str, expires: int, now: float) -> str:
+    """Why an account with this entry may not be used at `now`.
+
+    `expires`: days since 1970, -1: never. A password that was locked (`usermod -L` puts `!` in front of its
+    hash) bars the account; one that was never set (`!`, `!!`, `*`) does not: its user has other ways in.
+    """
+    if 0 <= expires <= now // DAY_S:
+        return "expired"
+    rest = password.lstrip("!")
+    return "locked" if rest != password and rest.strip("*") else ""
+
+
 def user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    account = account_of(uid)
+    return account.name if account else str(uid)
 
 
-@lru_cache(maxsize=1024)
 def home_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_dir
-    except KeyError:
-        return "/nonexistent"
+    account = account_of(uid)
+    return account.home if account else "/nonexistent"
+
+
+def unusable(uid: int, name: str = "") -> str:
+    """Why nothing may be run as this uid now, in words; empty: it may. Root always may.
+
+    `name`: whose the uid was when it was asked for; a uid can be given to another account later.
+    """
+    if not uid:
+        return ""
+    account = account_of(uid)
+    if account is None:
+        return f"there is no account with uid {uid}" + (f" ({name}) any more" if name else "")
+    if name and account.name != name:
+        return f"uid {uid} belongs to {account.name} now, and not to {name}"
+    return f"the account {account.name} is {account.barred}" if account.barred else ""
+
+
+def is_replaced(uid: int, name: str) -> bool:
+    """Whether the account that had this uid and name is certainly gone.
+
+    A user database that does not answer (LDAP, sssd) says nothing about that.
+    """
+    account = account_of(uid)
+    if account is not None:
+        return account.name != name
+    return name != str(uid) and _is_absent(uid)
+
+
+def _is_absent(uid: int) -> bool:
+    """Whether the user database answers that there is no such uid; `pwd` does not tell that from an error."""
+    entry, strings = ctypes.create_string_buffer(ENTRY_BYTES), ctypes.create_string_buffer(STRINGS_BYTES)
+    found = ctypes.c_void_p()
+    error = _libc.getpwuid_r(
+        ctypes.c_uint(uid), entry, strings, ctypes.c_size_t(STRINGS_BYTES), ctypes.byref(found)
+    )
+    return error == 0 and not found.value

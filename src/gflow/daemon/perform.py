@@ -20,6 +20,7 @@ from gflow.daemon.environment import activated, block, told_to
 from gflow.daemon.gpus import names_of, visible_devices
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.logs import error_path, log_path
+from gflow.daemon.people import unusable
 from gflow.daemon.settings import Settings
 from gflow.daemon.sharing import Sharing
 from gflow.errors import StoreError
@@ -85,6 +86,9 @@ class Performer:
     def start(self, job: Job) -> None:
         """Hand a job to a shim. If what it needs cannot be read, that attempt is over; the others go on."""
         point("start.before-order")
+        if self._settings.is_system and (why := unusable(job.uid, job.user)):
+            self._failed(job, why)
+            return
         try:
             if job.spec.shared and not self._sharing.knows(job, self._environ(job)):
                 self._start_later(job)

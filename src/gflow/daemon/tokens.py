@@ -1,6 +1,8 @@
 """Tokens: what stands for a person where the kernel cannot tell who calls.
 
-Only a hash of each is kept, in a file of its own: no backup of the database has any.
+Only a hash of each is kept, in a file of its own: no backup of the database has any. A token belongs to an
+account: once that is seen to be deleted, or its uid to have another name, the token is revoked for good,
+also if an account of the same name and uid comes later.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import os
 import re
 import secrets
@@ -16,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from gflow.daemon import people
 from gflow.errors import NotFound, ReadOnly, Refused, StoreError
 from gflow.store.files import put_in_place
 
@@ -25,6 +29,10 @@ SECRET_BYTES = 32
 DAY_S = 86_400
 # Of one person.
 MOST = 50
+# Seconds between two looks for tokens whose account is gone.
+LOOK_S = 60.0
+
+log = logging.getLogger("gflow.tokens")
 
 
 class Token(msgspec.Struct, kw_only=True, frozen=True):
@@ -102,6 +110,26 @@ class Tokens:
                     await self._keep([one for one in self.of(None) if one is not token])
                     return token
         raise NotFound(f"you have no token {number[:20]!a}", hint="gctl token list shows them")
+
+    async def revoke_orphans(self) -> None:
+        """Take away the tokens whose account was deleted or replaced."""
+        owners = {(one.uid, one.user) for one in self._by_id.values()}
+        gone = {owner for owner in owners if people.is_replaced(*owner)}
+        if not gone:
+            return
+        async with self._changing:
+            await self._keep([one for one in self.of(None) if (one.uid, one.user) not in gone])
+        for uid, user in sorted(gone):
+            log.warning("the tokens of %s (uid %d) are revoked: that account is gone", user, uid)
+
+    async def watch(self) -> None:
+        """Look for such tokens at once, and then often: the account may be back soon."""
+        while True:
+            try:
+                await self.revoke_orphans()
+            except ReadOnly as error:
+                log.error("tokens of deleted accounts are refused, and cannot be removed yet: %s", error)
+            await asyncio.sleep(LOOK_S)
 
     async def _keep(self, tokens: list[Token]) -> None:
         """These are all there are from now on. On the disk first: a revoked one must not come back."""

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gflow.daemon.api.answers import on_error
 from gflow.daemon.api.connections import network_of
-from gflow.daemon.people import user_name
+from gflow.daemon.people import unusable, user_name
 from gflow.daemon.tokens import Token, Tokens
 from gflow.errors import Forbidden, GflowError, TooMany, Unauthorized
 
@@ -47,15 +47,18 @@ class Rates:
 class Gate:
     """The app behind the gate."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, hosts: frozenset[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, tokens: Tokens, hosts: frozenset[str], *, is_system: bool = False
+    ) -> None:
         self._app = app
+        self._is_system = is_system
         self._tokens = tokens
         self._hosts = hosts
         self._rates = Rates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            scope["state"] = self._admitted(scope, Headers(scope=scope))
+            scope["state"] = await self._admitted(scope, Headers(scope=scope))
         except GflowError as error:
             response = await on_error(Request(scope), error)
             response.headers["connection"] = "close"  # what else it sends is not read
@@ -65,17 +68,21 @@ class Gate:
             return
         await self._app(scope, receive, send)
 
-    def _admitted(self, scope: Scope, headers: Headers) -> dict[str, Any]:
+    async def _admitted(self, scope: Scope, headers: Headers) -> dict[str, Any]:
         """Who calls, or a refusal."""
         self._check_host(headers)
         address = str((scope.get("client") or ("?",))[0])
         token = self._tokens.find(_bearer(headers))
         if token is None or user_name(token.uid) != token.user:
             self._rates.take(network_of(address), WRONG)
+            if token is not None:
+                await self._tokens.revoke_orphans()
             raise Unauthorized
         self._rates.take(token.uid)
         if not scope["state"]["ticket"].recognise(token.uid):
             raise TooMany("you have too many requests open at once", hint="wait for some of them to end")
+        if self._is_system and (why := unusable(token.uid, token.user)):
+            raise Forbidden(why, hint="ask the administrator of the machine")
         return {
             "uid": token.uid,
             "pid": 0,

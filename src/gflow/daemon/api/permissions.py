@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from gflow.core.model import Job
 from gflow.daemon.api.asking import context_of
-from gflow.daemon.people import is_member, user_name
+from gflow.daemon.people import is_member, unusable, user_name
 from gflow.errors import Forbidden
 
 
@@ -105,6 +105,14 @@ def is_operator(request: Request) -> bool:
 def governs_others(request: Request) -> bool:
     """Whether the caller's word counts for jobs of others, too."""
     return context_of(request).settings.is_system and is_operator(request)
+
+
+def acting_user(request: Request) -> str:
+    """The caller's name, if jobs may be run as them now."""
+    uid = request.scope["state"]["uid"]
+    if context_of(request).settings.is_system and (why := unusable(uid)):
+        raise Forbidden(f"this is refused: {why}", hint="ask the administrator of the machine")
+    return user_name(uid)
 
 
 def check(request: Request, jobs: list[Job]) -> None:

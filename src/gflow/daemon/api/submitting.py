@@ -22,12 +22,11 @@ from gflow.daemon.api.asking import (
     query_of,
     read,
 )
-from gflow.daemon.api.permissions import check
+from gflow.daemon.api.permissions import acting_user, check
 from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
 from gflow.daemon.needs import note_of, settled
-from gflow.daemon.people import user_name
 from gflow.daemon.redoing import Redoing
 from gflow.daemon.wishes import Submitting
 from gflow.errors import UsageError
@@ -44,7 +43,7 @@ async def submit(request: Request) -> Response:
     """Take jobs; the answer comes when they are durable."""
     query, wanted = query_of(request, SubmitQuery), await read(request, SubmitRequest, MOST_JOBS_BYTES)
     context, (uid, origin) = context_of(request), caller(request)
-    config = context.settings.config
+    config, user = context.settings.config, acting_user(request)
     limits = limits_of(request.scope["state"], strictly=context.settings.is_system)
     reader = Reader(address_of, limits, rules.defaults(config), context.settings.shapes)
     described = read_submission(wanted, reader)
@@ -54,7 +53,7 @@ async def submit(request: Request) -> Response:
     for job, spec in zip(described, specs, strict=True):
         job.spec = with_patience(context.settings, spec)
     check_targets(context.settings, specs)
-    wish = Submitting(uid, user_name(uid), wanted.token, described, origin)
+    wish = Submitting(uid, user, wanted.token, described, origin)
     if query.dry_run:
         return _dry_run(request, context, wish)
     note = note_of(specs) or local_note(specs) or await tried(context.settings, context.target, described)
@@ -88,6 +87,7 @@ async def redo(request: Request) -> Response:
     query, wanted = query_of(request, SubmitQuery), await read(request, RedoRequest)
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)
+    user = acting_user(request)
     key = one_key(context, request, wanted.job)
     job = known(context, key)
     check(request, [job])
@@ -102,7 +102,7 @@ async def redo(request: Request) -> Response:
         note = note_of([spec])
     wish = Redoing(
         uid,
-        user_name(uid),
+        user,
         wanted.token,
         key,
         change,

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, read
+from gflow.daemon.api.permissions import acting_user
 from gflow.daemon.api.rlimits import known_limits
-from gflow.daemon.people import user_name
 from gflow.daemon.tokens import Token
 from gflow.errors import Forbidden
 from gflow.options.table import Option
@@ -32,7 +32,7 @@ async def make(request: Request) -> Response:
     name = read_option(_NAME, wanted.name) if wanted.name else ""
     limits = known_limits(request.scope["state"])
     token, text = await context.tokens.make(
-        uid, user_name(uid), name, wanted.days, None if limits is None else tuple(sorted(limits))
+        uid, acting_user(request), name, wanted.days, None if limits is None else tuple(sorted(limits))
     )
     data = {"token": text, **_view(token)}
     listens = bool(context.settings.listening.port)
