@@ -86,6 +86,11 @@ class NotFound(GflowError):
     http_status = 404
 
 
+def no_job(label: str) -> NotFound:
+    """What is answered about a job that is not there, and about one that the caller is not to know of."""
+    return NotFound(f"there is no job {label}")
+
+
 class Unauthorized(GflowError):
     """This gflow daemon does not know you: send a token that is still good."""
 

@@ -187,6 +187,14 @@ def test_everybody_sees_the_queue_and_nobody_the_commands_of_others(machine: Sys
     machine.ann.ok("gcancel", "--now", str(job))
 
 
+def test_why_does_not_show_paths_of_others(machine: System) -> None:
+    job = machine.ann.submit("--output", "/nowhere/secret-project/log", "true")
+    assert "secret-project" in machine.box.finished(job)["reason"]
+    for path in (f"/jobs/{job}/why", f"/jobs/{job}", f"/jobs?jobs={job}"):
+        assert "secret-project" not in str(machine.ask(machine.bob, "GET", path)[1]), path
+    assert "secret-project" in str(machine.ask(machine.ann, "GET", f"/jobs/{job}/why")[1])
+
+
 def test_a_daemon_of_ones_own_beside_it_needs_a_word(machine: System) -> None:
     done = machine.ann.run("gflowd", "up")
     assert done.returncode == 1

@@ -50,8 +50,11 @@ def check_quotas(state: State, user: str, specs: Sequence[Spec]) -> None:
         most, now = state.ledger.quotas.of(*one).max_queued_jobs, state.ledger.of(*one).waiting
         if most is not None and now + more > most:
             whose = "you have" if one[0] == USER else f"project {one[1]} has"
+            count = f"{now:,} waiting jobs, and the quota is {most:,}"
+            if one[0] == PROJECT and state.policy.is_private:
+                count = "as many waiting jobs as its quota allows"
             raise Refused(
-                f"{whose} {now:,} waiting jobs, and the quota is {most:,}",
+                f"{whose} {count}",
                 hint="wait for some to start, or submit arrays: each counts once",
             )
 
@@ -70,7 +73,12 @@ def check_possible(state: State, spec: Spec) -> None:
 
 
 def admitted(
-    state: State, uid: int, user: str, specs: Sequence[Spec], outcomes: dict[JobKey, JobState]
+    state: State,
+    uid: int,
+    user: str,
+    specs: Sequence[Spec],
+    outcomes: dict[JobKey, JobState],
+    hidden: frozenset[JobKey] = frozenset(),
 ) -> list[Wait | None]:
     """What each of these has to wait for if they are submitted now, or a refusal. Changes nothing."""
     if uid and state.policy.most_jobs:
@@ -84,7 +92,7 @@ def admitted(
         for spec in kinds.values():
             check_possible(state, spec)
     return [
-        judged(state, spec, outcomes, partial(_comes, state, specs, i)) if spec.parents else None
+        judged(state, spec, outcomes, partial(_comes, state, specs, i), hidden) if spec.parents else None
         for i, spec in enumerate(specs)
     ]
 
@@ -94,10 +102,11 @@ def judged(
     spec: Spec,
     outcomes: dict[JobKey, JobState],
     comes: Callable[[JobKey], bool] = lambda key: False,
+    hidden: frozenset[JobKey] = frozenset(),
 ) -> Wait | None:
     """What the job has to wait for (None: nothing), or a refusal if it would wait in vain.
 
-    `comes`: whether a job is submitted with it, before it.
+    `comes`: whether a job is submitted with it, before it. `hidden`: jobs that count as absent.
     """
     if not spec.parents:
         return None
@@ -106,7 +115,7 @@ def judged(
         return None if state.is_active(key) else state.outcome(key) or outcomes.get(key)
 
     for key in spec.parents:
-        if outcome(key) is None and not state.is_active(key) and not comes(key):
+        if key in hidden or (outcome(key) is None and not state.is_active(key) and not comes(key)):
             raise NotFound(f"there is no job {label(key)} to depend on")
     wait = Wait.of(spec, outcome)
     if wait.broken is not None and not spec.no_auto_cancel:

@@ -111,7 +111,7 @@ def _back(reference: str) -> int:
 
 def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
     specs, at = event.specs, event.at
-    waits = admitted(state, event.uid, event.user, specs, event.outcomes)
+    waits = admitted(state, event.uid, event.user, specs, event.outcomes, event.hidden)
     keys = []
     groups = set()
     for spec, wait in zip(specs, waits, strict=True):

@@ -27,6 +27,8 @@ class Submit(Event, frozen=True, kw_only=True):
     specs: tuple[Spec, ...]
     # How parents that left memory ended; a parent that is neither here nor active does not exist.
     outcomes: dict[JobKey, JobState]
+    # Parents that the submitter is not to know of: judged as if they did not exist.
+    hidden: frozenset[JobKey] = frozenset()
 
 
 class Deed(Event, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ class Update(Deed, frozen=True, kw_only=True):
     keys: tuple[JobKey, ...]
     fields: dict[str, Any]
     outcomes: dict[JobKey, JobState]
+    hidden: frozenset[JobKey] = frozenset()
     # Seconds to add to the time limit that each of them has.
     extend_s: int = 0
 

@@ -90,10 +90,11 @@ def _count(table: dict[str, Having], name: str, jobs: int, gpus: int, waiting: i
         del table[name]
 
 
-def exceeded(ledger: Ledger, job: Job, usual: int = 0) -> str | None:
+def exceeded(ledger: Ledger, job: Job, usual: int = 0, *, is_private: bool = False) -> str | None:
     """What keeps a job from starting, in words; None: no quota does.
 
-    `usual`: jobs that a person may run of whom no quota says how many; 0: any number.
+    `usual`: jobs that a person may run of whom no quota says how many; 0: any number. `is_private`: what a
+    project has, of which others are members too, is not told.
     """
     limits = ledger.quotas.of(USER, job.user)
     most = limits.max_running_jobs
@@ -105,6 +106,8 @@ def exceeded(ledger: Ledger, job: Job, usual: int = 0) -> str | None:
         limits = ledger.quotas.of(PROJECT, project)
         having = ledger.of(PROJECT, project)
         why = _over(having, limits.max_running_jobs, limits, job, f"project {project}")
+        if why is not None and is_private:
+            why = f"the quota of project {project} is used up"
     return why
 
 

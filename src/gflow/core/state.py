@@ -351,7 +351,7 @@ class State:
         usual = self.policy.most_running
         if not usual and not self.ledger.is_limited:
             return None
-        return exceeded(self.ledger, job, usual if job.uid else 0)
+        return exceeded(self.ledger, job, usual if job.uid else 0, is_private=self.policy.is_private)
 
     def barred(self, job: Job) -> frozenset[int]:
         """GPUs that are reserved for others before this job would be over."""

@@ -17,7 +17,7 @@ from gflow.core.deps import Wait, reaches
 from gflow.core.effects import Effect, Note, Save
 from gflow.core.ending import active_tasks
 from gflow.core.events import Update
-from gflow.core.ids import JobKey, label
+from gflow.core.ids import label
 from gflow.core.model import Job, JobState, Spec
 from gflow.core.parameters import with_values
 from gflow.core.place import gib
@@ -105,7 +105,7 @@ def _plan(state: State, job: Job, event: Update, fields: dict[str, Any], group: 
         check_possible(state, spec)
     if not fields.keys() & DEPENDENCIES:
         return Plan(job, spec, state.waits.get(job.key))
-    return Plan(job, spec, _new_wait(state, job, spec, event.outcomes))
+    return Plan(job, spec, _new_wait(state, job, spec, event))
 
 
 def overridden(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 0) -> Spec:
@@ -140,10 +140,10 @@ def _filled(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
     return with_values(msgspec.structs.replace(spec, command=template, name=name), values)
 
 
-def _new_wait(state: State, job: Job, spec: Spec, outcomes: dict[JobKey, JobState]) -> Wait | None:
+def _new_wait(state: State, job: Job, spec: Spec, event: Update) -> Wait | None:
     if reaches(state.jobs, spec.parents, job.key, state.tasks):
         raise Refused(f"job {job.label} would wait for itself")
-    return judged(state, spec, outcomes)
+    return judged(state, spec, event.outcomes, hidden=event.hidden)
 
 
 def _carry_out(state: State, plan: Plan, event: Update) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import msgspec
+from starlette.requests import Request
 
 from gflow.core.explain import explain
 from gflow.core.ids import JobKey, job_key, number_of, task_of
@@ -26,6 +27,11 @@ from gflow.text.queue import Entry
 
 # What stands for others and what is theirs, where they are not to be known.
 NAMELESS = "private"
+
+
+def context_of(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
 
 
 class Viewer(Protocol):

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.events import Event, Submit
+from gflow.core.events import Event
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job, Moment, Spec
 from gflow.core.state import State
 from gflow.core.updating import overridden
-from gflow.daemon.wishes import Submitting, in_groups, outcomes_of, resolved_keys
+from gflow.daemon.wishes import Hides, Submitting, in_groups, resolved_keys
 from gflow.errors import Forbidden, NotFound, Refused, StoreError
 from gflow.store.port import Store
 from gflow.wire.changes import Change
@@ -32,8 +32,9 @@ class Redoing(Submitting):
         clear_deps: bool,
         cascade: bool,
         origin: str,
+        hides: Hides | None = None,
     ) -> None:
-        super().__init__(uid, user, token, [], origin)
+        super().__init__(uid, user, token, [], origin, hides=hides)
         self._key = key
         self._change = change
         self._clear_deps = clear_deps
@@ -44,10 +45,7 @@ class Redoing(Submitting):
         new = {job.key: state.next_number + index for index, job in enumerate(jobs)}
         specs = [_again(store, job, new) for job in jobs]
         specs[0] = self._overridden(state, jobs[0], specs[0])
-        specs = in_groups(state, specs)
-        return Submit(
-            at=at, uid=self.uid, user=self.user, specs=tuple(specs), outcomes=outcomes_of(state, store, specs)
-        )
+        return self.submit(state, store, in_groups(state, specs), at)
 
     def _jobs(self, state: State, store: Store) -> list[Job]:
         """The job, then whoever was cancelled because of it; parents before children."""

@@ -17,6 +17,9 @@ from gflow.store.port import Changes, Store, Submission
 from gflow.wire.changes import Change
 from gflow.wire.requests import Described, References
 
+# Whether there is a job of this key that the caller is not to know of.
+Hides = Callable[[JobKey], bool]
+
 
 class Wish(Protocol):
     """Becomes an event at the last moment, so that it speaks of the state it meets."""
@@ -77,7 +80,17 @@ class Keeping:
 class Submitting:
     """A submission: once per token, however often it is asked for."""
 
-    def __init__(self, uid: int, user: str, token: str, jobs: list[Described], origin: str) -> None:
+    def __init__(
+        self,
+        uid: int,
+        user: str,
+        token: str,
+        jobs: list[Described],
+        origin: str,
+        *,
+        hides: Hides | None = None,
+    ) -> None:
+        self.hides = hides
         self.uid = uid
         self.user = user
         self.token = token
@@ -87,9 +100,19 @@ class Submitting:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         resolved = [_resolved(state, self.uid, job.spec, job.references) for job in self.jobs]
         groups = in_groups(state, resolved, [job.is_of_sweep for job in self.jobs])
-        specs = _shared(groups)
-        outcomes = outcomes_of(state, store, specs)
-        return Submit(at=at, uid=self.uid, user=self.user, specs=tuple(specs), outcomes=outcomes)
+        return self.submit(state, store, _shared(groups), at)
+
+    def submit(self, state: State, store: Store, specs: list[Spec], at: Moment) -> Submit:
+        """The event for these specs."""
+        parents = {key for spec in specs for key in spec.parents}
+        return Submit(
+            at=at,
+            uid=self.uid,
+            user=self.user,
+            specs=tuple(specs),
+            outcomes=outcomes_of(state, store, parents),
+            hidden=hidden_among(parents, self.hides),
+        )
 
     def took(self, effects: list[Effect], changes: Changes, at: Moment) -> tuple[JobKey, ...]:
         keys = next(effect.keys for effect in effects if isinstance(effect, Accepted))
@@ -103,8 +126,16 @@ class Updating:
     """A change of what was asked for, with references that may name jobs as people do."""
 
     def __init__(
-        self, uid: int, keys: tuple[JobKey, ...], change: Change, origin: str, *, governs: bool = False
+        self,
+        uid: int,
+        keys: tuple[JobKey, ...],
+        change: Change,
+        origin: str,
+        *,
+        governs: bool = False,
+        hides: Hides | None = None,
     ) -> None:
+        self.hides = hides
         self.uid = uid
         self.governs = governs
         self.keys = keys
@@ -117,9 +148,10 @@ class Updating:
             if texts:
                 fields[name] = resolved_keys(state, self.uid, texts)
         parents = {*fields.get("depends_on", ()), *fields.get("depends_any", ())}
+        hidden = hidden_among(parents, self.hides)
         for job in (state.jobs.get(key) or state.array_with(key) for key in self.keys):
             parents.update(job.spec.parents if job else ())  # those it keeps are judged anew too
-        outcomes = store.outcomes(key for key in parents if not state.is_active(key))
+        outcomes = outcomes_of(state, store, parents)
         return Update(
             at=at,
             uid=self.uid,
@@ -127,6 +159,7 @@ class Updating:
             keys=self.keys,
             fields=fields,
             outcomes=outcomes,
+            hidden=hidden,
             extend_s=self.change.extend_s,
         )
 
@@ -135,9 +168,13 @@ class Updating:
         return None
 
 
-def outcomes_of(state: State, store: Store, specs: list[Spec]) -> dict[JobKey, JobState]:
+def hidden_among(parents: set[JobKey], hides: Hides | None) -> frozenset[JobKey]:
+    """Those of these jobs that the caller is not to know of."""
+    return frozenset(filter(hides, parents)) if hides is not None else frozenset()
+
+
+def outcomes_of(state: State, store: Store, parents: set[JobKey]) -> dict[JobKey, JobState]:
     """How those parents ended that the engine does not know any more."""
-    parents = {key for spec in specs for key in spec.parents}
     return store.outcomes(key for key in parents if not state.is_active(key))
 
 

@@ -57,8 +57,12 @@ class MemoryStore:
             _copy(job) for key, job in sorted(self._jobs.items()) if number_of(key) == number and key != array
         ]
 
-    def between(self, first: int, last: int) -> list[JobKey]:
-        return [key for key in sorted(self._jobs) if task_of(key) is None and first <= number_of(key) <= last]
+    def between(self, first: int, last: int, uid: int | None = None) -> list[JobKey]:
+        return [
+            key
+            for key, job in sorted(self._jobs.items())
+            if task_of(key) is None and first <= number_of(key) <= last and uid in (None, job.uid)
+        ]
 
     def cut_off_by(self, key: JobKey) -> list[Job]:
         reason = f"{CUT_OFF}{label(key)}"

@@ -139,11 +139,11 @@ class SqliteStore:
             SELECT + " WHERE key > ? AND key < ? ORDER BY key", [array, array + (1 << TASK_BITS)]
         )
 
-    def between(self, first: int, last: int) -> list[JobKey]:
-        """The jobs there are from number `first` to `last`; tasks are not counted."""
+    def between(self, first: int, last: int, uid: int | None = None) -> list[JobKey]:
+        """The jobs there are from number `first` to `last`, perhaps of one person; tasks are not counted."""
         whole = f"key & {(1 << TASK_BITS) - 1} = 0"
-        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {whole} ORDER BY key"
-        rows = self._rows(sql, (job_key(first), job_key(last)))
+        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {whole} AND ? IN (-1, uid) ORDER BY key"
+        rows = self._rows(sql, (job_key(first), job_key(last), -1 if uid is None else uid))
         return [JobKey(key) for (key,) in rows]
 
     def cut_off_by(self, key: JobKey) -> list[Job]:

@@ -1,9 +1,13 @@
-"""What every route asks of a request: who is it, and which jobs are meant."""
+"""What every route asks of a request: who is it, and which jobs are meant.
+
+`keys_of` (and `spans_of` for listings) is the one place where what a caller writes becomes jobs. A job that
+the caller is not to know of (people.privacy) is refused there with the words for one that does not exist.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -11,8 +15,10 @@ from starlette.requests import ClientDisconnect, Request
 from gflow.core.engine import resolve
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import SHORT, Job, JobState
+from gflow.daemon.api.seeing import Viewer, viewer
 from gflow.daemon.context import Context
-from gflow.errors import NotFound, TooLarge, UsageError, WrongType, unknown
+from gflow.daemon.context import context_of as context_of
+from gflow.errors import NotFound, TooLarge, UsageError, WrongType, no_job, unknown
 from gflow.wire.queries import Q, read_query
 from gflow.wire.requests import LARGE, MOST_VALUES_TOGETHER, decode
 from gflow.wire.selections import Numbers, Tasks, check_number, selected
@@ -35,11 +41,6 @@ _STATE_NAMES |= {"pending": JobState.QUEUED, "held": JobState.HOLD, "completed":
 NO_NUMBER = 10**12
 # What one question of a listing may consist of: the database takes no longer ones.
 PIECES = 500
-
-
-def context_of(request: Request) -> Context:
-    context: Context = request.app.state.context
-    return context
 
 
 def caller(request: Request) -> tuple[int, str]:
@@ -104,33 +105,53 @@ def query_of(request: Request, into: type[Q]) -> Q:
 
 def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey]:
     """The jobs that `texts` mean when this caller says them, each once."""
-    uid, _ = caller(request)
+    uid, looks = caller(request)[0], viewer(request)
     keys: list[JobKey] = []
     named = 0
     for part in selected(texts):
         if isinstance(part, Numbers):
             named += part.last - part.first
-            keys += _between(context, part, named)
+            keys += _between(context, looks, part, named)
         elif isinstance(part, Tasks):
-            keys += [job_key(part.number, task) for task in part.tasks]
+            keys += [visible(context, looks, job_key(part.number, task)) for task in part.tasks]
         else:
-            keys.append(resolve(context.loop.state, uid, part))
+            keys.append(visible(context, looks, resolve(context.loop.state, uid, part)))
     return list(dict.fromkeys(keys))
 
 
-def _between(context: Context, numbers: Numbers, named: int) -> list[JobKey]:
+def visible(context: Context, looks: Viewer, key: JobKey) -> JobKey:
+    """The same key, unless the caller is not to know of its job."""
+    if not looks.sees_names and not looks.finds(known(context, key)):
+        raise no_job(label(key))
+    return key
+
+
+def hides_for(request: Request) -> Callable[[JobKey], bool] | None:
+    """Whether there is a job of this key that the caller is not to know of; None: there can be none."""
+    context, looks = context_of(request), viewer(request)
+    if looks.sees_names:
+        return None
+
+    def hides(key: JobKey) -> bool:
+        job = context.job(key)
+        return job is not None and not looks.finds(job)
+
+    return hides
+
+
+def _between(context: Context, looks: Viewer, numbers: Numbers, named: int) -> list[JobKey]:
     """The jobs of a range: the last one must have been given out, and some of them must be there.
 
-    `named`: by all ranges so far.
+    `named`: by all ranges so far. Which numbers were given out to others is not told where that is private.
     """
     first, last = numbers
     latest = context.loop.state.next_number - 1
-    if last > latest:
+    if last > latest and looks.sees_names:
         raise NotFound(
             f"there is no job {last}", hint=f"the latest is {latest}" if latest else "there are none"
         )
     check_number(named)
-    found = context.store.between(first, last)
+    found = context.store.between(first, last, None if looks.sees_names else looks.uid)
     if not found:
         raise NotFound(f"there are no jobs {first}-{last}")
     return found
@@ -139,7 +160,7 @@ def _between(context: Context, numbers: Numbers, named: int) -> list[JobKey]:
 def known(context: Context, key: JobKey) -> Job:
     job = context.job(key)
     if job is None:
-        raise NotFound(f"there is no job {label(key)}")
+        raise no_job(label(key))
     return job
 
 
@@ -172,12 +193,14 @@ def spans_of(context: Context, request: Request, text: str) -> tuple[tuple[int, 
 
     A single job must be there; of a range, what is there is meant.
     """
+    looks = viewer(request)
     spans: list[tuple[int, int]] = []
     for part in selected([text]):
         if isinstance(part, Numbers):
             spans.append((job_key(min(part.first, NO_NUMBER)), job_key(min(part.last, NO_NUMBER) + 1) - 1))
         elif isinstance(part, Tasks):
-            spans += [_span(context, job_key(part.number, task)) for task in part.tasks]
+            keys = [visible(context, looks, job_key(part.number, task)) for task in part.tasks]
+            spans += [_span(context, key) for key in keys]
         else:
             spans += [_span(context, key) for key in keys_of(context, request, [part])]
     found = _joined(spans)

@@ -18,6 +18,7 @@ from gflow.daemon.api.asking import (
     MOST_JOBS_BYTES,
     caller,
     context_of,
+    hides_for,
     keys_of,
     known,
     read,
@@ -80,13 +81,13 @@ async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> 
     named = keys_of(context, request, wanted.jobs) if wanted.jobs else None
     if not wanted.is_filtered:
         return named or []
-    uid, _ = caller(request)
+    uid, looks = caller(request)[0], viewer(request)
     states = states_of(",".join(wanted.states))
     found: list[JobKey] = []
     among = list(context.loop.state.jobs) if named is None else named
     async for keys in in_slices(among):
         jobs = (known(context, key) for key in keys if named or key in context.loop.state.jobs)
-        found += [job.key for job in jobs if _matches(job, wanted, states, uid)]
+        found += [job.key for job in jobs if looks.finds(job) and _matches(job, wanted, states, uid)]
     if named is not None:
         return found
     taken = set(found)  # a task goes with its array
@@ -114,12 +115,14 @@ def _cancelled(context: Context, key: JobKey, over: dict[JobKey, JobState]) -> s
 
 def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]) -> Response:
     """What a cancel would do: to these jobs, and to those that wait for them."""
-    context = context_of(request)
+    context, looks = context_of(request), viewer(request)
     blocked = blocked_by(context.loop.state, [key for key in keys if key not in over])
     rows: list[tuple[JobKey, str, list[JobKey]]] = [
         (key, "invalid" if key in over else "ok", []) for key in keys
     ]
-    rows += [(key, "blocked", parents) for key, parents in blocked.items()]
+    rows += [
+        (key, "blocked", parents) for key, parents in blocked.items() if looks.finds(known(context, key))
+    ]
 
     def view() -> dict[str, object]:
         jobs = [
@@ -183,7 +186,8 @@ async def update(request: Request) -> Response:
     )
     governs = governs_others(request)
     context.fairness.keep(uid, sum(map(len, change.blobs.values())))
-    await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))
+    hides = hides_for(request)
+    await context.loop.wish(Updating(uid, keys, change, origin, governs=governs, hides=hides))
     return _changed(request, keys, "updated")
 
 

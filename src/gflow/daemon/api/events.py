@@ -21,7 +21,7 @@ from gflow.core.ids import JobKey, number_of
 from gflow.core.model import Job, Line
 from gflow.daemon.api.answers import Turn
 from gflow.daemon.api.asking import context_of, keys_of, known, query_of
-from gflow.daemon.api.seeing import Viewer, check_visible, viewer
+from gflow.daemon.api.seeing import Viewer, viewer
 from gflow.daemon.context import Context
 from gflow.errors import UsageError, nearest
 from gflow.wire.happenings import EVENTS, happening_view, names_of
@@ -66,8 +66,6 @@ async def stream(request: Request) -> Response:
         raise UsageError(f"there is no event {name!a:.60}", hint=f"did you mean {close}?" if close else "")
     keys = keys_of(context, request, query.job.split(",")) if query.job else []
     chosen = [known(context, key) for key in keys]
-    for job in chosen:
-        check_visible(request, job)
     wanted = Wanted(names, frozenset(job.number for job in chosen), query.follow)
     frames = _frames(context, viewer(request), wanted, _asked_id(request, query))
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}

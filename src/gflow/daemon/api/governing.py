@@ -33,7 +33,7 @@ async def quotas(request: Request) -> Response:
     lines = [
         line
         for line in quota_lines(context_of(request).loop.state)
-        if line["scope"] != USER or not line["name"] or looks.name(line["name"]) == line["name"]
+        if not line["name"] or looks.sees_names or (line["scope"], line["name"]) == (USER, looks.user)
     ]
     return answer(request, lambda: {"quotas": lines}, lambda: quota_page(lines))
 

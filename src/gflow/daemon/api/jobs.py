@@ -18,12 +18,12 @@ from gflow.core.tasks import parse_tasks
 from gflow.daemon.api.answers import answer, wants_text
 from gflow.daemon.api.asking import caller, context_of, keys_of, known, one, one_key, while_connected
 from gflow.daemon.api.permissions import check
-from gflow.daemon.api.seeing import check_visible, viewer
+from gflow.daemon.api.seeing import viewer
 from gflow.daemon.api.usage import usage_of
 from gflow.daemon.foreseeing import foreseen
 from gflow.daemon.logs import log_path
 from gflow.daemon.people import user_name
-from gflow.errors import NotFound, Refused, UsageError
+from gflow.errors import Refused, UsageError, no_job
 from gflow.text.pages import job_page, story_page
 from gflow.text.queue import Entry
 from gflow.text.usage import most_memory, summary
@@ -45,7 +45,6 @@ async def show(request: Request) -> Response:
     entries: list[Entry] = []
     pages: list[str] = []
     for key in keys:
-        check_visible(request, known(context, key))
         entries += context.entries([known(context, key)], looks)
         if wants_text(request):
             job, why = entries[-1]
@@ -72,10 +71,9 @@ async def wait(request: Request) -> Response:
     """Answers when the job is final."""
     context = context_of(request)
     key = one_key(context, request)
-    check_visible(request, known(context, key))
     job = await while_connected(request, context.loop.ended(key))
     if job is None:
-        raise NotFound(f"there is no job {label(key)}")
+        raise no_job(label(key))
     shown = viewer(request).shown(job)
     return answer(request, lambda: jobs_view([(shown, None)]), lambda: f"{job.label} {job.state.value}\n")
 
@@ -99,7 +97,6 @@ async def why(request: Request) -> Response:
     """Why a job waits: all that is in its way, when it will probably start, what would start now."""
     context = context_of(request)
     job = one(context, request)
-    check_visible(request, job)
     now, shown = time.time(), viewer(request).shown(job)
     question = Question(context.loop.state, job, now) if job in context.loop.state.ready else None
     if question is not None:
@@ -109,7 +106,7 @@ async def why(request: Request) -> Response:
     found = outlook(context.loop.state, job, now, question) if waits else None
     if found is not None and job.abroad is not None:
         found = await foreseen(context, job, found)
-    data = {"job": key_label(job.key), "state": job.state.value, "reason": job.reason or None}
+    data = {"job": key_label(job.key), "state": job.state.value, "reason": shown.reason or None}
     data |= msgspec.to_builtins(found or Outlook([], None, []))
     return answer(request, lambda: data, lambda: why_page(shown, found, now))
 

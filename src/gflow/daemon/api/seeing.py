@@ -7,13 +7,10 @@ from collections.abc import Iterable
 import msgspec
 from starlette.requests import Request
 
-from gflow.core.ids import label
 from gflow.core.model import Job, Spec
-from gflow.daemon.api.asking import context_of
-from gflow.daemon.api.permissions import is_operator
-from gflow.daemon.context import NAMELESS
+from gflow.daemon.api.permissions import is_operator, sees_names
+from gflow.daemon.context import NAMELESS, context_of
 from gflow.daemon.people import user_name
-from gflow.errors import NotFound
 from gflow.text.queue import Entry
 
 # All other fields are their owner's alone, those to come as well.
@@ -35,6 +32,11 @@ class Viewer:
         # Whether nothing is hidden; whether it is shown that there are jobs of others, and whose.
         self.sees_all = sees_all
         self.sees_names = sees_names
+
+    @property
+    def user(self) -> str:
+        """Their own name."""
+        return user_name(self.uid)
 
     @property
     def kind(self) -> tuple[int, bool, bool, bool]:
@@ -72,21 +74,15 @@ class Viewer:
 
     def name(self, user: str) -> str:
         """A person, as far as they are to be known."""
-        return user if self.sees_names or user == user_name(self.uid) else NAMELESS
+        return user if self.sees_names or user == self.user else NAMELESS
 
     @property
     def only_users(self) -> frozenset[str]:
         """Whose jobs a listing is about; empty: everybody's."""
-        return frozenset() if self.sees_names else frozenset({user_name(self.uid)})
+        return frozenset() if self.sees_names else frozenset({self.user})
 
 
 def viewer(request: Request) -> Viewer:
     settings, uid = context_of(request).settings, request.scope["state"]["uid"]
     sees_all = not settings.is_system or uid == 0
-    sees_names = sees_all or not settings.is_private or is_operator(request)
-    return Viewer(uid, sees_all=sees_all, sees_names=sees_names, governs=is_operator(request))
-
-
-def check_visible(request: Request, job: Job) -> None:
-    if not viewer(request).finds(job):
-        raise NotFound(f"there is no job {label(job.key)}")
+    return Viewer(uid, sees_all=sees_all, sees_names=sees_names(request), governs=is_operator(request))

@@ -17,6 +17,7 @@ from gflow.daemon.api.asking import (
     MOST_JOBS_BYTES,
     caller,
     context_of,
+    hides_for,
     known,
     one_key,
     query_of,
@@ -53,7 +54,7 @@ async def submit(request: Request) -> Response:
     for job, spec in zip(described, specs, strict=True):
         job.spec = with_patience(context.settings, spec)
     check_targets(context.settings, specs)
-    wish = Submitting(uid, user, wanted.token, described, origin)
+    wish = Submitting(uid, user, wanted.token, described, origin, hides=hides_for(request))
     if query.dry_run:
         return _dry_run(request, context, wish)
     note = note_of(specs) or local_note(specs) or await tried(context.settings, context.target, described)
@@ -109,6 +110,7 @@ async def redo(request: Request) -> Response:
         clear_deps=wanted.clear_deps,
         cascade=wanted.cascade,
         origin=origin,
+        hides=hides_for(request),
     )
     return noted(_taken(request, query, await context.loop.submit(wish)), note)
 
@@ -123,7 +125,7 @@ def _dry_run(request: Request, context: Context, wish: Submitting) -> Response:
     state = context.loop.state
     event = wish.event(state, context.store, clock.now())
     assert isinstance(event, Submit)
-    admitted(state, event.uid, event.user, event.specs, event.outcomes)
+    admitted(state, event.uid, event.user, event.specs, event.outcomes, event.hidden)
     note = note_of(event.specs) or local_note(event.specs)
     scripts = scripts_of(context.settings, context.target, state.next_number, wish.jobs)
     page = dry_run_page(event.specs) + (f"{note}\n" if note else "") + "".join(scripts)

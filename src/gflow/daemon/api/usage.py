@@ -14,7 +14,6 @@ from gflow.daemon.abroad import slurm_of
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, known, one_key, query_of, while_connected
 from gflow.daemon.api.gpus import SLOWED
-from gflow.daemon.api.seeing import check_visible
 from gflow.daemon.context import Context
 from gflow.errors import Refused
 from gflow.store.samples import OfJob, samples_of
@@ -32,7 +31,6 @@ async def usage(request: Request) -> Response:
     """What a job did with its GPUs; `csv` for a spreadsheet."""
     context, query = context_of(request), query_of(request, UsageQuery)
     job = known(context, one_key(context, request))
-    check_visible(request, job)
     if job.target != LOCAL:
         data = await _usage_there(request, job)
         if query.csv:

@@ -1,0 +1,185 @@
+"""On a private machine a job of somebody else is like one that does not exist, whichever route is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gflow.daemon.api.permissions import PERMISSIONS
+from tests.harness import wait_until
+from tests.system import System, system
+
+# The machine's numbers begin here, so that a number in an answer is a job's.
+FIRST = 77_700
+# Numbers without a job: given out and thrown away since; not given out yet.
+MISSING = ("77100", "99900")
+NAME, PROJECT = "secretname", "apollo"
+Asked = tuple[str, Any]
+
+
+def token() -> str:
+    return os.urandom(8).hex()
+
+
+def described(**options: Any) -> dict[str, Any]:
+    return {"command": ["true"], "cwd": "/", "environ": "", "options": options}
+
+
+# What names a job, for each route that takes one: a path behind the route's, or a body.
+QUESTIONS: dict[tuple[str, str], list[Callable[[str], Asked]]] = {
+    ("POST", "/jobs"): [
+        lambda job: ("", {"token": token(), "jobs": [described(hold=True, **{"depends-on": job})]}),
+        lambda job: ("", {"token": token(), "jobs": [described(hold=True, **{"depends-on-any": job})]}),
+        lambda job: ("?dry-run=1", {"token": token(), "jobs": [described(**{"depends-on": job})]}),
+        lambda job: (
+            "",
+            {"token": token(), "jobs": [described(**{"depends-on": job, "no-auto-cancel": True})]},
+        ),
+    ],
+    ("GET", "/jobs"): [
+        lambda job: (f"?jobs={job}", None),
+        lambda job: (f"?jobs={job}-{job}", None),
+        lambda job: (f"?all=1&names={NAME}", None),
+        lambda job: (f"?all=1&projects={PROJECT}", None),
+    ],
+    ("POST", "/jobs/redo"): [lambda job: ("", {"token": token(), "job": job})],
+    ("POST", "/jobs/cancel"): [
+        lambda job: ("", {"jobs": [job], "dry_run": True}),
+        lambda job: ("", {"jobs": [job]}),
+        lambda job: ("", {"jobs": [f"{job}-{job}"]}),
+        lambda job: ("", {"jobs": [job], "names": ["s*"], "dry_run": True}),
+        lambda job: ("", {"jobs": [job], "names": ["x*"], "dry_run": True}),
+        lambda job: ("", {"jobs": [job], "projects": [PROJECT], "dry_run": True}),
+        lambda job: ("", {"jobs": [job], "states": ["R"], "dry_run": True}),
+        lambda job: ("", {"jobs": [job], "users": ["OWNER"], "dry_run": True}),
+    ],
+    ("POST", "/jobs/hold"): [lambda job: ("", {"jobs": [job]}), lambda job: ("", {"jobs": [f"{job}-{job}"]})],
+    ("POST", "/jobs/release"): [lambda job: ("", {"jobs": [job]})],
+    ("POST", "/jobs/update"): [
+        lambda job: ("", {"jobs": [job], "options": {"priority": 5}}),
+        lambda job: ("", {"jobs": ["@"], "options": {"depends-on": job}}),
+    ],
+    ("POST", "/limits"): [lambda job: ("", {"job": job, "max_concurrent": 2})],
+    ("POST", "/jobs/{job}/exec"): [lambda job: ("", {"command": ["true"]})],
+    ("GET", "/events"): [lambda job: (f"?after=0&follow=0&job={job}", None)],
+    ("GET", "/stats"): [lambda job: ("?user=OWNER", None)],
+    ("GET", "/reservations"): [lambda job: ("?user=OWNER", None)],
+}
+PATHS = {route for route in PERMISSIONS if "{job}" in route[1]}
+# Of these no answer depends on a job that is named.
+NO_JOB = {
+    ("POST", "/drain"), ("GET", "/gpus"), ("POST", "/gpus"), ("GET", "/quotas"), ("PUT", "/quotas"),
+    ("POST", "/reservations"), ("GET", "/reservations/{id}"), ("DELETE", "/reservations/{id}"),
+    ("GET", "/gpu-processes"), ("POST", "/gpu-processes/ignore"), ("POST", "/gpu-processes/unignore"),
+    ("POST", "/backup"), ("POST", "/notifications/test"), ("POST", "/tokens"), ("GET", "/tokens"),
+    ("POST", "/tokens/revoke"), ("GET", "/info"), ("GET", "/status"), ("GET", "/health"),
+    ("GET", "/metrics"), ("GET", "/openapi.json"),
+}  # fmt: skip
+
+
+def test_every_route_is_in_this_table():
+    assert set(QUESTIONS) | PATHS | NO_JOB == set(PERMISSIONS)
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[tuple[System, dict[str, str]]]:
+    """Bob's jobs in each state, by what they are; Ann has one, which is held."""
+    with system(env={"GFLOW_PEOPLE__PRIVACY": "private"}) as made:
+        logs = made.box.data / "logs"
+        logs.mkdir(parents=True)
+        made.box.data.chmod(0o700)
+        (logs / f"{FIRST}.log").touch()
+        made.up()
+        words = ("--name", NAME, "--project", PROJECT, "--output", "/dev/null")
+        jobs = {
+            "running": made.bob.submit(*words, "--gpus", "1", "sleep", "600"),
+            "held": made.bob.submit(*words, "--hold", "true"),
+            "array": made.bob.submit(*words, "--hold", "--array", "1-3%2", "true"),
+            "over": made.bob.submit(*words, "true"),
+            "failed": made.bob.submit(*words, "false"),
+        }
+        assert min(jobs.values()) > FIRST
+        made.box.finished(jobs["over"])
+        made.box.finished(jobs["failed"])
+        wait_until(lambda: made.box.job(jobs["running"])["state"] == "Running")
+        labels = {kind: str(job) for kind, job in jobs.items()}
+        made.ann.submit("--hold", "true")
+        yield made, labels | {"task": f"{labels['array']}_2"}
+
+
+def asked(
+    made: System, route: tuple[str, str], question: Callable[[str], Asked], job: str
+) -> tuple[int, str]:
+    """The answer that Ann gets, without the number that she named."""
+    method, path = route
+    more, body = question(job)
+    owner = "zoe" if job.partition("_")[0] in MISSING else made.bob.person.pw_name
+    words = json.loads(json.dumps([more, body]).replace("OWNER", owner))
+    status, answer = made.ask(made.ann, method, path.replace("{job}", job) + words[0], words[1])
+    return status, json.dumps(answer, default=str).replace(job.partition("_")[0], "JOB")
+
+
+@pytest.mark.parametrize("route", sorted(PATHS | set(QUESTIONS)), ids=" ".join)
+def test_job_of_others_is_as_if_it_did_not_exist(
+    machine: tuple[System, dict[str, str]], route: tuple[str, str]
+) -> None:
+    (made, jobs), (_, path) = machine, route
+    for question in QUESTIONS.get(route, [lambda job: ("", None)]):
+        for kind, job in jobs.items():
+            suffix = job.partition("_")[1] + job.partition("_")[2]
+            seen = asked(made, route, question, job)
+            assert seen[0] in (200, 403 if path == "/stats" else 404), (kind, seen)
+            for missing in MISSING:
+                assert seen == asked(made, route, question, missing + suffix), (kind, missing)
+            assert NAME not in seen[1] and PROJECT not in seen[1]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"users": ["BOB"]}, {"names": ["secret*"], "users": ["BOB"]}, {"projects": [PROJECT], "users": ["BOB"]}],
+    ids=["users", "names", "projects"],
+)
+def test_cancel_by_filter_does_not_match_what_is_not_seen(
+    machine: tuple[System, dict[str, str]], more: dict[str, Any]
+) -> None:
+    made, jobs = machine
+    more = json.loads(json.dumps(more).replace("BOB", made.bob.person.pw_name))
+    assert made.ask(made.ann, "POST", "/jobs/cancel", more) == (200, {"jobs": [], "total": 0})
+    assert made.box.job(int(jobs["running"]))["state"] == "Running"
+
+
+def test_cancel_preview_does_not_show_jobs_of_others_that_depend_on_it(
+    machine: tuple[System, dict[str, str]],
+) -> None:
+    made, _ = machine
+    mine = made.ann.submit("--hold", "true")
+    words = {"token": token(), "jobs": [described(**{"depends-on": str(mine), "hold": True})]}
+    status, answer = made.ask(made.opal, "POST", "/jobs", words)
+    assert status == 201, answer
+    body = {"jobs": [str(mine)], "dry_run": True}
+    assert made.ask(made.ann, "POST", "/jobs/cancel", body)[1]["total"] == 1
+    assert made.ask(made.box, "POST", "/jobs/cancel", body)[1]["total"] == 2
+
+
+def test_quotas_show_no_projects_of_others(machine: tuple[System, dict[str, str]]) -> None:
+    made, _ = machine
+    for scope in ({"name": ""}, {"name": PROJECT}):
+        quota = {"scope": "project", "max_running_gpus": 8, **scope}
+        assert made.ask(made.box, "PUT", "/quotas", quota)[0] == 200
+    mine = made.ask(made.ann, "GET", "/quotas")[1]["quotas"]
+    assert [line["name"] for line in mine if line["scope"] == "project"] == [None]
+    assert PROJECT in str(made.ask(made.opal, "GET", "/quotas")[1])
+
+
+def test_full_project_is_refused_without_numbers(machine: tuple[System, dict[str, str]]) -> None:
+    made, _ = machine
+    quota = {"scope": "project", "name": PROJECT, "max_queued_jobs": 2}
+    assert made.ask(made.box, "PUT", "/quotas", quota)[0] == 200
+    words = {"token": token(), "jobs": [described(project=PROJECT, hold=True)]}
+    status, answer = made.ask(made.ann, "POST", "/jobs", words)
+    assert status == 409
+    assert not any(char.isdigit() for char in answer["title"])
