@@ -40,7 +40,7 @@ BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("POST", "/jobs/cancel"): lambda job: {"jobs": [str(job)]},
     ("POST", "/jobs/hold"): lambda job: {"jobs": [str(job)]},
     ("POST", "/jobs/release"): lambda job: {"jobs": [str(job)], "at": "+1h"},
-    ("POST", "/jobs/update"): lambda job: {"jobs": [str(job)], "options": {"priority": 11}},
+    ("POST", "/jobs/update"): lambda job: {"jobs": [str(job)], "options": {"priority": 9}},
     ("POST", "/limits"): lambda job: {"job": str(job), "max_concurrent": 2},
     ("POST", "/drain"): lambda job: {"on": False},
     ("POST", "/gpus"): lambda job: {"allowed_indices": None},

@@ -97,6 +97,8 @@ def test_xdg_config_home_is_followed(tmp_path):
         ("[projects]\nrequire_project = 'maybe'\n", "takes true or false, not 'maybe'", ""),
         ("[projects]\nknown_projects = [1]\n", "takes a list of names", ""),
         ("[projects]\nknown_projects = ['a', '']\n", "takes a list of names", ""),
+        ("[projects.members]\na = 'ann'\n", "takes lists of users and groups", ""),
+        ("[people]\nmax_priority = 9\n", "must be at least 10", ""),
         ("timezone = 'Mars/Olympus'\n", "timezone takes the name of a time zone", ""),
         ("timezone = '../../etc/passwd'\n", "timezone takes the name of a time zone", ""),
         ("timezone = 3\n", "timezone takes the name of a time zone", ""),
@@ -179,12 +181,14 @@ def test_indices(text, found):
 
 TEXT = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=20)
 LIMITED = st.dictionaries(st.sampled_from(LIMITS), st.integers(0, 10**8))
+NAMES = st.lists(TEXT.map(str.strip).filter(lambda t: t and t.isprintable()), max_size=3).map(tuple)
 BY_KIND = {
     "limits": LIMITED,
+    "members": st.dictionaries(TEXT.filter(str.isprintable), NAMES, max_size=2),
     "quotas": st.dictionaries(TEXT.filter(str.isprintable), LIMITED, max_size=2),
     "flag": st.booleans(),
     "text": TEXT.filter(str.isprintable),
-    "names": st.lists(TEXT.map(str.strip).filter(lambda t: t and t.isprintable()), max_size=3).map(tuple),
+    "names": NAMES,
     "gpus": st.none() | st.sets(st.integers(0, 1023), min_size=1).map(lambda found: tuple(sorted(found))),
     "numbers": st.lists(st.integers(0, 99_999), max_size=3).map(tuple),
     "zone": st.sampled_from(["Europe/Berlin", "UTC"]),

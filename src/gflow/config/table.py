@@ -295,6 +295,13 @@ SETTINGS = (
     ),
     Setting("projects.require_project", "flag", False, "refuse jobs without --project", asked=True),
     Setting(
+        "projects.members",
+        "members",
+        {},
+        "who may use a project of the machine's daemon: users, and Unix groups with @ (default: everybody)",
+        example={"vision": ("ann", "@vision")},
+    ),
+    Setting(
         "people.operators",
         "text",
         "gflow-admin",
@@ -318,6 +325,19 @@ SETTINGS = (
         "count",
         1000,
         "jobs of one person that may run there at once, unless a quota says otherwise; 0: any number",
+    ),
+    Setting(
+        "people.max_priority",
+        "count",
+        10,
+        "the highest priority that people may ask for there; operators and root may ask for any",
+        low=10,
+    ),
+    Setting(
+        "people.max_grace",
+        "count",
+        600,
+        "the longest --grace there, in seconds; operators and root may ask for any",
     ),
     Setting(
         "people.max_connections",

@@ -131,6 +131,15 @@ def read_quotas(value: Any, setting: Setting) -> dict[str, dict[str, int]] | Non
     return named if len(named) == len(found) and all(name and name.isprintable() for name in named) else None
 
 
+def read_members(value: Any, setting: Setting) -> dict[str, tuple[str, ...]] | None:
+    """Lists of names by name, from a file alone."""
+    if not isinstance(value, dict) or any(isinstance(names, str) for names in value.values()):
+        return None
+    found = {name: read_names(names, setting) for name, names in value.items()}
+    named = {name: names for name, names in found.items() if names is not None}
+    return named if len(named) == len(found) and all(name and name.isprintable() for name in named) else None
+
+
 def read_zone(value: Any, setting: Setting) -> str | None:
     """The name of a time zone that this machine knows; `local` is the machine's own."""
     from zoneinfo import ZoneInfo
@@ -157,5 +166,6 @@ READERS: dict[str, tuple[Callable[[Any, Setting], Any], str]] = {
     "named tables": (read_named_tables, "tables with names in a file"),
     "limits": (read_limits, "limits: max_running_jobs, max_running_gpus, max_queued_jobs"),
     "quotas": (read_quotas, "limits by name in a file: ann = {max_running_gpus = 8}"),
+    "members": (read_members, 'lists of users and groups by name in a file: vision = ["ann", "@vision"]'),
     "zone": (read_zone, "the name of a time zone, such as Europe/Berlin"),
 }

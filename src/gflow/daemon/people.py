@@ -9,6 +9,7 @@ import pwd
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # What the kernel tells about the other end of a socket: pid, uid, gid; and its further groups.
@@ -135,6 +136,18 @@ def user_name(uid: int) -> str:
 def home_of(uid: int) -> str:
     account = account_of(uid)
     return account.home if account else "/nonexistent"
+
+
+def is_listed(uid: int, members: Sequence[str]) -> bool:
+    """Whether this account is one of `members`: names of users, and of groups with an @ before them."""
+    account = account_of(uid)
+    if account is None:
+        return False
+    groups = [name.removeprefix("@") for name in members if name.startswith("@")]
+    if account.name in members:
+        return True
+    gids = frozenset(os.getgrouplist(account.name, account.gid)) if groups else frozenset()
+    return any(is_member(group, gids) for group in groups)
 
 
 def unusable(uid: int, name: str = "") -> str:

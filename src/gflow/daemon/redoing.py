@@ -12,6 +12,7 @@ from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job, Moment, Spec
 from gflow.core.state import State
 from gflow.core.updating import overridden
+from gflow.daemon.rules import Rights
 from gflow.daemon.wishes import Hides, Submitting, in_groups, resolved_keys
 from gflow.errors import Forbidden, NotFound, Refused, StoreError
 from gflow.store.port import Store
@@ -33,8 +34,9 @@ class Redoing(Submitting):
         cascade: bool,
         origin: str,
         hides: Hides | None = None,
+        rights: Rights | None = None,
     ) -> None:
-        super().__init__(uid, user, token, [], origin, hides=hides)
+        super().__init__(uid, user, token, [], origin, hides=hides, rights=rights)
         self._key = key
         self._change = change
         self._clear_deps = clear_deps

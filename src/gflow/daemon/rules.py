@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from gflow.config.reading import Config
-from gflow.core.model import LOCAL
-from gflow.errors import Refused
+from gflow.core.model import LOCAL, Spec
+from gflow.daemon.people import is_listed
+from gflow.errors import Forbidden, Refused
+
+# Fields of a spec that are bounded.
+BOUNDED = ("priority", "grace_s", "project")
 
 
 def defaults(config: Config) -> dict[str, Any]:
@@ -17,12 +22,54 @@ def defaults(config: Config) -> dict[str, Any]:
     return found | ({"overflow": config["default_overflow"]} if config["default_overflow"] else {})
 
 
-def check_project(config: Config, project: str) -> None:
-    """Refuse a job whose project is missing where one is wanted, or is none of those known here."""
-    known = config["projects.known_projects"]
-    hint = f"known projects: {', '.join(known)}" if known else "gbatch --project CODE …"
-    if not project:
-        if config["projects.require_project"]:
-            raise Refused("every job needs a project here", hint=hint)
-    elif known and project not in known:
-        raise Refused(f"there is no project {project!a} here", hint=hint)
+class Rights(NamedTuple):
+    """What a caller may ask for: the one check of new jobs, redone jobs and changes."""
+
+    config: Config
+    uid: int
+    # Whether the bounds for users hold: on a machine's daemon, for all but operators and root.
+    is_bound: bool
+
+    def check_specs(self, specs: Iterable[Spec]) -> None:
+        for values in {tuple(getattr(spec, name) for name in BOUNDED) for spec in specs}:
+            self.check(dict(zip(BOUNDED, values, strict=True)))
+
+    def check(self, fields: Mapping[str, Any]) -> None:
+        """Refuse values of these fields of a spec that the caller may not ask for."""
+        if "project" in fields:
+            self._check_project(fields["project"])
+        if self.is_bound:
+            self._check_priority(fields.get("priority", 0))
+            self._check_grace(fields.get("grace_s", 0))
+
+    def _check_priority(self, priority: int) -> None:
+        most = self.config["people.max_priority"]
+        if priority > most:
+            raise Refused(
+                f"priority {priority} is higher than users may ask for here: {most}",
+                hint=f"--priority {most} or less; operators can raise it with gjob update",
+            )
+
+    def _check_grace(self, grace_s: int) -> None:
+        most = max(self.config["people.max_grace"], self.config["jobs.grace_secs"])
+        if grace_s > most:
+            raise Refused(
+                f"a grace of {grace_s} s is longer than users may ask for here: {most} s",
+                hint=f"--grace {most} or less",
+            )
+
+    def _check_project(self, project: str) -> None:
+        """A project may be demanded, must be one of those known here, and may be for its members alone."""
+        known = self.config["projects.known_projects"]
+        hint = f"known projects: {', '.join(known)}" if known else "gbatch --project CODE …"
+        if not project:
+            if self.config["projects.require_project"]:
+                raise Refused("every job needs a project here", hint=hint)
+        elif known and project not in known:
+            raise Refused(f"there is no project {project!a} here", hint=hint)
+        elif self.is_bound and project in self.config["projects.members"] and not self.is_member(project):
+            raise Forbidden(f"you are not a member of project {project!a}", hint="ask its administrator")
+
+    def is_member(self, project: str) -> bool:
+        """Whether the configuration names the caller, or a group of theirs, as a member."""
+        return is_listed(self.uid, self.config["projects.members"].get(project, ()))

@@ -13,6 +13,7 @@ from gflow.core.events import Event, Submit, Tick, Update
 from gflow.core.ids import JobKey
 from gflow.core.model import JobState, Line, Moment, Spec
 from gflow.core.state import State
+from gflow.daemon.rules import Rights
 from gflow.store.port import Changes, Store, Submission
 from gflow.wire.changes import Change
 from gflow.wire.requests import Described, References
@@ -89,8 +90,10 @@ class Submitting:
         origin: str,
         *,
         hides: Hides | None = None,
+        rights: Rights | None = None,
     ) -> None:
         self.hides = hides
+        self.rights = rights
         self.uid = uid
         self.user = user
         self.token = token
@@ -103,7 +106,9 @@ class Submitting:
         return self.submit(state, store, _shared(groups), at)
 
     def submit(self, state: State, store: Store, specs: list[Spec], at: Moment) -> Submit:
-        """The event for these specs."""
+        """The event for these specs, unless the submitter may not ask for them."""
+        if self.rights is not None:
+            self.rights.check_specs(specs)
         parents = {key for spec in specs for key in spec.parents}
         return Submit(
             at=at,
@@ -134,8 +139,10 @@ class Updating:
         *,
         governs: bool = False,
         hides: Hides | None = None,
+        rights: Rights | None = None,
     ) -> None:
         self.hides = hides
+        self.rights = rights
         self.uid = uid
         self.governs = governs
         self.keys = keys
@@ -144,6 +151,8 @@ class Updating:
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         fields = dict(self.change.fields)
+        if self.rights is not None:
+            self.rights.check(fields)
         for name, texts in zip(("depends_on", "depends_any"), self.change.references, strict=True):
             if texts:
                 fields[name] = resolved_keys(state, self.uid, texts)

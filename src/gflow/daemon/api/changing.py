@@ -24,7 +24,7 @@ from gflow.daemon.api.asking import (
     read,
     states_of,
 )
-from gflow.daemon.api.permissions import check, governs_others
+from gflow.daemon.api.permissions import check, governs_others, rights_of
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
 from gflow.daemon.slices import in_slices
@@ -186,8 +186,10 @@ async def update(request: Request) -> Response:
     )
     governs = governs_others(request)
     context.fairness.keep(uid, sum(map(len, change.blobs.values())))
-    hides = hides_for(request)
-    await context.loop.wish(Updating(uid, keys, change, origin, governs=governs, hides=hides))
+    wish = Updating(
+        uid, keys, change, origin, governs=governs, hides=hides_for(request), rights=rights_of(request)
+    )
+    await context.loop.wish(wish)
     return _changed(request, keys, "updated")
 
 

@@ -16,6 +16,7 @@ from gflow.core.reservations import Reservation
 from gflow.core.state import State
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, query_of, read
+from gflow.daemon.api.permissions import rights_of
 from gflow.daemon.api.seeing import viewer
 from gflow.errors import NotFound, UsageError
 from gflow.options.table import Option
@@ -29,11 +30,15 @@ _NAME = Option("name", "name", "whose")
 
 async def quotas(request: Request) -> Response:
     """Every quota, and what people and projects have of it."""
-    looks = viewer(request)
+    looks, rights = viewer(request), rights_of(request)
+
+    def is_shown(scope: str, name: str) -> bool:
+        return looks.sees_names or (name == looks.user if scope == USER else rights.is_member(name))
+
     lines = [
         line
         for line in quota_lines(context_of(request).loop.state)
-        if not line["name"] or looks.sees_names or (line["scope"], line["name"]) == (USER, looks.user)
+        if not line["name"] or is_shown(line["scope"], line["name"])
     ]
     return answer(request, lambda: {"quotas": lines}, lambda: quota_page(lines))
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from gflow.core.model import Job
 from gflow.daemon.context import context_of
 from gflow.daemon.people import is_member, unusable, user_name
+from gflow.daemon.rules import Rights
 from gflow.errors import Forbidden, no_job
 
 
@@ -112,6 +113,12 @@ def sees_names(request: Request) -> bool:
 def governs_others(request: Request) -> bool:
     """Whether the caller's word counts for jobs of others, too."""
     return context_of(request).settings.is_system and is_operator(request)
+
+
+def rights_of(request: Request) -> Rights:
+    """What the caller may ask for."""
+    settings, uid = context_of(request).settings, request.scope["state"]["uid"]
+    return Rights(settings.config, uid, settings.is_system and not is_operator(request))
 
 
 def acting_user(request: Request) -> str:

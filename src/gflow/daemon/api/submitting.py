@@ -23,7 +23,7 @@ from gflow.daemon.api.asking import (
     query_of,
     read,
 )
-from gflow.daemon.api.permissions import acting_user, check
+from gflow.daemon.api.permissions import acting_user, check, rights_of
 from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.context import Context
@@ -48,13 +48,12 @@ async def submit(request: Request) -> Response:
     limits = limits_of(request.scope["state"], strictly=context.settings.is_system)
     reader = Reader(address_of, limits, rules.defaults(config), context.settings.shapes)
     described = read_submission(wanted, reader)
-    for project in {job.spec.project for job in described}:
-        rules.check_project(config, project)
     specs = await settled(context, uid, [job.spec for job in described])
     for job, spec in zip(described, specs, strict=True):
         job.spec = with_patience(context.settings, spec)
     check_targets(context.settings, specs)
-    wish = Submitting(uid, user, wanted.token, described, origin, hides=hides_for(request))
+    hides, rights = hides_for(request), rights_of(request)
+    wish = Submitting(uid, user, wanted.token, described, origin, hides=hides, rights=rights)
     if query.dry_run:
         return _dry_run(request, context, wish)
     note = note_of(specs) or local_note(specs) or await tried(context.settings, context.target, described)
@@ -111,6 +110,7 @@ async def redo(request: Request) -> Response:
         cascade=wanted.cascade,
         origin=origin,
         hides=hides_for(request),
+        rights=rights_of(request),
     )
     return noted(_taken(request, query, await context.loop.submit(wish)), note)
 

@@ -1,0 +1,93 @@
+"""What users of a machine's daemon may ask for: priority, grace, projects, kept texts. Operators may more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.harness import Box
+from tests.system import System, system
+
+CONFIG = """
+[projects.members]
+apollo = ["{bob}"]
+crew = ["@{operators}"]
+"""
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[System]:
+    with system() as made:
+        config = made.root / "etc/gflow/gflow.toml"
+        config.parent.mkdir(parents=True)
+        names = {"bob": made.bob.person.pw_name, "operators": made.box.env["GFLOW_PEOPLE__OPERATORS"]}
+        config.write_text(CONFIG.format(**names))
+        yield made.up()
+
+
+def submission(**options: Any) -> dict[str, Any]:
+    job = {"command": ["true"], "cwd": "/", "environ": "", "options": {"hold": True, **options}}
+    return {"token": os.urandom(8).hex(), "jobs": [job]}
+
+
+def submit(made: System, box: Box, **options: Any) -> tuple[int, Any]:
+    return made.ask(box, "POST", "/jobs", submission(**options))
+
+
+def update(made: System, box: Box, job: int, **options: Any) -> tuple[int, Any]:
+    return made.ask(box, "POST", "/jobs/update", {"jobs": [str(job)], "options": options})
+
+
+@pytest.mark.parametrize(
+    ("fine", "beyond", "word"),
+    [
+        ({"priority": 10}, {"priority": 11}, "priority"),
+        ({"priority": 0}, {"priority": 255}, "priority"),
+        ({"grace": 600}, {"grace": 601}, "grace"),
+        ({"grace": 1}, {"grace": 315_360_000}, "grace"),
+    ],
+)
+def test_users_are_bound_and_operators_are_not(
+    machine: System, fine: dict[str, Any], beyond: dict[str, Any], word: str
+) -> None:
+    for options in ({}, {"array": "1-3"}):
+        status, answer = submit(machine, machine.bob, **options, **beyond)
+        assert (status, word in answer["title"], bool(answer["hint"])) == (409, True, True), answer
+    dry = machine.ask(machine.bob, "POST", "/jobs?dry-run=1", submission(**beyond))
+    assert dry[0] == 409
+    status, answer = submit(machine, machine.bob, **fine)
+    assert status == 201, answer
+    job = answer["jobs"][0]["id"]
+    assert update(machine, machine.bob, job, **beyond)[0] == 409
+    again = {"token": os.urandom(8).hex(), "job": str(job), "options": beyond}
+    assert machine.ask(machine.bob, "POST", "/jobs/redo", again)[0] == 409
+    for box in (machine.opal, machine.box):
+        assert submit(machine, box, **beyond)[0] == 201
+    assert update(machine, machine.bob, job, **fine)[0] == 200
+
+
+def test_operator_raises_priority_and_owner_may_change_the_rest(machine: System) -> None:
+    job = submit(machine, machine.bob)[1]["jobs"][0]["id"]
+    assert update(machine, machine.opal, job, priority=200)[0] == 200
+    assert update(machine, machine.bob, job, comment="still mine")[0] == 200
+    again = {"token": os.urandom(8).hex(), "job": str(job)}
+    assert machine.ask(machine.bob, "POST", "/jobs/redo", again)[0] == 409
+    assert machine.ask(machine.bob, "POST", "/jobs/redo", {**again, "options": {"priority": 10}})[0] == 201
+
+
+def test_slurms_nice_passes_the_same_check(machine: System) -> None:
+    done = machine.bob.run("gbatch", "--hold", "--nice=-5", "true")
+    assert (done.returncode, "priority" in done.stderr) == (1, True)
+    machine.bob.ok("gbatch", "--hold", "--nice=5", "true")
+
+
+def test_project_with_members_is_for_them(machine: System) -> None:
+    assert submit(machine, machine.bob, project="apollo")[0] == 201
+    status, answer = submit(machine, machine.ann, project="apollo")
+    assert (status, "apollo" in answer["title"]) == (403, True)
+    assert submit(machine, machine.ann, project="crew")[0] == 403
+    assert submit(machine, machine.opal, project="crew")[0] == 201
+    assert submit(machine, machine.ann, project="open")[0] == 201
