@@ -36,7 +36,7 @@ from gflow.daemon import clock
 from gflow.daemon.meters import Meters
 from gflow.daemon.news import News
 from gflow.daemon.timers import Alarm
-from gflow.daemon.wishes import Noting, Plain, Submitting, Wish
+from gflow.daemon.wishes import Keeping, Noting, Plain, Submitting, Wish
 from gflow.errors import GflowError, ReadOnly, StoreError, TransitionError
 from gflow.faults import point
 from gflow.store.port import Changes, Store
@@ -90,6 +90,10 @@ class Loop:
     def note(self, what: str, detail: str) -> None:
         """A line of the audit about the daemon itself."""
         self._add(Noting(what, detail), None)
+
+    def keep(self, name: str, value: str) -> None:
+        """A value of the daemon's own that the next daemon must know."""
+        self._add(Keeping({name: value}), None)
 
     async def ask(self, make: Callable[[Moment], Event], origin: str = "daemon") -> None:
         """An event whose sender wants to know that it is durable."""

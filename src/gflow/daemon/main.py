@@ -51,6 +51,7 @@ from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
 from gflow.gpu.census import Report
 from gflow.store.places import first_free_number
+from gflow.store.port import LAUNCH_EPOCH
 from gflow.store.sqlite import SqliteStore
 from gflow.targets.local.target import LocalTarget
 from gflow.targets.port import Ended, Run
@@ -107,6 +108,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     adopt(
         daemon.loop, daemon.targets, daemon.performer
     )  # before the first round: what that starts needs none
+    daemon.keep_epoch()
     await daemon.see_gpus()
     daemon.target.warm_up()
     stopped = asyncio.Event()
@@ -189,6 +191,7 @@ class Daemon:
         _raise_open_files()
         ask_for_short_slices()
         self.store = SqliteStore(settings.database)
+        self._epoch = self.target.earlier_epoch = str(self.store.kept(LAUNCH_EPOCH) or "")
         settings.logs.mkdir(mode=0o700, exist_ok=True)
         machine = State(cpus=settings.cpus, memory_mib=settings.memory_mib, policy=settings.policy)
         state = reload(machine, self.store)
@@ -265,8 +268,19 @@ class Daemon:
         self.leases.see(report.gpus)
         self.loop.post(lambda at: seen_of(report, at, is_private=self._settings.is_private))
 
+    def keep_epoch(self) -> None:
+        """Let the next daemon know in which epoch we launch, once all runs of earlier ones are settled.
+
+        Until then it takes what we launch for runs of an earlier epoch: it may lose one, and repeats none.
+        """
+        epoch = self.target.epoch
+        if epoch != self._epoch and not self.target.unsettled:
+            self._epoch = epoch
+            self.loop.keep(LAUNCH_EPOCH, epoch)
+
     def _perform(self, effects: list[Effect]) -> None:
         self.performer(effects)
+        self.keep_epoch()
         # Ends can wait for the next look; who starts on a GPU is watched from the first moment.
         if self.watch is not None and any(
             type(effect) is Start and self._has_gpu(effect) for effect in effects

@@ -15,6 +15,7 @@ from gflow.errors import StoreError
 from gflow.store import files
 from gflow.store.files import beside
 from gflow.store.opening import check_database, in_one_line, migrate
+from gflow.store.port import LAUNCH_EPOCH
 from gflow.store.swapping import RESTORED, swap_in
 
 DAY_S = 86400.0
@@ -91,6 +92,8 @@ def restore(backup: Path, database: Path, first_free_number: int) -> Path | None
             migrate(db)
             number = max(first_free_number, _next_number(db), _next_number_of(database))
             db.execute("INSERT OR REPLACE INTO meta VALUES ('next_number', ?)", (number,))
+            # Runs that go on in the backup may have ended since, and their records were dropped.
+            db.execute("DELETE FROM meta WHERE name = ?", (LAUNCH_EPOCH,))
         files.put_in_place(new, beside(database, RESTORED))
         return swap_in(database)
     except (sqlite3.Error, OSError) as error:

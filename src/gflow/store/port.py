@@ -14,6 +14,8 @@ from gflow.core.model import Job, JobState, Line
 
 # How many finished jobs a daemon learns from when it starts.
 LEARNT_FROM = 5000
+# The name of the launch epoch (targets.local.epoch) of the runs that the store says are running.
+LAUNCH_EPOCH = "launch_epoch"
 
 
 class Submission(NamedTuple):

@@ -76,7 +76,7 @@ class Target(Protocol):
         """Run a command beside a run that is on; the socket by which it is reached. OSError: it cannot be."""
 
     def adopt(self, run: Run) -> bool:
-        """Find a run that an earlier daemon started, and report its end. False: it never started."""
+        """Find a run that an earlier daemon launched, and report its end. False: it surely never began."""
 
     def forget(self, run: Run) -> None:
         """Its end is durable elsewhere."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from gflow.core.ids import JobKey
 from gflow.targets.local import record
 from gflow.targets.local.cgroups import Group
+from gflow.targets.local.epoch import launch_epoch
 from gflow.targets.local.leftovers import kill_leftovers
 from gflow.targets.local.ordering import Places, order_beside, order_of
 from gflow.targets.local.orders import to_fields
@@ -57,11 +58,16 @@ class LocalTarget:
         self._besides = 0
         self._adopted: dict[Run, int] = {}
         self._stops: dict[Run, bool] = {}
+        # The epoch of the runs that we launch, and of those that earlier daemons launched. Runs of another
+        # epoch than the present one, until their ends are durable: without a record they may have begun.
+        self.epoch = self.earlier_epoch = ""
+        self.unsettled: set[Run] = set()
         self._closed = False
 
     def open(self) -> None:
         """Start what runs jobs. Call before any file is opened that jobs must not inherit."""
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.epoch = launch_epoch(self._folder)
         self._shims.open()
 
     def warm_up(self) -> None:
@@ -154,34 +160,55 @@ class LocalTarget:
             if content.job is not None and record.identity_of(content.job.pid) == content.job:
                 os.killpg(content.job.pid, number)
 
-    def adopt(self, run: Run, *, just_now: bool = False, again_s: float = LOOK_AGAIN_S) -> bool:
-        """Find a run that an earlier daemon started. False: it never started, so start it.
+    def adopt(self, run: Run) -> bool:
+        """Find a run that an earlier daemon launched. False: it surely never began, so start it.
 
-        Otherwise its end will be reported, at once if it is over. `just_now`: its shim lived a moment
-        ago. `again_s`: when to look again if the shim lives and cannot be watched.
+        Otherwise its end will be reported, at once if it is over.
+        """
+        if self.earlier_epoch != self.epoch:
+            self.unsettled.add(run)
+        return self._find(run)
+
+    def _find(self, run: Run, *, just_now: bool = False, again_s: float = LOOK_AGAIN_S) -> bool:
+        """`just_now`: its shim lived a moment ago. `again_s`: when to look again if the shim lives and cannot
+        be watched.
         """
         try:
             fd = os.open(self.record_path(run), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            return False
+            return not self._never_began(run)
         try:
             locked_by_shim = not record.try_lock(fd)
             content = record.read(_read_all(fd))
             if locked_by_shim:
                 self._watch(run, content, again_s)
                 return True
-            if content.shim is None:  # claimed, and its shim died before it did anything
+            if content.shim is None:  # claimed, and its shim died before it did anything; or content was lost
                 os.unlink(self.record_path(run))
-                return False
+                return not self._never_began(run)
         finally:
             os.close(fd)
         self._settle(run, content, just_now)
         return True
 
+    def _never_began(self, run: Run) -> bool:
+        """Whether a run without a record surely never began. If not, it is reported as lost.
+
+        It is sure while no record can have been lost and nothing carries the run's tag.
+        """
+        in_epoch = run not in self.unsettled and launch_epoch(self._folder) == self.epoch
+        if in_epoch and kill_leftovers(None, self.record_path(run), just_now=False):
+            return True
+        with suppress(OSError):  # an order that comes late finds the attempt taken
+            os.close(os.open(self.record_path(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._settle(run, record.Content(None, None, None), just_now=False)
+        return False
+
     def forget(self, run: Run) -> None:
         """The run's end is durable elsewhere: drop its record."""
         self._stops.pop(run, None)
         self._tries.pop(run, None)
+        self.unsettled.discard(run)
         with suppress(FileNotFoundError):
             os.unlink(self.record_path(run))
 
@@ -269,7 +296,7 @@ class LocalTarget:
 
     def _adopt_again(self, run: Run, again_s: float = LOOK_AGAIN_S) -> None:
         """Look at a run whose shim is gone, or not ours. If nobody has claimed it, nothing of it ever ran."""
-        if run in self._busy or self.adopt(run, just_now=True, again_s=again_s):
+        if run in self._busy or self._find(run, just_now=True, again_s=again_s):
             return
         self._tries[run] = self._tries.get(run, 0) + 1
         if self._closed or self._tries[run] > MOST_TRIES or not self._begin_again(run):
