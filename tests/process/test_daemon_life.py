@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -177,21 +176,6 @@ def test_a_daemon_that_was_killed_is_said_and_its_jobs_go_on(daemon: Box) -> Non
     wait_until((daemon.work / "gone").exists)
     daemon.up()
     assert daemon.finished(job)["exit_code"] == 7
-
-
-def test_a_start_that_fails_takes_no_other_along(box: Box) -> None:
-    """A daemon out of descriptors fails single starts with a reason; nothing hangs."""
-    box.program = ["bash", "-c", 'ulimit -n 40; exec "$0" -m gflow gflowd run "$@"', sys.executable]
-    box.up("--cpus", "2")
-    requests = [box.job_request(["sleep", "1"], cpus=0) for _ in range(60)]  # all at once
-    answer = box.api("POST", "/jobs", {"token": "all-at-once", "jobs": requests})[1]
-    jobs = [job["id"] for job in answer["jobs"]]
-    states = {box.finished(job, 30)["state"] for job in jobs}
-    assert states <= {"Finished", "Failed"}
-    reasons = {box.job(job)["reason"] for job in jobs} - {None}
-    assert reasons and all(reason.startswith("StartFailed: ") for reason in reasons), reasons
-    assert "Finished" in states
-    assert box.finished(box.submit("true"))["state"] == "Finished"
 
 
 def test_clients_live_through_a_restart(box: Box) -> None:

@@ -1,14 +1,21 @@
-"""One request of one person neither keeps the daemon busy nor fills its memory: others want something too."""
+"""One request of one person neither keeps the daemon busy nor fills its memory: others want something too.
+
+And what the daemon itself runs out of is no job's failure.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness import UnixConnection
+from tests.harness import Box, UnixConnection, wait_until
 from tests.system import System, acting_as, system
 
 
@@ -105,3 +112,83 @@ def test_request_with_huge_lists_costs_little_memory(machine: System, what: str)
     assert status in (400, 413)
     assert peak_mib() - before < 150
     assert machine.ask(machine.ann, "GET", "/health")[0] == 200
+
+
+# ---------------------------------------------------------------- what the daemon runs out of
+
+
+def submitted(box: Box, count: int, command: str) -> list[int]:
+    """Jobs that ask for nothing, submitted together."""
+    requests = [box.job_request(["bash", "-c", command], cpus=0) for _ in range(count)]
+    status, answer = box.api("POST", "/jobs", {"token": os.urandom(8).hex(), "jobs": requests})
+    assert status == 201, answer
+    return [job["id"] for job in answer["jobs"]]
+
+
+def test_no_more_jobs_start_than_the_daemon_has_descriptors_for(box: Box) -> None:
+    box.program = ["bash", "-c", 'ulimit -n 64; exec "$0" -m gflow gflowd run "$@"', sys.executable]
+    box.up("--cpus", "2")
+    jobs = submitted(box, 40, "sleep 0.3")
+    reasons = {box.job(job)["reason"] for job in jobs} - {None}
+    assert any(reason.endswith("for more the daemon has no file descriptors") for reason in reasons), reasons
+    assert {box.finished(job, 60)["state"] for job in jobs} == {"Finished"}
+    assert {box.job(job)["attempt"] for job in jobs} == {1}
+
+
+def test_start_without_a_descriptor_is_tried_again(box: Box) -> None:
+    """Somebody else took those that jobs were to have."""
+    box.program = ["bash", "-c", 'ulimit -n 64; exec "$0" -m gflow gflowd run "$@"', sys.executable]
+    box.up("--cpus", "2")
+    assert box.daemon is not None
+    box.finished(box.submit("true"))
+    soft = len(os.listdir(f"/proc/{box.daemon.pid}/fd")) + 4  # a connection, and reading the database
+    resource.prlimit(box.daemon.pid, resource.RLIMIT_NOFILE, (soft, 64))
+    jobs = submitted(box, 12, "sleep 0.5")
+    resource.prlimit(box.daemon.pid, resource.RLIMIT_NOFILE, (64, 64))
+    for job in jobs:
+        final = box.finished(job, 60)
+        assert (final["state"], final["retries"]) == ("Finished", 0), final
+    again = next(job for job in jobs if box.job(job)["attempt"] > 1)
+    assert "after attempt 1: Deferred: Too many open files" in box.ok("gjob", "history", str(again))
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Iterator[Path]:
+    """A control group that bounds processes. Needs root and the pids controller."""
+    base = Path("/sys/fs/cgroup/pids") if Path("/sys/fs/cgroup/pids").is_dir() else Path("/sys/fs/cgroup")
+    group = base / f"gflow-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "pids.max").write_text("30")
+    except OSError as error:
+        with suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"the number of processes cannot be bounded here: {error}")
+    yield group
+    wait_until(lambda: _removed(group))
+
+
+def was_deferred(job: dict[str, Any]) -> bool:
+    return job["attempt"] > 1 or "nothing can be started now" in (job["reason"] or "")
+
+
+def _removed(group: Path) -> bool:
+    with suppress(OSError):
+        group.rmdir()
+    return not group.exists()
+
+
+@pytest.mark.both_shims
+def test_start_without_a_process_is_tried_again(box: Box, crowd: Path) -> None:
+    """fork fails in the zygote and in shims: the jobs wait, none fails and none is lost."""
+    box.preexec = lambda: crowd.joinpath("cgroup.procs").write_text(str(os.getpid())) and None
+    try:
+        box.up("--cpus", "2")
+        jobs = submitted(box, 30, "exec sleep 0.3")
+        wait_until(lambda: any(was_deferred(box.job(job)) for job in jobs))
+        crowd.joinpath("pids.max").write_text("max")
+        for job in jobs:
+            final = box.finished(job, 60)
+            assert (final["state"], final["retries"]) == ("Finished", 0), final
+    finally:
+        box.clean_up()  # before the group that its processes are in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -126,6 +127,32 @@ def test_restored_database_does_not_run_an_ended_attempt_again(daemon: Box) -> N
     daemon.up()
     assert daemon.finished(job)["reason"] == "Lost"
     assert starts(daemon) == 1
+
+
+@pytest.mark.both_shims
+def test_removed_run_directory_is_made_anew_and_no_job_is_lost(daemon: Box) -> None:
+    running = daemon.submit(COUNTED)
+    wait_until(lambda: starts(daemon))
+    shutil.rmtree(daemon.data / "run")
+    later = [daemon.submit("true") for _ in range(3)]
+    assert {daemon.finished(job)["state"] for job in later} == {"Finished"}
+    assert {daemon.job(job)["attempt"] for job in later} == {1}
+    assert (daemon.data / "run").stat().st_mode & 0o777 == 0o700
+    (daemon.work / "go").touch()
+    assert daemon.finished(running)["exit_code"] == 6
+    assert starts(daemon) == 1
+
+
+def test_run_directory_that_cannot_be_made_defers_starts_and_status_says_so(daemon: Box) -> None:
+    shutil.rmtree(daemon.data / "run")
+    (daemon.data / "run").touch()
+    job = daemon.submit("true")
+    wait_until(lambda: "nothing can be started now" in (daemon.job(job)["reason"] or ""))
+    assert "File exists" in daemon.job(job)["reason"]
+    assert "nothing can be started now: File exists" in daemon.ok("gflowd", "status")
+    (daemon.data / "run").unlink()
+    assert daemon.finished(job)["state"] == "Finished"
+    assert "nothing can be started" not in daemon.ok("gflowd", "status")
 
 
 # ---------------------------------------------------------------- what an epoch is

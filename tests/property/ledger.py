@@ -57,6 +57,8 @@ class Ledger:
         self.gpus: dict[int, Gpu] = {}
         self.allowed: set[int] | None = None
         self.drained = self.reclaimed = False
+        # Until when nothing starts, because a start failed for want of something: boot time.
+        self.stalled_until, self.stalled = 0.0, False
         self.drained_gpus: set[int] = set()
         self.foreign: set[int] = set()
         self.blocked: set[int] = set()
@@ -91,8 +93,10 @@ class Ledger:
         """
         self._hear(event, state, records)
         self._hear_of_machine(event)
+        self.stalled = bool(state.machine.stalled)
         if isinstance(event, Tick):
             self._check_limits(event.at, effects, state)
+            assert not self.stalled or event.at.boot < self.stalled_until, "starts are not tried again"
         ended = set()
         started = []
         for effect in effects:
@@ -114,12 +118,15 @@ class Ledger:
 
     def _hear(self, event: Event, state: State, records: set[JobKey]) -> None:
         match event:
-            case Exited(key=key, attempt=attempt, cpu_ms=cpu_ms, peak_kib=peak_kib):
+            case Exited(key=key, attempt=attempt, cpu_ms=cpu_ms, peak_kib=peak_kib, problem=problem):
                 if key in self.runs and self.runs[key].attempt == attempt:
                     self.usage[key] = (*self.usage.get(key, ()), (cpu_ms, peak_kib))
                     del self.runs[key]
                     self.stopping.discard(key)
                     self.warned.pop(key, None)
+                    if problem.startswith("Deferred"):
+                        assert state.alarms.resume_at is not None, "nobody tries again what was deferred"
+                        self.stalled_until = state.alarms.resume_at
             case Update(fields=fields):
                 if "begin_at" in fields:  # whoever says when, says it of a retry too
                     self._forget_pauses(records)
@@ -210,6 +217,7 @@ class Ledger:
         name, array = job.label, job_key(job.number)
         assert not self.drained, f"{name} starts on a drained machine"
         assert not self.reclaimed, f"{name} starts on a machine that is taken away"
+        assert at.boot >= self.stalled_until, f"{name} starts {self.stalled_until - at.boot} s too early"
         assert job.key not in self.held, f"{name} starts and is held"
         assert job.attempt > 1 or array not in self.held, f"{name} starts and its array is held"
         assert not {job.key, array} & self.cancelled, f"{name} starts and was cancelled"
@@ -261,7 +269,7 @@ class Ledger:
         return sum(shape.cpus for shape in shapes), sum(shape.memory_mib for shape in shapes)
 
     def _fits(self, shape: Shape) -> bool:
-        if self.drained or self.reclaimed:
+        if self.drained or self.reclaimed or self.stalled:
             return False
         cpus, memory = self._used()
         if cpus + shape.cpus > self.cpus or memory + shape.memory_mib > self.memory_mib:

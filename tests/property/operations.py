@@ -55,7 +55,7 @@ RETRY_ON = (
     ("exit",),
 )
 SECONDS = (0.0, 0.0, 0.5, 1.0, 30.0)
-PROBLEMS = ("Lost", "Reboot", "StartFailed: no", "Leased", "OutOfMemory: used 2 of 1")
+PROBLEMS = ("Lost", "Reboot", "StartFailed: no", "Leased", "Deferred: no", "OutOfMemory: used 2 of 1")
 GPU_COUNTS = (1, 1, 2, 3, 4, 6, 9)
 BLOCKS = (Block("Unmanaged", "eve, python"), Block("Unhealthy", "Xid 79"), Block("Lost", "GPU is lost"))
 GPU_MEMORY = (10 << 10, 24 << 10, 40 << 10, 80 << 10, 200 << 10)

@@ -1,6 +1,8 @@
 """What the engine decided is carried out, all of it, whatever goes wrong on the way."""
 
 import asyncio
+import errno
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ from gflow.core.ids import job_key
 from gflow.core.state import State
 from gflow.daemon.perform import Performer
 from gflow.errors import StoreError
+from gflow.targets import ends
 from gflow.targets.local import leases
 from gflow.targets.port import Run
 from gflow.testing import FakeTarget, gpus, running
@@ -103,6 +106,32 @@ def test_a_job_of_whose_python_nothing_can_be_learnt_does_not_hang(stage):
 def test_the_shims_and_the_engine_mean_the_same_by_a_lost_lease():
     assert leases.LEASED == retrying.LEASED
     assert f'"{retrying.LEASED}"' in Path(leases.__file__).parent.joinpath("plain/main.c").read_text()
+
+
+def test_shims_and_engine_mean_the_same_by_a_deferred_start():
+    assert ends.DEFERRED == retrying.DEFERRED
+    code = Path(leases.__file__).parent.joinpath("plain/main.c").read_text()
+    assert f'"{retrying.DEFERRED}: ' in code
+    named = re.search(r"is_shortage\(int error\) \{(.*?)\}", code, re.DOTALL)[1]
+    assert {getattr(errno, name) for name in re.findall(r"\bE[A-Z]+\b", named)} == ends.SHORTAGES
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "Deferred: Too many open files"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "Deferred: Cannot allocate memory"),
+        (MemoryError(), "Deferred: MemoryError"),
+        (OSError(errno.EACCES, "Permission denied"), "StartFailed: Permission denied"),
+    ],
+)
+def test_start_that_fails_for_want_of_something_is_deferred(stage, monkeypatch, error, problem):
+    def fails(launch):
+        raise error
+
+    monkeypatch.setattr(stage.target, "start", fails)
+    stage.runs(running(1, 0))
+    assert [ended.end.problem for ended in stage.ends] == [problem]
 
 
 def test_a_job_is_told_when_its_time_is_up() -> None:

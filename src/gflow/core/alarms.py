@@ -26,6 +26,8 @@ class Alarms:
         self.warnings: list[tuple[float, JobKey, int]] = []
         self.begins: list[tuple[float, JobKey]] = []
         self.overflows: list[tuple[float, JobKey]] = []
+        # The boot time at which starts that failed are tried again; None: none did.
+        self.resume_at: float | None = None
 
     def set_limit(self, job: Job) -> None:
         """Note when a running job's time is up, and when to warn it."""
@@ -75,8 +77,8 @@ class Alarms:
         return None
 
     def next_alarm(self) -> float | None:
-        """The boot time at which a limit or a warning is due."""
-        due = [at for at in (self.next_limit(), self.next_warning()) if at is not None]
+        """The boot time at which a limit or a warning is due, or starts are tried again."""
+        due = [at for at in (self.next_limit(), self.next_warning(), self.resume_at) if at is not None]
         return min(due, default=None)
 
     def next_begin(self) -> float | None:

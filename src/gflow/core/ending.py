@@ -12,8 +12,9 @@ from gflow.core.events import Exited, Overran
 from gflow.core.ids import TASK_MASK, JobKey, job_key, label, task_of
 from gflow.core.model import CUT_OFF, IDLE, LOCAL, Abroad, Job, JobState, Moment, Progress
 from gflow.core.place import gib
-from gflow.core.retrying import LEASED, RECALLED, again, pause_s
+from gflow.core.retrying import DEFERRED, LEASED, RECALLED, again, pause_s
 from gflow.core.rounds import new_task, run_round, start_first
+from gflow.core.stalling import stall
 from gflow.core.state import State
 from gflow.core.states import CANCELLED, ENDED, FAILED, FINISHED, HOLD, QUEUED, RUNNING, TIMEOUT, move
 
@@ -49,6 +50,10 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
         state.unbook(job, at.wall)
     to, reason = _verdict(job, event)
     why = again(job, event, to)
+    if event.problem.startswith(DEFERRED):
+        stall(state, reason.removeprefix(f"{DEFERRED}: "), at)
+    else:  # it had begun: starts work
+        state.machine.stalls = 0
     if why:
         _requeue(state, job, why, reason, event, effects)
     else:
@@ -177,7 +182,7 @@ def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effec
         move(job, QUEUED, why)
         state.admit(job, at.wall)
     effects += (Save(job), Note(job.key, why.lower(), f"after attempt {job.attempt}: {reason}"))
-    if why != LEASED:  # that one never began
+    if why not in (LEASED, DEFERRED):  # those never began
         effects.append(ran)
 
 

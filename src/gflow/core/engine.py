@@ -56,6 +56,7 @@ from gflow.core.events import (
 from gflow.core.ids import JobKey, job_key, label, number_of, parse_label
 from gflow.core.model import LOCAL, Job, Progress, Spec
 from gflow.core.rounds import run_round, start_among
+from gflow.core.stalling import resume_due
 from gflow.core.state import State
 from gflow.core.states import HOLD, QUEUED
 from gflow.core.tasks import parse_tasks
@@ -171,7 +172,8 @@ def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
     state.postpone(event.at.wall)
     due = changing.admit_due(state, event.at, effects)
     late = any(promise.now < promise.until <= event.at.wall for promise in state.promises)
-    if state.reserved.pass_time(event.at.wall) or late:
+    freed = state.reserved.pass_time(event.at.wall)
+    if resume_due(state, event.at) or freed or late:
         run_round(state, event.at, effects)  # GPUs are free again, or what was expected to end has not
     elif due:
         start_among(state, due, event.at, effects)

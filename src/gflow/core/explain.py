@@ -58,7 +58,17 @@ def _not_yet(state: State, job: Job) -> Why | None:
         return Why("Drained", state.machine.drained_why or "")
     if state.is_capped(job):
         return Why("JobArrayTaskLimit")
-    return Why("Submitting") if job.key in state.outbound else None
+    return Why("Submitting") if job.key in state.outbound else _no_starts(state)
+
+
+def _no_starts(state: State) -> Why | None:
+    """What keeps every job from starting here that waits for nothing else."""
+    machine = state.machine
+    if machine.stalled:
+        return Why("Resources", f"nothing can be started now: {machine.stalled}")
+    if len(state.running) >= machine.most_runs:
+        return Why("Resources", f"{machine.most_runs} jobs run, for more the daemon has no file descriptors")
+    return None
 
 
 def _said_there(job: Job) -> Why:

@@ -11,6 +11,7 @@ from gflow.core.needs import Shape, slots_of
 from gflow.core.place import has_room, suits
 from gflow.core.policy import Drained
 
+UNBOUNDED = 1 << 62
 # GPUs that a job asks for: their type, and the memory they must have.
 Kind = tuple[str, int]
 
@@ -53,6 +54,10 @@ class Machine:
         # Where nothing more is to start, by people's word; and whether the daemon is about to leave.
         self.drained = Drained()
         self.leaving = False
+        # How many jobs may run here at once: each takes descriptors of the daemon's.
+        self.most_runs = UNBOUNDED
+        # Why starts fail at the moment (see `stalling`), and how often in a row they did.
+        self.stalled, self.stalls = "", 0
         # What the cloud said that takes this machine away. Never kept: a machine that is there again is here.
         self.reclaimed = ""
 

@@ -21,7 +21,8 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
 
     The one gate to a start: caps, quotas and reservations are checked here.
     """
-    if state.machine.is_drained:
+    machine = state.machine
+    if machine.is_drained or machine.stalled or len(state.running) >= machine.most_runs:
         return None
     if state.is_capped(job) or state.over_quota(job):
         return None

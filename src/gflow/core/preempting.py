@@ -26,7 +26,7 @@ Plan = tuple[tuple[int, ...], list[Job]]
 
 def make_way(state: State, at: Moment, effects: list[Effect]) -> bool:
     """Stop preemptible jobs where that lets somebody start who comes before them; whether any had to."""
-    if not state.preemptible or state.machine.is_drained or not state.ready:
+    if not state.preemptible or state.machine.is_drained or state.machine.stalled or not state.ready:
         return False
     # GPUs that are free or will be, and nobody counts on yet.
     free = state.machine.idle | {

@@ -12,6 +12,8 @@ REQUEUE_CODE = 75
 ACCIDENTS = ("Lost", "Reboot", "NodeFail", "Preempted")
 # The attempt never began: another daemon had the GPUs. It goes back and counts as nothing.
 LEASED = "Leased"
+# Nor did this one: the daemon or the machine was short of something. `Deferred: Too many open files`.
+DEFERRED = "Deferred"
 # Nor did this one: another target had it, and gave it back.
 RECALLED = "Recalled"
 # The longest pause that doubling leads to; whoever asks for a longer one gets that.
@@ -19,7 +21,10 @@ LONGEST_PAUSE_S = 3600
 
 
 def again(job: Job, event: Exited, to: JobState) -> str:
-    """Why this job goes back into the queue: `Requeued`, `Retry`, `Preempted`, or empty if it does not."""
+    """Why this job goes back into the queue: `Requeued`, `Retry`, `Preempted`, or empty if it does not.
+
+    `Leased` and `Deferred`: the attempt never began.
+    """
     spec = job.spec
     if to is QUEUED:  # it made way for a job, or the cloud takes the machine away
         return "Preempted" if parse_label(job.reason.removeprefix(PREEMPTED)) else "Requeued"
@@ -27,6 +32,8 @@ def again(job: Job, event: Exited, to: JobState) -> str:
         return ""
     if event.problem == LEASED:
         return LEASED
+    if event.problem.startswith(DEFERRED):
+        return DEFERRED
     if spec.requeue and (to is TIMEOUT or event.problem in ACCIDENTS or event.code == REQUEUE_CODE):
         return "Requeued"
     return "Retry" if job.retries < spec.max_retries and _is_wanted(spec.retry_on, event, to) else ""

@@ -390,6 +390,8 @@ def reload(old: State, store: Store) -> State:
     state.machine.gpu_names = str(loaded.meta.get("gpu_names", ""))
     state.machine.faults = msgspec.json.decode(str(loaded.meta.get("gpu_faults", "{}")), type=dict[str, str])
     state.machine.leaving, state.machine.reclaimed = old.machine.leaving, old.machine.reclaimed
+    state.machine.most_runs, state.alarms.resume_at = old.machine.most_runs, old.alarms.resume_at
+    state.machine.stalled, state.machine.stalls = old.machine.stalled, old.machine.stalls
     state.unused = {key: idle for key, idle in old.unused.items() if key in state.jobs}
     state.machine.see_gpus(old.machine.gpus.values())
     for key, job in old.jobs.items():  # what jobs said since it last became durable

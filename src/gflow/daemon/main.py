@@ -21,6 +21,7 @@ from gflow import __version__
 from gflow.config import zone
 from gflow.core.effects import Effect, Start
 from gflow.core.events import Exited, LeasesSeen, Seen, Sighting
+from gflow.core.machine import UNBOUNDED
 from gflow.core.model import Gpu, JobState
 from gflow.core.retrying import LEASED
 from gflow.core.state import State
@@ -198,6 +199,7 @@ class Daemon:
         if state.next_number == 1:  # a new database beside old logs: those numbers were given out
             state.next_number = first_free_number(settings.data)
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
+        state.machine.most_runs = _most_runs()
         self.leases = LeaseWatch(self._is_ours, self._leases_changed)
         most = settings.config["notifications.max_concurrent_deliveries"]
         self.notifier = Notifier(self.loop, self.store, settings.destinations, most)
@@ -361,10 +363,17 @@ def adopt(loop: Loop, target: Targets, performer: Performer) -> None:
 
 
 def _raise_open_files() -> None:
-    """Two descriptors per running job: take as many as we may. Jobs keep the limit they were born with."""
+    """A descriptor per running job: take as many as we may. Jobs keep the limit they were born with."""
     rlimits.ours()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _most_runs() -> int:
+    """How many jobs may run at once: each takes a descriptor, and half of the free ones are theirs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = soft - len(os.listdir("/proc/self/fd"))
+    return UNBOUNDED if soft == resource.RLIM_INFINITY else max(1, free // 2)
 
 
 def _write_address(settings: Settings) -> None:

@@ -26,6 +26,7 @@ from gflow.daemon.sharing import Sharing
 from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.port import Store
+from gflow.targets.ends import SHORTAGES, deferred
 from gflow.targets.local import resuming
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.routing import Targets
@@ -95,14 +96,14 @@ class Performer:
                 return
             launch = self._launch(job)
         except Exception as error:
-            if not isinstance(error, StoreError):
+            if not isinstance(error, (StoreError, OSError, MemoryError)):
                 log.exception("job %s cannot be started", job.label)
-            self._failed(job, str(error) or type(error).__name__)
+            self._failed(job, error)
             return
         try:
             self._target.start(launch)
-        except OSError as error:
-            self._failed(job, error.strerror or str(error))
+        except (OSError, MemoryError) as error:
+            self._failed(job, error)
         point("start.after-order")
 
     def beside(self, job: Job, command: tuple[str, ...], term: str, *, is_tty: bool) -> str:
@@ -111,8 +112,14 @@ class Performer:
         told = block({"TERM": term}) if term else b""
         return self._target.beside(launch._replace(extra=launch.extra + told), command, is_tty=is_tty)
 
-    def _failed(self, job: Job, why: str) -> None:
-        self._on_end(Ended(Run(job.key, job.attempt), End(None, None, f"StartFailed: {why}")))
+    def _failed(self, job: Job, error: Exception) -> None:
+        """The attempt never began. What we ourselves are short of is not the job's failure."""
+        why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORTAGES):
+            end = deferred(why)
+        else:
+            end = End(None, None, f"StartFailed: {why}")
+        self._on_end(Ended(Run(job.key, job.attempt), end))
 
     def _start_later(self, job: Job) -> None:
         """First find out what the job's Python can be told; meanwhile somebody may have cancelled it."""
@@ -122,7 +129,7 @@ class Performer:
                 await self._sharing.learn(job, self._environ(job))
             except Exception as error:  # nobody waits for this task: without a word the job would hang
                 log.exception("job %s cannot be started", job.label)
-                self._failed(job, str(error) or type(error).__name__)
+                self._failed(job, error)
                 return
             run, now = Run(job.key, job.attempt), self._state().jobs.get(job.key)
             if now is None or now.attempt != run.attempt:

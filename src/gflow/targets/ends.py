@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from typing import NamedTuple
+
+# What begins the problem of a run that never began, for want of something that is not the job's.
+DEFERRED = "Deferred"
+# Errors of the daemon's own, or the machine's: the same start may work in a moment.
+SHORTAGES = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
+)
 
 
 class End(NamedTuple):
@@ -13,3 +21,8 @@ class End(NamedTuple):
     problem: str
     cpu_ms: int = 0
     peak_kib: int = 0
+
+
+def deferred(why: str) -> End:
+    """The end of a run that never began and is to be tried again."""
+    return End(None, None, f"{DEFERRED}: {why}")

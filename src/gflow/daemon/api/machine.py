@@ -12,6 +12,7 @@ from starlette.responses import Response
 from gflow import __version__
 from gflow.config.table import BY_KEY
 from gflow.core.model import JobState
+from gflow.core.state import State
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import context_of, number, query_of
@@ -71,12 +72,18 @@ async def status(request: Request) -> Response:
             for key, found in context.settings.config.found.items()
         },
         "config_files": list(context.settings.config.files),
-        "notes": list(context.settings.notes),
+        "notes": [*context.settings.notes, *_troubles(state)],
         "socket": str(context.settings.socket),
         "data": str(context.settings.data),
         "database": str(context.settings.database),
     }
     return answer(request, lambda: data, lambda: status_page(data))
+
+
+def _troubles(state: State) -> list[str]:
+    """What is wrong at the moment, beside a database that cannot be written."""
+    stalled = state.machine.stalled
+    return [f"nothing can be started now: {stalled}; it is tried again"] if stalled else []
 
 
 async def health(request: Request) -> Response:

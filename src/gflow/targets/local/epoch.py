@@ -28,7 +28,7 @@ def launch_epoch(run_dir: str) -> str:
         found = os.stat(run_dir)
         born = _field(run_dir, STATX_BTIME, _BTIME)
         mount = _superblock(found.st_dev) or _mount(run_dir)
-    except OSError:
+    except FileNotFoundError:
         return ""
     return f"{boot_id()} {mount} {found.st_dev}:{found.st_ino}:{born}"
 
@@ -39,10 +39,10 @@ def _superblock(device: int) -> str:
     Its inode number is new each time. Unlike the id of a mount it is the same in every mount namespace.
     """
     number = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError):
+    with suppress(FileNotFoundError, PermissionError):
         name = os.path.basename(os.readlink(f"/sys/dev/block/{number}"))
         for driver in sorted(os.listdir("/sys/fs")):
-            with suppress(OSError):
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                 return f"{driver}:{os.stat(f'/sys/fs/{driver}/{name}').st_ino}"
     return ""
 

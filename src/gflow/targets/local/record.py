@@ -37,7 +37,7 @@ class Content(NamedTuple):
 
 
 def claim(path: str) -> int | None:
-    """Take this attempt. None if somebody has taken it before."""
+    """Take this attempt. None if somebody has taken it before. OSError: no record can be made now."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND, 0o600)
     except FileExistsError:

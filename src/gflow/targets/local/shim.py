@@ -22,7 +22,7 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from gflow.targets.ends import End
+from gflow.targets.ends import SHORTAGES, End, deferred
 from gflow.targets.local import leases, record
 from gflow.targets.local.cgroups import Layers
 from gflow.targets.local.frames import pack, unpack
@@ -146,7 +146,12 @@ class Shim:
 
     def run(self, order: Order) -> None:
         """One attempt, from the claim to the written end."""
-        fd = record.claim(order.record)
+        try:
+            fd = record.claim(order.record)
+        except OSError as error:  # whatever it is, it is not about the job
+            end = deferred(f"no run record can be made: {error.strerror}")
+            self.tell("end", order.key, order.attempt, *record.words_of(end))
+            return
         if fd is None:
             self.tell("taken", order.key, order.attempt)
             return
@@ -154,7 +159,7 @@ class Shim:
         try:
             held = leases.take(order.leases, order.sharing)
         except OSError as error:
-            end = _could_not_start(order, f"its GPU cannot be leased: {describe(error)}", missing=False)
+            end = _not_started(order, error, f"its GPU cannot be leased: {describe(error)}")
         else:
             end = End(None, None, leases.LEASED, 0, 0) if held is None else self._see_through(order, fd)
             leases.release(held or [])
@@ -176,7 +181,7 @@ class Shim:
         try:
             started = launch(order, self.layers)
         except OSError as error:
-            return _could_not_start(order, describe(error), isinstance(error, FileNotFoundError))
+            return _not_started(order, error, describe(error))
         job = record.identity_of(started.pid, self.me)
         if job is not None:
             record.write_identity(fd, "job", job)
@@ -209,6 +214,13 @@ def become_reaper() -> None:
     """Whatever loses its parent below us becomes our child."""
     if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
+
+def _not_started(order: Order, error: OSError, problem: str) -> End:
+    """The end of a job whose process could not be made: later, if the machine was short of something."""
+    if error.errno in SHORTAGES:
+        return deferred(describe(error))
+    return _could_not_start(order, problem, isinstance(error, FileNotFoundError))
 
 
 def _could_not_start(order: Order, problem: str, missing: bool) -> End:

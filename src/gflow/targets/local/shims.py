@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gflow.targets.local.cgroups import Layers, find_layers, remove_layers, sweep_others, sweep_shims
 from gflow.targets.local.frames import pack, unpack
-from gflow.targets.local.zygote import PLAIN
+from gflow.targets.local.zygote import PLAIN, UNBORN
 from gflow.targets.port import Run
 
 # Idle shims kept for the next job. A plain one (True) takes a quarter of a megabyte, the other two.
@@ -45,6 +45,7 @@ class Shims:
         tag: str,
         hear: Callable[[Channel, list[bytes]], None],
         lost: Callable[[Run], None],
+        unborn: Callable[[Run, str], None],
         tidy: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = folder
@@ -52,6 +53,8 @@ class Shims:
         self._hear = hear
         # A shim died over this run.
         self._lost = lost
+        # No shim could be made for this run.
+        self._unborn = unborn
         # Removes files of runs that are over.
         self._tidy = tidy
         self._zygote: subprocess.Popen[bytes] | None = None
@@ -133,7 +136,8 @@ class Shims:
     def warm_up(self) -> None:
         """Have a shim ready before the first job asks for one."""
         if not self._idle[self.has_plain] and not self._closed:
-            self._idle[self.has_plain].append(self._new(plain=self.has_plain))
+            with suppress(OSError):  # the job that needs one is told why there is none
+                self._idle[self.has_plain].append(self._new(plain=self.has_plain))
 
     def send(self, channel: Channel, fields: list[bytes]) -> None:
         data = pack(fields)
@@ -176,6 +180,9 @@ class Shims:
             return
         channel.buffer += data
         for message in unpack(channel.buffer):
+            if message[0] == UNBORN:
+                self._never_was(channel, message[1].decode(errors="replace"))
+                return
             self._hear(channel, message)
 
     # ------------------------------------------------------------ those that go
@@ -188,6 +195,14 @@ class Shims:
             self._idle[channel.plain].remove(channel)
         if channel.run is not None:
             self._lost(channel.run)
+
+    def _never_was(self, channel: Channel, why: str) -> None:
+        """The zygote could not fork: whoever was to have this shim has none."""
+        self._drop(channel)
+        if channel in self._idle[channel.plain]:
+            self._idle[channel.plain].remove(channel)
+        if channel.run is not None:
+            self._unborn(channel.run, why)
 
     def sweep_soon(self) -> None:
         """A shim is gone that may have been killed: drop what it could not drop itself."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gflow.core.ids import JobKey
+from gflow.targets.ends import SHORTAGES, deferred
 from gflow.targets.local import record
 from gflow.targets.local.cgroups import Group
 from gflow.targets.local.epoch import launch_epoch
@@ -21,6 +23,7 @@ from gflow.targets.local.orders import to_fields
 from gflow.targets.local.shims import Channel, Shims
 from gflow.targets.port import End, Ended, Launch, Run
 
+log = logging.getLogger("gflow.local")
 LOOK_AGAIN_S = 0.02
 # How often a run is ordered whose shims die before they begin it.
 MOST_TRIES = 5
@@ -51,7 +54,7 @@ class LocalTarget:
         # Names our control groups and shared leases: those of another daemon are none of our business.
         self.tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
         self._on_end = on_end
-        self._shims = Shims(self._folder, self.tag, self._hear, self._lost, self._tidy)
+        self._shims = Shims(self._folder, self.tag, self._hear, self._lost, self._unborn, self._tidy)
         self._busy: dict[Run, Channel] = {}
         # Shims of commands beside jobs, with their record and the user they run as (None: ourselves).
         self._beside: dict[Channel, tuple[str, int | None]] = {}
@@ -69,6 +72,19 @@ class LocalTarget:
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.epoch = launch_epoch(self._folder)
         self._shims.open()
+
+    def _make_folders(self) -> None:
+        """Make what somebody has removed while we run. Records that were in it are gone."""
+        if not os.path.isdir(self._folder):
+            os.mkdir(self._folder, 0o700)
+            log.warning(
+                "%s was removed and is made anew; jobs that run have no run record any more", self._folder
+            )
+            self.unsettled |= {*self._busy, *self._adopted}
+            self.epoch = launch_epoch(self._folder)
+        if not os.path.isdir(self._shown_dir):  # of a daemon for everybody: to enter, not to list
+            os.mkdir(self._shown_dir)
+            os.chmod(self._shown_dir, 0o711)
 
     def warm_up(self) -> None:
         """Have a shim ready before the first job asks for one."""
@@ -88,6 +104,11 @@ class LocalTarget:
     def start(self, launch: Launch) -> None:
         """Hand a job to a shim. Its end is reported through `on_end`."""
         run = launch.run
+        try:
+            self._make_folders()
+        except OSError as error:  # whatever it is, it is not about the job
+            self._on_end(Ended(run, deferred(f"{error.strerror}: {error.filename}")))
+            return
         order = order_of(launch, self._places(run), self.tag)
         if order.terminal:
             channel = self._shims.take_fresh(run)
@@ -170,9 +191,19 @@ class LocalTarget:
         return self._find(run)
 
     def _find(self, run: Run, *, just_now: bool = False, again_s: float = LOOK_AGAIN_S) -> bool:
-        """`just_now`: its shim lived a moment ago. `again_s`: when to look again if the shim lives and cannot
-        be watched.
+        """`just_now`: its shim lived a moment ago. `again_s`: when to look again if no descriptor is left, or
+        the shim lives and cannot be watched.
         """
+        try:
+            return self._look(run, just_now, again_s)
+        except OSError as error:
+            if error.errno not in SHORTAGES:
+                raise
+            later = asyncio.get_running_loop().call_later
+            later(again_s, self._adopt_again, run, min(1.0, again_s * 2))
+            return True
+
+    def _look(self, run: Run, just_now: bool, again_s: float) -> bool:
         try:
             fd = os.open(self.record_path(run), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -222,7 +253,7 @@ class LocalTarget:
 
     def _tidy(self) -> None:
         """Drop what was meant for jobs that are over: their shims were killed before they could."""
-        for name in os.listdir(self._shown_dir):
+        for name in os.listdir(self._shown_dir) if os.path.isdir(self._shown_dir) else ():
             run, _, what = name.rpartition(".")
             if what in SHOWN and not os.path.exists(f"{self._folder}/{run}"):
                 with suppress(FileNotFoundError):
@@ -299,8 +330,15 @@ class LocalTarget:
         if run in self._busy or self._find(run, just_now=True, again_s=again_s):
             return
         self._tries[run] = self._tries.get(run, 0) + 1
-        if self._closed or self._tries[run] > MOST_TRIES or not self._begin_again(run):
+        if self._tries[run] > MOST_TRIES:
+            self._on_end(Ended(run, deferred("its shims do not come up")))
+        elif self._closed or not self._begin_again(run):
             self._on_end(Ended(run, _problem("Lost")))
+
+    def _unborn(self, run: Run, why: str) -> None:
+        """No shim could be made for this run: it never began."""
+        self._busy.pop(run, None)
+        self._on_end(Ended(run, deferred(why)))
 
     def _kill_leftovers(self, run: Run, content: record.Content, just_now: bool) -> bool:
         """End what a killed shim left; True when nothing was found any more."""

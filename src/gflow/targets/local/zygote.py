@@ -15,10 +15,13 @@ from contextlib import suppress
 
 from gflow.targets.local import shim
 from gflow.targets.local.cgroups import Layers, find_layers, remove_layers
+from gflow.targets.local.frames import pack
 
 # The plain shim, where a compiler was at hand when gflow was installed.
 PLAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gflow-shim")
 TAKE_OVER = "take-over"
+# What a channel says whose shim could not be made, with the reason.
+UNBORN = b"unborn"
 
 
 def main() -> None:
@@ -52,13 +55,23 @@ def fork_shims() -> None:
             remove_layers(layers)
             return
         (channel,) = descriptors
-        if os.fork() == 0:
+        if _fork(channel) == 0:
             control.close()
             if kind == b"plain":
                 os.execv(PLAIN, ["gflow-shim", str(channel), layers.kill, *python])
             os.set_inheritable(channel, False)  # recv_fds leaves them open across exec
             _become_shim(channel, layers)
         os.close(channel)
+
+
+def _fork(channel: int) -> int:
+    """Fork a shim. If none can be had, the daemon is told through the channel, which then closes."""
+    try:
+        return os.fork()
+    except OSError as error:
+        with socket.socket(fileno=os.dup(channel)) as told, suppress(OSError):
+            told.sendall(pack([UNBORN, str(error.strerror).encode()]))
+        return -1
 
 
 def _reset_inherited() -> None:

@@ -80,14 +80,26 @@ static void remove_group(const Shim *shim, const char *base) {
 
 /* ------------------------------------------------------------ claim and leases */
 
-/* Take this attempt. -1: somebody has taken it before. */
+/* Take this attempt. -1: errno says why not, EEXIST that somebody has taken it before. */
 static int claim(const char *path) {
     struct stat found;
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0600);
     if (fd < 0) return -1;
     if (!flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &found) && found.st_nlink) return fd;
     close(fd);
+    errno = EEXIST;
     return -1;
+}
+
+/* Errors of the daemon's own, or the machine's: the same start may work in a moment (ends.py). */
+static bool is_shortage(int error) {
+    return error == EMFILE || error == ENFILE || error == EAGAIN || error == ENOMEM || error == ENOBUFS
+        || error == ENOSPC || error == EDQUOT;
+}
+
+static void defer(const char *what, int error, End *end) {
+    *end = (End){.code = -1, .signal = -1};
+    snprintf(end->problem, sizeof end->problem, "Deferred: %s%s", what, strerror(error));
 }
 
 /* A lock file that anybody may open, whoever made it (leases.py says why in these steps). */
@@ -156,6 +168,7 @@ static void tell_end(Shim *shim, const Message *order, int record, End *end) {
     tell(shim, 8, words);
     char line[5000];
     int size = snprintf(line, sizeof line, "end %s %s %s %s %s\n", code, signal, cpu, peak, end->problem);
+    if (record < 0) return;                               /* it was never begun */
     send_all(record, line, (size_t)size);
     close(record);
 }
@@ -177,7 +190,8 @@ static bool wake_child(Shim *shim, int record, const Leases *leases) {
 static void see_through(Shim *shim, const Message *order, int record, const Leases *leases, End *end) {
     bool is_ready = !has_person(order) || !number(order, HAS_SCRIPT) || write_snapshot(order);
     if (!is_ready || !wake_child(shim, record, leases)) {
-        could_not_start(order, strerror(errno), false, end);
+        if (is_shortage(errno)) defer("", errno, end);
+        else could_not_start(order, strerror(errno), false, end);
         return;
     }
     Child job = shim->child;
@@ -191,6 +205,11 @@ static void run(Shim *shim, const Message *order) {
     char trouble[4200];
     End end = {-1, -1, "Leased", 0, 0};
     int record = claim(order->field[RECORD].at);
+    if (record < 0 && errno != EEXIST) {                  /* whatever it is, it is not about the job */
+        defer("no run record can be made: ", errno, &end);
+        tell_end(shim, order, record, &end);
+        return;
+    }
     if (record < 0) {
         const char *words[] = {"taken", order->field[KEY].at, order->field[ATTEMPT].at};
         tell(shim, 3, words);
@@ -198,6 +217,8 @@ static void run(Shim *shim, const Message *order) {
     }
     if (take_leases(order->field[LEASES], &held))
         see_through(shim, order, record, &held, &end);
+    else if (errno != EWOULDBLOCK && is_shortage(errno))
+        defer("", errno, &end);
     else if (errno != EWOULDBLOCK) {
         snprintf(trouble, sizeof trouble, "its GPU cannot be leased: %s: %s", strerror(errno), held.last);
         could_not_start(order, trouble, false, &end);
