@@ -8,11 +8,13 @@ import json
 import os
 import pwd
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gflow.daemon.folders import TRUST, rewritable
 from tests.harness import Box, UnixConnection
 from tests.people import box_of, people, shared_folder
 
@@ -28,6 +30,8 @@ class SystemBox(Box):
         self.machine = root
         self.data = root / "var/lib/gflow"
         self.env["GFLOW_SYSTEM_ROOT"] = str(root)
+        if rewritable([Path(sys.executable).resolve(), Path(__file__).resolve()]) is not None:
+            self.env[TRUST] = "1"  # a checkout that is not root's
 
     @property
     def socket(self) -> str:

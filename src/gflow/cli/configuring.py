@@ -36,7 +36,7 @@ def init(values: dict[str, Any]) -> int:
     if "json" in values:
         print(json.dumps({"path": path}))
     else:
-        print(f"wrote {path}\nStart the daemon with: gflowd up")
+        print(f"wrote {path}\nStart the daemon with: gflowd up{' --system' if 'system' in values else ''}")
     return 0
 
 
@@ -93,10 +93,16 @@ def _write(path: str, text: str) -> None:
 
 def show(values: dict[str, Any]) -> int:
     """Every setting, its value, and where that comes from."""
-    config = load(values, os.environ, values.get("config", ""))
-    running = _running()
+    is_system = "system" in values
+    usual = (paths.system_config if is_system else paths.config_file)(os.environ.get)
+    config = load(values, os.environ, values.get("config", ""), usual)
+    running, notes = _running(is_system=is_system)
+    for key, (value, origin) in running.items():
+        # A flag of the running daemon holds through restarts, unless one is given here.
+        if key in BY_KEY and origin.startswith("--") and not config.found[key].origin.startswith("--"):
+            config.found[key] = Found(value, origin)
     changed = {
-        key for key, value in running.items() if key in BY_KEY and value != _plain(key, config.found[key])
+        key for key, one in running.items() if key in BY_KEY and one.value != _plain(key, config.found[key])
     }
     if "json" in values:
         print(json.dumps(_as_json(config, changed)))
@@ -105,14 +111,15 @@ def show(values: dict[str, Any]) -> int:
 
     rows = [[key, toml(BY_KEY[key].shown(found.value)), found.origin] for key, found in config.found.items()]
     sys.stdout.write(table(("SETTING", "VALUE", "FROM"), rows))
+    which = " --system" if is_system else ""
     if not config.files:
-        print(f"(there is no {paths.config_file(os.environ.get)}; gflowd init writes one)")
-    for note in config.notes:
-        print(f"({note})")
+        notes.append(f"there is no {usual}; gflowd init{which} writes one")
+    notes += config.notes
     if changed:
-        print(
-            f"(gflowd runs with other values of {', '.join(sorted(changed))}; gflowd restart applies these)"
-        )
+        names = ", ".join(sorted(changed))
+        notes.append(f"gflowd runs with other values of {names}; gflowd restart{which} applies these")
+    for note in notes:
+        print(f"({note})")
     return 0
 
 
@@ -131,15 +138,17 @@ def _as_json(config: Config, changed: set[str]) -> dict[str, Any]:
     return {"settings": settings, "files": list(config.files), "notes": list(config.notes)}
 
 
-def _running() -> dict[str, Any]:
-    """The values with which a daemon runs, but for those it got by a flag; empty if none runs."""
+def _running(*, is_system: bool) -> tuple[dict[str, Found], list[str]]:
+    """The values with which the daemon of this kind runs, if it does; and notes about one of the other."""
     from gflow.client import call
 
     try:
-        settings = call.get("/status").get("settings", {})
+        status = call.get("/status")
     except (ConnectionError, Unreachable):
-        return {}
-    return {key: found["value"] for key, found in settings.items() if not found["origin"].startswith("--")}
+        return {}, []
+    if ("--system" in status["flags"]) != is_system:
+        return {}, ["the machine has a daemon for everybody: gflowd config --system shows its settings"]
+    return {key: Found(**found) for key, found in status.get("settings", {}).items()}, []
 
 
 def _plain(key: str, found: Found) -> Any:

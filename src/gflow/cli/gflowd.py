@@ -111,9 +111,12 @@ def status(values: dict[str, Any]) -> int:
     try:
         return call.show("/status", as_json="json" in values)
     except (ConnectionError, Unreachable):
+        from gflow.client import absent
+
+        error = absent.unreachable()
         if "json" in values:
-            raise Unreachable(hint="start it with: gflowd up") from None
-        print("Status: Not running\nStart it with: gflowd up")
+            raise error from None
+        print(f"Status: Not running\n{error.hint[0].upper()}{error.hint[1:]}")
         return 3
 
 

@@ -11,12 +11,12 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gflow.cli import logout
 from gflow.cli.gflowd import OPTIONS, START
 from gflow.cli.which import check_alone
-from gflow.client import call
+from gflow.client import absent, call
 from gflow.config.table import SETTINGS
 from gflow.errors import Forbidden, GflowError, Unreachable, UsageError
 from gflow.options.parse import parse
@@ -29,8 +29,10 @@ START_S = 30.0
 
 def run(values: dict[str, Any]) -> int:
     from gflow.daemon.main import run as serve
+    from gflow.daemon.succession import is_successor
 
-    check_alone(values)
+    if not is_successor():
+        check_alone(values)
     return serve(_settings(values))
 
 
@@ -44,20 +46,18 @@ def up(values: dict[str, Any]) -> int:
     except (ConnectionError, Unreachable):
         pass
     settings = _settings(values)
-    if not _start_words({name: value for name, value in values.items() if name != "system"}):
+    if not _told(values):
         from gflow.cli import service
 
         if service.is_installed(values):
             return service.hand_over(values, "start")
     plan = logout.decide(logout.facts(str(settings.socket)))
     notes = [*settings.notes, *filter(None, [plan.note])]
-    logs = str(settings.logs)
-    os.makedirs(logs, mode=0o700, exist_ok=True)
-    log_file = f"{logs}/daemon.log"
+    log_file = settings.logs / "daemon.log"
     # Without the user's service manager if that does not do it.
     pid = (plan.before and _start(plan.before, values, log_file)) or _start((), values, log_file)
     if not pid:
-        raise GflowError(_last_line(log_file) or "gflowd did not start", hint=f"its log is {log_file}")
+        raise GflowError("gflowd did not start", hint=f"its log is {log_file}")
     lines = [f"gflowd is running (PID: {pid})"]
     if "private" in values:
         lines.append(f"Reach it with: export GFLOW_SOCKET={settings.socket}")
@@ -79,10 +79,10 @@ def say(values: dict[str, Any], text: str, **data: Any) -> None:
     print(json.dumps(data) if "json" in values else text)
 
 
-def _start(before: tuple[str, ...], values: dict[str, Any], log_file: str) -> int | None:
-    """Start the daemon; its pid once it serves, None if it ended instead."""
+def _start(before: tuple[str, ...], values: dict[str, Any], log_file: Path) -> int | None:
+    """Start the daemon; its pid once it serves, None if it ended without a word."""
     ready, ready_in = os.pipe()
-    with open(log_file, "ab") as log:
+    with _opened(log_file) as log:
         process = subprocess.Popen(
             [*before, sys.executable, "-m", "gflow", "gflowd", "run", *_start_words(values)],
             stdin=subprocess.DEVNULL,
@@ -94,11 +94,33 @@ def _start(before: tuple[str, ...], values: dict[str, Any], log_file: str) -> in
             env=os.environ | {"GFLOW_READY_FD": str(ready_in)},
         )
     os.close(ready_in)
-    serves = select.select([ready], [], [], START_S)[0] and os.read(ready, 16)
+    said = os.read(ready, select.PIPE_BUF).decode() if select.select([ready], [], [], START_S)[0] else ""
     os.close(ready)
-    if not serves and _still_runs(process):
+    if not said and _still_runs(process):
         raise GflowError(f"gflowd (PID {process.pid}) does not serve yet", hint=f"its log is {log_file}")
-    return process.pid if serves else None
+    if said and said != "ready\n":
+        process.wait()
+        raise _refusal(said)
+    return process.pid if said else None
+
+
+def _opened(log_file: Path) -> IO[bytes]:
+    """The daemon's log; nothing if it cannot be written, for the daemon itself will say what is wrong."""
+    from gflow.store.files import make_folders
+
+    try:
+        make_folders(log_file.parent)
+        return log_file.open("ab")
+    except OSError:
+        return open(os.devnull, "ab")
+
+
+def _refusal(said: str) -> GflowError:
+    """The error of a daemon that could not start: its exit code, its sentence, and a hint."""
+    code, message, hint = said.split("\n", 2)
+    error = GflowError(message, hint=hint.strip())
+    error.exit_code = int(code)
+    return error
 
 
 def _still_runs(process: subprocess.Popen[bytes]) -> bool:
@@ -133,6 +155,11 @@ def _start_words(values: dict[str, Any]) -> list[str]:
     return words
 
 
+def _told(values: dict[str, Any]) -> list[str]:
+    """What a daemon is to do otherwise; which daemon is meant does not count."""
+    return _start_words({name: value for name, value in values.items() if name not in ("system", "private")})
+
+
 def down(values: dict[str, Any]) -> int:
     try:
         status = call.get("/status")
@@ -148,7 +175,8 @@ def down(values: dict[str, Any]) -> int:
     scope = {"system": True} if "--system" in status["flags"] else {}
     if "again" not in values and service.is_active(scope):
         return service.hand_over(values | scope, "stop")
-    _terminate(status["pid"], signal.SIGUSR2 if "again" in values else signal.SIGTERM)
+    is_again = "again" in values and _handles(status["pid"], signal.SIGUSR2)
+    _terminate(status["pid"], signal.SIGUSR2 if is_again else signal.SIGTERM)
     left = f"; {running} running job{'s go' if running > 1 else ' goes'} on" if running else ""
     if "again" not in values or "json" not in values:
         say(values, f"gflowd is down{left}", running=False, stopped=True, running_jobs=running)
@@ -171,6 +199,16 @@ def _kill_jobs() -> None:
         time.sleep(0.05)
 
 
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process does something with this signal, instead of being ended by it."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:  # hidden from us: a daemon of today does
+        return True
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigIgn:"))]
+    return any(mask >> (number - 1) & 1 for mask in masks)
+
+
 def _terminate(pid: int, number: int) -> None:
     """End exactly this process and wait for it."""
     pidfd = os.pidfd_open(pid)
@@ -187,18 +225,21 @@ def _terminate(pid: int, number: int) -> None:
 
 def restart(values: dict[str, Any]) -> int:
     """Replace the daemon; what it was told about the machine holds, unless said otherwise."""
+    running = True
     try:
         told, _ = parse(call.get("/status")["flags"], OPTIONS)
     except (ConnectionError, Unreachable):
-        told = {}
+        running, told = False, {}
     passing = {setting.flag for setting in SETTINGS if setting.flag and not setting.kept}
     kept = {name: value for name, value in told.items() if name not in passing}
+    if "system" not in kept | values and running and absent.is_machine_served():
+        kept["private"] = True  # one that was started before the machine had its own
     if "system" in kept and os.geteuid():
         raise Forbidden("the machine's gflow daemon is root's")
     from gflow.cli import service
 
     if service.is_active(kept):
-        if _start_words(values):
+        if _told(values):
             raise UsageError(
                 "flags do not reach a service", hint="put it into gflow.toml: gflowd config shows where"
             )
@@ -214,7 +255,12 @@ def reload(values: dict[str, Any]) -> int:
         before = call.get("/status")
     except (ConnectionError, Unreachable):
         return up(values)
-    if _start_words(values):
+    if _told(values):
+        return restart(values)
+    if not _handles(before["pid"], signal.SIGUSR1):
+        sys.stderr.write(
+            f"gflowd {before['version']} is too old to reload in place: it is restarted instead\n"
+        )
         return restart(values)
     told, _ = parse(before["flags"], OPTIONS)
     _settings(told)  # what is wrong is said while the old one still runs
@@ -235,22 +281,25 @@ def reload(values: dict[str, Any]) -> int:
 
 def restore_backup(values: dict[str, Any], backup: str) -> int:
     """Put a backup in the database's place, with no daemon running."""
-    from gflow.daemon import lock
+    from gflow.daemon import folders, lock
     from gflow.store.keeping import restore
     from gflow.store.places import first_free_number
 
+    if os.geteuid() == 0:  # root's private daemon is seldom meant where the machine has one
+        check_alone(values)
     settings = _settings(values)
     source = Path(backup).resolve()
     if not source.is_file():
         raise UsageError(f"there is no file {backup}")
+    if settings.is_system:
+        folders.check_trusted(source)
     held = lock.take(settings.data)
-    kept = restore(source, settings.database, first_free_number(settings.data))
+    number = first_free_number(settings.data)
+    # Much of what waited then may have run since, and the queue is everybody's: root looks first.
+    drained = f"restored from {source.name}" if settings.is_system else ""
+    kept = restore(source, settings.database, number, settings.kind, drained)
     os.close(held)
     print(f"restored {source}" + (f"; what was there is now {kept}" if kept else ""))
+    if drained:
+        print("(nothing starts until you have looked at the queue: gctl resume)")
     return 0
-
-
-def _last_line(path: str) -> str:
-    with open(path, errors="replace") as file:
-        said = [line for line in file.read().splitlines() if line.startswith("gflowd: ")]
-    return said[-1].removeprefix("gflowd: ") if said else ""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
+from gflow.client import absent
+
 
 def is_answerable(words: list[str]) -> bool:
-    """Whether there is a person to ask."""
-    return "--json" not in words and os.isatty(0) and os.isatty(2)
+    """Whether there is a person to ask, and a daemon of their own is what they would want."""
+    is_asked = "--json" not in words and os.isatty(0) and os.isatty(2)
+    return is_asked and not absent.is_machine_served()
 
 
 def start_and_submit(words: list[str]) -> int | None:

@@ -16,7 +16,9 @@ def report(program: str, error: Exception, words: list[str]) -> int:
     if isinstance(error, BrokenPipeError):
         return 1  # `gflowd config | head`: whoever read has seen enough
     if isinstance(error, ConnectionError):
-        error = Unreachable(hint="start it with: gflowd up")
+        from gflow.client import absent
+
+        error = absent.unreachable()
     if program == "gbatch" and isinstance(error, Unreachable):
         from gflow.cli.offer import is_answerable, start_and_submit
 

@@ -31,6 +31,10 @@ def service(values: dict[str, Any], verb: str) -> int:
 
 def install(values: dict[str, Any]) -> int:
     """Write the unit and let systemd start the daemon, now and from now on. Running jobs go on."""
+    if "system" in values:
+        from gflow.daemon.folders import check_installation
+
+        check_installation()
     path, text = _path(values), _text(values)
     if path.exists() and MARK not in path.read_text() and "force" not in values:
         raise Refused(f"{path} is there, and not of gflow's making", hint="--force writes over it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gflow.client import fast
+from gflow.client import absent, fast
 from gflow.errors import Refused, UsageError
 from gflow.options import paths
 
@@ -27,10 +27,17 @@ def choose(values: dict[str, Any]) -> None:
 
 
 def check_alone(values: dict[str, Any]) -> None:
-    """Where the machine has a daemon, nobody starts another by mistake."""
-    system = paths.system_socket(os.environ.get)
-    if not values.keys() & {"system", "private"} and os.path.exists(system):
+    """Where the machine has a daemon, be it down, nobody gets to another by mistake."""
+    if values.keys() & {"system", "private"}:
+        return
+    if os.path.exists(paths.system_socket(os.environ.get)):
         raise Refused(
             "this machine has a gflow daemon for everybody, and gbatch uses it",
             hint="gflowd up --private starts one of your own beside it",
+        )
+    if absent.is_machine_served():
+        theirs = "--system means that one" if os.geteuid() == 0 else "root starts it with gflowd up --system"
+        raise Refused(
+            "this machine has a gflow daemon for everybody, and it is down",
+            hint=f"{theirs}; --private means one of your own",
         )

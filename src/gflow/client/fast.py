@@ -298,11 +298,12 @@ def talk_to(path: str) -> None:
 
 
 def unreachable(path: str, error: OSError) -> NoReturn:
-    from gflow.errors import Forbidden, Unreachable
+    from gflow.client import absent
+    from gflow.errors import Forbidden
 
     if isinstance(error, PermissionError):
         raise Forbidden(f"the gflow daemon at {path} belongs to somebody else") from None
-    raise Unreachable(hint="start it with: gflowd up") from None
+    raise absent.unreachable() from None
 
 
 def show(status: int, headers: bytes, body: bytes) -> int:

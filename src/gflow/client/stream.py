@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 
-from gflow.client import fast
+from gflow.client import absent, fast
 from gflow.client.call import refusal, with_query
 from gflow.client.waiting import PATIENCE_S
 from gflow.errors import Unreachable
@@ -44,7 +44,7 @@ def events(
             if away_since is None:
                 away_since = time.monotonic()
             if time.monotonic() - away_since > PATIENCE_S:
-                raise Unreachable(hint="start it with: gflowd up") from error
+                raise absent.unreachable() from error
             time.sleep(0.1)
 
 

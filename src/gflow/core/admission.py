@@ -20,6 +20,16 @@ from gflow.errors import NotFound, Refused
 MOST_BYTES = 256 << 20
 
 
+def check_owner(state: State, uid: int) -> None:
+    """Refuse jobs of others where all jobs run as one user."""
+    owner = state.policy.owner
+    if owner is not None and uid != owner:
+        raise Refused(
+            f"this daemon runs jobs of its own user (uid {owner}) alone, and you are uid {uid}",
+            hint="submit as that user, or to a daemon of your own or the machine's",
+        )
+
+
 def check_number(state: State, uid: int, more: int) -> None:
     """Refuse what would fill the queue with one person's jobs. Root may."""
     most, now = state.policy.most_jobs, state.of_person.get(uid, 0)
@@ -81,6 +91,7 @@ def admitted(
     hidden: frozenset[JobKey] = frozenset(),
 ) -> list[Wait | None]:
     """What each of these has to wait for if they are submitted now, or a refusal. Changes nothing."""
+    check_owner(state, uid)
     if uid and state.policy.most_jobs:
         check_number(state, uid, len(specs))
         check_size(state, uid, sum(spec.size for spec in specs))

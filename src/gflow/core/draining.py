@@ -6,7 +6,7 @@ import msgspec
 
 from gflow.core.effects import Effect, Keep
 from gflow.core.events import Drain
-from gflow.core.policy import Drained
+from gflow.core.policy import DRAINED, Drained
 from gflow.core.rounds import run_round
 from gflow.core.state import State
 from gflow.errors import Refused
@@ -21,7 +21,7 @@ def drain(state: State, event: Drain, effects: list[Effect]) -> None:
         if not event.on and event.gpus is None:  # also for a daemon that was to leave and did not
             state.machine.leaving, state.machine.reclaimed = False, ""
         state.machine.drained = _changed(state.machine.drained, event)
-        effects.append(Keep("drained", msgspec.json.encode(state.machine.drained).decode()))
+        effects.append(Keep(DRAINED, msgspec.json.encode(state.machine.drained).decode()))
         state.machine.recount()
     run_round(state, event.at, effects)
 

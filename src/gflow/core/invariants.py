@@ -69,6 +69,10 @@ def _check_job(state: State, job: Job) -> None:
     else:
         assert not any(places[:4]), f"running job {job.label} is still in the queue"
         assert job.attempt > 0, f"job {job.label} runs without an attempt"
+    owner = state.policy.owner
+    assert owner is None or job.uid == owner, (
+        f"job {job.label} is of uid {job.uid}, and only {owner}'s may run"
+    )
     assert job.stopping is None or job.state is JobState.RUNNING, f"{job.label} stops without running"
 
 

@@ -20,6 +20,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     most_jobs: int = 0
     # Jobs of one person that may run at once, unless a quota says otherwise; 0: any number. Root may too.
     most_running: int = 0
+    # The uid whose jobs alone may run: a private daemon runs all of them as its own user. None: everybody's.
+    owner: int | None = None
     # Whether people are not to learn each other's names.
     is_private: bool = False
     # Within a priority: `shortest` predicted first, or by `arrival`.
@@ -43,6 +45,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 USUAL = Policy()
+
+
+# The name under which it is kept.
+DRAINED = "drained"
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -32,8 +32,11 @@ class Use:
         self.gpus = 0
 
 
-# What is kept of it: for each person, GPU-seconds and up to when they are faded.
-Record = dict[str, dict[int, tuple[float, float]]]
+class Record(msgspec.Struct, omit_defaults=True):
+    """What is kept of it. Members that older versions kept besides are passed over."""
+
+    # For each person, GPU-seconds and up to when they are faded.
+    uses: dict[int, tuple[float, float]] = {}
 
 
 class Shares:
@@ -95,12 +98,12 @@ class Shares:
         """What is to be kept: nothing of it is new then."""
         self.changed = False
         uses = {uid: (use.seconds, use.at) for uid, use in self.uses.items()}
-        return msgspec.json.encode({"uses": uses} if uses else {}).decode()
+        return msgspec.json.encode(Record(uses)).decode()
 
     def recall(self, text: str) -> None:
         """Go on from a record. Which GPUs run comes with the jobs."""
         kept = msgspec.json.decode(text, type=Record)
-        self.uses = {uid: Use(seconds, at) for uid, (seconds, at) in kept.get("uses", {}).items()}
+        self.uses = {uid: Use(seconds, at) for uid, (seconds, at) in kept.uses.items()}
 
 
 def _band(ratio: float) -> int:

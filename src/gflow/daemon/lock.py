@@ -7,7 +7,9 @@ import os
 import socket
 from pathlib import Path
 
-from gflow.errors import Refused, StoreError
+from gflow.errors import Refused
+from gflow.store.disk_errors import unusable
+from gflow.store.files import make_folders
 
 
 def lock_path(data: Path) -> Path:
@@ -19,13 +21,15 @@ def take(data: Path) -> int:
     try:
         return _take(data)
     except OSError as error:
-        raise StoreError(f"the folder {data} cannot be used: {error.strerror}") from error
+        raise unusable(data, error) from error
 
 
 def _take(data: Path) -> int:
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folders(data)
     if data.stat().st_uid != os.geteuid():  # what is in there could have been prepared for us
         raise Refused(f"{data} belongs to somebody else", hint="a daemon's folder is its user's: see $HOME")
+    if data.stat().st_mode & 0o077:  # older versions made it by the umask
+        data.chmod(0o700)
     fd = os.open(lock_path(data), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

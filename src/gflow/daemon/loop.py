@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -28,7 +28,7 @@ from gflow.core.governing import QUOTAS, RESERVATIONS
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.invariants import check
 from gflow.core.model import Job, Line, Moment
-from gflow.core.policy import Drained
+from gflow.core.policy import DRAINED, Drained
 from gflow.core.quotas import Quotas
 from gflow.core.shares import SHARES
 from gflow.core.state import State, next_look, restore
@@ -39,6 +39,7 @@ from gflow.daemon.timers import Alarm
 from gflow.daemon.wishes import Keeping, Noting, Plain, Submitting, Wish
 from gflow.errors import GflowError, ReadOnly, StoreError, TransitionError
 from gflow.faults import point
+from gflow.store.opening import WAY_OUT
 from gflow.store.port import Changes, Store
 
 log = logging.getLogger("gflow.loop")
@@ -66,6 +67,8 @@ class Loop:
         self.store = store
         # Why nothing can be written at the moment; empty while all is well.
         self.read_only = ""
+        # What can be done about it.
+        self._way_out = ""
         self.news = News()
         self.meters = Meters()
         self.meters.recount(state.jobs.values())
@@ -134,7 +137,7 @@ class Loop:
 
     def _promise(self, wish: Wish) -> asyncio.Future[Any]:
         if self.read_only:
-            raise ReadOnly(self.read_only, hint="it goes on by itself when the disk can be written again")
+            raise ReadOnly(self.read_only, hint=self._way_out)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._add(wish, future)
         return future
@@ -270,16 +273,25 @@ class Loop:
 
     # ------------------------------------------------------------ when the disk fails
 
+    def look_at_store(self) -> None:
+        """Notice that the database is gone before a commit does."""
+        if not self.read_only:
+            try:
+                self.store.check_in_place()
+            except StoreError as error:
+                self._poisoned(Turn([]), error)
+
     def _poisoned(self, turn: Turn, error: StoreError) -> None:
         """The commit failed, so memory is ahead of the disk: go back to what the disk has."""
         log.error("%s; no changes are taken until it can be", error)
         self.read_only = error.message
+        self._way_out = error.hint or "it goes on by itself when the disk can be written again"
         self._is_ahead = True
         with suppress(StoreError):
             self._go_back()
         for future, _ in turn.answers:
             if not future.done():
-                future.set_exception(ReadOnly(error.message))
+                future.set_exception(ReadOnly(error.message, hint=self._way_out))
         self._backlog = [wish for wish in turn.wishes if wish[1] is None] + self._backlog
         asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._try_again)
 
@@ -362,16 +374,8 @@ def reload(old: State, store: Store) -> State:
     if allowed is not None and not old.policy.gpus_win:
         chosen = frozenset(int(index) for index in str(allowed).split(",") if index.isdecimal())
         state.machine.allowed = None if allowed == "all" else chosen
-    if "drained" in loaded.meta:
-        state.machine.drained = msgspec.json.decode(str(loaded.meta["drained"]), type=Drained)
-    if QUOTAS in loaded.meta:
-        state.ledger.say(msgspec.json.decode(str(loaded.meta[QUOTAS]), type=Quotas))
-    if RESERVATIONS in loaded.meta:
-        state.reserved.recall(str(loaded.meta[RESERVATIONS]))
-    if SHARES in loaded.meta:
-        state.shares.recall(str(loaded.meta[SHARES]))
-    if FORETOLD in loaded.meta:
-        state.foretold.recall(str(loaded.meta[FORETOLD]))
+    _recall_decisions(state, loaded.meta)
+    _recall_counts(state, loaded.meta)
     restore(
         state,
         loaded.jobs,
@@ -388,7 +392,6 @@ def reload(old: State, store: Store) -> State:
         old.machine.gpu_trouble,
     )
     state.machine.gpu_names = str(loaded.meta.get("gpu_names", ""))
-    state.machine.faults = msgspec.json.decode(str(loaded.meta.get("gpu_faults", "{}")), type=dict[str, str])
     state.machine.leaving, state.machine.reclaimed = old.machine.leaving, old.machine.reclaimed
     state.machine.most_runs, state.alarms.resume_at = old.machine.most_runs, old.alarms.resume_at
     state.machine.stalled, state.machine.stalls = old.machine.stalled, old.machine.stalls
@@ -398,3 +401,38 @@ def reload(old: State, store: Store) -> State:
         if job.headway is not None and key in state.jobs and state.jobs[key].attempt == job.attempt:
             state.jobs[key].headway = job.headway
     return state
+
+
+def _recall_decisions(state: State, meta: Mapping[str, str | int]) -> None:
+    """What people decided, and faults they have not forgiven yet: without these, nothing may start."""
+
+    def say_faults(text: str) -> None:
+        state.machine.faults = msgspec.json.decode(text, type=dict[str, str])
+
+    def say_drained(text: str) -> None:
+        state.machine.drained = msgspec.json.decode(text, type=Drained)
+
+    takers: dict[str, Callable[[str], None]] = {
+        DRAINED: say_drained,
+        QUOTAS: lambda text: state.ledger.say(msgspec.json.decode(text, type=Quotas)),
+        RESERVATIONS: state.reserved.recall,
+        "gpu_faults": say_faults,
+    }
+    for name, take in takers.items():
+        try:
+            if name in meta:
+                take(str(meta[name]))
+        except msgspec.MsgspecError as error:
+            raise StoreError(
+                f"the record {name!a} in the database is damaged: {error}", hint=WAY_OUT
+            ) from error
+
+
+def _recall_counts(state: State, meta: Mapping[str, str | int]) -> None:
+    """What was only counted. What cannot be read is counted anew: no job depends on it."""
+    for name, take in ((SHARES, state.shares.recall), (FORETOLD, state.foretold.recall)):
+        try:
+            if name in meta:
+                take(str(meta[name]))
+        except msgspec.MsgspecError as error:
+            log.warning("the record %s in the database cannot be read and begins anew: %s", name, error)

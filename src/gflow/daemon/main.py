@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -51,6 +52,7 @@ from gflow.daemon.tokens import Tokens
 from gflow.errors import GflowError, ReadOnly
 from gflow.faults import point
 from gflow.gpu.census import Report
+from gflow.store.disk_errors import is_about_a_disk, unusable
 from gflow.store.places import first_free_number
 from gflow.store.port import LAUNCH_EPOCH
 from gflow.store.sqlite import SqliteStore
@@ -78,26 +80,21 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
     gc.disable()  # until the queue is loaded: it is all there to stay
     try:
         if settings.is_system:
+            folders.check_installation()
             folders.prepare(settings)
-            _warn_of_writers()
         known = succession.inherited(succession.LOCK)
         held = lock.take(settings.data) if known is None else known
         listener = asyncio.run(_serve(settings, loop_class))
     except GflowError as error:
-        sys.stderr.write(f"gflowd: {error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
-        return error.exit_code
+        return _say_failed(error)
+    except OSError as error:
+        if not is_about_a_disk(error):
+            raise
+        return _say_failed(unusable(_folder_of(error, settings.data), error))
     if listener is not None:
         succession.become_next(listener, held)
     os.close(held)
     return 0
-
-
-def _warn_of_writers() -> None:
-    """Whoever can rewrite what root runs is root."""
-    programs = (Path(sys.executable).resolve(), Path(__file__).resolve())
-    place = folders.rewritable(programs)
-    if place is not None:
-        log.warning("%s belongs to others than root, and whoever can change it is root here", place)
 
 
 async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
@@ -147,27 +144,38 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     await stopped.wait()
     for errand in errands:
         errand.cancel()
-    ear.close()
+    _attempt("progress", ear.close)
     if spot is not None:
-        spot.close()
-    daemon.notifier.end()
+        _attempt("spot", spot.close)
+    _attempt("notifications", daemon.notifier.end)
     if daemon.watch is not None:
-        daemon.watch.close()
+        _attempt("GPU watch", daemon.watch.close)
     if daemon.mps is not None and not daemon.loop.state.machine.holders:
-        await daemon.mps.end()
+        await _attempt_to_end(daemon.mps)
     kept = os.dup(listener.fileno()) if set(signals) == {signal.SIGUSR1} else None
     for server, connections in servers:
         server.close()
         for connection in list(connections):  # without an answer: clients ask the next daemon again
             connection.transport.abort()
-    context.threads.close(STOP_S)
-    end_pool(pool, STOP_S)
-    # asyncio would wait for its pool without a limit.
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-    daemon.targets.close()
-    daemon.target.close()
-    daemon.store.close()
+    _end_threads(context, pool)
+    _attempt("targets", daemon.targets.close)
+    _attempt("shims", daemon.target.close)
+    _attempt("database", daemon.store.close)
     return kept
+
+
+def _end_threads(context: Context, pool: ThreadPoolExecutor) -> None:
+    """End the thread pools with a time limit; asyncio would wait for its own without one."""
+    _attempt("worker threads", partial(context.threads.close, STOP_S))
+    _attempt("default threads", partial(end_pool, pool, STOP_S))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+
+
+async def _attempt_to_end(mps: Mps) -> None:
+    try:
+        await mps.end()
+    except Exception as error:
+        log.warning("while stopping, MPS: %s", error)
 
 
 def _listen(context: Context, listener: socket.socket) -> list[tuple[Server, set[Any]]]:
@@ -191,10 +199,10 @@ class Daemon:
         self.target.open()
         _raise_open_files()
         ask_for_short_slices()
-        self.store = SqliteStore(settings.database)
+        machine = State(cpus=settings.cpus, memory_mib=settings.memory_mib, policy=settings.policy)
+        self.store = SqliteStore(settings.database, settings.kind, partial(reload, machine))
         self._epoch = self.target.earlier_epoch = str(self.store.kept(LAUNCH_EPOCH) or "")
         settings.logs.mkdir(mode=0o700, exist_ok=True)
-        machine = State(cpus=settings.cpus, memory_mib=settings.memory_mib, policy=settings.policy)
         state = reload(machine, self.store)
         if state.next_number == 1:  # a new database beside old logs: those numbers were given out
             state.next_number = first_free_number(settings.data)
@@ -333,10 +341,18 @@ class Daemon:
 def _stop(settings: Settings, stopped: asyncio.Event, number: int, signals: list[int]) -> None:
     """USR2: another daemon comes at once, so address and socket stay, and clients wait. USR1: that is us."""
     signals.append(number)
-    if number not in (signal.SIGUSR2, signal.SIGUSR1):
-        (settings.data / "address").unlink(missing_ok=True)
-        settings.socket.unlink(missing_ok=True)
     stopped.set()
+    if number not in (signal.SIGUSR2, signal.SIGUSR1):
+        _attempt("address", partial((settings.data / "address").unlink, missing_ok=True))
+        _attempt("socket", partial(settings.socket.unlink, missing_ok=True))
+
+
+def _attempt(what: str, step: Callable[[], object]) -> None:
+    """One step of the clean-up: on a disk that fails it must not keep the others, or the end, from coming."""
+    try:
+        step()
+    except Exception as error:
+        log.warning("while stopping, %s: %s", what, error)
 
 
 def adopt(loop: Loop, target: Targets, performer: Performer) -> None:
@@ -395,8 +411,31 @@ def _spare_the_collector() -> None:
 
 
 def _say_ready() -> None:
-    """Tell `gflowd up` that we serve, through the descriptor it left us."""
+    """Tell `gflowd up` that we serve."""
+    _tell_starter("ready\n")
+
+
+def _say_failed(error: GflowError) -> int:
+    """Tell `gflowd up`, and whoever reads our log, why we do not serve; the exit code.
+
+    Not through the log alone: it may be on the disk that is full.
+    """
+    _tell_starter(f"{error.exit_code}\n{error.message}\n{error.hint}\n")
+    with suppress(OSError):
+        sys.stderr.write(f"gflowd: {error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
+        sys.stderr.flush()
+    return error.exit_code
+
+
+def _tell_starter(text: str) -> None:
+    """Through the descriptor that `gflowd up` left us; it may have lost patience."""
     fd = os.environ.pop("GFLOW_READY_FD", "")
     if fd:
-        os.write(int(fd), b"ready\n")
+        with suppress(BrokenPipeError):
+            os.write(int(fd), text.encode()[: select.PIPE_BUF])
         os.close(int(fd))
+
+
+def _folder_of(error: OSError, data: Path) -> Path:
+    """The folder that an error is about."""
+    return Path(os.fsdecode(error.filename)).parent if isinstance(error.filename, str | bytes) else data

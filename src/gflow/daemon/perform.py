@@ -168,7 +168,9 @@ class Performer:
 
     def _launch(self, job: Job) -> Launch:
         """Everything a target needs to run this attempt."""
-        spec = job.spec
+        spec, owner = job.spec, self._state().policy.owner
+        if owner is not None and job.uid != owner:  # it would run with this user's rights (law 7)
+            raise StoreError(f"it belongs to uid {job.uid}, and this daemon runs jobs of uid {owner} alone")
         environ = self._blob(spec.environ) if spec.environ else b""
         script = self._blob(spec.script) if spec.script else None
         if job.target != LOCAL:

@@ -19,6 +19,7 @@ from gflow.errors import UsageError, did_you_mean
 from gflow.gpu.settings import GpuSettings
 from gflow.gpu.simulated import simulated_gpus
 from gflow.options import paths
+from gflow.store import ownership
 from gflow.store.keeping import Retention
 from gflow.store.places import database_path
 from gflow.targets.slurm.settings import Cluster, clusters_of
@@ -58,6 +59,11 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     flags: tuple[str, ...] = ()
     # What whoever starts it should know.
     notes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Which daemon this is, for its database; see `store.ownership`."""
+        return ownership.SYSTEM if self.policy.owner is None else ownership.private(self.policy.owner)
 
     @property
     def backups(self) -> Path:
@@ -172,6 +178,7 @@ def _policy(config: Config, gpus: tuple[Gpu, ...], *, system: bool) -> Policy:
         strategy=config["daemon.gpu_allocation_strategy"],
         gpus=allowed,
         gpus_win=typed,
+        owner=None if system else os.geteuid(),
         most_jobs=config["people.max_jobs"] if system else 0,
         most_running=config["people.max_running"] if system else 0,
         order=config["policy.order"],

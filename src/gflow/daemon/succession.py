@@ -33,6 +33,11 @@ def inherited(name: str) -> int | None:
     return None
 
 
+def is_successor() -> bool:
+    """Whether this process was a daemon before, and only becomes the next one."""
+    return LOCK in os.environ
+
+
 def heed_reloads() -> None:
     """Until somebody obeys it, a reload asks for what happens anyway.
 

@@ -10,6 +10,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
+from gflow.client import absent
 from gflow.errors import GflowError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,6 +42,7 @@ def refusing(tool: F) -> F:
         except GflowError as error:
             raise ToolError(error.message + (f" ({error.hint})" if error.hint else "")) from error
         except ConnectionError as error:
-            raise ToolError("the gflow daemon does not answer (gflowd up starts it)") from error
+            away = absent.unreachable()
+            raise ToolError(f"{away.message} ({away.hint})") from error
 
     return told  # type: ignore[return-value]

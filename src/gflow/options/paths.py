@@ -37,6 +37,11 @@ def system_config(get: Getenv) -> str:
     return (get("GFLOW_SYSTEM_ROOT") or "") + "/etc/gflow/gflow.toml"
 
 
+def machine_signs(get: Getenv) -> tuple[str, str]:
+    """Files and folders of which one is there where the machine has a daemon for everybody."""
+    return system_config(get), system_data(get)
+
+
 def own_socket(get: Getenv) -> str:
     """Where a user's daemon listens."""
     runtime = get("XDG_RUNTIME_DIR")

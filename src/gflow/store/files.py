@@ -42,6 +42,16 @@ def connect_unseen(path: Path) -> sqlite3.Connection:
     return connect(path, "mode=ro" if beside(path, "-wal").exists() else "immutable=1")
 
 
+def make_folders(folder: Path) -> None:
+    """Make a folder and those above it that are missing, all for the owner alone.
+
+    `mkdir(parents=True)` would give its mode to the last one only.
+    """
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    for place in reversed(missing):
+        place.mkdir(mode=0o700, exist_ok=True)
+
+
 def make_private(path: Path) -> None:
     """An empty file for the owner alone, before SQLite would make it by the umask."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

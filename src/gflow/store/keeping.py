@@ -11,10 +11,12 @@ from pathlib import Path
 import msgspec
 
 from gflow.core.ids import TASK_BITS
+from gflow.core.policy import DRAINED, Drained
 from gflow.errors import StoreError
-from gflow.store import files
+from gflow.store import files, ownership
+from gflow.store.copying import back_up, copy
 from gflow.store.files import beside
-from gflow.store.opening import check_database, in_one_line, migrate
+from gflow.store.opening import check_database
 from gflow.store.port import LAUNCH_EPOCH
 from gflow.store.swapping import RESTORED, swap_in
 
@@ -37,32 +39,6 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- backup and restore
 
 
-def back_up(database: Path, target: Path) -> Path:
-    """A whole, checked copy of a database that may be in use. Appears under its name only when whole."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = beside(target, ".new")
-    try:
-        _copy(files.real(database), new)
-        files.put_in_place(new, target)
-    except (sqlite3.Error, OSError) as error:
-        raise StoreError(f"{database} could not be backed up: {error}") from error
-    finally:
-        files.remove(new)
-    return target
-
-
-def _copy(database: Path, new: Path) -> None:
-    files.remove(new)
-    files.make_private(new)
-    with closing(files.connect(database, "mode=ro")) as source, closing(files.connect(new)) as copy:
-        # All pages in one go: in steps, it would begin anew whenever the daemon commits in between.
-        source.backup(copy, pages=-1)
-        copy.execute("PRAGMA journal_mode = DELETE")
-        problems = [row[0] for row in copy.execute("PRAGMA integrity_check(1)")]
-    if problems != ["ok"]:
-        raise StoreError(f"{database} is damaged: {in_one_line(problems[0])}; no copy was made of it")
-
-
 def back_up_daily(database: Path, folder: Path) -> Path:
     """Today's backup in `folder`; the oldest beyond a week go."""
     made = back_up(database, folder / time.strftime("gflow-%Y%m%d-%H%M%S.db"))
@@ -76,24 +52,32 @@ def is_backup_due(folder: Path, now: float) -> bool:
     return now - newest >= DAY_S
 
 
-def restore(backup: Path, database: Path, first_free_number: int) -> Path | None:
+def restore(
+    backup: Path, database: Path, first_free_number: int, kind: str | None = None, drained: str = ""
+) -> Path | None:
     """Put a backup in the database's place; where the old one went. No daemon may run.
 
     Numbers given out since the backup are not given out again: their logs and processes exist.
+    `kind`: the daemon that it is for, and no other kind's backup is taken. `drained`: why nothing is to
+    start until a person says so; empty: what waits goes on.
     """
     backup, database = files.real(backup), files.real(database)
     new = beside(database, RESTORED + ".new")
     try:
-        check_database(backup)
+        check_database(backup, kind)
         swap_in(database)  # an earlier restore that was cut off knows of numbers too
-        database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _copy(backup, new)
-        with closing(files.connect(new)) as db:
-            migrate(db)
+        files.make_folders(database.parent)
+        copy(backup, new)
+        with closing(files.connect(new)) as db, _transaction(db):
             number = max(first_free_number, _next_number(db), _next_number_of(database))
-            db.execute("INSERT OR REPLACE INTO meta VALUES ('next_number', ?)", (number,))
+            put = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+            db.execute(put, ("next_number", number))
             # Runs that go on in the backup may have ended since, and their records were dropped.
             db.execute("DELETE FROM meta WHERE name = ?", (LAUNCH_EPOCH,))
+            if kind is not None:
+                ownership.mark(db, kind)
+            if drained:
+                db.execute(put, (DRAINED, msgspec.json.encode(Drained(everything=drained)).decode()))
         files.put_in_place(new, beside(database, RESTORED))
         return swap_in(database)
     except (sqlite3.Error, OSError) as error:

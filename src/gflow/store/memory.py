@@ -36,6 +36,9 @@ class MemoryStore:
         self._meta.update(changes.meta)
         self._audit += changes.audit
 
+    def check_in_place(self) -> None:
+        """Memory has no file that could be removed."""
+
     def load(self) -> Loaded:
         jobs = list(self.jobs(active=True))
         parents = {key for job in jobs for key in job.spec.parents}

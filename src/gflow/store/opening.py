@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from gflow.errors import StoreError
-from gflow.store import files
+from gflow.errors import GflowError, StoreError
+from gflow.store import files, ownership
+from gflow.store.copying import back_up, in_one_line
+from gflow.store.disk_errors import is_of_the_disk, unusable
 from gflow.store.files import beside
 from gflow.store.schema import APPLICATION_ID, VERSION, script_from
 from gflow.store.swapping import swap_in
@@ -18,43 +21,94 @@ TABLES = frozenset({"meta", "jobs", "holds", "submissions", "blobs"})
 WAY_OUT = "gflowd restore BACKUP puts a backup in its place; backups are in the data folder under backups"
 
 
-def open_database(path: Path) -> sqlite3.Connection:
-    """The open database, brought to the current schema; a new one if there is none."""
+# What a read raises where a database is damaged.
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+Verify = Callable[[sqlite3.Connection], None]
+
+
+def open_database(
+    path: Path, kind: str | None = None, verify: Verify = lambda db: None
+) -> sqlite3.Connection:
+    """The open database, brought to the current schema; a new one if there is none.
+
+    `kind`: the daemon that opens it (see `ownership`); None: a tool or test that runs no jobs.
+    `verify` reads all that a daemon starts from; a migration that it cannot read afterwards is undone.
+    """
     try:
-        path = _found(path)
-        check_database(path)
+        path = _found(path, kind)
+        check_database(path, kind)
         db = sqlite3.connect(path, isolation_level=None, cached_statements=256)
         try:
-            prepare(db)
+            prepare(db, path, kind, verify)
         except BaseException:
             db.close()
             raise
     except OSError as error:
-        raise StoreError(f"the database {path} cannot be used: {error.strerror}") from error
+        raise unusable(path.parent, error) from error
+    except UnicodeDecodeError as error:  # also of SQLite's own messages, which quote what is in the file
+        raise StoreError(f"{path} is damaged: a text in it is not UTF-8", hint=WAY_OUT) from error
     except sqlite3.Error as error:
+        if is_of_the_disk(error):
+            raise unusable(path.parent, error) from error
         raise StoreError(f"the database {path} cannot be used: {error}", hint=WAY_OUT) from error
     return db
 
 
-def prepare(db: sqlite3.Connection) -> None:
+def prepare(db: sqlite3.Connection, path: Path, kind: str | None, verify: Verify) -> None:
     """Set the modes that make a commit durable, and migrate."""
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
-    migrate(db)
+    version = version_of(db)
+    if version < VERSION:
+        back_up(path, beside(path, f".before-schema-{VERSION}"))
+        migrate(db, kind, verify)
+    elif kind is not None:
+        ownership.mark(db, kind)
     db.execute("PRAGMA foreign_keys = ON")
 
 
-def migrate(db: sqlite3.Connection) -> None:
-    """Bring a database to the current schema, in one transaction."""
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version < VERSION:
+def migrate(db: sqlite3.Connection, kind: str | None, verify: Verify = lambda db: None) -> None:
+    """Bring a database to the current schema in one transaction, which is committed once it can be read."""
+    version = version_of(db)
+    try:
         db.executescript(script_from(version))
+        if kind is not None:
+            ownership.mark(db, kind)
+        _verified(db, verify, version)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _verified(db: sqlite3.Connection, verify: Verify, version: int) -> None:
+    try:
+        verify(db)
+    except (GflowError, sqlite3.Error):
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"the database of schema {version} cannot be read after its migration to {VERSION}: {error}",
+            hint="it is as it was: the gflow that wrote it opens it; please report this as a bug",
+        ) from error
+
+
+def unreadable(error: Exception) -> StoreError:
+    """The error for a read that failed with one of UNREADABLE."""
+    if isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error):
+        return StoreError("the database is damaged: a text in it is not UTF-8", hint=WAY_OUT)
+    return StoreError(f"the database cannot be read: {error}")
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 # ---------------------------------------------------------------- a new one
 
 
-def _found(path: Path) -> Path:
+def _found(path: Path, kind: str | None) -> Path:
     """Where the database really is; made there if there is none."""
     database = files.real(path)
     swap_in(database)  # a restore that was cut off goes on
@@ -67,13 +121,13 @@ def _found(path: Path) -> Path:
             raise StoreError(
                 f"the database {database} is gone, but its log {database.name}{suffix} is there", hint=WAY_OUT
             )
-    _create(database)
+    _create(database, kind)
     return database
 
 
-def _create(path: Path) -> None:
+def _create(path: Path, kind: str | None) -> None:
     """Build it under another name and put it in place whole: a power cut leaves none, or all of it."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.make_folders(path.parent)
     new = beside(path, ".new")
     files.remove(new)
     files.make_private(new)
@@ -81,18 +135,23 @@ def _create(path: Path) -> None:
         # No log yet: what cannot be written is an error here, and not a silence when the log is closed.
         db.execute("PRAGMA journal_mode = MEMORY")
         db.execute("PRAGMA synchronous = OFF")
-        migrate(db)
+        migrate(db, kind)
     files.put_in_place(new, path)
 
 
 # ---------------------------------------------------------------- one that is there
 
 
-def check_database(path: Path) -> None:
-    """Refuse a file that is not ours or not whole, and leave it and its log exactly as they are."""
+def check_database(path: Path, kind: str | None = None) -> None:
+    """Refuse a file that is not ours or not whole, and leave it and its log exactly as they are.
+
+    `kind`: the daemon that wants it; another kind's is refused too.
+    """
     check_header(path)
     with closing(files.connect_unseen(path)) as db:
         check_structure(db, path)
+        if kind is not None:
+            ownership.check(db, path, kind)
 
 
 def check_header(path: Path) -> None:
@@ -129,11 +188,6 @@ def check_structure(db: sqlite3.Connection, path: Path) -> None:
     problems = [row[0] for row in db.execute("PRAGMA integrity_check(1)")] if _is_small(path) else ["ok"]
     if problems != ["ok"]:
         raise StoreError(f"{path} is damaged: {in_one_line(problems[0])}", hint=WAY_OUT)
-
-
-def in_one_line(problem: str) -> str:
-    """What a check of SQLite's found, without the headline it sometimes has."""
-    return problem.splitlines()[-1]
 
 
 def _check_marks(path: Path, application: int, version: int) -> None:

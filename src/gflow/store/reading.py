@@ -6,7 +6,6 @@ of a million rows costs the daemon's loop nothing.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 from gflow.core.filter import Filter
 from gflow.core.ids import TASK_BITS
 from gflow.core.model import Job, Spec
-from gflow.errors import StoreError
 from gflow.store import files
+from gflow.store.opening import UNREADABLE, unreadable
 from gflow.store.rows import SELECT, job_of
 
 _MASK = (1 << TASK_BITS) - 1
@@ -34,8 +33,8 @@ class Reader:
             self._db = files.connect(files.real(path), "mode=ro", check_same_thread=False)
             self._db.execute("BEGIN")
             self._db.execute("SELECT 1 FROM meta").fetchone()  # only the first read fixes the moment
-        except sqlite3.Error as error:
-            raise _unreadable(error) from error
+        except UNREADABLE as error:
+            raise unreadable(error) from error
         self._specs: dict[str, Spec] = {}
 
     def close(self) -> None:
@@ -75,8 +74,8 @@ class Reader:
     def rows(self, sql: str, values: Sequence[Any] | dict[str, Any] = ()) -> list[Any]:
         try:
             return self._db.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
-            raise _unreadable(error) from error
+        except UNREADABLE as error:
+            raise unreadable(error) from error
 
 
 def condition(wanted: Filter) -> tuple[str, list[Any]]:
@@ -100,7 +99,3 @@ def condition(wanted: Filter) -> tuple[str, list[Any]]:
         parts.append("(finished_at IS NULL OR finished_at >= ?)")
         values.append(wanted.since)
     return " AND ".join(parts), values
-
-
-def _unreadable(error: sqlite3.Error) -> StoreError:
-    return StoreError(f"the database cannot be read: {error}")

@@ -140,11 +140,22 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
     )
 
 
+def damaged(key: int) -> StoreError:
+    """The error for a job whose record cannot be read."""
+    return StoreError(f"the record of job {label(JobKey(key))} in the database is damaged", hint=WAY_OUT)
+
+
+def is_text(value: object) -> bool:
+    """Whether a value of a row that was read as bytes could have been read as text."""
+    try:
+        return not isinstance(value, bytes) or value.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
 def job_of(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
     """The job of a row, or the error that a damaged row is."""
     try:
         return from_row(row, specs)
-    except (msgspec.MsgspecError, ValueError, KeyError) as error:
-        raise StoreError(
-            f"the record of job {label(row[0])} in the database is damaged", hint=WAY_OUT
-        ) from error
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(row[0]) from error

@@ -212,7 +212,7 @@ VERSION = len(MIGRATIONS)
 
 
 def script_from(version: int) -> str:
-    """SQL that brings a database of `version` (0: empty) to the current one, in one transaction."""
+    """SQL that brings a database of `version` (0: empty) to the current one; its transaction stays open."""
     steps = "".join(MIGRATIONS[version:])
     marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
-    return f"BEGIN IMMEDIATE; {steps} {marks} COMMIT;"
+    return f"BEGIN IMMEDIATE; {steps} {marks}"

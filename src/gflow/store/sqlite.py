@@ -6,8 +6,10 @@ commit, and a hand-over to a second thread costs more than it hides.
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,45 @@ from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.faults import point
-from gflow.store.opening import open_database
+from gflow.store.opening import UNREADABLE, WAY_OUT, open_database, unreadable
 from gflow.store.port import LEARNT_FROM, Changes, Loaded, address_of
 from gflow.store.reading import Reader
-from gflow.store.rows import INSERT, SELECT, UPSERT, attempt_row, is_untouched, job_of, to_new_row, to_row
+from gflow.store.rows import (
+    INSERT,
+    SELECT,
+    UPSERT,
+    attempt_row,
+    damaged,
+    is_text,
+    is_untouched,
+    job_of,
+    to_new_row,
+    to_row,
+)
 
 
 class SqliteStore:
     """The database file of one daemon."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: str | None = None,
+        verify: Callable[[SqliteStore], object] = lambda store: None,
+    ) -> None:
+        """`kind`: the daemon that opens it (see `ownership`); `verify` reads what a daemon starts from."""
         self.path = path
-        self._db = open_database(path)
+        self._db = open_database(path, kind, partial(self._verify, verify))
+        # The files that commits go to, and which ones these are; of a log, once the first commit made it.
+        self._file = os.path.realpath(path)
+        self._log = f"{self._file}-wal"
+        self._file_id = _identity(self._file)
+        self._log_id = _identity(self._log)
+
+    def _verify(self, verify: Callable[[SqliteStore], object], db: sqlite3.Connection) -> None:
+        self._db = db
+        self.load()
+        verify(self)
 
     def close(self) -> None:
         self._db.close()
@@ -42,6 +71,7 @@ class SqliteStore:
             try:
                 self._write(changes)
                 point("commit.inside")
+                self.check_in_place()
                 db.execute("COMMIT")
             except BaseException:
                 if db.in_transaction:
@@ -49,6 +79,19 @@ class SqliteStore:
                 raise
         except sqlite3.Error as error:
             raise StoreError(f"the database cannot be written: {error}") from error
+
+    def check_in_place(self) -> None:
+        """Raise StoreError if the files that we write are not those that the next daemon would find.
+
+        Two calls of stat: microseconds, where a commit waits for the disk.
+        """
+        if _identity(self._file) != self._file_id:
+            raise _gone(self._file)
+        now = _identity(self._log)
+        if now != self._log_id:
+            if self._log_id is not None:
+                raise _gone(self._log)
+            self._log_id = now
 
     def _write(self, changes: Changes) -> None:
         db = self._db
@@ -102,7 +145,7 @@ class SqliteStore:
             jobs=jobs,
             outcomes=self.outcomes({key for job in jobs for key in job.spec.parents}),
             recent=self._recent(),
-            next_number=int(meta.get("next_number", 1)),
+            next_number=_next_number(meta),
             meta=meta,
             finished=self._finished(),
         )
@@ -157,7 +200,21 @@ class SqliteStore:
 
     def _jobs(self, sql: str, values: list[Any]) -> list[Job]:
         specs: dict[str, Any] = {}
-        return [job_of(row, specs) for row in self._rows(sql, values)]
+        try:
+            return [job_of(row, specs) for row in self._rows(sql, values)]
+        except StoreError:
+            self._name_damaged(sql, values)
+            raise
+
+    def _name_damaged(self, sql: str, values: list[Any]) -> None:
+        """Raise the error that names the first job of these whose texts are not UTF-8, if there is one."""
+        self._db.text_factory = bytes
+        try:
+            for row in self._rows(sql, values):
+                if not all(map(is_text, row)):
+                    raise damaged(row[0])
+        finally:
+            self._db.text_factory = str
 
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]:
         """How these jobs ended; jobs that have not ended, or never were, are left out."""
@@ -224,11 +281,34 @@ class SqliteStore:
     def _row(self, sql: str, values: Sequence[Any] = ()) -> Any:
         try:
             return self._db.execute(sql, values).fetchone()
-        except sqlite3.Error as error:
-            raise StoreError(f"the database cannot be read: {error}") from error
+        except UNREADABLE as error:
+            raise unreadable(error) from error
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Any]:
         try:
             yield from self._db.execute(sql, values)
-        except sqlite3.Error as error:
-            raise StoreError(f"the database cannot be read: {error}") from error
+        except UNREADABLE as error:
+            raise unreadable(error) from error
+
+
+def _next_number(meta: dict[str, str | int]) -> int:
+    try:
+        return int(meta.get("next_number", 1))
+    except (ValueError, TypeError) as error:
+        raise StoreError("the record 'next_number' in the database is damaged", hint=WAY_OUT) from error
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file is under this name: its device and inode; None: there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _gone(path: str) -> StoreError:
+    return StoreError(
+        f"{path} was removed or replaced while gflowd runs, so what it writes now would be lost",
+        hint="move the same file back, or: gflowd down; gflowd restore BACKUP; gflowd up",
+    )

@@ -18,7 +18,7 @@ from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import context_of, number, query_of
 from gflow.daemon.api.gpus import blocked_of, gpus_data, holders_of
 from gflow.daemon.api.seeing import viewer
-from gflow.store.keeping import back_up
+from gflow.store.copying import back_up
 from gflow.text.gpus import gpu_details, gpu_table
 from gflow.text.pages import status_page
 from gflow.wire.queries import InfoQuery
@@ -48,6 +48,7 @@ async def info(request: Request) -> Response:
 async def status(request: Request) -> Response:
     """The daemon: its version, its settings, what it has and what runs."""
     context = context_of(request)
+    context.loop.look_at_store()
     state = context.loop.state
     running = sum(state.group_running.values())
     # The record of an array whose tasks have all started neither runs nor waits.
@@ -88,7 +89,9 @@ def _troubles(state: State) -> list[str]:
 
 async def health(request: Request) -> Response:
     """Whether the daemon is there and takes changes."""
-    why = context_of(request).loop.read_only
+    loop = context_of(request).loop
+    loop.look_at_store()
+    why = loop.read_only
     data = {"status": "read_only" if why else "ok", "pid": os.getpid(), "detail": why}
     return answer(request, lambda: data, lambda: f"{data['status']}\n", 503 if why else 200)
 

@@ -1,0 +1,149 @@
+PRAGMA application_id = 1734765687;
+PRAGMA user_version = 10;
+BEGIN TRANSACTION;
+CREATE TABLE attempts (
+    key         INTEGER NOT NULL REFERENCES jobs (key) ON DELETE CASCADE,
+    attempt     INTEGER NOT NULL,
+    started_at  REAL NOT NULL,
+    finished_at REAL NOT NULL,
+    gpu_ids     TEXT NOT NULL,
+    PRIMARY KEY (key, attempt)
+) WITHOUT ROWID;
+INSERT INTO "attempts" VALUES(4194304,1,1.79490137804157018661e+09,1.79490137805657243729e+09,'2');
+CREATE TABLE audit (
+    id     INTEGER PRIMARY KEY,
+    at     REAL NOT NULL,
+    key    INTEGER,
+    uid    INTEGER,
+    origin TEXT NOT NULL,
+    what   TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+INSERT INTO "audit" VALUES(1,1.79490137745702886581e+09,NULL,NULL,'daemon','daemon started','version 0.1.0');
+INSERT INTO "audit" VALUES(2,1.79490137768863272667e+09,1048576,0,'pid 22135','submitted','');
+INSERT INTO "audit" VALUES(3,1.79490137768863272667e+09,1048576,NULL,'daemon','started','attempt 1 on GPU 0');
+INSERT INTO "audit" VALUES(4,1.79490137772689628601e+09,1048576,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(5,1.79490137783329582214e+09,2097152,0,'pid 22143','submitted','');
+INSERT INTO "audit" VALUES(6,1.79490137783329582214e+09,2097152,NULL,'daemon','started','attempt 1 on GPU 0,1');
+INSERT INTO "audit" VALUES(7,1.79490137794842791557e+09,3145728,0,'pid 22152','submitted','');
+INSERT INTO "audit" VALUES(8,1.79490137794842791557e+09,3145728,NULL,'daemon','started','attempt 1 on GPU 2');
+INSERT INTO "audit" VALUES(9,1.79490137797884345055e+09,3145728,NULL,'daemon','failed','ExitCode:1');
+INSERT INTO "audit" VALUES(10,1.79490137804157018661e+09,4194304,0,'pid 22159','submitted','');
+INSERT INTO "audit" VALUES(11,1.79490137804157018661e+09,4194304,NULL,'daemon','started','attempt 1 on GPU 2');
+INSERT INTO "audit" VALUES(12,1.79490137805657243729e+09,4194304,NULL,'daemon','retry','after attempt 1: ExitCode:1; next in 10 s');
+INSERT INTO "audit" VALUES(13,1.79490137818279504776e+09,5242880,0,'pid 22166','submitted','');
+INSERT INTO "audit" VALUES(14,1.79490137818279504776e+09,5242881,NULL,'daemon','started','attempt 1');
+INSERT INTO "audit" VALUES(15,1.79490137818279504776e+09,5242882,NULL,'daemon','started','attempt 1');
+INSERT INTO "audit" VALUES(16,1.79490137818279504776e+09,5242883,NULL,'daemon','started','attempt 1');
+INSERT INTO "audit" VALUES(17,1.79490137829840016365e+09,6291456,0,'pid 22176','submitted','');
+INSERT INTO "audit" VALUES(18,1.79490137829840016365e+09,6291456,NULL,'daemon','started','attempt 1 on GPU 2');
+INSERT INTO "audit" VALUES(19,1.79490137832280683517e+09,5242881,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(20,1.79490137832280683517e+09,5242882,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(21,1.79490137832853317261e+09,5242883,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(22,1.79490137832853317261e+09,5242880,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(23,1.79490137836878919601e+09,2097152,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(24,1.79490137853404474258e+09,6291456,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(25,1.79490138090361976624e+09,7340032,0,'pid 22341','submitted','');
+INSERT INTO "audit" VALUES(26,1.79490138090361976624e+09,7340032,NULL,'daemon','started','attempt 1 on GPU 0,1,2,3');
+INSERT INTO "audit" VALUES(27,1.79490138149978733063e+09,8388608,0,'pid 22388','submitted','');
+INSERT INTO "audit" VALUES(28,1.79490138164537501335e+09,9437184,0,'pid 22389','submitted','');
+INSERT INTO "audit" VALUES(29,1.79490138174381971359e+09,10485760,0,'pid 22390','submitted','');
+INSERT INTO "audit" VALUES(30,1.79490138186523389816e+09,11534336,0,'pid 22391','submitted','');
+INSERT INTO "audit" VALUES(31,1.79490138205798196793e+09,11534336,0,'pid 22392','held','');
+CREATE TABLE blobs (
+    hash  TEXT PRIMARY KEY,
+    bytes BLOB NOT NULL
+);
+INSERT INTO "blobs" VALUES('6949d9a8dea1c49a51ea387cc478e7bcb4970453',X'504154483D2F7573722F62696E3A2F62696E00484F4D453D2F686F6D652F616E6E004C414E473D432E5554462D38');
+CREATE TABLE "holds" (
+    gpu        INTEGER NOT NULL,
+    key        INTEGER NOT NULL REFERENCES jobs (key),
+    memory_mib INTEGER NOT NULL CHECK (memory_mib >= 0),
+    PRIMARY KEY (gpu, key)
+) WITHOUT ROWID;
+INSERT INTO "holds" VALUES(0,7340032,0);
+INSERT INTO "holds" VALUES(1,7340032,0);
+INSERT INTO "holds" VALUES(2,7340032,0);
+INSERT INTO "holds" VALUES(3,7340032,0);
+CREATE TABLE "jobs" (
+    key          INTEGER PRIMARY KEY,
+    uid          INTEGER NOT NULL,
+    user         TEXT NOT NULL,
+    state        TEXT NOT NULL,
+    reason       TEXT NOT NULL DEFAULT '',
+    attempt      INTEGER NOT NULL DEFAULT 0,
+    gpu_ids      TEXT NOT NULL DEFAULT '',
+    submitted_at REAL NOT NULL,
+    started_at   REAL,
+    started_boot REAL,
+    finished_at  REAL,
+    exit_code    INTEGER,
+    signal       INTEGER,
+    stopping     TEXT,
+    target       TEXT NOT NULL,
+    spec         TEXT NOT NULL,
+    progress     TEXT,
+    retries      INTEGER NOT NULL DEFAULT 0,
+    quick_ends   INTEGER NOT NULL DEFAULT 0, cpu_ms INTEGER NOT NULL DEFAULT 0, peak_kib INTEGER NOT NULL DEFAULT 0, retry_at REAL NOT NULL DEFAULT 0, stop_now INTEGER NOT NULL DEFAULT 0, simulated INTEGER NOT NULL DEFAULT 0, ready_at INTEGER NOT NULL DEFAULT 0, abroad TEXT, headway TEXT,
+    CHECK (CASE state
+        WHEN 'Queued' THEN finished_at IS NULL AND stopping IS NULL
+        WHEN 'Running' THEN finished_at IS NULL AND attempt > 0 AND started_at IS NOT NULL
+        WHEN 'Hold' THEN finished_at IS NULL AND stopping IS NULL
+        WHEN 'Finished' THEN finished_at IS NOT NULL AND stopping IS NULL
+        WHEN 'Failed' THEN finished_at IS NOT NULL AND stopping IS NULL
+        WHEN 'Cancelled' THEN finished_at IS NOT NULL AND stopping IS NULL
+        WHEN 'Timeout' THEN finished_at IS NOT NULL AND stopping IS NULL
+        ELSE 0 END)
+);
+INSERT INTO "jobs" VALUES(1048576,0,'root','Finished','',1,'0',1.79490137768863272667e+09,1.79490137768863272667e+09,865.806094496,1.79490137772689628601e+09,0,NULL,NULL,'local','{"command":["true"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","gpus":1}',NULL,0,0,2,9200,0.0,0,1,1.79490137768863272667e+09,NULL,NULL);
+INSERT INTO "jobs" VALUES(2097152,0,'root','Finished','',1,'0,1',1.79490137783329582214e+09,1.79490137783329582214e+09,865.950757454,1.79490137836878919601e+09,0,NULL,NULL,'local','{"command":["sleep","0.5"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","gpus":2}',NULL,0,0,3,9200,0.0,0,1,1.79490137783329582214e+09,NULL,NULL);
+INSERT INTO "jobs" VALUES(3145728,0,'root','Failed','ExitCode:1',1,'2',1.79490137794842791557e+09,1.79490137794842791557e+09,866.065889474,1.79490137797884345055e+09,1,NULL,NULL,'local','{"command":["false"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","name":"bad","gpus":1}',NULL,0,0,2,9204,0.0,0,1,1.79490137794842791557e+09,NULL,NULL);
+INSERT INTO "jobs" VALUES(4194304,0,'root','Queued','Retry',1,'',1.79490137804157018661e+09,NULL,NULL,NULL,1,NULL,NULL,'local','{"command":["false"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","gpus":1,"max_retries":1}',NULL,1,0,2,9200,1.79490138805657243729e+09,0,1,1.79490137804157018661e+09,NULL,NULL);
+INSERT INTO "jobs" VALUES(5242880,0,'root','Finished','',1,'',1.79490137818279504776e+09,1.79490137818279504776e+09,NULL,1.79490137832853317261e+09,0,NULL,NULL,'local','{"command":["sleep","0.1"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","group":-5,"array":"0-2"}','{"pending":"","ok":3}',0,0,8,9204,0.0,0,0,1.79490137818279504776e+09,NULL,NULL);
+INSERT INTO "jobs" VALUES(5242881,0,'root','Finished','',1,'',1.79490137818279504776e+09,1.79490137818279504776e+09,866.300256317,1.79490137832280683517e+09,0,NULL,NULL,'local','{"command":["sleep","0.1"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","group":-5,"array":"0-2"}',NULL,0,0,3,9204,0.0,0,0,0,NULL,NULL);
+INSERT INTO "jobs" VALUES(5242882,0,'root','Finished','',1,'',1.79490137818279504776e+09,1.79490137818279504776e+09,866.300256317,1.79490137832280683517e+09,0,NULL,NULL,'local','{"command":["sleep","0.1"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","group":-5,"array":"0-2"}',NULL,0,0,2,9204,0.0,0,0,0,NULL,NULL);
+INSERT INTO "jobs" VALUES(5242883,0,'root','Finished','',1,'',1.79490137818279504776e+09,1.79490137818279504776e+09,866.300256317,1.79490137832853317261e+09,0,NULL,NULL,'local','{"command":["sleep","0.1"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","group":-5,"array":"0-2"}',NULL,0,0,3,9200,0.0,0,0,0,NULL,NULL);
+INSERT INTO "jobs" VALUES(6291456,0,'root','Finished','',1,'2',1.79490137829840016365e+09,1.79490137829840016365e+09,866.415861067,1.79490137853404474258e+09,0,NULL,NULL,'local','{"command":["sleep","0.2"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","gpus":1,"time_limit_s":600,"depends_on":[1048576]}',NULL,0,0,3,9200,0.0,0,1,1.79490137829840016365e+09,NULL,NULL);
+INSERT INTO "jobs" VALUES(7340032,0,'root','Running','',1,'0,1,2,3',1.79490138090361976624e+09,1.79490138090361976624e+09,869.021080936,NULL,NULL,NULL,NULL,'local','{"command":["sleep","600"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","name":"long","gpus":4}',NULL,0,0,0,0,0.0,0,1,1.79490138090361976624e+09,NULL,NULL);
+INSERT INTO "jobs" VALUES(8388608,0,'root','Queued','',0,'',1.79490138149978733063e+09,NULL,NULL,NULL,NULL,NULL,NULL,'local','{"command":["true"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","name":"waits","gpus":2,"project":"paper"}',NULL,0,0,0,0,0.0,0,0,1.79490138149978733063e+09,NULL,NULL);
+INSERT INTO "jobs" VALUES(9437184,0,'root','Queued','',0,'',1.79490138164537501335e+09,NULL,NULL,NULL,NULL,NULL,NULL,'local','{"command":["true"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","group":-9,"gpus":4,"array":"0-4"}','{"pending":"0-4"}',0,0,0,0,0.0,0,0,1.79490138164537501335e+09,NULL,NULL);
+INSERT INTO "jobs" VALUES(10485760,0,'root','Queued','',0,'',1.79490138174381971359e+09,NULL,NULL,NULL,NULL,NULL,NULL,'local','{"command":["true"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","name":"child","depends_on":[7340032]}',NULL,0,0,0,0,0.0,0,0,0,NULL,NULL);
+INSERT INTO "jobs" VALUES(11534336,0,'root','Hold','JobHeldUser',0,'',1.79490138186523389816e+09,NULL,NULL,NULL,NULL,NULL,NULL,'local','{"command":["true"],"cwd":"/tmp","environ":"6949d9a8dea1c49a51ea387cc478e7bcb4970453","name":"held","gpus":1}',NULL,0,0,0,0,0.0,0,0,1.79490138186523389816e+09,NULL,NULL);
+CREATE TABLE meta (
+    name  TEXT PRIMARY KEY,
+    value NOT NULL
+) WITHOUT ROWID;
+INSERT INTO "meta" VALUES('next_number',12);
+INSERT INTO "meta" VALUES('shares','{"uses":{"0":[1.3903082681795174,1794901380.9036198]}}');
+CREATE TABLE submissions (
+    uid   INTEGER NOT NULL,
+    token TEXT NOT NULL,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    at    REAL NOT NULL,
+    PRIMARY KEY (uid, token)
+) WITHOUT ROWID;
+INSERT INTO "submissions" VALUES(0,'15d95fa1a62671a748be696015227e20',5242880,1,1.79490137818279504776e+09);
+INSERT INTO "submissions" VALUES(0,'2074a6795afa36ac988e0997bc4f8f6b',8388608,1,1.79490138149978733063e+09);
+INSERT INTO "submissions" VALUES(0,'375d841f8680f30544f937c51cd86b6a',11534336,1,1.79490138186523389816e+09);
+INSERT INTO "submissions" VALUES(0,'389539d3cf36ce3bb08677618f5b248d',4194304,1,1.79490137804157018661e+09);
+INSERT INTO "submissions" VALUES(0,'3d4d7d678d6a73d2c802f651bd909856',6291456,1,1.79490137829840016365e+09);
+INSERT INTO "submissions" VALUES(0,'3dc17e11fae5f4f4c701a730e4268852',3145728,1,1.79490137794842791557e+09);
+INSERT INTO "submissions" VALUES(0,'5f365d85e86edea812f931ee96824082',1048576,1,1.79490137768863272667e+09);
+INSERT INTO "submissions" VALUES(0,'6e24bd5af2295865590519f8dcd3c244',2097152,1,1.79490137783329582214e+09);
+INSERT INTO "submissions" VALUES(0,'c5da75ef57697d7c7beefb65ce344993',10485760,1,1.79490138174381971359e+09);
+INSERT INTO "submissions" VALUES(0,'ca1a42cc12719574468b8dd5f32818a7',7340032,1,1.79490138090361976624e+09);
+INSERT INTO "submissions" VALUES(0,'f3b8b3349c019a3bf571b87c07d78c0d',9437184,1,1.79490138164537501335e+09);
+CREATE INDEX jobs_active ON jobs (key) WHERE finished_at IS NULL;
+CREATE INDEX jobs_of_user ON jobs (uid, key);
+CREATE INDEX jobs_finished ON jobs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE TRIGGER jobs_final BEFORE UPDATE ON jobs
+WHEN old.finished_at IS NOT NULL
+BEGIN SELECT raise(ABORT, 'a final job cannot change'); END;
+CREATE INDEX holds_of_job ON holds (key);
+CREATE TRIGGER holds_alone BEFORE INSERT ON holds
+WHEN EXISTS (SELECT 1 FROM holds WHERE gpu = new.gpu AND (memory_mib = 0 OR new.memory_mib = 0))
+BEGIN SELECT raise(ABORT, 'a GPU cannot be given to two jobs unless both share'); END;
+CREATE INDEX audit_of_job ON audit (key, id);
+CREATE INDEX jobs_cut_off ON jobs (reason) WHERE reason LIKE 'DependencyFailed:%';
+COMMIT;
