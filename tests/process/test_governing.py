@@ -133,6 +133,21 @@ def test_a_reservation_that_ends_lets_others_start(daemon: Box) -> None:
     assert daemon.finished(job)["state"] == "Finished"
 
 
+def test_a_reservation_that_begins_frees_its_gpus(daemon: Box) -> None:
+    """One job ignores TERM and is killed after its grace time, one goes back into the queue."""
+    ignores = ("bash", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+    stubborn = daemon.submit("--gpus", "1", "--grace", "0:01", *ignores)
+    back = daemon.submit("--gpus", "1", "--requeue", "sleep", "60")
+    wait_until(lambda: daemon.job(stubborn)["state"] == daemon.job(back)["state"] == "Running")
+    said = daemon.ok("gctl", "reserve", "create", "-u", "zoe", "-g", "4", "--start", "now+2s", "-d", "1h")
+    assert said.endswith(f"Jobs {stubborn}, {back} have them and will be stopped when it begins.\n")
+    ended = daemon.finished(stubborn)
+    assert (ended["state"], ended["reason"]) == ("Cancelled", "Reservation: GPU 0 reserved for zoe")
+    wait_until(lambda: daemon.job(back)["state"] == "Queued")
+    assert daemon.job(back)["reason"].startswith("Reservation: GPU")
+    assert "reserved" in daemon.ok("gjob", "history", str(stubborn))
+
+
 def test_gjob_why_says_what_is_in_the_way_and_what_would_start_now(daemon: Box) -> None:
     daemon.submit("--gpus", "3", "--time", "60", "--name", "first", "sleep", "60")
     job = daemon.submit("--gpus", "2", "--name", "second", "sleep", "60")

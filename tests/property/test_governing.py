@@ -6,14 +6,15 @@ import random
 
 import pytest
 
-from gflow.core import place
+from gflow.core import place, rounds, state, updating
+from gflow.core.effects import Stop
 from gflow.core.engine import step
-from gflow.core.events import Exited, GpusSeen, Reserve, SetQuota, Submit, Tick, Unreserve
+from gflow.core.events import Exited, GpusSeen, Reserve, SetQuota, Submit, Tick, Unreserve, Update
 from gflow.core.invariants import check
 from gflow.core.model import Gpu, Job, Moment
 from gflow.core.policy import Policy
 from gflow.core.quotas import PROJECT, USER, Limits
-from gflow.core.reservations import Book
+from gflow.core.reservations import Book, Reservation, hard_s
 from gflow.core.state import State, next_look
 from gflow.errors import Refused
 from gflow.testing import spec
@@ -22,10 +23,12 @@ GPUS = 6
 PEOPLE = {"ann": 1001, "bob": 1002, "eve": 1003}
 SEEDS = range(8)
 STEPS = 250
+# What the clock moves on between an action and the next tick.
+SLACK_S = 0.01
 
 
 class World:
-    """An engine, a clock, and jobs that end at their limits at the latest."""
+    """An engine, a clock, and jobs of which some end only when they are killed."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -47,14 +50,20 @@ class World:
     def step(self, event: object) -> None:
         before = set(self.state.running)
         try:
-            step(self.state, event)  # type: ignore[arg-type]
+            effects = step(self.state, event)  # type: ignore[arg-type]
         except Refused:
             return
         check(self.state)
+        for effect in effects:
+            if isinstance(effect, Stop):  # it ignores TERM
+                self.ends[effect.key] = self.now + self.state.running[effect.key].spec.grace_s
         for key in self.state.running.keys() - before:
             job = self.state.running[key]
-            self.ends[key] = self.now + self.dice.uniform(0.1, 1.0) * job.spec.time_limit_s
+            length = job.spec.time_limit_s or 3600
+            # Some ignore everything but KILL.
+            self.ends[key] = self.now + self.dice.choice((self.dice.uniform(0.1, 1.0), 20.0)) * length
             self.check_start(job)
+            self.check_hard_end(job)
         self.check_reservations()
 
     def check_start(self, job: Job) -> None:
@@ -74,20 +83,31 @@ class World:
             together = sum(one.spec.group == job.spec.group for one in runs)
             assert together <= job.spec.max_concurrent, "the cap does not hold"
 
+    def check_hard_end(self, job: Job) -> None:
+        """A job that has just started is over before another user's reservation of its GPUs begins."""
+        last = self.now + job.spec.time_limit_s + job.spec.grace_s if job.spec.time_limit_s else float("inf")
+        for one in self.foreign(job):
+            assert one.start >= last, f"job {job.label} may have GPUs when they are reserved for {one.user}"
+
+    def foreign(self, job: Job) -> list[Reservation]:
+        """Reservations that other users have of this job's GPUs, and that are not over."""
+        mine = set(job.gpu_ids)
+        return [one for one in self.state.reserved.live if one.user != job.user and mine & set(one.gpus)]
+
     def check_reservations(self) -> None:
-        """Nobody who started after a reservation was made has its GPUs while it lasts."""
-        for one in self.state.reserved.all.values():
-            if one.status(self.now) != "active":
-                continue
-            for job in self.state.running.values():
-                assert (
-                    job.user == one.user
-                    or (job.started_at or 0) < one.created_at
-                    or not set(job.gpu_ids) & set(one.gpus)
-                ), f"job {job.label} of {job.user} has GPUs reserved for {one.user}"
+        """No job of another user has reserved GPUs for longer than its grace time after the beginning."""
+        for job in self.state.running.values():
+            for one in self.foreign(job):
+                since = max(one.start, one.created_at)
+                assert self.now <= since + job.spec.grace_s + SLACK_S, (
+                    f"job {job.label} of {job.user} has GPUs reserved for {one.user}"
+                )
+                late = self.now >= since + SLACK_S
+                assert not late or job.stopping, f"job {job.label} is not told to leave {one.user}'s GPUs"
 
     def act(self) -> None:
         self.now += 0.001  # no two things at once
+        self.wake()
         roll = self.dice.random()
         user = self.dice.choice(list(PEOPLE))
         if roll < 0.5:
@@ -104,14 +124,32 @@ class World:
             self.step(Reserve(at=self.at, uid=0, user=user, count=count, start=start, end=end))
         elif roll < 0.66 and self.state.reserved.live:
             self.step(Unreserve(at=self.at, uid=0, id=self.dice.choice(self.state.reserved.live).id))
+        elif roll < 0.72 and self.state.running:
+            self.extend(self.state.running[self.dice.choice(list(self.state.running))])
         else:
             self.pass_time()
+
+    def extend(self, job: Job) -> None:
+        """The owner of a job wants more time for it, or no limit."""
+        had = job.spec.time_limit_s
+        if not had:
+            return
+        fields = {"time_limit_s": self.dice.choice((0, had + 600, 100_000))}
+        self.step(Update(at=self.at, uid=job.uid, keys=(job.key,), fields=fields, outcomes={}))
+        limit = job.spec.time_limit_s
+        if limit != had:
+            last = (job.started_at or 0.0) + limit + job.spec.grace_s if limit else float("inf")
+            for one in self.foreign(job):
+                assert one.start >= last, f"job {job.label} got time that is {one.user}'s"
 
     def submit(self, user: str) -> None:
         capped = self.dice.random() < 0.2
         wanted = spec(
             gpus=self.dice.choice((0, 1, 1, 2, 4)),
-            time_limit_s=self.dice.choice((60, 600, 3600)),
+            time_limit_s=self.dice.choice((0, 60, 600, 3600)),
+            grace_s=self.dice.choice((0, 30, 30, 400)),
+            requeue=self.dice.random() < 0.2,
+            name=self.dice.choice(("", "tiny")),
             project=self.dice.choice(("", "p", "q")),
             priority=self.dice.choice((10, 10, 20)),
             group=7 if capped else 0,
@@ -124,15 +162,30 @@ class World:
         """To the next end, or to when the engine wants to be woken."""
         ends = {key: end for key, end in self.ends.items() if key in self.state.running}
         first = min(ends.values(), default=self.now + 100)
-        wakes = next_look(self.state)
-        if wakes is not None and self.now < wakes < first:
+        wakes = self.wakes_at()
+        if self.now < wakes < first:
             self.now = wakes
             self.step(Tick(at=self.at))
         elif ends:
             self.now = max(self.now, first)
-            key = min(ends, key=lambda one: (ends[one], one))
-            attempt = self.state.running[key].attempt
-            self.step(Exited(at=self.at, key=key, attempt=attempt, code=0))
+            self.end_first()
+
+    def end_first(self) -> None:
+        key = min(self.state.running, key=lambda one: (self.ends[one], one))
+        attempt = self.state.running[key].attempt
+        self.step(Exited(at=self.at, key=key, attempt=attempt, code=0))
+
+    def wakes_at(self) -> float:
+        """When the engine wants to be woken; both clocks show the same."""
+        times = [next_look(self.state), self.state.alarms.next_alarm()]
+        return min((at for at in times if at is not None), default=float("inf"))
+
+    def wake(self) -> None:
+        """What is due happens before anything else does."""
+        while any(self.ends[key] <= self.now for key in self.state.running):
+            self.end_first()
+        if self.wakes_at() <= self.now:
+            self.step(Tick(at=self.at))
 
 
 def live(seed: int) -> State:
@@ -156,6 +209,29 @@ def only_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Book, "barred", lambda self, user, wall, length: original(self, user, wall, 0.001))
 
 
+def expected_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What work like it took counts for a job without a limit."""
+    monkeypatch.setattr(
+        State,
+        "barred",
+        lambda self, job: self.reserved.barred(
+            job.user, self.wall, hard_s(job.spec) if job.spec.time_limit_s else self.ready.expected_s(job)
+        ),
+    )
+
+
+def uncounted_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "hard_s", lambda spec: float(spec.time_limit_s or float("inf")))
+
+
+def unchecked_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "_check_reserved", lambda state, job, spec, event: None)
+
+
+def never_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "free_reserved", lambda state, effects: None)
+
+
 def ignored_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(State, "over_quota", lambda self, job: None)
 
@@ -175,7 +251,17 @@ def one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-MUTANTS = [ignored_reservation, only_while_it_lasts, ignored_quota, ignored_cap, one_too_many]
+MUTANTS = [
+    ignored_reservation,
+    only_while_it_lasts,
+    expected_lengths,
+    uncounted_grace,
+    unchecked_extension,
+    never_freed,
+    ignored_quota,
+    ignored_cap,
+    one_too_many,
+]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)

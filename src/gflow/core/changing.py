@@ -47,6 +47,8 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
         if job.state is JobState.QUEUED:
             state.leave_race(job, event.at.wall)
             begin(job, event.at)
+        if job.stopping is not JobState.CANCELLED:
+            job.reason = ""  # why it was being stopped until now, if it was
         job.stopping = JobState.CANCELLED
         job.stop_now = event.now
         state.note_stop(job)

@@ -10,7 +10,7 @@ from gflow.core.alarms import WARNED
 from gflow.core.effects import Effect, Forget, Note, Ran, Save, Stop, Warn
 from gflow.core.events import Exited, Overran
 from gflow.core.ids import TASK_MASK, JobKey, job_key, label, task_of
-from gflow.core.model import CUT_OFF, IDLE, LOCAL, Abroad, Job, JobState, Moment, Progress
+from gflow.core.model import CUT_OFF, IDLE, LOCAL, RESERVED, Abroad, Job, JobState, Moment, Progress
 from gflow.core.place import gib
 from gflow.core.retrying import DEFERRED, LEASED, RECALLED, again, pause_s
 from gflow.core.rounds import new_task, run_round, start_first
@@ -141,7 +141,7 @@ def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
     """The final state of a job whose processes are gone, and the reason."""
     stopping = job.stopping
     if stopping is not None:
-        if stopping is FAILED or stopping is QUEUED or job.reason.startswith(IDLE):
+        if stopping is FAILED or stopping is QUEUED or job.reason.startswith((IDLE, RESERVED)):
             return stopping, job.reason
         return stopping, "TimeLimit" if stopping is TIMEOUT else "CancelledByUser"
     problem, code = event.problem, event.code

@@ -172,8 +172,8 @@ def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
     state.postpone(event.at.wall)
     due = changing.admit_due(state, event.at, effects)
     late = any(promise.now < promise.until <= event.at.wall for promise in state.promises)
-    freed = state.reserved.pass_time(event.at.wall)
-    if resume_due(state, event.at) or freed or late:
+    changed = state.reserved.live and state.reserved.pass_time(event.at.wall)
+    if resume_due(state, event.at) or changed or late:
         run_round(state, event.at, effects)  # GPUs are free again, or what was expected to end has not
     elif due:
         start_among(state, due, event.at, effects)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gflow.core.ids import label
-from gflow.core.model import IDLE, Job, JobState
+from gflow.core.model import IDLE, RESERVED, Job, JobState
 from gflow.core.needs import Shape
 from gflow.core.place import available, gib, impossible, suits
 from gflow.core.state import State
@@ -94,8 +94,12 @@ def _kept_for_others(state: State, job: Job, shape: Shape) -> Why | None:
 
 def reserved_for(state: State, gpus: Iterable[int], owners: Iterable[str]) -> Why:
     """These GPUs are kept for these people, as far as those are to be known."""
-    names = "somebody else" if state.policy.is_private else ", ".join(owners)
-    return Why("Reservation", f"GPU {','.join(map(str, gpus))} reserved for {names}")
+    return Why(RESERVED, f"GPU {','.join(map(str, gpus))} reserved for {named(state, owners)}")
+
+
+def named(state: State, owners: Iterable[str]) -> str:
+    """These people, as far as others are to know their names."""
+    return "somebody else" if state.policy.is_private else ", ".join(owners)
 
 
 def explain_shape(state: State, shape: Shape) -> Why:

@@ -142,6 +142,8 @@ def _short_enough(state: State, job: Job, gpu_ids: tuple[int, ...], wall: float)
     """How long it might run at most in order to be in nobody's way; 0: that is not what keeps it."""
     until = [one.until for one in state.promises if one.binds(job) and one.key != job.key]
     until += [
-        one.start for one in state.reserved.live if one.user != job.user and set(one.gpus) & set(gpu_ids)
+        one.start - job.spec.grace_s
+        for one in state.reserved.live
+        if one.user != job.user and set(one.gpus) & set(gpu_ids)
     ]
     return max(0.0, min(until) - wall) if until else 0.0

@@ -6,6 +6,7 @@ import msgspec
 
 from gflow.core.effects import Effect, Keep, Note
 from gflow.core.events import Reserve, SetQuota, Unreserve
+from gflow.core.evicting import in_the_way
 from gflow.core.reservations import Reservation, chosen
 from gflow.core.rounds import run_round
 from gflow.core.state import State
@@ -31,7 +32,9 @@ def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
 def reserve(state: State, event: Reserve, effects: list[Effect]) -> None:
     if event.end <= event.at.wall:
         raise Refused("that time is over already", hint="gctl reserve create --start 14:00 --duration 2h …")
-    gpus = chosen(state.reserved, state.machine.gpus, event.gpus, event.count, (event.start, event.end))
+    span, known = (event.start, event.end), state.machine.gpus
+    held = {gpu for gpu in known if in_the_way(state, event.user, (gpu,), event.start, event.at)}
+    gpus = chosen(state.reserved, known, event.gpus, event.count, span, held)
     number = max(state.reserved.all, default=0) + 1
     made = Reservation(number, event.user, gpus, event.start, event.end, event.at.wall)
     state.reserved.put(made, event.at.wall)

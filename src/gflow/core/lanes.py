@@ -28,6 +28,8 @@ class GroupKey(NamedTuple):
     what: str
     span: int
     limit_s: int
+    # With the limit it bounds how long a job can hold its GPUs; 0 without a limit.
+    grace_s: int
 
 
 class Room:

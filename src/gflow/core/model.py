@@ -45,6 +45,8 @@ SHORT = {
 CUT_OFF = "DependencyFailed:"
 # The reason of a running job that makes way for another, whose id follows.
 PREEMPTED = "Preempted: "
+# The reason of a job that waits for reserved GPUs, or was stopped because its GPUs are.
+RESERVED = "Reservation"
 # The reason of a job that does not use its GPUs, and of one that was stopped for it.
 IDLE = "IdleGPU"
 # Where jobs run unless somebody says otherwise: this machine.

@@ -309,6 +309,7 @@ def group_key(job: Job) -> GroupKey:
             what_of(spec),
             span,
             spec.time_limit_s,
+            spec.grace_s if spec.time_limit_s else 0,
         ),
     )
     return key

@@ -1,17 +1,19 @@
-"""GPUs that somebody has for themselves for a while.
+"""Reservations: GPUs for one user alone, for some time.
 
-While a reservation lasts, nobody else's job starts on its GPUs; and before it begins, none that would
-run into it: by its time limit, or, where it has none, by how long it is expected to take. What runs
-is never touched.
+While a reservation is active, no job of another user starts on its GPUs; before it begins, none starts there
+that could still have them then. Only a job's hard end counts for that: its time limit and its grace time.
+What it is expected to take does not, and a job without a limit has no hard end. When the reservation begins,
+its GPUs are freed (`core.evicting`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 import msgspec
 
-from gflow.core.model import Job
+from gflow.core.model import Job, Moment, Spec
+from gflow.core.needs import INFINITE
 from gflow.errors import Refused
 
 # How many that are over are remembered.
@@ -43,8 +45,11 @@ class Book:
 
     def __init__(self) -> None:
         self.all: dict[int, Reservation] = {}
-        # Those that are not over.
+        # Those that are not over, and of them those that have begun, as of `pass_time`.
         self.live: list[Reservation] = []
+        self.active: list[Reservation] = []
+        # The wall time at which the next one begins or is over.
+        self.next_change: float | None = None
 
     def record(self) -> str:
         return msgspec.json.encode(list(self.all.values())).decode()
@@ -52,7 +57,7 @@ class Book:
     def recall(self, text: str) -> None:
         found = msgspec.json.decode(text, type=list[Reservation])
         self.all = {one.id: one for one in found}
-        self.live = [one for one in found if one.cancelled_at is None]
+        self._sort([one for one in found if one.cancelled_at is None], [])
 
     def put(self, one: Reservation, wall: float) -> None:
         """A new one, or one that changed."""
@@ -60,27 +65,30 @@ class Book:
         over = sorted(key for key, other in self.all.items() if other.is_over(wall))
         for key in over[:-REMEMBERED]:
             del self.all[key]
-        self.live = [other for other in self.all.values() if not other.is_over(wall)]
+        self.live = list(self.all.values())
+        self.pass_time(wall)
 
     def pass_time(self, wall: float) -> bool:
-        """Forget those that are over by now; whether there were any."""
-        if all(wall < one.end for one in self.live):
-            return False
-        self.live = [one for one in self.live if wall < one.end]
-        return True
+        """Bring `live` and `active` up to date; whether a reservation has begun or is over since."""
+        before = self.active
+        live = [one for one in self.live if not one.is_over(wall)]
+        self._sort(live, [one for one in live if one.start <= wall])
+        return before != self.active
 
-    @property
-    def next_end(self) -> float | None:
-        return min((one.end for one in self.live), default=None)
+    def _sort(self, live: list[Reservation], active: list[Reservation]) -> None:
+        self.live, self.active = live, active
+        changes = [one.end for one in active] + [one.start for one in live if one not in active]
+        self.next_change = min(changes, default=None)
 
     def barred(self, user: str, wall: float, length: float) -> frozenset[int]:
-        """GPUs on which nothing of this person may start now that takes so long."""
+        """GPUs that a job of this user must not hold for the next `length` seconds."""
         if not self.live:
             return frozenset()
-        found = (
-            one for one in self.live if one.user != user and one.end > wall and one.start < wall + length
-        )
-        return frozenset(gpu for one in found for gpu in one.gpus)
+        return frozenset(gpu for one in self.against(user, wall, wall + length) for gpu in one.gpus)
+
+    def against(self, user: str, start: float, end: float) -> Iterator[Reservation]:
+        """Reservations of other users that overlap this time."""
+        return (one for one in self.between(start, end) if one.user != user)
 
     def between(self, start: float, end: float) -> Iterator[Reservation]:
         """Those that overlap this time."""
@@ -88,9 +96,17 @@ class Book:
 
 
 def chosen(
-    book: Book, known: Iterable[int], wanted: tuple[int, ...], count: int, span: tuple[float, float]
+    book: Book,
+    known: Iterable[int],
+    wanted: tuple[int, ...],
+    count: int,
+    span: tuple[float, float],
+    held: Set[int] = frozenset(),
 ) -> tuple[int, ...]:
-    """The GPUs of a new reservation: those wanted, or so many that nobody else has reserved then."""
+    """The GPUs of a new reservation: those wanted, or so many that are not reserved then.
+
+    `held`: GPUs that jobs of other users may still have when it begins; they come last.
+    """
     known, taken = sorted(known), {gpu: one for one in book.between(*span) for gpu in one.gpus}
     for gpu in wanted:
         if gpu not in known:
@@ -102,13 +118,19 @@ def chosen(
     if wanted:
         return tuple(sorted(set(wanted)))
     # From the end: jobs take the first ones first.
-    free = [gpu for gpu in reversed(known) if gpu not in taken]
+    free = sorted((gpu for gpu in known if gpu not in taken), key=lambda gpu: (gpu in held, -gpu))
     if len(free) < count:
         only = f"only {len(free)} of the {len(known)} GPUs" if free else "no GPU"
         raise Refused(f"{only} can be reserved then", hint="gctl reserve list --timeline")
     return tuple(sorted(free[:count]))
 
 
-def span_of(job: Job, expected_s: float) -> float:
-    """How long a job may be in a reservation's way: its limit is certain, the rest is expectation."""
-    return float(job.spec.time_limit_s or expected_s)
+def hard_s(spec: Spec) -> float:
+    """The longest that an attempt can hold its GPUs: time limit and grace; without a limit, for ever."""
+    return float(spec.time_limit_s + spec.grace_s) if spec.time_limit_s else INFINITE
+
+
+def hard_end(job: Job, spec: Spec, at: Moment) -> float:
+    """The wall time at which a running job has given its GPUs back at the latest, if this is its spec."""
+    assert job.started_boot is not None
+    return at.wall + (job.started_boot - at.boot) + hard_s(spec)

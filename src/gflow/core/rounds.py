@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gflow.core.effects import Effect, Note, Recall, Save, Start
+from gflow.core.evicting import free_reserved
 from gflow.core.ids import JobKey, job_key
 from gflow.core.lanes import Group, Room
 from gflow.core.model import LOCAL, Abroad, Job, Moment
@@ -25,6 +26,7 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
     state.wall = at.wall
     if state.reserved.live:
         state.reserved.pass_time(at.wall)
+        free_reserved(state, effects)
     state.history.pass_time(at.wall)
     if state.ready:
         _look_around(state, at)

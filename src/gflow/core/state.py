@@ -20,7 +20,7 @@ from gflow.core.model import LOCAL, PREEMPTED, Idle, Job, JobState
 from gflow.core.needs import INFINITE
 from gflow.core.policy import USUAL, Policy
 from gflow.core.queue import ReadyQueue
-from gflow.core.reservations import Book, span_of
+from gflow.core.reservations import Book, hard_s
 from gflow.core.shares import Shares
 from gflow.core.states import QUEUED, RUNNING
 from gflow.core.timetable import Leaver, Timetable
@@ -354,10 +354,10 @@ class State:
         return exceeded(self.ledger, job, usual if job.uid else 0, is_private=self.policy.is_private)
 
     def barred(self, job: Job) -> frozenset[int]:
-        """GPUs that are reserved for others before this job would be over."""
+        """GPUs that are reserved for others before this job would be over at the latest."""
         if not self.reserved.live:
             return NO_GPUS
-        return self.reserved.barred(job.user, self.wall, span_of(job, self.ready.expected_s(job)))
+        return self.reserved.barred(job.user, self.wall, hard_s(job.spec))
 
     def remember_recent(self, uid: int, key: JobKey) -> None:
         recent = self.recent.get(uid)
@@ -379,9 +379,9 @@ class State:
 
 
 def next_look(state: State) -> float | None:
-    """The wall time at which somebody may begin, or is not to start as promised."""
+    """The wall time at which a job may begin, is not to start as promised, or a reservation changes."""
     alarms = state.alarms
-    times = [alarms.next_begin(), alarms.next_overflow(), state.next_promise(), state.reserved.next_end]
+    times = [alarms.next_begin(), alarms.next_overflow(), state.next_promise(), state.reserved.next_change]
     return min((at for at in times if at is not None), default=None)
 
 

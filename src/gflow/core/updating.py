@@ -17,10 +17,12 @@ from gflow.core.deps import Wait, reaches
 from gflow.core.effects import Effect, Note, Save
 from gflow.core.ending import active_tasks
 from gflow.core.events import Update
+from gflow.core.explain import named
 from gflow.core.ids import label
 from gflow.core.model import Job, JobState, Spec
 from gflow.core.parameters import with_values
 from gflow.core.place import gib
+from gflow.core.reservations import hard_end, hard_s
 from gflow.core.rounds import run_round
 from gflow.core.state import State
 from gflow.core.together import check_together
@@ -103,9 +105,24 @@ def _plan(state: State, job: Job, event: Update, fields: dict[str, Any], group: 
         spec = msgspec.structs.replace(spec, group=group)
     if spec.shape != job.spec.shape:
         check_possible(state, spec)
+    if job.key in state.running and state.reserved.live:
+        _check_reserved(state, job, spec, event)
     if not fields.keys() & DEPENDENCIES:
         return Plan(job, spec, state.waits.get(job.key))
     return Plan(job, spec, _new_wait(state, job, spec, event))
+
+
+def _check_reserved(state: State, job: Job, spec: Spec, event: Update) -> None:
+    """A running job may hold its GPUs for longer only if a start for as long would be allowed."""
+    if hard_s(spec) <= hard_s(job.spec) or event.governs or not event.uid:
+        return
+    for one in state.reserved.against(job.user, event.at.wall, hard_end(job, spec, event.at)):
+        if taken := sorted(set(one.gpus).intersection(job.gpu_ids)):
+            gpus, owner = ",".join(map(str, taken)), named(state, [one.user])
+            raise Refused(
+                f"GPU {gpus} is reserved for {owner} before job {job.label} would be over",
+                hint="ask for less time, or ask an operator: see gctl reserve list --timeline",
+            )
 
 
 def overridden(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 0) -> Spec:

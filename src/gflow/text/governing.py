@@ -65,12 +65,15 @@ def reservation_page(views: Sequence[Mapping[str, Any]]) -> str:
     return "".join(sheet.lines())
 
 
-def reservation_line(view: Mapping[str, Any]) -> str:
+def reservation_line(view: Mapping[str, Any], stops: Sequence[str] = ()) -> str:
+    """A new reservation. `stops`: jobs of others that will be stopped when it begins, unless they end."""
     span = clock(view["end_time"] - view["start_time"])
+    jobs = f"Jobs {', '.join(stops)} have" if len(stops) > 1 else f"Job {''.join(stops)} has"
+    told = f"{jobs} them and will be stopped when it begins.\n" if stops else ""
     many = "GPUs" if len(view["gpu_indices"]) > 1 else "GPU"
     return (
         f"Reservation {view['id']}: {many} {_indices(view)} for {view['user']}, "
-        f"from {_moment(view['start_time'])} for {span}.\n"
+        f"from {_moment(view['start_time'])} for {span}.\n" + told
     )
 
 

@@ -33,6 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "gpus idle": ("job_gpu_idle",),
     "gpus used again": ("job_gpu_used",),
     "idle limit": ("job_idle_limit",),
+    "reserved": ("job_reserved",),
     "progress": ("job_progress",),
     "gpu": ("gpu_availability_changed",),
     "allowed_gpus": ("manual_gpu_override_changed", "gpu_availability_changed"),

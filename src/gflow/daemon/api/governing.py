@@ -10,10 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow.core.events import Reserve, SetQuota, Unreserve
+from gflow.core.evicting import in_the_way
 from gflow.core.model import Moment
 from gflow.core.quotas import PROJECT, USER, Limits
 from gflow.core.reservations import Reservation
 from gflow.core.state import State
+from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, query_of, read
 from gflow.daemon.api.permissions import rights_of
@@ -96,9 +98,11 @@ async def reserve(request: Request) -> Response:
         return Reserve(at=at, uid=uid, user=user, gpus=gpus, count=wanted.gpu_count, start=start, end=end)
 
     await context.loop.ask(event, origin)
-    book = context.loop.state.reserved
-    view = reservation_view(book.all[max(book.all)], time.time())
-    return answer(request, lambda: view, lambda: reservation_line(view), 201)
+    state, at = context.loop.state, clock.now()
+    made = state.reserved.all[max(state.reserved.all)]
+    view = reservation_view(made, at.wall)
+    stops = [job.label for job in in_the_way(state, made.user, made.gpus, made.start, at)]
+    return answer(request, lambda: view, lambda: reservation_line(view, stops), 201)
 
 
 async def reservation(request: Request) -> Response:
