@@ -49,20 +49,20 @@ def sit(sock: socket.socket, *, is_tty: bool, is_host: bool, may_leave: bool) ->
     `is_host`: the job is hung up when we go without a word, as when our own terminal is closed.
     """
     rows, columns = _size()
-    sock.sendall(frame(HELLO, GREETING.pack(rows, columns, is_host)))
+    hello = frame(HELLO, GREETING.pack(rows, columns, is_host))
     with _raw(is_tty), _resizing() as resized:
-        return _Seat(sock, is_tty=is_tty, may_leave=may_leave).carry(resized)
+        return _Seat(sock, hello, is_tty=is_tty, may_leave=may_leave).carry(resized)
 
 
 class _Seat:
     """Bytes on their way. Nothing waits for one way only: whoever is at the other end may do so, too."""
 
-    def __init__(self, sock: socket.socket, *, is_tty: bool, may_leave: bool) -> None:
+    def __init__(self, sock: socket.socket, hello: bytes, *, is_tty: bool, may_leave: bool) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._is_tty = is_tty
         self._may_leave = may_leave
-        self._inbox, self._outbox = bytearray(), bytearray()
+        self._inbox, self._outbox = bytearray(), bytearray(hello)
         self._is_typing = True
         self._code: int | None = None
 
@@ -79,11 +79,19 @@ class _Seat:
                 if 0 in ready:
                     self._type()
                 if writable:
-                    del self._outbox[: self._sock.send(self._outbox[:PIECE])]
+                    self._send()
                 if line in ready and not self._show():
                     return self._code
             except (BrokenPipeError, ConnectionResetError):
                 return self._code
+
+    def _send(self) -> None:
+        """Send some of what waits. If the other end has gone, what it said before it went is still to be read."""
+        try:
+            del self._outbox[: self._sock.send(self._outbox[:PIECE])]
+        except (BrokenPipeError, ConnectionResetError):
+            self._outbox.clear()
+            self._is_typing = False
 
     def _type(self) -> None:
         """Take what was typed."""
