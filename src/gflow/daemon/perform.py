@@ -23,7 +23,7 @@ from gflow.daemon.logs import error_path, log_path
 from gflow.daemon.people import unusable
 from gflow.daemon.settings import Settings
 from gflow.daemon.sharing import Sharing
-from gflow.errors import StoreError
+from gflow.errors import Refused, StoreError
 from gflow.faults import point
 from gflow.store.port import Store
 from gflow.targets.ends import SHORTAGES, deferred
@@ -88,7 +88,7 @@ class Performer:
         """Hand a job to a shim. If what it needs cannot be read, that attempt is over; the others go on."""
         point("start.before-order")
         if self._settings.is_system and (why := unusable(job.uid, job.user)):
-            self._failed(job, why)
+            self._failed(job, Refused(why))
             return
         try:
             if job.spec.shared and not self._sharing.knows(job, self._environ(job)):
