@@ -17,10 +17,11 @@ import pytest
 from gflow.config.reading import load
 from gflow.core.ids import job_key
 from gflow.core.model import Job, JobState, Line
+from gflow.core.statistics import Question
 from gflow.daemon import keeper
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
-from gflow.store import keeping
+from gflow.store import keeping, statistics
 from gflow.store.keeping import BACKUPS_KEPT, DAY_S, Retention, back_up, back_up_daily, restore, throw_away
 from gflow.store.port import Changes, Submission, address_of
 from gflow.store.sqlite import SqliteStore
@@ -535,3 +536,20 @@ def test_old_logs_go_and_nothing_else(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (NOW - age * DAY_S, NOW - age * DAY_S))
     assert keeping.throw_away_logs(tmp_path, NOW - 5 * DAY_S) == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3.log", "daemon.log"]
+
+
+def test_keeper_sums_up_the_days_that_have_passed(
+    store: SqliteStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`gstats` then counts the present hour alone."""
+    now = time.time()
+    save(store, msgspec.structs.replace(old(1, 0), finished_at=now - 3 * DAY_S))
+    keeper.Keeper(settings).look(now)
+    counted: list[bool] = []
+    count = statistics._of_span
+    monkeypatch.setattr(
+        statistics, "_of_span", lambda *given: (counted.append(given[2].is_whole), count(*given))[1]
+    )
+    with closing(store.reader()) as reader:
+        found = statistics.statistics(reader, Question(now=now), settings.summaries)
+    assert (found.total.total, counted) == (1, [False])

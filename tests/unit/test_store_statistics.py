@@ -13,6 +13,7 @@ from gflow.core.model import JobState, Moment
 from gflow.core.state import State
 from gflow.core.statistics import Question, Usage
 from gflow.daemon.loop import _gather as gather
+from gflow.store import statistics as counting
 from gflow.store.port import Changes
 from gflow.store.reading import Reader
 from gflow.store.sqlite import SqliteStore
@@ -210,3 +211,145 @@ def test_what_begins_when_another_ends_does_not_overlap_it(ask):
 
 def test_keys(ask):
     assert ask(ran(1, 0, 10, task=2)).top[0].key == job_key(1, 2)
+
+
+# ---------------------------------------------------------------- summaries of the past
+
+HOUR = 3600
+hours = st.integers(0, 100)
+runs = st.lists(
+    st.tuples(
+        hours,
+        hours,
+        st.frozensets(st.integers(0, 2), max_size=2).map(sorted),
+        st.sampled_from(["ann", "bob"]),
+        st.booleans(),
+    ),
+    max_size=10,
+)
+
+
+def of_runs(drawn, first=1):
+    """Jobs that ran for some hours, and earlier attempts of some of them."""
+    jobs, attempts = [], []
+    for number, (start, end, cards, user, is_retried) in enumerate(drawn, first):
+        start, end = min(start, end) * HOUR, max(start, end) * HOUR
+        one = ran(number, start, end, *cards, user=user)
+        jobs.append(msgspec.structs.replace(one, attempt=1 + is_retried))
+        if is_retried:
+            attempts.append(earlier(number, 1, start - 5 * HOUR, start - 3 * HOUR, *cards))
+    return jobs, attempts
+
+
+@settings(max_examples=15, deadline=None)
+@given(runs, runs, st.integers(-6, 101), st.integers(0, 110), st.sampled_from([None, "ann"]))
+def test_kept_summaries_change_no_figure(tmp_path_factory, old, new, since, now, user):
+    """Days pass, jobs end, others are thrown away: with summaries and without, it is the same."""
+    folder = tmp_path_factory.mktemp("summaries")
+    store, kept = SqliteStore(folder / "gflow.db"), folder / "statistics.db"
+    ends = []
+    for at, (jobs, attempts) in ((now, of_runs(old)), (now + 30, of_runs(new, first=100))):
+        store.commit(Changes(jobs={one.key: one for one in jobs}, attempts=attempts))
+        ends += [(one, attempts) for one in jobs]
+        for begin in (0.0, NOON + since * HOUR, NOON + since * HOUR + 7):
+            question = Question(now=NOON + at * HOUR, since=begin, user=user)
+            reader = Reader(store.path)
+            alone = statistics(reader, question)
+            assert statistics(reader, question, kept) == alone
+            assert statistics(reader, question, kept) == alone
+            reader.close()
+    spans = [
+        (one.user, gpu, (start - NOON) / HOUR, (end - NOON) / HOUR)
+        for one, attempts in ends
+        for start, end in [
+            (one.started_at, one.finished_at),
+            *((ran.started_at, ran.finished_at) for ran in attempts if ran.key == one.key),
+        ]
+        for gpu in one.gpu_ids
+        if user is None or one.user == user
+    ]
+    reader = Reader(store.path)
+    found = statistics(reader, Question(now=NOON + 400 * HOUR, since=NOON + since * HOUR, user=user), kept)
+    asked = [span for span in spans if span[3] >= since]
+    assert found.total.gpu_s / HOUR == pytest.approx(
+        sum(max(0, end - max(start, since)) for *_, start, end in asked)
+    )
+    busy = [len({gpu for _, gpu, start, end in asked if start <= at < end}) for at in range(since, 102)]
+    assert found.peak_gpus == max(busy, default=0)
+    reader.close()
+    store.close()
+
+
+@pytest.fixture
+def week(tmp_path):
+    """A database with a job a day, and where summaries of it are kept."""
+    store = SqliteStore(tmp_path / "gflow.db")
+    jobs = [ran(day, day * 24 * HOUR, (day * 24 + 30) * HOUR, 0) for day in range(1, 8)]
+    store.commit(Changes(jobs={one.key: one for one in jobs}))
+    reader = store.reader()
+    yield store, reader, Question(now=NOON + 30 * 24 * HOUR), tmp_path / "statistics.db"
+    reader.close()
+    store.close()
+
+
+def counted(monkeypatch):
+    """The spans that are counted anew from now on."""
+    spans, count = [], counting._of_span
+
+    def noted(reader, question, span, going):
+        spans.append(span)
+        return count(reader, question, span, going)
+
+    monkeypatch.setattr(counting, "_of_span", noted)
+    return spans
+
+
+def test_days_that_have_passed_are_counted_once(week, monkeypatch):
+    _, reader, question, kept = week
+    first, spans = statistics(reader, question, kept), counted(monkeypatch)
+    assert statistics(reader, question, kept) == first
+    assert [span.is_whole for span in spans] == [False], "only the present hour"
+    spans.clear()
+    later = question._replace(now=question.now + 24 * HOUR, since=NOON + 4 * 24 * HOUR)
+    statistics(reader, later, kept)
+    assert len([span for span in spans if span.is_whole]) <= 1
+    assert statistics(reader, question._replace(user="bob"), kept).total == Usage()
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_day_whose_jobs_were_thrown_away_is_counted_anew(week, monkeypatch):
+    store, reader, question, kept = week
+    before = statistics(reader, question, kept)
+    store._db.execute("DELETE FROM jobs WHERE key = ?", (job_key(3),))
+    later, spans = store.reader(), counted(monkeypatch)
+    assert statistics(later, question, kept).total.total == before.total.total - 1
+    assert len([span for span in spans if span.is_whole]) == 1, "the day after, which has the gap now"
+    later.close()
+
+
+@pytest.mark.parametrize("trouble", ["damaged", "folder", "other"])
+def test_file_of_summaries_that_cannot_be_used_costs_nothing_but_time(week, monkeypatch, trouble, caplog):
+    _, reader, question, kept = week
+    before = statistics(reader, question, kept)
+    if trouble == "damaged":
+        kept.write_bytes(b"no database" * 1000)
+    elif trouble == "folder":
+        kept.unlink()
+        kept.mkdir()
+    else:
+        monkeypatch.setattr(counting, "_MADE_BY", "another way")
+    assert statistics(reader, question, kept) == before
+    assert bool(caplog.messages) == (trouble == "folder")
+
+
+@pytest.mark.parametrize(("which", "index"), [("_OVER", "jobs_finished"), ("_ACTIVE", "jobs_active")])
+def test_jobs_of_a_span_are_found_by_index(week, which, index):
+    """A span costs what ended in it, not what ever ended."""
+    _, reader, question, _ = week
+    values = question._asdict() | {"low": 0.0, "high": 1.0}
+    for sql in getattr(counting, which):
+        plan = [row[3] for row in reader.rows(f"EXPLAIN QUERY PLAN {sql}", values)]
+        assert not [
+            step for step in plan if step.startswith(("SCAN jobs", "SCAN j", "SCAN a")) and index not in step
+        ]
+        assert any(index in step for step in plan), plan

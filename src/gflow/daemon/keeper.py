@@ -1,4 +1,5 @@
-"""Housekeeping: a backup a day, what is past its days thrown away, forecasts to learn from. In a thread."""
+"""Housekeeping: a backup a day, what is past its days thrown away, the past summed up, forecasts to learn
+from. In a thread."""
 
 from __future__ import annotations
 
@@ -13,10 +14,13 @@ from gflow.core.expecting import Question
 from gflow.core.foretold import Case
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import Moment
+from gflow.core.statistics import Question as UsageQuestion
 from gflow.daemon.loop import Loop
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
 from gflow.store.keeping import DAY_S, back_up_daily, is_backup_due, throw_away, throw_away_logs
+from gflow.store.reading import Reader
+from gflow.store.statistics import statistics
 
 log = logging.getLogger("gflow.keeper")
 LOOK_S = 3600.0
@@ -69,5 +73,15 @@ class Keeper:
                 throw_away(settings.database, settings.retention, now)
                 throw_away_logs(settings.logs, now - settings.retention.logs_days * DAY_S)
                 self._thrown_away_at = now
+            self._count(now)
         except (StoreError, sqlite3.Error, OSError) as error:
             log.error("housekeeping failed, and is tried again in an hour: %s", error)
+
+    def _count(self, now: float) -> None:
+        """Count the hours and days that have passed, so that nobody waits for it who asks."""
+        settings = self._settings
+        reader = Reader(settings.database)
+        try:
+            statistics(reader, UsageQuestion(now=now, is_simulated=bool(settings.gpus)), settings.summaries)
+        finally:
+            reader.close()

@@ -82,6 +82,11 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         return self.data / "samples.db"
 
     @property
+    def summaries(self) -> Path:
+        """What was counted of days that have passed."""
+        return self.data / "statistics.db"
+
+    @property
     def shown_dir(self) -> Path:
         """Where jobs find what is meant for them."""
         return self.socket.parent / "jobs" if self.is_system else self.run_dir

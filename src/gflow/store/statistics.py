@@ -1,122 +1,272 @@
 """What people used, counted by the database: the loop waits for none of it.
 
 A job may have run more than once: its last attempt is in its own record, the earlier ones are in `attempts`.
+Jobs that are over are counted by the day and hour in which they ended; what was counted of one that has
+passed is kept (`store/summaries`), so a question costs what happened since, not what ever happened.
 """
 
 from __future__ import annotations
 
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gflow.core.ids import label
 from gflow.core.statistics import Prediction, Question, Statistics, TopJob, Usage
 from gflow.core.tasks import parse_tasks
 from gflow.store.reading import NAME, PROJECT, Reader
 from gflow.store.samples import most_used
+from gflow.store.summaries import Fingerprint, Span, Summaries, Summary, Use
 
 TOP = 5
+HOUR_S, DAY_S = 3600.0, 86400.0
+EVER = float("inf")
 
-# Jobs that count: not the records of arrays, whose tasks have records of their own.
-_COUNTED = """
-    progress IS NULL AND (:user IS NULL OR user = :user)
-    AND (finished_at IS NULL OR finished_at >= :since)
-"""
 _KIND = "(gpu_ids = '' OR simulated = :is_simulated)"
 _WIDE = "(length(gpu_ids) - length(replace(gpu_ids, ',', '')) + (gpu_ids != ''))"
-# Attempts before the one in the job's record.
-_EARLIER = f"""
-earlier (key, started_at, finished_at, gpu_ids) AS (
-    SELECT a.key, a.started_at, a.finished_at, a.gpu_ids
-    FROM attempts a JOIN (SELECT key, simulated FROM jobs WHERE {_COUNTED} AND {_KIND}) j ON j.key = a.key
-    WHERE a.gpu_ids = '' OR j.simulated = :is_simulated
-)
-"""
+# How long an attempt ran, and how long of that since the question's beginning: the one place for both.
 _RAN = "max(0, coalesce(finished_at, :now) - started_at)"
 _SPENT = "max(0, coalesce(finished_at, :now) - max(started_at, :since))"
-# One row for each job: how long it ran in all its attempts.
-_JOBS = f"""
-WITH {_EARLIER},
-before (key, first_at, run_s, gpu_s) AS (
-    SELECT key, min(started_at), sum({_RAN}), sum({_SPENT} * {_WIDE}) FROM earlier GROUP BY key
-),
-counted AS (
-    SELECT j.key, user, state, spec,
-        coalesce(first_at, started_at) - submitted_at AS waited_s,
-        coalesce(b.run_s, 0) + coalesce({_RAN}, 0) AS run_s,
-        coalesce(b.gpu_s, 0) + coalesce({_SPENT} * {_WIDE}, 0) AS gpu_s,
-        iif(gpu_ids != '', {_WIDE}, coalesce(json_extract(spec, '$.gpus'), 0)) AS gpus
-    FROM jobs j LEFT JOIN before b ON b.key = j.key WHERE {_COUNTED} AND {_KIND}
-)
-"""
-_GROUPS = f"""{_JOBS}
-SELECT user, {PROJECT},
-    count(*), sum(state = 'Finished'), sum(state = 'Failed'), sum(state = 'Cancelled'),
-    sum(state = 'Timeout'), sum(state = 'Running'), sum(state IN ('Queued', 'Hold')),
-    count(waited_s), total(max(0, waited_s)),
-    sum(state NOT IN ('Queued', 'Hold', 'Running') AND waited_s IS NOT NULL),
-    total(iif(state IN ('Queued', 'Hold', 'Running'), 0, run_s)),
-    total(gpu_s), sum(gpus > 0), sum(gpus)
-FROM counted GROUP BY 1, 2
-"""
-_TOP = f"""{_JOBS}
-SELECT key, {NAME}, user, state, run_s, gpus FROM counted
-WHERE run_s > 0 ORDER BY run_s DESC, key LIMIT {TOP}
-"""
-# A GPU is in use from the first of those who share it to the last. At one moment ends come before beginnings.
-_PEAK = f"""
-WITH {_EARLIER},
-spans AS (
-    SELECT started_at, finished_at, gpu_ids FROM earlier UNION ALL
-    SELECT started_at, finished_at, gpu_ids FROM jobs WHERE {_COUNTED} AND {_KIND}
-),
-uses (gpu, started_at, finished_at) AS (
-    SELECT g.value, max(started_at, :since), coalesce(finished_at, :now)
-    FROM spans, json_each('[' || gpu_ids || ']') g WHERE gpu_ids != '' AND started_at IS NOT NULL
-),
-edges (gpu, at, change) AS (
-    SELECT gpu, started_at, 1 FROM uses WHERE finished_at > started_at UNION ALL
-    SELECT gpu, finished_at, -1 FROM uses WHERE finished_at > started_at
-),
-users (at, change, users) AS (
-    SELECT at, change, sum(change) OVER (PARTITION BY gpu ORDER BY at, change ROWS UNBOUNDED PRECEDING)
-    FROM edges
-),
-busy (count) AS (
-    SELECT sum(change) OVER (ORDER BY at, change ROWS UNBOUNDED PRECEDING) FROM users
-    WHERE (change = 1 AND users = 1) OR (change = -1 AND users = 0)
-)
-SELECT coalesce(max(count), 0) FROM busy
-"""
-_LEFT_OUT = f"SELECT count(*) FROM jobs WHERE {_COUNTED} AND NOT {_KIND}"
-_WAITING_TASKS = f"""
-SELECT user, {PROJECT}, finished_at IS NULL, json_extract(progress, '$.pending'),
-    coalesce(json_extract(spec, '$.gpus'), 0) FROM jobs
-WHERE progress IS NOT NULL AND json_extract(progress, '$.pending') != ''
-    AND {_COUNTED.replace("progress IS NULL", "1")}
-"""
 
 
-def statistics(reader: Reader, question: Question) -> Statistics:
-    """All of it. Seconds for a million jobs, so it runs in a thread."""
-    values = question._asdict()
+class _Counting(NamedTuple):
+    """The questions about some jobs. Records of arrays do not count: their tasks have their own."""
+
+    groups: str
+    top: str
+    uses: str
+    left_out: str
+    waiting_tasks: str
+
+
+def _counting(which: str) -> _Counting:
+    """The questions about those jobs that are `which`."""
+    # Attempts before the one in the job's record. Jobs first: attempts have no index of times.
+    earlier = f"""
+    earlier (key, user, started_at, finished_at, gpu_ids) AS (
+        SELECT a.key, j.user, a.started_at, a.finished_at, a.gpu_ids
+        FROM (SELECT key, user, simulated FROM jobs WHERE {which} AND progress IS NULL AND {_KIND}) j
+        CROSS JOIN attempts a ON a.key = j.key
+        WHERE a.gpu_ids = '' OR j.simulated = :is_simulated
+    )
+    """
+    # One row for each job: how long it ran in all its attempts.
+    jobs = f"""
+    WITH {earlier},
+    before (key, first_at, run_s, gpu_s) AS (
+        SELECT key, min(started_at), sum({_RAN}), sum({_SPENT} * {_WIDE}) FROM earlier GROUP BY key
+    ),
+    counted AS (
+        SELECT j.key, user, state, spec,
+            coalesce(first_at, started_at) - submitted_at AS waited_s,
+            coalesce(b.run_s, 0) + coalesce({_RAN}, 0) AS run_s,
+            coalesce(b.gpu_s, 0) + coalesce({_SPENT} * {_WIDE}, 0) AS gpu_s,
+            iif(gpu_ids != '', {_WIDE}, coalesce(json_extract(spec, '$.gpus'), 0)) AS gpus
+        FROM jobs j LEFT JOIN before b ON b.key = j.key WHERE {which} AND progress IS NULL AND {_KIND}
+    )
+    """
+    return _Counting(
+        groups=f"""{jobs}
+        SELECT user, {PROJECT},
+            count(*), sum(state = 'Finished'), sum(state = 'Failed'), sum(state = 'Cancelled'),
+            sum(state = 'Timeout'), sum(state = 'Running'), sum(state IN ('Queued', 'Hold')),
+            count(waited_s), total(max(0, waited_s)),
+            sum(state NOT IN ('Queued', 'Hold', 'Running') AND waited_s IS NOT NULL),
+            total(iif(state IN ('Queued', 'Hold', 'Running'), 0, run_s)),
+            total(gpu_s), sum(gpus > 0), sum(gpus)
+        FROM counted GROUP BY 1, 2
+        """,
+        top=f"""{jobs},
+        placed AS (
+            SELECT key, run_s, gpus, row_number() OVER (PARTITION BY user ORDER BY run_s DESC, key) AS place
+            FROM counted WHERE run_s > 0
+        )
+        SELECT key, {NAME}, user, state, run_s, gpus FROM placed JOIN jobs USING (key) WHERE place <= {TOP}
+        """,
+        uses=f"""WITH {earlier}
+        SELECT user, gpu_ids, started_at, finished_at FROM earlier WHERE gpu_ids != '' UNION ALL
+        SELECT user, gpu_ids, started_at, coalesce(finished_at, :now) FROM jobs
+        WHERE {which} AND progress IS NULL AND {_KIND} AND gpu_ids != '' AND started_at IS NOT NULL
+        """,
+        left_out=f"""
+        SELECT user, count(*) FROM jobs WHERE {which} AND progress IS NULL AND NOT {_KIND} GROUP BY user
+        """,
+        waiting_tasks=f"""
+        SELECT user, {PROJECT}, finished_at IS NULL, json_extract(progress, '$.pending'),
+            coalesce(json_extract(spec, '$.gpus'), 0) FROM jobs
+        WHERE {which} AND progress IS NOT NULL AND json_extract(progress, '$.pending') != ''
+        """,
+    )
+
+
+_ACTIVE = _counting("finished_at IS NULL")
+_OVER = _counting("finished_at >= :low AND finished_at < :high")
+_FINGERPRINT = """
+SELECT count(*), total(key), total(finished_at) FROM jobs WHERE finished_at >= :low AND finished_at < :high
+"""
+_NEXT_END = "SELECT min(finished_at) FROM jobs WHERE finished_at >= ?"
+# Summaries that were made by other questions, or hold something else, are made anew.
+_SHAPE = ",".join((*Summary.__struct_fields__, *Usage.__struct_fields__, *TopJob._fields))
+_MADE_BY = hashlib.blake2b("".join((*_OVER, _SHAPE)).encode(), digest_size=8).hexdigest()
+
+
+def statistics(reader: Reader, question: Question, kept: Path | None = None) -> Statistics:
+    """All of it, with what is kept of the past in the file `kept`. Runs in a thread: it may take seconds."""
+    summaries = Summaries(kept, _MADE_BY)
+    try:
+        return _folded(_summed(reader, question, summaries), question)
+    finally:
+        summaries.close()
+
+
+# ---------------------------------------------------------------- by spans of time
+
+
+def _summed(reader: Reader, question: Question, summaries: Summaries) -> list[Summary]:
+    """A summary of the active jobs, and one of each span in which jobs ended."""
+    active, going = _count(reader, _ACTIVE, question)
+    found, made = [active], []
+    # From the newest on: GPUs that were used in a span may be those of jobs that ended later.
+    for span in reversed(_spans(reader, question)):
+        if not span.is_whole:
+            summary = _of_span(reader, question, span, going)
+        else:
+            of = Fingerprint(*reader.rows(_FINGERPRINT, span._asdict())[0])
+            known = summaries.find(span, question.is_simulated, of)
+            summary = known or _of_span(reader, question._replace(since=0.0), span, going)
+            if known is None:
+                made.append((span, of, summary))
+        going = [use for use in going + summary.carried if use.started_at < span.low]
+        if span.is_whole and summary.earliest < question.since:  # of such uses, only what is since then
+            peaks = summary.peaks
+            summary, _ = _count(reader, _OVER, question, span)
+            summary.peaks = peaks
+        found.append(summary)
+    summaries.keep(made, question.is_simulated)
+    return found
+
+
+def _spans(reader: Reader, question: Question) -> list[Span]:
+    """Days and, of today, hours in which jobs ended, then the present hour; without gaps.
+
+    The first begins where the question does.
+    """
+    hour, today = (question.now // unit * unit for unit in (HOUR_S, DAY_S))
+
+    def bounds_of(at: float) -> tuple[float, float]:
+        unit = DAY_S if at < today else HOUR_S
+        return at // unit * unit, at // unit * unit + unit
+
+    spans, low = list[Span](), question.since
+    if low < hour and low != bounds_of(low)[0]:
+        spans.append(Span(low, bounds_of(low)[1], is_whole=False))
+        low = spans[0].high
+    while (at := reader.rows(_NEXT_END, [low])[0][0]) is not None and at < hour:
+        spans.append(Span(low, bounds_of(at)[1], is_whole=True))
+        low = spans[-1].high
+    return [*spans, Span(low, EVER, is_whole=False)]
+
+
+def _of_span(reader: Reader, question: Question, span: Span, going: list[Use]) -> Summary:
+    """The summary of a span; `going`: uses of GPUs by jobs that ended later, or go on."""
+    summary, uses = _count(reader, _OVER, question, span)
+    summary.carried = [use for use in uses if use.started_at < span.low]
+    summary.peaks = _peaks([*going, *uses], span)
+    return summary
+
+
+def _count(
+    reader: Reader, counting: _Counting, question: Question, span: Span | None = None
+) -> tuple[Summary, list[Use]]:
+    """What the database counts of these jobs, and when they used GPUs."""
+    values = question._asdict() | (span._asdict() if span else {})
+    uses = [
+        Use(user, tuple(map(int, gpus.split(","))), start, end)
+        for user, gpus, start, end in reader.rows(counting.uses, values)
+    ]
+    summary = Summary(
+        groups=_groups(reader, counting, values),
+        top=[TopJob(*row) for row in reader.rows(counting.top, values)],
+        left_out=dict(reader.rows(counting.left_out, values)),
+        earliest=min((use.started_at for use in uses), default=EVER),
+    )
+    return summary, uses
+
+
+def _peaks(uses: Iterable[Use], span: Span) -> dict[str, int]:
+    """The most GPUs in use at one moment of the span: by user, and of all.
+
+    A GPU is in use from the first of those who share it to the last. Of one moment's edges, ends come first.
+    """
+    edges = []
+    for use in uses:
+        start, end = max(use.started_at, span.low), min(use.finished_at, span.high)
+        if start < end:
+            edges += [(start, 1, use), (end, -1, use)]
+    edges.sort(key=lambda edge: edge[:2])
+    holders, busy, peaks = Counter[tuple[str, int]](), Counter[str](), Counter[str]()
+    for _, change, use in edges:
+        for who in ("", use.user):
+            for gpu in use.gpus:
+                holders[who, gpu] += change
+                if holders[who, gpu] == (change > 0):  # the first came, or the last went
+                    busy[who] += change
+            if busy[who] > peaks[who]:
+                peaks[who] = busy[who]
+    return dict(peaks)
+
+
+def _groups(reader: Reader, counting: _Counting, values: dict[str, Any]) -> list[tuple[str, str, Usage]]:
+    groups = [(user, project, Usage(*sums)) for user, project, *sums in reader.rows(counting.groups, values)]
+    # Tasks that have not started are a range in their array's record.
+    for user, project, is_active, pending, gpus in reader.rows(counting.waiting_tasks, values):
+        count = len(parse_tasks(pending))
+        usage = Usage(total=count, gpu_jobs=count * (gpus > 0), gpus=count * gpus)
+        usage.queued, usage.cancelled = (count, 0) if is_active else (0, count)
+        groups.append((user, project, usage))
+    return groups
+
+
+def _folded(summaries: list[Summary], question: Question) -> Statistics:
+    """All summaries as one, of those that are asked for."""
+    wanted = question.user
     by_user: dict[str, Usage] = {}
     by_project: dict[str, Usage] = {}
-    for user, project, usage in _groups(reader, values):
-        by_user[user] = by_user.get(user, Usage()) + usage
-        by_project[project] = by_project.get(project, Usage()) + usage
+    for summary in summaries:
+        for user, project, usage in summary.groups:
+            if wanted is None or user == wanted:
+                by_user[user] = by_user.get(user, Usage()) + usage
+                by_project[project] = by_project.get(project, Usage()) + usage
+    longest = (job for summary in summaries for job in summary.top if wanted is None or job.user == wanted)
     return Statistics(
         total=sum(by_user.values(), Usage()),
         by_user=dict(sorted(by_user.items(), key=_by_use)),
         by_project=dict(sorted(by_project.items(), key=_by_use)),
-        top=[TopJob(*row) for row in reader.rows(_TOP, values)],
-        peak_gpus=reader.rows(_PEAK, values)[0][0],
-        left_out=reader.rows(_LEFT_OUT, values)[0][0],
+        top=heapq.nsmallest(TOP, longest, key=lambda job: (-job.run_s, job.key)),
+        peak_gpus=max(summary.peaks.get(wanted or "", 0) for summary in summaries),
+        left_out=sum(
+            count
+            for summary in summaries
+            for user, count in summary.left_out.items()
+            if wanted is None or user == wanted
+        ),
     )
 
 
+def _by_use(item: tuple[str, Usage]) -> tuple[float, int, str]:
+    name, usage = item
+    return -usage.gpu_s, -usage.total, name
+
+
+# ---------------------------------------------------------------- predictions
+
 _PREDICTED = f"""
 SELECT key, {NAME}, user, state, json_extract(spec, '$.predicted_mib') FROM jobs
-WHERE {_COUNTED} AND {_KIND} AND json_extract(spec, '$.predicted_mib') > 0 ORDER BY key
+WHERE progress IS NULL AND (:user IS NULL OR user = :user) AND (finished_at IS NULL OR finished_at >= :since)
+    AND {_KIND} AND json_extract(spec, '$.predicted_mib') > 0 ORDER BY key
 """
 
 
@@ -127,19 +277,3 @@ def predictions(reader: Reader, question: Question, samples: Path) -> list[Predi
     return [
         Prediction(key, name, user, state, mib, measured[label(key)]) for key, name, user, state, mib in rows
     ]
-
-
-def _groups(reader: Reader, values: dict[str, Any]) -> list[tuple[str, str, Usage]]:
-    groups = [(user, project, Usage(*sums)) for user, project, *sums in reader.rows(_GROUPS, values)]
-    # Tasks that have not started are a range in their array's record.
-    for user, project, is_active, pending, gpus in reader.rows(_WAITING_TASKS, values):
-        count = len(parse_tasks(pending))
-        usage = Usage(total=count, gpu_jobs=count * (gpus > 0), gpus=count * gpus)
-        usage.queued, usage.cancelled = (count, 0) if is_active else (0, count)
-        groups.append((user, project, usage))
-    return groups
-
-
-def _by_use(item: tuple[str, Usage]) -> tuple[float, int, str]:
-    name, usage = item
-    return -usage.gpu_s, -usage.total, name

@@ -47,7 +47,8 @@ async def show(request: Request) -> Response:
     width = number("width", query.width or "0", 0)
     if query.predictions:
         return await _predictions(request, question, form, width)
-    found = await _read(request, lambda reader: statistics(reader, question))
+    kept = context.settings.summaries
+    found = await _read(request, lambda reader: statistics(reader, question, kept))
     data: dict[str, Any] = statistics_view(question, found)
     return answer(
         request,

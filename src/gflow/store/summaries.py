@@ -1,0 +1,141 @@
+"""Summaries of the past by day and hour, in a file of its own: a question about a year adds up days.
+
+Jobs that are over never change, so what was counted of a day that has passed is kept. Each summary is
+kept with a fingerprint of the jobs it is made of: one that no longer matches (retention, a restored
+database, a clock that was set back) is made anew. Nothing is lost with the file.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from gflow.core.statistics import TopJob, Usage
+from gflow.store import files
+
+log = logging.getLogger("gflow.statistics")
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS summaries (
+    low REAL, high REAL, is_simulated INTEGER, made_by TEXT, jobs INTEGER, keys REAL, ends REAL, summary BLOB,
+    PRIMARY KEY (low, high, is_simulated)
+) WITHOUT ROWID;
+"""
+
+
+class Use(NamedTuple):
+    """GPUs that one attempt of a job had, and when (seconds since 1970)."""
+
+    user: str
+    gpus: tuple[int, ...]
+    started_at: float
+    finished_at: float
+
+
+class Summary(msgspec.Struct, array_like=True):
+    """What is counted of the jobs that ended in one span of time."""
+
+    # User, project, sums.
+    groups: list[tuple[str, str, Usage]] = []
+    # The longest of each user.
+    top: list[TopJob] = []
+    # Jobs on GPUs of the other kind, by user.
+    left_out: dict[str, int] = {}
+    # When the first of them began to use GPUs; infinite: none did.
+    earliest: float = float("inf")
+    # Uses that began before the span.
+    carried: list[Use] = []
+    # The most GPUs in use at one moment of the span: by user, and of all ("").
+    peaks: dict[str, int] = {}
+
+
+class Span(NamedTuple):
+    """From a time, included, to another, excluded. `is_whole`: nothing more will end in it."""
+
+    low: float
+    high: float
+    is_whole: bool
+
+
+class Fingerprint(NamedTuple):
+    """Tells one set of jobs that are over from another: how many, and sums of their keys and ends."""
+
+    jobs: int
+    keys: float
+    ends: float
+
+
+class Summaries:
+    """The file. Without a path, or where it cannot be used, nothing is kept.
+
+    `made_by` names the way in which they are counted: those of another way are not used.
+    """
+
+    def __init__(self, path: Path | None, made_by: str) -> None:
+        self._made_by = made_by
+        self._db: sqlite3.Connection | None = None
+        if path is not None:
+            try:
+                self._db = _opened(path)
+            except (sqlite3.Error, OSError) as error:
+                log.warning("summaries cannot be kept in %s: %s", path, error)
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+
+    def find(self, span: Span, is_simulated: bool, of: Fingerprint) -> Summary | None:
+        """The summary of this span, if it was made of these jobs."""
+        if self._db is None:
+            return None
+        try:
+            row = self._db.execute(
+                "SELECT summary FROM summaries WHERE low = ? AND high = ? AND is_simulated = ?"
+                " AND made_by = ? AND jobs = ? AND keys = ? AND ends = ?",
+                (span.low, span.high, is_simulated, self._made_by, *of),
+            ).fetchone()
+            return None if row is None else msgspec.msgpack.decode(row[0], type=Summary)
+        except (sqlite3.Error, msgspec.MsgspecError) as error:  # made again from the jobs themselves
+            log.warning("a summary cannot be read: %s", error)
+            return None
+
+    def keep(self, made: Iterable[tuple[Span, Fingerprint, Summary]], is_simulated: bool) -> None:
+        """Keep these, in place of all that overlap them: hours go when their day is there."""
+        if self._db is None:
+            return
+        try:
+            with self._db:
+                for span, of, summary in made:
+                    ends = (span.low, span.high, is_simulated)
+                    self._db.execute(
+                        "DELETE FROM summaries WHERE high > ? AND low < ? AND is_simulated = ?", ends
+                    )
+                    content = msgspec.msgpack.encode(summary)
+                    row = (*ends, self._made_by, *of, content)
+                    self._db.execute("INSERT INTO summaries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        except sqlite3.Error as error:  # a full disk, a lock: they are made again next time
+            log.warning("summaries cannot be kept: %s", error)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    try:
+        return _connect(path)
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            raise
+        files.remove(path)
+        return _connect(path)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        files.make_private(path)
+    db = sqlite3.connect(path, timeout=10)
+    db.execute("PRAGMA synchronous = OFF")
+    db.executescript(SCHEMA)
+    return db
