@@ -30,6 +30,8 @@ from gflow.text.queue import Entry, sort_key
 
 # Finished jobs shown unless somebody asks for more: there may be a million.
 NEWEST = 1000
+# Up to so many, a part of the queue is found by its keys; else all of it is copied, and cut.
+SMALL_PART = 10 * SLICE
 # What one listing holds in memory at most.
 MOST = 200_000
 
@@ -66,7 +68,7 @@ async def find(context: Context, asked: Asked, now: float) -> Found:
 
 
 async def _present(context: Context, asked: Asked, now: float) -> Found:
-    if asked.sort == "id" and asked.limit:
+    if asked.sort == "id" and 0 < abs(asked.limit or 0) <= SMALL_PART:
         return await _part(context, asked)
     copies = await _copies(context, asked.wanted)
     total = len(copies)
@@ -84,17 +86,17 @@ async def _part(context: Context, asked: Asked) -> Found:
             taking, keys = _Copies(state, asked.wanted), dict[JobKey, None]()
             async for some in in_slices(sorted(state.jobs)):
                 taking.sift(some, keys)
-            shown: list[JobKey] = []
-            is_stale = True
-            while state is loop.state and (is_stale or changed or len(taking.found) < len(shown)):
-                if changed or is_stale:
-                    again = [changed.pop() for _ in range(len(changed))]
+            shown = _shown(sorted(keys), asked)
+            missing = shown
+            while state is loop.state and (missing or changed):
+                again = [changed.pop() for _ in range(len(changed))]
+                if again:
                     taking.sift(again, keys)
-                    taking.forget(again)
-                    shown, is_stale = _shown(sorted(keys), asked), False
-                    taking.forget(taking.found.keys() - set(shown))
+                    shown = _shown(sorted(keys), asked)
+                    taking.forget({*again, *(taking.found.keys() - set(shown))})
                 taking.take(list(islice((key for key in shown if key not in taking.found), SLICE)))
-                if len(taking.found) < len(shown):
+                missing = [key for key in shown if key not in taking.found]
+                if missing:
                     await asyncio.sleep(0)
             if state is loop.state:  # else it was rebuilt from the disk meanwhile
                 return Found((taking.found[key] for key in shown), len(keys), False)
