@@ -8,6 +8,7 @@ import shutil
 import socket
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,3 +137,13 @@ def test_question_of_a_client_that_hung_up_is_dropped(box: Box) -> None:
     assert box.api("GET", "/stats?all=1")[0] == 200
     assert cpu_s(box) - before < 30 * once
     box.down()
+
+
+def test_bug_that_users_can_repeat_does_not_fill_the_log(box: Box) -> None:
+    box.program = [sys.executable, "-m", "tests.process.failing_daemon", "run"]
+    box.env["PYTHONPATH"] = str(Path(__file__).parents[2])
+    box.up("--simulate-gpus", "1x80G")
+    assert {box.api("GET", "/info")[0] for _ in range(100)} == {500}
+    log = (box.root / "daemon.log").read_text()
+    assert log.count("Traceback") == 1
+    assert "100 times so far" in log

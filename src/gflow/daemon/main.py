@@ -26,7 +26,7 @@ from gflow.core.machine import UNBOUNDED
 from gflow.core.model import Gpu, JobState
 from gflow.core.retrying import LEASED
 from gflow.core.state import State
-from gflow.daemon import clock, folders, lock, succession
+from gflow.daemon import clock, daemon_log, folders, lock, succession
 from gflow.daemon.api import rlimits
 from gflow.daemon.api.app import make_app
 from gflow.daemon.api.connections import Connections, bounds_of
@@ -71,7 +71,7 @@ LoopFactory = Callable[..., Loop]
 
 def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
     """The daemon in the foreground, until TERM or INT. Returns its exit code."""
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    daemon_log.set_up(settings.logs / "daemon.log")
     os.umask(0o077)
     succession.heed_reloads()
     zone.use(settings.config["timezone"])

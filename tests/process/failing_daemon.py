@@ -1,0 +1,19 @@
+"""A daemon with a bug: each question for `/info` ends in an exception."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from starlette.requests import Request
+
+from gflow.client.fast import main
+from gflow.daemon.api import machine
+
+
+async def info(request: Request) -> NoReturn:
+    raise ZeroDivisionError(request.url.path)
+
+
+if __name__ == "__main__":
+    machine.info = info  # type: ignore[assignment]
+    main("gflowd")
