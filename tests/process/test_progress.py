@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 
 import pytest
 
 from tests.harness import Box, wait_until
+from tests.process.test_people import submitted
+from tests.system import system
 
 SAYS = """
 import sys, time
@@ -93,3 +96,71 @@ def test_nonsense_and_floods_are_nobodys_business(daemon: Box) -> None:
     assert daemon.ok("gqueue", "-f", "JOBID,PROGRESS").split() == ["JOBID", "PROGRESS", str(job), "50%"]
     (daemon.work / "end").touch()
     assert daemon.finished(job)["state"] == "Finished"
+
+
+BURST = """
+import json, os, socket
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+for step in range(1, 41):
+    said = {"job": os.environ["GFLOW_JOB_ID"], "attempt": 1, "step": step}
+    sock.sendto(json.dumps(said).encode(), os.environ["GFLOW_PROGRESS"])
+os._exit(0)
+"""
+
+
+def test_last_report_before_the_end_is_heard(daemon: Box) -> None:
+    """Reading pauses after 32 of them, and the job is over before it goes on."""
+    (daemon.work / "burst.py").write_text(BURST)
+    job = daemon.submit(sys.executable, "burst.py")
+    assert daemon.finished(job)["progress"]["step"] == 40
+
+
+FLOODS = """
+import glob, json, os, socket, sys
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+said = json.dumps({"job": sys.argv[1], "attempt": 1, "step": 1, "steps": 10}).encode()
+print("floods", flush=True)
+while True:
+    for path in glob.glob(os.path.dirname(sys.argv[2]) + "/progress*.sock"):
+        try:
+            sock.sendto(said, path)
+        except OSError:
+            pass
+"""
+REPORTS = """
+import json, socket, sys, time
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+lost = 0
+for step in range(1, 21):
+    try:
+        sock.sendto(json.dumps({"job": sys.argv[1], "attempt": 1, "step": step}).encode(), sys.argv[2])
+    except OSError:
+        lost += 1
+    time.sleep(0.02)
+print(lost)
+"""
+
+
+def test_flood_of_one_user_takes_no_report_of_others() -> None:
+    """The kernel queues ten datagrams for a socket: a flood leaves no room for anything else."""
+    with system() as machine:
+        machine.up()
+        words = {}
+        for box, program in ((machine.ann, FLOODS), (machine.bob, REPORTS)):
+            job = submitted(machine, box, "bash", "-c", "echo $GFLOW_PROGRESS; exec sleep 60")
+            path = wait_until(lambda box=box, job=job: machine.log_of(box, job).strip())
+            words[box] = [*box.prefix, sys.executable, "-c", program, str(job), path]
+        flood = subprocess.Popen(words[machine.ann], stdout=subprocess.PIPE, cwd="/")
+        try:
+            assert flood.stdout is not None and flood.stdout.readline() == b"floods\n"
+            said = subprocess.run(words[machine.bob], capture_output=True, text=True, cwd="/")
+        finally:
+            flood.kill()
+            flood.wait()
+        assert said.stdout == "0\n", said
+        wait_until(lambda: (machine.box.job(job)["progress"] or {}).get("step") == 20)
+        found = {path.name: path.stat() for path in (machine.root / "run/gflow").glob("progress*")}
+        uids = {machine.ann.person.pw_uid, machine.bob.person.pw_uid}
+        assert {name: (one.st_uid, one.st_mode & 0o777) for name, one in found.items()} == {
+            f"progress-{uid}.sock": (uid, 0o600) for uid in uids
+        }

@@ -86,7 +86,7 @@ class _Seat:
                 return self._code
 
     def _send(self) -> None:
-        """Send some of what waits. If the other end has gone, what it said before it went is still to be read."""
+        """Send some of what waits. If the other end has gone, what it said before is still to be read."""
         try:
             del self._outbox[: self._sock.send(self._outbox[:PIECE])]
         except (BrokenPipeError, ConnectionResetError):

@@ -130,7 +130,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     )
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
     servers = _listen(context, listener)
-    ear = Ear(settings, lambda: daemon.loop.state, daemon.loop.post)
+    daemon.ear = Ear(settings, lambda: daemon.loop.state, daemon.loop.post)
     spot = spot_watch_of(settings.spot_cloud, settings.config["spot.every_secs"], daemon.loop.post)
     _write_address(settings)
     _spare_the_collector()
@@ -144,7 +144,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     await stopped.wait()
     for errand in errands:
         errand.cancel()
-    _attempt("progress", ear.close)
+    _attempt("progress", daemon.ear.close)
     if spot is not None:
         _attempt("spot", spot.close)
     _attempt("notifications", daemon.notifier.end)
@@ -211,6 +211,8 @@ class Daemon:
         self.leases = LeaseWatch(self._is_ours, self._leases_changed)
         most = settings.config["notifications.max_concurrent_deliveries"]
         self.notifier = Notifier(self.loop, self.store, settings.destinations, most)
+        # None: not yet.
+        self.ear: Ear | None = None
         # None: the GPUs are simulated.
         self.watch: GpuWatch | None = None
         self._settings = settings
@@ -289,6 +291,10 @@ class Daemon:
             self.loop.keep(LAUNCH_EPOCH, epoch)
 
     def _perform(self, effects: list[Effect]) -> None:
+        if self.ear is not None:
+            for effect in effects:
+                if type(effect) is Start and (job := self.loop.state.jobs.get(effect.key)) is not None:
+                    self.ear.listen(job.uid)
         self.performer(effects)
         self.keep_epoch()
         # Ends can wait for the next look; who starts on a GPU is watched from the first moment.
@@ -304,9 +310,11 @@ class Daemon:
     def _ended(self, ended: Ended) -> None:
         """A run is over: an event for the engine."""
         end, (key, attempt) = ended.end, ended.run
+        job = self.loop.state.jobs.get(key)
+        if self.ear is not None and job is not None:
+            self.ear.hear_out(job.uid)
         if end.problem == LEASED:
             # First, so that the next round does not choose the same GPU again.
-            job = self.loop.state.jobs.get(key)
             self.leases.look(lost=job.gpu_ids if job else ())
         self.loop.post(
             lambda at: Exited(

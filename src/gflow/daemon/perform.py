@@ -21,6 +21,7 @@ from gflow.daemon.gpus import names_of, visible_devices
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.logs import error_path, log_path
 from gflow.daemon.people import unusable
+from gflow.daemon.progress import place_of
 from gflow.daemon.settings import Settings
 from gflow.daemon.sharing import Sharing
 from gflow.errors import Refused, StoreError
@@ -176,7 +177,7 @@ class Performer:
         if job.target != LOCAL:
             return distant_launch(self._settings, job, script, environ)
         told = told_to(job, script, self._devices(job.gpu_ids))
-        told["GFLOW_PROGRESS"] = str(self._settings.progress)
+        told["GFLOW_PROGRESS"] = str(place_of(self._settings, job.uid))
         return Launch(
             job=resumed(job),
             script=script,

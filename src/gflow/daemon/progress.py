@@ -1,7 +1,9 @@
 """Hears from jobs how far they are: datagrams at a socket, each checked by who the kernel says sent it.
 
 A job says so when it changes and at most once a second, and never waits: what does not fit is lost. We read a
-few at a time, and then not for a moment, so that no job can keep the loop busy.
+few at a time, and then not for a moment, so that no job can keep the loop busy. A machine's daemon has a
+socket for each user, which no other user can write to: the kernel queues few datagrams, and a flood of one
+user's must not take the place of others' reports.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -23,7 +26,9 @@ from gflow.daemon.settings import Settings
 
 log = logging.getLogger("gflow.progress")
 LARGEST = 4096
+# Datagrams read in one turn of the loop, and before the end of a job.
 AT_ONCE = 32
+AT_END = 64
 PAUSE_S = 0.05
 CREDENTIALS = struct.Struct("3i")
 # A figure that is larger is a mistake, and would not fit a column.
@@ -48,7 +53,7 @@ _decode = msgspec.json.Decoder(Said).decode
 
 
 class Ear:
-    """The socket. Everything happens in the loop's thread."""
+    """The sockets. Everything happens in the loop's thread."""
 
     def __init__(
         self,
@@ -56,36 +61,62 @@ class Ear:
         state: Callable[[], State],
         post: Callable[[Callable[[Moment], Event]], None],
     ) -> None:
-        self._is_system = settings.is_system
+        self._settings = settings
         self._state = state
         self._post = post
-        self._path = settings.progress
         self._loop = asyncio.get_running_loop()
-        self._sock = _bind(settings)
-        self._loop.add_reader(self._sock, self._readable)
+        # By user; a daemon of one user has one.
+        self._socks: dict[int, socket.socket] = {}
+        for uid in {job.uid for job in state().running.values()} if settings.is_system else {os.getuid()}:
+            self.listen(uid)
 
     def close(self) -> None:
-        self._loop.remove_reader(self._sock)
-        self._sock.close()
-        self._path.unlink(missing_ok=True)
+        for uid, sock in self._socks.items():
+            self._loop.remove_reader(sock)
+            sock.close()
+            place_of(self._settings, uid).unlink(missing_ok=True)
 
-    def _readable(self) -> None:
-        for _ in range(AT_ONCE):
+    def listen(self, uid: int) -> None:
+        """Hear jobs of this user. Where that cannot be, they run all the same."""
+        if not self._settings.is_system:
+            uid = os.getuid()
+        if uid in self._socks:
+            return
+        try:
+            sock = self._socks[uid] = _bind(self._settings, uid)
+        except OSError as error:
+            log.error("progress of jobs of user %d cannot be heard: %s", uid, error)
+            return
+        self._loop.add_reader(sock, self._readable, sock)
+
+    def hear_out(self, uid: int) -> None:
+        """Read what jobs of this user said before one of them ended."""
+        sock = self._socks.get(uid if self._settings.is_system else os.getuid())
+        if sock is not None:
+            self._read(sock, AT_END)
+
+    def _readable(self, sock: socket.socket) -> None:
+        if self._read(sock, AT_ONCE):
+            self._loop.remove_reader(sock)
+            self._loop.call_later(PAUSE_S, self._listen_again, sock)
+
+    def _read(self, sock: socket.socket, most: int) -> bool:
+        """Read so many datagrams; whether there may be more."""
+        for _ in range(most):
             try:
-                data, more, flags, _ = self._sock.recvmsg(LARGEST, socket.CMSG_SPACE(CREDENTIALS.size))
+                data, more, flags, _ = sock.recvmsg(LARGEST, socket.CMSG_SPACE(CREDENTIALS.size))
             except BlockingIOError:
-                return
+                return False
             except OSError as error:
                 log.error("progress of jobs cannot be heard: %s", error)
-                return
+                return True
             if not flags & socket.MSG_TRUNC:
                 self._hear(data, _sender(more))
-        self._loop.remove_reader(self._sock)
-        self._loop.call_later(PAUSE_S, self._listen_again)
+        return True
 
-    def _listen_again(self) -> None:
-        if self._sock.fileno() >= 0:
-            self._loop.add_reader(self._sock, self._readable)
+    def _listen_again(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            self._loop.add_reader(sock, self._readable, sock)
 
     def _hear(self, data: bytes, uid: int | None) -> None:
         """Take what is sound and of the job's own person; anything else is nobody's business."""
@@ -95,7 +126,7 @@ class Ear:
             return
         key = parse_label(said.job)
         job = self._state().jobs.get(key) if key is not None else None
-        if job is None or not said.is_sound or uid != (job.uid if self._is_system else os.getuid()):
+        if job is None or not said.is_sound or uid != (job.uid if self._settings.is_system else os.getuid()):
             return
         self._post(
             lambda at: Progressed(at=at, key=job.key, attempt=said.attempt, headway=_headway(said, at))
@@ -113,8 +144,14 @@ def _sender(more: list[tuple[int, int, bytes]]) -> int | None:
     return None
 
 
-def _bind(settings: Settings) -> socket.socket:
-    path = settings.progress
+def place_of(settings: Settings, uid: int) -> Path:
+    """The socket to which jobs of this user write."""
+    shared = settings.progress
+    return shared.with_name(f"progress-{uid}.sock") if settings.is_system else shared
+
+
+def _bind(settings: Settings, uid: int) -> socket.socket:
+    path = place_of(settings, uid)
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -124,5 +161,7 @@ def _bind(settings: Settings) -> socket.socket:
         sock.bind(f"/proc/self/fd/{folder}/{path.name}")
     finally:
         os.close(folder)
-    path.chmod(0o666 if settings.is_system else 0o600)
+    path.chmod(0o600)
+    if settings.is_system:
+        os.chown(path, uid, -1, follow_symlinks=False)
     return sock

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,8 @@ from typing import Any
 from gflow.train.metering import meter_of
 
 EVERY_S = 1.0
+# How long the last report waits for room in the queue of the daemon's socket: a timeval.
+LAST_WORD = struct.pack("ll", 1, 0)
 # How much a new measurement of the speed counts against what was known.
 FRESH = 0.3
 
@@ -73,7 +76,7 @@ class Reporter:
             said["samples_per_s"] = round(self._samples_per_s, 3)
         if steps and self._steps_per_s:
             said["left_s"] = round(max(0, steps - step) / self._steps_per_s, 3)
-        self._send(said)
+        self._send(said, wait=final)
 
     def _measure(self, now: float, step: int, samples: int) -> None:
         before, self._last = self._last, (now, step, samples)
@@ -94,12 +97,15 @@ class Reporter:
             return None if coming is None else float(coming)
         return float(loss.detach() if hasattr(loss, "detach") else loss)
 
-    def _send(self, said: dict[str, Any]) -> None:
+    def _send(self, said: dict[str, Any], *, wait: bool) -> None:
+        """Send it if there is room; the last word may wait for room a moment."""
         with suppress(OSError, ValueError):  # nobody listens, or not fast enough
             if self._sock is None:
                 folder = os.open(os.path.dirname(self._path), os.O_PATH | os.O_CLOEXEC)
                 self._address = f"/proc/self/fd/{folder}/{os.path.basename(self._path)}"
-                self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+                self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, LAST_WORD)
+            self._sock.setblocking(wait)
             self._sock.sendto(json.dumps(self._about | said).encode(), self._address)
 
 

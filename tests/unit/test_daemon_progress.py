@@ -1,0 +1,38 @@
+"""Progress of jobs: what was said before the end is heard before the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from types import SimpleNamespace
+
+from gflow.core.model import Moment
+from gflow.daemon import progress
+from gflow.daemon.progress import Ear
+
+
+def test_what_a_job_said_before_its_end_is_heard_out(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "AT_ONCE", 1)
+    monkeypatch.setattr(progress, "PAUSE_S", 60.0)
+    job = SimpleNamespace(key=1 << 20, uid=os.getuid())
+    settings = SimpleNamespace(is_system=False, progress=tmp_path / "progress.sock")
+    monkeypatch.setattr(progress, "parse_label", lambda text: job.key)
+    state = SimpleNamespace(jobs={job.key: job}, running={})
+    heard: list[int] = []
+
+    async def main() -> None:
+        ear = Ear(settings, lambda: state, lambda make: heard.append(make(Moment(1.0, 1.0)).headway.step))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            for step in range(1, 6):
+                said = {"job": "1", "attempt": 1, "step": step}
+                sock.sendto(json.dumps(said).encode(), str(settings.progress))
+        await asyncio.sleep(0.01)
+        assert heard == [1], "reading pauses"
+        ear.hear_out(job.uid)
+        assert heard == [1, 2, 3, 4, 5]
+        ear.close()
+        assert not settings.progress.exists()
+
+    asyncio.run(main())
