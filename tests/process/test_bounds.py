@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,7 @@ crew = ["@{operators}"]
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[System]:
-    with system() as made:
+    with system(env={"GFLOW_PEOPLE__MAX_KEPT_MIB": "4"}) as made:
         config = made.root / "etc/gflow/gflow.toml"
         config.parent.mkdir(parents=True)
         names = {"bob": made.bob.person.pw_name, "operators": made.box.env["GFLOW_PEOPLE__OPERATORS"]}
@@ -91,3 +92,19 @@ def test_project_with_members_is_for_them(machine: System) -> None:
     assert submit(machine, machine.ann, project="crew")[0] == 403
     assert submit(machine, machine.opal, project="crew")[0] == 201
     assert submit(machine, machine.ann, project="open")[0] == 201
+
+
+def test_environments_of_one_person_have_a_bound_and_equal_ones_count_once(machine: System) -> None:
+    def bring(environ: bytes) -> int:
+        body = submission()
+        body["jobs"][0]["environ"] = base64.b64encode(environ).decode()
+        status, answer = machine.ask(machine.ann, "POST", "/jobs", body)
+        if status == 201:  # cancelled at once: it never runs
+            machine.ask(machine.ann, "POST", "/jobs/cancel", {"jobs": [str(answer["jobs"][0]["id"])]})
+        return status
+
+    same = b"A=" + b"x" * (3 << 19)
+    assert [bring(same) for _ in range(4)] == [201] * 4
+    assert [bring(same + bytes([65 + i])) for i in range(3)] == [201, 429, 429]
+    assert bring(same) == 201
+    assert machine.bob.submit("--hold", "true")

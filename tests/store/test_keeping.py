@@ -22,7 +22,17 @@ from gflow.daemon import keeper
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
 from gflow.store import keeping, statistics
-from gflow.store.keeping import BACKUPS_KEPT, DAY_S, Retention, back_up, back_up_daily, restore, throw_away
+from gflow.store.keeping import (
+    BACKUPS_KEPT,
+    DAY_S,
+    Retention,
+    back_up,
+    back_up_daily,
+    kept_bytes,
+    restore,
+    throw_away,
+    throw_away_unrun_texts,
+)
 from gflow.store.port import Changes, Submission, address_of
 from gflow.store.sqlite import SqliteStore
 from tests.harness import Box
@@ -425,6 +435,52 @@ def test_a_text_submitted_during_the_run_stays(
     throw_away(path, Retention(), NOW)
     assert texts(store) == {address}
     assert store.blob(address)
+
+
+def cancelled(number: int, hours: float, **fields: object) -> Job:
+    """A job that was cancelled so many hours ago, before it ran."""
+    return job(
+        number, JobState.CANCELLED, finished_at=NOW - hours * 3600, attempt=0, started_at=None, **fields
+    )
+
+
+def test_texts_of_cancelled_jobs_that_never_ran_go_after_an_hour(store: SqliteStore, path: Path) -> None:
+    cut_off = cancelled(3, 2, reason="DependencyFailed: 1")  # gjob redo --cascade needs it
+    running = job(6, JobState.RUNNING, (0,))
+    save(store, cancelled(1, 2), cancelled(2, 0.5), cut_off, old(4, 1), job(5), running)
+    throw_away_unrun_texts(path, Retention(), NOW, NOW - 1800)
+    assert len(texts(store)) == 6, "that was done half an hour ago"
+    throw_away_unrun_texts(path, Retention(), NOW, NOW - 7200)
+    assert texts(store) == {job(n).spec.environ for n in (2, 3, 4, 5, 6)}
+    assert len(numbers(store)) == 6, "their jobs stay"
+
+
+def test_text_that_an_update_brings_during_the_run_stays(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(store, job(1), old(2, 100))
+    script = b"#!/bin/sh\n"
+    real = keeping._transaction
+
+    def late(db: sqlite3.Connection) -> object:
+        changed = waiting(1, script=address_of(script))
+        store.commit(Changes(jobs={changed.key: changed}, blobs={address_of(script): script}))
+        return real(db)
+
+    monkeypatch.setattr(keeping, "_transaction", late)
+    throw_away(path, Retention(), NOW)
+    assert texts(store) == {job(1).spec.environ, address_of(script)}
+
+
+def test_kept_bytes_are_counted_once_for_each_person(store: SqliteStore, path: Path) -> None:
+    shared = job(1).spec.environ
+    save(store, job(1), old(4, 5), old(5, 100))
+    save(store, waiting(2, environ=shared), texts=False)
+    bobs = waiting(3, environ=shared)
+    bobs.uid, bobs.user = 1001, "bob"
+    save(store, bobs, texts=False)
+    size = {number: len(environment(number)) for number in (1, 4, 5)}
+    assert kept_bytes(path, Retention(), NOW) == {1000: size[1] + size[4], 1001: size[1]}
 
 
 def test_submissions_all_the_time_lose_no_text(path: Path) -> None:

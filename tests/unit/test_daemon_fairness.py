@@ -1,30 +1,40 @@
 """What one person may have under way, and root any number of."""
 
+from collections import Counter
+
 import pytest
 
-from gflow.daemon.api import fairness as module
-from gflow.daemon.api.fairness import MOST_KEPT, Fairness
+from gflow.daemon.api.fairness import Fairness
 from gflow.errors import TooMany
 
+MOST = 1 << 30
 
-def test_what_people_bring_to_the_disk_has_a_bound_that_fills_again(monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    fairness = Fairness(is_shared=True)
-    fairness.keep(1001, MOST_KEPT - 1)
+
+def test_texts_that_one_person_keeps_on_the_disk_have_a_bound():
+    fairness = Fairness(is_shared=True, most_kept=MOST)
+    fairness.keep(1001, MOST - 1)
     with pytest.raises(TooMany):
         fairness.keep(1001, 1000)
-    fairness.keep(1002, MOST_KEPT)
-    fairness.keep(0, 10 * MOST_KEPT)
-    now[0] += 1800
-    fairness.keep(1001, MOST_KEPT // 2)
-    with pytest.raises(TooMany):
-        fairness.keep(1001, 1000)
-    now[0] += 10 * 3600
-    with pytest.raises(TooMany):
-        fairness.keep(1001, MOST_KEPT + 1)
-    fairness.keep(1001, MOST_KEPT)
+    fairness.keep(1001, 0)
+    fairness.keep(1002, MOST)
+    fairness.keep(0, 10 * MOST)
+
+
+def test_bound_of_kept_texts_goes_by_what_was_counted_and_brought_since():
+    fairness = Fairness(is_shared=True, most_kept=MOST)
+    fairness.keep(1001, MOST)
+    before = fairness.brought()
+    assert before == Counter({1001: MOST})
+    fairness.keep(1002, 100)  # while the database is being counted
+    fairness.counted({1001: MOST - 10, 1002: MOST - 200}, before)
+    fairness.keep(1001, 10)
+    fairness.keep(1002, 100)
+    for uid in (1001, 1002):
+        with pytest.raises(TooMany):
+            fairness.keep(uid, 1)
+    fairness.counted({}, fairness.brought())
+    fairness.keep(1001, MOST)
 
 
 def test_a_daemon_of_ones_own_holds_nobody_back():
-    Fairness().keep(1001, 10 * MOST_KEPT)
+    Fairness().keep(1001, 10 * MOST)

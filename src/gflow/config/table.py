@@ -340,6 +340,13 @@ SETTINGS = (
         "the longest --grace there, in seconds; operators and root may ask for any",
     ),
     Setting(
+        "people.max_kept_mib",
+        "count",
+        1024,
+        "MiB of environments and scripts of one person's jobs that are kept there, equal ones counted once",
+        low=1,
+    ),
+    Setting(
         "people.max_connections",
         "count",
         512,

@@ -15,10 +15,19 @@ from gflow.core.foretold import Case
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import Moment
 from gflow.core.statistics import Question as UsageQuestion
+from gflow.daemon.api.fairness import Fairness
 from gflow.daemon.loop import Loop
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
-from gflow.store.keeping import DAY_S, back_up_daily, is_backup_due, throw_away, throw_away_logs
+from gflow.store.keeping import (
+    DAY_S,
+    back_up_daily,
+    is_backup_due,
+    kept_bytes,
+    throw_away,
+    throw_away_logs,
+    throw_away_unrun_texts,
+)
 from gflow.store.reading import Reader
 from gflow.store.statistics import statistics
 
@@ -29,13 +38,28 @@ FIRST_LOOK_S = 60.0
 FORESEEN_EVERY_S = 60.0
 
 
-async def keep(settings: Settings) -> None:
+async def keep(settings: Settings, fairness: Fairness) -> None:
     """Once an hour, see whether the day's work is due."""
     keeper = Keeper(settings)
+    await _count(settings, fairness)
     await asyncio.sleep(FIRST_LOOK_S)
     while True:
         await asyncio.to_thread(keeper.look, time.time())
+        await _count(settings, fairness)
         await asyncio.sleep(LOOK_S)
+
+
+async def _count(settings: Settings, fairness: Fairness) -> None:
+    """Count what each person's environments and scripts take; only a machine's daemon bounds that."""
+    if not settings.is_system:
+        return
+    before = fairness.brought()
+    try:
+        kept = await asyncio.to_thread(kept_bytes, settings.database, settings.retention, time.time())
+    except (sqlite3.Error, OSError) as error:
+        log.error("what people keep could not be counted, and is counted again in an hour: %s", error)
+        return
+    fairness.counted(kept, before)
 
 
 async def foresee(loop: Loop) -> None:
@@ -62,6 +86,7 @@ class Keeper:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._thrown_away_at = 0.0
+        self._looked_at = 0.0
 
     def look(self, now: float) -> None:
         settings = self._settings
@@ -73,6 +98,9 @@ class Keeper:
                 throw_away(settings.database, settings.retention, now)
                 throw_away_logs(settings.logs, now - settings.retention.logs_days * DAY_S)
                 self._thrown_away_at = now
+            if settings.is_system:  # other people's texts are on root's disk
+                throw_away_unrun_texts(settings.database, settings.retention, now, self._looked_at)
+            self._looked_at = now
             self._count(now)
         except (StoreError, sqlite3.Error, OSError) as error:
             log.error("housekeeping failed, and is tried again in an hour: %s", error)

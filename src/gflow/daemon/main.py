@@ -125,7 +125,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
         daemon.notifier,
         daemon.watch,
         daemon.mps,
-        Fairness(is_shared=settings.is_system),
+        Fairness(is_shared=settings.is_system, most_kept=settings.config["people.max_kept_mib"] << 20),
         Threads(is_shared=settings.is_system),
     )
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
@@ -136,7 +136,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     _spare_the_collector()
     _say_ready()
     errands = [
-        asyncio.ensure_future(keep(settings)),
+        asyncio.ensure_future(keep(settings, context.fairness)),
         asyncio.ensure_future(foresee(daemon.loop)),
         asyncio.ensure_future(context.tokens.watch()),
     ]

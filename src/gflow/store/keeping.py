@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gflow.core.ids import TASK_BITS
+from gflow.core.model import CUT_OFF
 from gflow.core.policy import DRAINED, Drained
 from gflow.errors import StoreError
 from gflow.store import files, ownership
@@ -23,6 +24,11 @@ from gflow.store.swapping import RESTORED, swap_in
 DAY_S = 86400.0
 BACKUPS_KEPT = 7
 CHUNK = 2000
+# Where a job's spec refers to texts: its environment and its script.
+TEXTS = ("$.environ", "$.script")
+# Seconds for which a job that never ran keeps its texts after it was cancelled: so long `gjob redo` works.
+UNRUN_S = 3600.0
+_UNRUN = f"state = 'Cancelled' AND attempt = 0 AND reason NOT LIKE '{CUT_OFF}%' AND finished_at < ?"
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,12 +152,44 @@ def _needed_jobs(db: sqlite3.Connection) -> set[int]:
     return needed | {key >> TASK_BITS << TASK_BITS for key in needed}
 
 
-def _delete_texts(db: sqlite3.Connection, before: float) -> None:
-    """Delete environments and scripts that no active or recent job needs."""
+def throw_away_unrun_texts(database: Path, retention: Retention, now: float, since: float = 0.0) -> None:
+    """Delete environments and scripts of jobs that were cancelled `UNRUN_S` ago or more and never ran.
+
+    Those that were cancelled with a job they depended on stay: `gjob redo --cascade` needs them.
+    `since`: when this was done before; if no such job was cancelled since then, there is nothing to do.
+    """
+    unrun = now - UNRUN_S
+    some = f"SELECT 1 FROM jobs WHERE {_UNRUN} AND finished_at >= ? LIMIT 1"
+    with closing(files.connect(files.real(database))) as db:
+        if db.execute(some, (unrun, since - UNRUN_S)).fetchone():
+            _delete_texts(db, now - retention.texts_days * DAY_S, unrun)
+
+
+def kept_bytes(database: Path, retention: Retention, now: float) -> dict[int, int]:
+    """Bytes of environments and scripts that jobs of each person (by uid) refer to, each text once."""
+    texts = " UNION ".join(
+        f"SELECT uid, json_extract(spec, '{path}') AS hash FROM jobs "
+        "WHERE finished_at IS NULL OR finished_at >= ?1"
+        for path in TEXTS
+    )
+    sql = f"SELECT uid, sum(length(bytes)) FROM ({texts}) JOIN blobs USING (hash) GROUP BY uid"
+    with closing(files.connect(files.real(database), "mode=ro")) as db:
+        return dict(db.execute(sql, (now - retention.texts_days * DAY_S,)))
+
+
+def _delete_texts(db: sqlite3.Connection, before: float, unrun_before: float = 0.0) -> None:
+    """Delete environments and scripts that no active or recent job needs.
+
+    `unrun_before`: a job that was cancelled by then and never ran needs none.
+    """
     db.execute("CREATE TEMP TABLE needed (hash TEXT PRIMARY KEY)")
     newest = db.execute("SELECT coalesce(max(key), 0) FROM jobs").fetchone()[0]
-    _note_texts(db, "finished_at IS NULL OR finished_at >= ?", before)
-    unneeded = "SELECT hash FROM blobs WHERE hash NOT IN (SELECT hash FROM needed) LIMIT ?"
+    # What an update of a job brings meanwhile comes behind these.
+    last = db.execute("SELECT coalesce(max(rowid), 0) FROM blobs").fetchone()[0]
+    _note_texts(db, f"finished_at IS NULL OR (finished_at >= ? AND NOT ({_UNRUN}))", before, unrun_before)
+    unneeded = (
+        f"SELECT hash FROM blobs WHERE rowid <= {last} AND hash NOT IN (SELECT hash FROM needed) LIMIT ?"
+    )
     deleted = CHUNK
     while deleted == CHUNK:
         with _transaction(db):
@@ -160,12 +198,12 @@ def _delete_texts(db: sqlite3.Connection, before: float) -> None:
             deleted = db.execute(f"DELETE FROM blobs WHERE hash IN ({unneeded})", (CHUNK,)).rowcount
 
 
-def _note_texts(db: sqlite3.Connection, where: str, value: float) -> None:
-    for path in ("$.environ", "$.script"):
+def _note_texts(db: sqlite3.Connection, where: str, *values: float) -> None:
+    for path in TEXTS:
         db.execute(
             "INSERT OR IGNORE INTO needed SELECT json_extract(spec, ?) FROM jobs "
             f"WHERE ({where}) AND json_extract(spec, ?) IS NOT NULL",
-            (path, value, path),
+            (path, *values, path),
         )
 
 

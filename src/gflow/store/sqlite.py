@@ -244,6 +244,9 @@ class SqliteStore:
         # Jobs submitted together have neighbouring numbers.
         return tuple(job_key(number_of(JobKey(row[0])) + i) for i in range(row[1])) if row else None
 
+    def has_blob(self, address: str) -> bool:
+        return self._row("SELECT 1 FROM blobs WHERE hash = ?", (address,)) is not None
+
     def blob(self, address: str) -> bytes:
         row = self._row("SELECT bytes FROM blobs WHERE hash = ?", (address,))
         if row is None:

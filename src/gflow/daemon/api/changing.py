@@ -26,6 +26,7 @@ from gflow.daemon.api.asking import (
 )
 from gflow.daemon.api.permissions import check, governs_others, rights_of
 from gflow.daemon.api.seeing import viewer
+from gflow.daemon.api.submitting import keep_texts
 from gflow.daemon.context import Context
 from gflow.daemon.slices import in_slices
 from gflow.daemon.wishes import Updating
@@ -185,7 +186,7 @@ async def update(request: Request) -> Response:
         wanted, address_of, rules.defaults(context.settings.config), context.settings.shapes
     )
     governs = governs_others(request)
-    context.fairness.keep(uid, sum(map(len, change.blobs.values())))
+    keep_texts(context, uid, change.blobs)
     wish = Updating(
         uid, keys, change, origin, governs=governs, hides=hides_for(request), rights=rights_of(request)
     )

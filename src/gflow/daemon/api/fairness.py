@@ -6,7 +6,6 @@ Only where there are others; root and a daemon's only user are not held back.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -18,20 +17,21 @@ MOST_BYTES = 64 << 20
 MOST_LISTINGS = 4
 # Streams of events: each is woken by whatever happens.
 MOST_STREAMS = 32
-# Bytes of environments and scripts that one person may bring at once, and a second. They stay on root's disk.
-MOST_KEPT, KEPT_A_SECOND = 1 << 30, (1 << 30) / 3600
 
 
 class Fairness:
     """What everybody has under way."""
 
-    def __init__(self, *, is_shared: bool = False) -> None:
+    def __init__(self, *, is_shared: bool = False, most_kept: int = 0) -> None:
         self._is_shared = is_shared
+        # Bytes of environments and scripts that one person's jobs may keep on root's disk.
+        self._most_kept = most_kept
         self._bytes: Counter[int] = Counter()
         self._listings: dict[int, asyncio.Semaphore] = {}
         self._streams: Counter[int] = Counter()
-        # What each may still bring, and since when that is known.
-        self._room: dict[int, tuple[float, float]] = {}
+        # Bytes that each person's jobs kept when they were last counted, and what came since.
+        self._kept: dict[int, int] = {}
+        self._brought: Counter[int] = Counter()
 
     def _is_free(self, uid: int) -> bool:
         return uid == 0 or not self._is_shared
@@ -46,16 +46,26 @@ class Fairness:
         _less(self._bytes, uid, size)
 
     def keep(self, uid: int, size: int) -> None:
-        """Count bytes that are to be kept on the disk; refuse them where they are too many."""
-        now = time.monotonic()
-        room, at = self._room.get(uid, (MOST_KEPT, now))
-        room = min(MOST_KEPT, room + (now - at) * KEPT_A_SECOND)
-        if size > room and not self._is_free(uid):
+        """Count new bytes that are to be kept on the disk; refuse them where they are too many."""
+        if not size or self._is_free(uid):
+            return
+        now = self._kept.get(uid, 0) + self._brought[uid]
+        if now + size > self._most_kept:
             raise TooMany(
-                "you bring more than 1 GiB of environments and scripts an hour",
-                hint="jobs that are submitted together can share one environment",
+                f"environments and scripts of your jobs take {now >> 20} of {self._most_kept >> 20} MiB, "
+                f"and these would take {size / (1 << 20):.1f} more",
+                hint="submit with --export NONE or fewer variables: equal environments are kept once; "
+                "those of jobs that never ran go within two hours",
             )
-        self._room[uid] = room - size, now
+        self._brought[uid] += size
+
+    def brought(self) -> Counter[int]:
+        """Bytes that came since the last count, by uid."""
+        return self._brought.copy()
+
+    def counted(self, kept: dict[int, int], before: Counter[int]) -> None:
+        """What the database has; `before`: what had come when the count began."""
+        self._kept, self._brought = kept, self._brought - before
 
     def listing(self, uid: int) -> AbstractAsyncContextManager[None]:
         """A turn for a listing, which costs memory while it is made."""

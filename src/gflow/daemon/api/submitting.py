@@ -57,8 +57,15 @@ async def submit(request: Request) -> Response:
     if query.dry_run:
         return _dry_run(request, context, wish)
     note = note_of(specs) or local_note(specs) or await tried(context.settings, context.target, described)
-    context.fairness.keep(uid, sum(len(text) for job in described for text in job.blobs.values()))
+    keep_texts(context, uid, {name: text for job in described for name, text in job.blobs.items()})
     return noted(_taken(request, query, await context.loop.submit(wish)), note)
+
+
+def keep_texts(context: Context, uid: int, blobs: dict[str, bytes]) -> None:
+    """Count what these texts add to the disk; refuse them where one person's would be too many."""
+    if context.settings.is_system:
+        new = (text for name, text in blobs.items() if not context.store.has_blob(name))
+        context.fairness.keep(uid, sum(map(len, new)))
 
 
 def read_submission(wanted: SubmitRequest, reader: Reader) -> list[Described]:
