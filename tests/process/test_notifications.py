@@ -88,6 +88,15 @@ class Postbox:
     def __init__(self) -> None:
         self.mails: list[tuple[list[str], Message]] = []
         self.answers: list[str] = []
+        self.refuses = ""
+
+    async def handle_RCPT(
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if address == self.refuses:
+            return "550 no such mailbox"
+        envelope.rcpt_tos.append(address)
+        return "250 fine"
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
         answer = self.answers.pop(0) if self.answers else "250 fine"
@@ -113,7 +122,7 @@ def postbox(certificate: tuple[Path, Path]) -> Iterator[tuple[Postbox, str]]:
 
     controller = AnyPort(
         box, hostname="localhost", port=0, tls_context=context_of(certificate), require_starttls=True,
-        authenticator=login, auth_required=True,
+        authenticator=login, auth_required=True, enable_SMTPUTF8=False,
     )  # fmt: skip
     controller.start()
     yield box, f"smtp://gflow:p%40ss@localhost:{controller.port}"
@@ -236,8 +245,29 @@ def test_mail_to_the_lab_and_to_whom_the_job_names(
     assert mail["Subject"] == f"[lab] Job completed: job #{job} (train)"
     assert f"gjob show {job}" in mail.get_payload()
     box.submit("--notify-email", "ann@lab.example", "--notify-on", "job_failed", "false")
-    wait_until(lambda: len(server.mails) == 2, what="the mail to both")
-    assert server.mails[1][0] == ["lab@lab.example", "ann@lab.example"]
+    wait_until(lambda: len(server.mails) == 3, what="the mails to both")
+    assert sorted(to for to, _ in server.mails[1:]) == [["ann@lab.example"], ["lab@lab.example"]]
+    for to, mail in server.mails:
+        assert mail["To"] == to[0], "one is not told of the other"
+
+
+def test_address_that_cannot_be_reached_does_not_keep_the_administrators_mail_back(
+    box: Box, certificate: Any, postbox: tuple[Postbox, str]
+) -> None:
+    """The server knows no SMTPUTF8, and refuses one of the recipients."""
+    server, url = postbox
+    configured(box, certificate, mailbox(url, events=["job_completed"]))
+    server.refuses = "gone@lab.example"
+    box.submit("--notify-email", "é@lab.example", "--notify-email", "gone@lab.example", "true")
+    wait_until(lambda: [to for to, _ in server.mails] == [["lab@lab.example"]], what="the mail to the lab")
+
+
+def test_mail_to_other_domains_is_refused_where_some_are_allowed(box: Box, certificate: Any) -> None:
+    configured(box, certificate, 'allowed_domains = ["lab.example"]\n')
+    box.submit("--hold", "--notify-email", "ann@LAB.example", "true")
+    done = box.run("gbatch", "--hold", "--notify-email", "ann@lab.example,x@elsewhere.example", "true")
+    assert (done.returncode, "elsewhere.example" in done.stderr) == (1, True)
+    assert box.run("gjob", "update", "@", "--notify-email", "x@elsewhere.example").returncode == 1
 
 
 def test_a_test_tells_what_works_and_shows_no_secret(

@@ -9,7 +9,7 @@ from gflow.core.ids import job_key
 from gflow.core.model import JobState, Line
 from gflow.daemon.notify.destinations import Mailbox, Webhook
 from gflow.daemon.notify.messages import Notice, mail, payload
-from gflow.daemon.notify.notifier import Notifier, recipients, wants_mail
+from gflow.daemon.notify.notifier import MailRules, Notifier, recipients, wants_mail
 from gflow.testing.builders import job
 from gflow.wire.happenings import TOLD, told_as
 
@@ -56,9 +56,47 @@ def test_a_payload_tells_the_state_at_the_event():
 
 def test_a_name_cannot_break_a_mails_head():
     broken = notice(name="a\nBcc: all@lab.example")
-    message = mail(broken, "g@lab.example", ("ann@lab.example",), "[lab]")
+    message = mail(broken, "g@lab.example", "ann@lab.example", "[lab]")
     assert message["Bcc"] is None
     assert message["Subject"] == "[lab] Job failed: job #1 (a?Bcc: all@lab.example)"
+
+
+def test_name_that_looks_like_an_encoded_word_is_not_decoded():
+    """Neither here nor by the program that shows the mail."""
+    odd = notice(name="hi =?utf-8?q?inj=0Aected?= x")
+    message = mail(odd, "g@lab.example", "ann@lab.example", "[lab]")
+    raw = message.as_bytes().partition(b"\r\n\r\n")[0]
+    assert b"=?" not in raw and b"Aected" in raw
+    assert "= ?utf-8?q?inj=0Aected?= x" in message["Subject"]
+
+
+def test_mail_is_plain_ascii_whatever_a_name_has():
+    message = mail(notice(name="größe"), "g@lab.example", "ann@lab.example", "[lab]")
+    assert message.as_bytes().isascii()
+    assert "größe" in message["Subject"] and "größe" in message.get_content()
+
+
+def test_each_recipient_gets_a_message_id_that_stays_the_same():
+    ids = [mail(notice(), "g@x.y", to, "")["Message-ID"] for to in ("ann@x.y", "bob@x.y", "ann@x.y")]
+    assert ids[0] == ids[2] != ids[1]
+
+
+def test_mails_that_jobs_ask_for_have_a_rate_and_the_administrators_have_none():
+    notes = []
+    loop = SimpleNamespace(note=lambda what, detail: notes.append((what, detail)))
+    lab = Mailbox(smtp_url="smtp://x", sender="g@x.y", to=("lab@x.y",), is_for_jobs=True)
+    notifier = Notifier(loop, None, (lab,), 1, MailRules(hourly=3))
+    asked = notice(notify_emails=("ann@x.y", "bob@x.y"))
+    found = [notifier.addresses(lab, asked) for _ in range(4)]
+    assert found == [["lab@x.y", "ann@x.y", "bob@x.y"], ["lab@x.y", "ann@x.y"], ["lab@x.y"], ["lab@x.y"]]
+    assert len(notes) == 1 and "3 mails" in notes[0][1]
+
+
+def test_mails_to_domains_that_are_not_allowed_any_more_are_not_sent():
+    lab = Mailbox(smtp_url="smtp://x", sender="g@x.y", to=("lab@x.y",), is_for_jobs=True)
+    notifier = Notifier(SimpleNamespace(), None, (lab,), 1, MailRules(domains=("lab.example",)))
+    asked = notice(notify_emails=("ann@lab.example", "x@elsewhere.example"))
+    assert notifier.addresses(lab, asked) == ["lab@x.y", "ann@lab.example"]
 
 
 def test_whom_a_mail_goes_to():
@@ -66,9 +104,9 @@ def test_whom_a_mail_goes_to():
         smtp_url="smtp://x", sender="g@x.y", to=("lab@x.y",), events=("job_failed",), is_for_jobs=True
     )
     own = notice(notify_emails=("ann@x.y", "lab@x.y"))
-    assert recipients(lab, own) == ("lab@x.y", "ann@x.y")
-    assert recipients(lab, own._replace(name="job_completed")) == ("ann@x.y", "lab@x.y")
-    assert recipients(lab, own._replace(name="job_held")) == ()
+    assert recipients(lab, own) == (("lab@x.y",), ("ann@x.y",))
+    assert recipients(lab, own._replace(name="job_completed")) == ((), ("ann@x.y", "lab@x.y"))
+    assert recipients(lab, own._replace(name="job_held")) == ((), ())
 
 
 def test_events_and_people_choose():
@@ -94,7 +132,7 @@ def test_a_notice_that_cannot_be_told_keeps_nobody_from_the_next():
         told, notes = [], []
 
         class Odd(Notifier):
-            async def _tried(self, destination, notice):
+            async def _tried(self, destination, notice, to):
                 told.append(notice.number)
                 if notice.number == 1:
                     raise IndexError("somebody's address")

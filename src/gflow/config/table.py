@@ -411,6 +411,19 @@ SETTINGS = (
         (),
         "who is told by mail: tables with smtp_url, from, to, events, filter_users (docs/notifications.md)",
     ),
+    Setting(
+        "notifications.allowed_domains",
+        "names",
+        (),
+        "the only domains to which jobs may have mail sent (--notify-email; default: any)",
+        example=("lab.example",),
+    ),
+    Setting(
+        "notifications.max_mails_per_hour",
+        "count",
+        200,
+        "mails an hour that one person's jobs may ask for (gflowd up --system); 0: any number",
+    ),
     Setting("retention.jobs_days", "count", 365, "days that finished jobs are kept", low=1),
     Setting("retention.audit_days", "count", 365, "days that the story of jobs is kept", low=1),
     Setting(

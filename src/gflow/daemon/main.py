@@ -39,7 +39,7 @@ from gflow.daemon.keeper import foresee, keep
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.loop import Loop, reload
 from gflow.daemon.mps import Mps
-from gflow.daemon.notify.notifier import Notifier
+from gflow.daemon.notify.notifier import MailRules, Notifier
 from gflow.daemon.perform import Performer
 from gflow.daemon.progress import Ear
 from gflow.daemon.settings import Settings, check_typed
@@ -210,7 +210,11 @@ class Daemon:
         state.machine.most_runs = _most_runs()
         self.leases = LeaseWatch(self._is_ours, self._leases_changed)
         most = settings.config["notifications.max_concurrent_deliveries"]
-        self.notifier = Notifier(self.loop, self.store, settings.destinations, most)
+        mail_rules = MailRules(
+            settings.config["notifications.allowed_domains"],
+            settings.config["notifications.max_mails_per_hour"] if settings.is_system else 0,
+        )
+        self.notifier = Notifier(self.loop, self.store, settings.destinations, most, mail_rules)
         # None: not yet.
         self.ear: Ear | None = None
         # None: the GPUs are simulated.

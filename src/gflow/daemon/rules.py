@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from gflow.config.reading import Config
 from gflow.core.model import LOCAL, Spec
+from gflow.daemon.notify.destinations import is_in_domain
 from gflow.daemon.people import is_listed
 from gflow.errors import Forbidden, Refused
 
 # Fields of a spec that are bounded.
-BOUNDED = ("priority", "grace_s", "project")
+BOUNDED = ("priority", "grace_s", "project", "notify_emails")
 
 
 def defaults(config: Config) -> dict[str, Any]:
@@ -38,6 +39,7 @@ class Rights(NamedTuple):
         """Refuse values of these fields of a spec that the caller may not ask for."""
         if "project" in fields:
             self._check_project(fields["project"])
+        self._check_addresses(fields.get("notify_emails", ()))
         if self.is_bound:
             self._check_priority(fields.get("priority", 0))
             self._check_grace(fields.get("grace_s", 0))
@@ -57,6 +59,14 @@ class Rights(NamedTuple):
                 f"a grace of {grace_s} s is longer than users may ask for here: {most} s",
                 hint=f"--grace {most} or less",
             )
+
+    def _check_addresses(self, addresses: Iterable[str]) -> None:
+        domains = self.config["notifications.allowed_domains"]
+        for address in addresses:
+            if not is_in_domain(address, domains):
+                raise Refused(
+                    f"no mail is sent to {address!a:.100} from here", hint=f"domains: {', '.join(domains)}"
+                )
 
     def _check_project(self, project: str) -> None:
         """A project may be demanded, must be one of those known here, and may be for its members alone."""

@@ -79,6 +79,11 @@ class Mailbox(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True
         return f"mail by {parts.scheme}://{parts.hostname} to {', '.join(self.to) or 'those that jobs name'}"
 
 
+def is_in_domain(address: str, domains: tuple[str, ...]) -> bool:
+    """Whether an address is in one of these domains; without any, it may be anywhere."""
+    return not domains or address.rpartition("@")[2].lower() in {domain.lower() for domain in domains}
+
+
 def _digest(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
 

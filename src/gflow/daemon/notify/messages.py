@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from email import policy
 from email.message import EmailMessage
 from typing import Any, NamedTuple
 
@@ -9,6 +11,9 @@ from gflow import __version__
 from gflow.core.model import Job, Line
 from gflow.wire.happenings import LEADS_TO
 from gflow.wire.views import key_label, rfc3339
+
+# As SMTP wants it, for servers that take nothing but ASCII too.
+MAIL = policy.SMTP.clone(cte_type="7bit")
 
 
 class Notice(NamedTuple):
@@ -67,14 +72,17 @@ def _runtime(job: Job) -> float | None:
     return round(job.finished_at - job.started_at, 3)
 
 
-def mail(notice: Notice, sender: str, to: tuple[str, ...], prefix: str) -> EmailMessage:
-    """The same as a mail, in plain text."""
-    message = EmailMessage()
+def mail(notice: Notice, sender: str, to: str, prefix: str) -> EmailMessage:
+    """The same as a mail to one address, in plain text."""
+    message = EmailMessage(policy=MAIL)
     subject = f"{prefix} {notice.title}".strip()
-    message["Subject"] = "".join(char if char.isprintable() else "?" for char in subject)
+    shown = "".join(char if char.isprintable() else "?" for char in subject)
+    # A name may look like an encoded word (RFC 2047), and would be decoded.
+    message["Subject"] = shown.replace("=?", "= ?")
     message["From"] = sender
-    message["To"] = ", ".join(to)
-    message["Message-ID"] = f"<gflow-{notice.id}@{notice.host}>"
+    message["To"] = to
+    recipient = hashlib.blake2b(to.encode(), digest_size=4).hexdigest()
+    message["Message-ID"] = f"<gflow-{notice.id}-{recipient}@{notice.host}>"
     message["Auto-Submitted"] = "auto-generated"
     message.set_content("\n".join(_lines(notice)) + "\n")
     return message

@@ -1,5 +1,7 @@
 """Tells each destination what happened, at least once, in its own time.
 
+A mail goes to one address: one that cannot be reached keeps nothing from the others, and sees none of them.
+
 A destination has a place in the story (the audit), kept in the database: what comes after it has not
 been told yet. A daemon that dies between an event and its delivery goes on from there, so nothing
 else needs to be stored. What could not be delivered after all its tries is given up, and said so.
@@ -10,13 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
 
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, Line
 from gflow.daemon import clock
 from gflow.daemon.loop import Loop
-from gflow.daemon.notify.destinations import Destination, Mailbox, Webhook
+from gflow.daemon.notify.destinations import Destination, Mailbox, Webhook, is_in_domain
 from gflow.daemon.notify.messages import Notice, mail, payload
 from gflow.daemon.notify.sending import NotSent, post, send
 from gflow.daemon.wishes import Keeping
@@ -31,11 +37,34 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 DEFAULT_EVENTS = ("job_completed", "job_failed", "job_timeout", "job_cancelled")
 
 
+class MailRules(NamedTuple):
+    """What bounds the mail that jobs ask for."""
+
+    # Where it may go; empty: anywhere.
+    domains: tuple[str, ...] = ()
+    # Mails about one person's jobs an hour; 0: any number.
+    hourly: int = 0
+
+    def allows(self, address: str) -> bool:
+        return is_in_domain(address, self.domains)
+
+
 class Notifier:
     """One task per destination."""
 
-    def __init__(self, loop: Loop, store: Store, destinations: tuple[Destination, ...], at_once: int) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        store: Store,
+        destinations: tuple[Destination, ...],
+        at_once: int,
+        mail_rules: MailRules = MailRules(),  # noqa: B008 - it is frozen
+    ) -> None:
         self.destinations = destinations
+        self._mail_rules = mail_rules
+        # By user: mails left, and when that was so (a token bucket); users who were told that they have none.
+        self._left: dict[str, tuple[float, float]] = {}
+        self._over: set[str] = set()
         self._loop = loop
         self._store = store
         self._places = asyncio.Semaphore(at_once)
@@ -57,10 +86,11 @@ class Notifier:
         """Send everyone something now; for each, what went wrong, or nothing."""
         line = Line(clock.now().wall, None, None, "daemon", "test", "this is a test")
         notice = Notice(0, "test", line, None, self._host)
+        pairs = [(one, to) for one in self.destinations for to in self.addresses(one, notice) or [""]]
         results = await asyncio.gather(
-            *(self._tried(one, notice) for one in self.destinations), return_exceptions=True
+            *(self._tried(one, notice, to) for one, to in pairs), return_exceptions=True
         )
-        shown = [one.shown for one in self.destinations]
+        shown = [_shown(one, to) for one, to in pairs]
         return [(name, str(result or "")) for name, result in zip(shown, results, strict=True)]
 
     async def _begin(self, destination: Destination, place: int) -> None:
@@ -74,7 +104,8 @@ class Notifier:
                 await self._loop.news.wait(LOOK_S)
                 continue
             due = [notice for number, line in lines if (notice := self._notice(destination, number, line))]
-            await asyncio.gather(*(self._deliver(destination, notice) for notice in due))
+            pairs = [(notice, to) for notice in due for to in self.addresses(destination, notice)]
+            await asyncio.gather(*(self._deliver(destination, notice, to) for notice, to in pairs))
             place = lines[-1][0]
             if due or len(lines) == LINES:
                 await self._remember(destination, place)
@@ -95,47 +126,80 @@ class Notifier:
     def _job(self, key: JobKey) -> Job | None:
         return self._loop.state.jobs.get(key) or self._store.job(key)
 
-    async def _deliver(self, destination: Destination, notice: Notice) -> None:
+    def addresses(self, destination: Destination, notice: Notice) -> list[str]:
+        """Whom this goes to, one delivery each; a webhook has one, without a name."""
+        if not isinstance(destination, Mailbox):
+            return [""]
+        configured, asked = recipients(destination, notice)
+        user = notice.job.user if notice.job else ""
+        allowed = [to for to in asked if self._mail_rules.allows(to)]
+        return [*configured, *(to for to in allowed if self._may_send(user))]
+
+    def _may_send(self, user: str) -> bool:
+        """Count one more mail about a job of this user's; whether they may have it."""
+        hourly, now = self._mail_rules.hourly, time.monotonic()
+        if not hourly:
+            return True
+        left, at = self._left.get(user, (float(hourly), now))
+        left = min(float(hourly), left + (now - at) * hourly / 3600)
+        self._left[user] = left - (left >= 1), now
+        if left >= 1:
+            self._over.discard(user)
+            return True
+        if user not in self._over:  # told once, or it would be a flood of its own
+            self._over.add(user)
+            why = f"jobs of {user} ask for more than {hourly} mails an hour; those beyond are not sent"
+            log.warning("%s", why)
+            self._loop.note("notification failed", why)
+        return False
+
+    async def _deliver(self, destination: Destination, notice: Notice, to: str = "") -> None:
         """Try, and try again after longer and longer pauses."""
         pause = FIRST_PAUSE_S
         for left in range(destination.max_retries, -1, -1):
             try:
                 async with self._places:
-                    await self._tried(destination, notice)
+                    await self._tried(destination, notice, to)
                 return
             except NotSent as error:
                 failed = error
             except Exception as error:  # one that cannot be told must not keep the others from it
-                log.exception("%s: %s cannot be told", destination.shown, notice.id)
+                log.exception("%s: %s cannot be told", _shown(destination, to), notice.id)
                 failed = NotSent(type(error).__name__, for_good=True)
             if failed.for_good or not left:
-                self._give_up(destination, notice, failed)
+                self._give_up(_shown(destination, to), notice, failed)
                 return
-            log.warning("%s: %s; next try in %.0f s", destination.shown, failed, pause)
+            log.warning("%s: %s; next try in %.0f s", _shown(destination, to), failed, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    async def _tried(self, destination: Destination, notice: Notice) -> None:
+    async def _tried(self, destination: Destination, notice: Notice, to: str) -> None:
         if isinstance(destination, Webhook):
             await asyncio.to_thread(post, destination, payload(notice))
-        elif isinstance(destination, Mailbox):
-            to = recipients(destination, notice)
-            if to:
-                message = mail(notice, destination.sender, to, destination.subject_prefix)
-                await asyncio.to_thread(send, destination, message)
+        elif isinstance(destination, Mailbox) and to:
+            message = mail(notice, destination.sender, to, destination.subject_prefix)
+            await asyncio.to_thread(send, destination, message)
 
-    def _give_up(self, destination: Destination, notice: Notice, error: NotSent) -> None:
-        log.error("%s: %s was not delivered: %s", destination.shown, notice.id, error)
-        self._loop.note("notification failed", f"{notice.name} to {destination.shown}: {error}")
+    def _give_up(self, whom: str, notice: Notice, error: NotSent) -> None:
+        log.error("%s: %s was not delivered: %s", whom, notice.id, error)
+        self._loop.note("notification failed", f"{notice.name} to {whom}: {error}")
 
 
-def recipients(mailbox: Mailbox, notice: Notice) -> tuple[str, ...]:
-    """Those that the configuration names, and those that the job does."""
+def recipients(mailbox: Mailbox, notice: Notice) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those that the configuration names, and further ones that the job does."""
     user = notice.job.user if notice.job else None
     to = mailbox.to if notice.name == "test" or mailbox.wants(notice.name, user) else ()
+    asked: tuple[str, ...] = ()
     if mailbox.is_for_jobs and notice.job is not None and wants_mail(notice.job, notice.name):
-        to += notice.job.spec.notify_emails
-    return tuple(dict.fromkeys(to))
+        asked = tuple(one for one in notice.job.spec.notify_emails if one not in to)
+    return tuple(dict.fromkeys(to)), asked
+
+
+def _shown(destination: Destination, to: str) -> str:
+    """A destination for people; of a mailbox, the one address that is meant."""
+    if isinstance(destination, Mailbox) and to:
+        return msgspec.structs.replace(destination, to=(to,)).shown
+    return destination.shown
 
 
 def wants_mail(job: Job | None, name: str) -> bool:

@@ -72,6 +72,8 @@ def send(mailbox: Mailbox, message: EmailMessage) -> None:
                     raise NotSent(f"{host} offers no encryption, and a password is set", for_good=True)
                 server.login(user, unquote(parts.password or ""))
             server.send_message(message)
+    except smtplib.SMTPNotSupportedError as error:  # such as an address with é, and no SMTPUTF8
+        raise NotSent(str(error), for_good=True) from None
     except smtplib.SMTPResponseException as error:
         raise NotSent(f"SMTP {error.smtp_code}", for_good=error.smtp_code >= 500) from None
     except smtplib.SMTPRecipientsRefused as error:
