@@ -12,6 +12,7 @@ from mcp.types import ToolAnnotations
 
 from gflow.client import absent
 from gflow.errors import GflowError
+from gflow.mcp.foreign_text import contained, own_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -33,12 +34,12 @@ def add(server: MCPServer[Any], annotations: ToolAnnotations, tools: list[Callab
 
 
 def refusing(tool: F) -> F:
-    """The same tool; a refusal of the daemon's is told in its own words."""
+    """The same tool; a refusal of the daemon's is told in its own words, free text of others is contained."""
 
     @functools.wraps(tool)
     def told(*args: Any, **named: Any) -> Any:
         try:
-            return tool(*args, **named)
+            return contained(tool(*args, **named), own_name())
         except GflowError as error:
             raise ToolError(error.message + (f" ({error.hint})" if error.hint else "")) from error
         except ConnectionError as error:
