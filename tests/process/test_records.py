@@ -155,6 +155,82 @@ def test_run_directory_that_cannot_be_made_defers_starts_and_status_says_so(daem
     assert "nothing can be started" not in daemon.ok("gflowd", "status")
 
 
+# ---------------------------------------------------------------- jobs that the database does not know
+
+
+@pytest.fixture
+def stranger(daemon: Box) -> tuple[int, Path]:
+    """A job that runs on a GPU, and a backup from before it was submitted. The daemon is down."""
+    backup = Path(daemon.ok("gflowd", "backup").strip())
+    job = daemon.submit("--gpus", "1", COUNTED)
+    wait_until(lambda: starts(daemon))
+    daemon.down()
+    return job, backup
+
+
+def test_restore_under_a_living_job_that_the_backup_does_not_know_is_refused(
+    daemon: Box, stranger: tuple[int, Path]
+) -> None:
+    job, backup = stranger
+    done = daemon.run("gflowd", "restore", str(backup))
+    assert done.returncode == 1
+    assert f"job {job} runs" in done.stderr
+    daemon.up()
+    assert daemon.job(job)["state"] == "Running"
+    (daemon.work / "go").touch()
+    assert daemon.finished(job)["exit_code"] == 6
+    daemon.down()
+    daemon.ok("gflowd", "restore", str(backup))
+
+
+def test_restore_under_a_living_job_that_the_backup_knows_is_done(daemon: Box) -> None:
+    job = daemon.submit(COUNTED)
+    wait_until(lambda: starts(daemon))
+    backup = daemon.ok("gflowd", "backup").strip()
+    daemon.down()
+    daemon.ok("gflowd", "restore", backup)
+    daemon.up()
+    (daemon.work / "go").touch()
+    assert daemon.finished(job)["exit_code"] == 6
+    assert starts(daemon) == 1
+
+
+def test_unknown_living_job_keeps_its_gpu_is_named_and_ends_with_kill_jobs(
+    daemon: Box, stranger: tuple[int, Path]
+) -> None:
+    """Somebody copied an older database into its place."""
+    job, backup = stranger
+    for path in daemon.data.glob("gflow.db*"):
+        path.unlink()
+    shutil.copy(backup, daemon.data / "gflow.db")
+    daemon.up()
+    record = daemon.data / f"run/{job}.1"
+    assert record.exists()
+    wait_until(lambda: f"Unmanaged: job {job}" in daemon.ok("ginfo"))
+    other = daemon.submit("--gpus", "1", "echo $CUDA_VISIBLE_DEVICES")
+    assert other > job, "the number of a job that runs is given out again"
+    assert daemon.finished(other)["gpu_ids"] == [1]
+    assert f"job {job} runs, and the database does not know it" in daemon.ok("gflowd", "status")
+    daemon.ok("gflowd", "down", "--kill-jobs")
+    wait_until(lambda: not daemon.processes(), what="the unknown job to end")
+    daemon.up()
+    wait_until(lambda: not record.exists())
+    assert "Unmanaged" not in daemon.ok("ginfo")
+
+
+def test_unknown_job_that_ends_gives_its_gpu_back(daemon: Box, stranger: tuple[int, Path]) -> None:
+    job, backup = stranger
+    for path in daemon.data.glob("gflow.db*"):
+        path.unlink()
+    shutil.copy(backup, daemon.data / "gflow.db")
+    daemon.up()
+    wide = daemon.submit("--gpus", "4", "true")
+    assert daemon.job(wide)["state"] == "Queued"
+    (daemon.work / "go").touch()
+    assert daemon.finished(wide)["state"] == "Finished"
+    assert not (daemon.data / f"run/{job}.1").exists()
+
+
 # ---------------------------------------------------------------- what an epoch is
 
 

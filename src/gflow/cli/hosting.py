@@ -18,7 +18,7 @@ from gflow.cli.gflowd import OPTIONS, START
 from gflow.cli.which import check_alone
 from gflow.client import absent, call
 from gflow.config.table import SETTINGS
-from gflow.errors import Forbidden, GflowError, Unreachable, UsageError
+from gflow.errors import Forbidden, GflowError, Refused, Unreachable, UsageError
 from gflow.options.parse import parse
 
 if TYPE_CHECKING:
@@ -189,8 +189,10 @@ def _kill_jobs() -> None:
     running = [str(job["id"]) for job in call.get("/jobs", states="Running")["jobs"]]
     if running:
         call.post("/jobs/cancel", {"jobs": running, "now": True})
+    for stray in call.get("/status").get("strays", ()):  # an older daemon does not say
+        _kill_stray(stray["pid"], stray["started"])
     patience = time.monotonic() + START_S
-    while call.get("/status")["running"]:
+    while (status := call.get("/status"))["running"] or status.get("strays"):
         if time.monotonic() > patience:
             raise GflowError(
                 "some jobs do not end",
@@ -207,6 +209,19 @@ def _handles(pid: int, number: int) -> bool:
         return True
     masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigIgn:"))]
     return any(mask >> (number - 1) & 1 for mask in masks)
+
+
+def _kill_stray(pid: int | None, started: int | None) -> None:
+    """Let the shim of a job that the daemon does not know end it at once: exactly that process."""
+    from gflow.targets.local.record import start_time
+
+    if pid is None:
+        return
+    with suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        if start_time(pid) == started:
+            signal.pidfd_send_signal(pidfd, signal.SIGUSR1)
+        os.close(pidfd)
 
 
 def _terminate(pid: int, number: int) -> None:
@@ -294,6 +309,7 @@ def restore_backup(values: dict[str, Any], backup: str) -> int:
     if settings.is_system:
         folders.check_trusted(source)
     held = lock.take(settings.data)
+    _check_nothing_is_orphaned(settings, source)
     number = first_free_number(settings.data)
     # Much of what waited then may have run since, and the queue is everybody's: root looks first.
     drained = f"restored from {source.name}" if settings.is_system else ""
@@ -303,3 +319,20 @@ def restore_backup(values: dict[str, Any], backup: str) -> int:
     if drained:
         print("(nothing starts until you have looked at the queue: gctl resume)")
     return 0
+
+
+def _check_nothing_is_orphaned(settings: Settings, backup: Path) -> None:
+    """Refuse a backup that does not know a job which runs: nobody would end it or count what it has."""
+    from gflow.store.keeping import runs_in
+    from gflow.targets.local.record import held_in
+
+    living = held_in(str(settings.run_dir))
+    unknown = sorted(living.keys() - runs_in(backup))
+    if unknown:
+        jobs = ", ".join(name.rpartition(".")[0] for name in unknown)
+        shims = " ".join(str(shim.pid) for name in unknown if (shim := living[name].shim))
+        raise Refused(
+            f"job {jobs} runs, and the backup does not know it",
+            hint="let it end first: gflowd up; gflowd down --kill-jobs"
+            + (f" (or, if the daemon does not start: kill {shims})" if shims else ""),
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -22,6 +22,7 @@ from gflow.daemon.settings import Settings
 from gflow.daemon.threads import Threads
 from gflow.daemon.tokens import Tokens
 from gflow.store.sqlite import SqliteStore
+from gflow.targets.local.record import Content
 from gflow.targets.routing import Targets
 from gflow.text.queue import Entry
 
@@ -59,6 +60,8 @@ class Context(NamedTuple):
     mps: Mps | None = None
     fairness: Fairness = Fairness()
     threads: Threads = Threads()
+    # Runs that live and that the database does not know, by name.
+    strays: Callable[[], dict[str, Content]] = dict
 
     def job(self, key: JobKey) -> Job | None:
         """A job, active or final. Memory is never ahead of the disk when a route runs."""

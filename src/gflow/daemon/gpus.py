@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -356,3 +357,12 @@ def visible_devices(gpus: list[Gpu], by: str) -> str:
     if by == "index" and plain:
         return ",".join(str(gpu.index) for gpu in gpus)
     return ",".join(gpu.uuid for gpu in gpus)
+
+
+def devices_of(pid: int) -> tuple[str, ...]:
+    """The GPUs that a process was told to use, in the words of CUDA_VISIBLE_DEVICES; none if it is gone."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        for entry in file.read().split(b"\0"):
+            if entry.startswith(b"CUDA_VISIBLE_DEVICES="):
+                return tuple(entry.decode(errors="replace").partition("=")[2].split(","))
+    return ()

@@ -19,8 +19,15 @@ class LeaseWatch:
     lock for a job; from then on the lock is looked at once a second until it is free.
     """
 
-    def __init__(self, running: Callable[[int], bool], report: Callable[[dict[int, str]], None]) -> None:
+    def __init__(
+        self,
+        running: Callable[[int], bool],
+        report: Callable[[dict[int, str]], None],
+        strays: Callable[[], dict[int, str]] = dict,
+    ) -> None:
         self._folder = lease_folder()
+        # GPUs that runs of ours have which the database does not know.
+        self._strays = strays
         self._paths: dict[int, str] = {}
         self._running = running
         self._report = report
@@ -50,6 +57,7 @@ class LeaseWatch:
             holder = None if ours else holder_of(path)
             if holder is not None:
                 foreign[index] = shown(holder)
+        foreign |= self._strays()
         if foreign != self._foreign:
             self._foreign = foreign
             self._report(foreign)

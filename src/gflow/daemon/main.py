@@ -34,7 +34,16 @@ from gflow.daemon.api.fairness import Fairness
 from gflow.daemon.api.gate import Gate
 from gflow.daemon.api.server import Server, bind, serve, serve_port
 from gflow.daemon.context import Context
-from gflow.daemon.gpus import SOMEBODY, GpuWatch, names_of, overran_of, seen_of, watch_of, watched_of
+from gflow.daemon.gpus import (
+    SOMEBODY,
+    GpuWatch,
+    devices_of,
+    names_of,
+    overran_of,
+    seen_of,
+    watch_of,
+    watched_of,
+)
 from gflow.daemon.keeper import foresee, keep
 from gflow.daemon.leases import LeaseWatch
 from gflow.daemon.loop import Loop, reload
@@ -127,6 +136,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
         daemon.mps,
         Fairness(is_shared=settings.is_system, most_kept=settings.config["people.max_kept_mib"] << 20),
         Threads(is_shared=settings.is_system),
+        daemon.target.strays,
     )
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
     servers = _listen(context, listener)
@@ -208,7 +218,7 @@ class Daemon:
             state.next_number = first_free_number(settings.data)
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
         state.machine.most_runs = _most_runs()
-        self.leases = LeaseWatch(self._is_ours, self._leases_changed)
+        self.leases = LeaseWatch(self._is_ours, self._leases_changed, self._stray_gpus)
         most = settings.config["notifications.max_concurrent_deliveries"]
         mail_rules = MailRules(
             settings.config["notifications.allowed_domains"],
@@ -279,6 +289,11 @@ class Daemon:
         with suppress(ReadOnly):  # the disk may be full already: the loop heals by itself
             self.loop.note("daemon started", f"version {__version__}")  # in one commit with what is seen
             await self.loop.ask(lambda at: seen_of(report, at, is_private=self._settings.is_private))
+        if strays := self.target.strays():
+            log.warning("these runs go on and the database does not know them: %s", ", ".join(sorted(strays)))
+            numbers = [int(name.replace("_", ".").partition(".")[0]) for name in strays]
+            self.loop.state.next_number = max(self.loop.state.next_number, *(one + 1 for one in numbers))
+            self.leases.look()
 
     def _gpus_changed(self, report: Report) -> None:
         self.leases.see(report.gpus)
@@ -340,6 +355,17 @@ class Daemon:
             return False
         self.performer.start(job)
         return True
+
+    def _stray_gpus(self) -> dict[int, str]:
+        """GPUs that runs have which the database does not know, as far as their environments tell."""
+        gpus = self.loop.state.machine.gpus.values()
+        found = {}
+        for name, content in self.target.strays().items():
+            told = devices_of(content.job.pid) if content.job else ()
+            for gpu in gpus:
+                if gpu.uuid in told or str(gpu.index) in told:
+                    found[gpu.index] = f"job {name.rpartition('.')[0]}, which the database does not know"
+        return found
 
     def _is_ours(self, gpu: int) -> bool:
         return gpu in self.loop.state.machine.holders

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from gflow.core.ids import TASK_BITS
+from gflow.core.ids import TASK_BITS, label
 from gflow.core.model import CUT_OFF
 from gflow.core.policy import DRAINED, Drained
 from gflow.errors import StoreError
@@ -90,6 +90,17 @@ def restore(
         raise StoreError(f"{backup} cannot be restored: {error}") from error
     finally:
         files.remove(new)
+
+
+def runs_in(backup: Path) -> set[str]:
+    """The runs that are on as this database has them: `42.1`, `42_3.1`."""
+    check_database(backup)
+    try:
+        with closing(files.connect_unseen(files.real(backup))) as db:
+            rows = db.execute("SELECT key, attempt FROM jobs WHERE state = 'Running'")
+            return {f"{label(key)}.{attempt}" for key, attempt in rows}
+    except sqlite3.Error as error:
+        raise StoreError(f"{backup} cannot be read: {error}") from error
 
 
 def _next_number(db: sqlite3.Connection) -> int:

@@ -580,6 +580,14 @@ class Setting(TypedDict):
     origin: str
 
 
+class Stray(TypedDict):
+    """A job that runs and that the database does not know; its shim, by pid and start time."""
+
+    job: str
+    pid: int | None
+    started: int | None
+
+
 class StatusAnswer(TypedDict):
     """The daemon and what it has. `read_only`: why it takes no changes; empty: it does."""
 
@@ -600,6 +608,7 @@ class StatusAnswer(TypedDict):
     settings: dict[str, Setting]
     config_files: list[str]
     notes: list[str]
+    strays: list[Stray]
     socket: str
     data: str
     database: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,7 @@ from gflow.daemon.api.asking import context_of, number, query_of
 from gflow.daemon.api.gpus import blocked_of, gpus_data, holders_of
 from gflow.daemon.api.seeing import viewer
 from gflow.store.copying import back_up
+from gflow.targets.local.record import Content
 from gflow.text.gpus import gpu_details, gpu_table
 from gflow.text.pages import status_page
 from gflow.wire.queries import InfoQuery
@@ -52,6 +54,7 @@ async def status(request: Request) -> Response:
     state = context.loop.state
     running = sum(state.group_running.values())
     # The record of an array whose tasks have all started neither runs nor waits.
+    strays = [stray_view(name, content) for name, content in sorted(context.strays().items())]
     started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.tasks)
     data = {
         "version": __version__,
@@ -73,7 +76,8 @@ async def status(request: Request) -> Response:
             for key, found in context.settings.config.found.items()
         },
         "config_files": list(context.settings.config.files),
-        "notes": [*context.settings.notes, *_troubles(state)],
+        "notes": [*context.settings.notes, *_troubles(state), *map(_unknown, strays)],
+        "strays": strays,
         "socket": str(context.settings.socket),
         "data": str(context.settings.data),
         "database": str(context.settings.database),
@@ -85,6 +89,20 @@ def _troubles(state: State) -> list[str]:
     """What is wrong at the moment, beside a database that cannot be written."""
     stalled = state.machine.stalled
     return [f"nothing can be started now: {stalled}; it is tried again"] if stalled else []
+
+
+def stray_view(name: str, content: Content) -> dict[str, Any]:
+    """A run that lives and that the database does not know, with the shim that a signal would end it by."""
+    shim = content.shim
+    return {
+        "job": name.rpartition(".")[0],
+        "pid": shim.pid if shim else None,
+        "started": shim.started if shim else None,
+    }
+
+
+def _unknown(stray: dict[str, Any]) -> str:
+    return f"job {stray['job']} runs, and the database does not know it; gflowd down --kill-jobs ends it"
 
 
 async def health(request: Request) -> Response:

@@ -13,10 +13,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from gflow.targets.ends import End
+
+# `42.1`, `42_3.1`: a job or task, and its attempt.
+RUN_NAME = re.compile(r"[0-9]+(_[0-9]+)?\.[0-9]+")
 
 
 class Identity(NamedTuple):
@@ -54,6 +59,22 @@ def try_lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def held_in(folder: str) -> dict[str, Content]:
+    """The records in this folder whose shims live, by name. Records of commands beside jobs do not count."""
+    living = {}
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if not RUN_NAME.fullmatch(name):
+            continue
+        with suppress(FileNotFoundError):  # it ends just now
+            fd = os.open(f"{folder}/{name}", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if not try_lock(fd):
+                    living[name] = read(os.pread(fd, 1 << 16, 0))
+            finally:
+                os.close(fd)
+    return living
 
 
 def write_identity(fd: int, what: str, identity: Identity) -> None:

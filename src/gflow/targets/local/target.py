@@ -65,6 +65,7 @@ class LocalTarget:
         # epoch than the present one, until their ends are durable: without a record they may have begun.
         self.epoch = self.earlier_epoch = ""
         self.unsettled: set[Run] = set()
+        self._strays: set[str] = set()
         self._closed = False
 
     def open(self) -> None:
@@ -244,12 +245,28 @@ class LocalTarget:
             os.unlink(self.record_path(run))
 
     def forget_others(self, keep: set[str]) -> None:
-        """Drop records that no running job has: their ends were committed, and then we died."""
+        """Drop records that no running job has: their ends were committed, and then we died.
+
+        Those whose shims live are kept: something runs that the database does not know.
+        """
+        living = record.held_in(self._folder).keys()
+        self._strays = living - keep
         for path in [path for folder in {self._run_dir, self._shown_dir} for path in folder.iterdir()]:
             run, _, what = path.name.rpartition(".")
-            if (run if what in SHOWN else path.name) not in keep:
+            if (run if what in SHOWN else path.name) not in keep | living:
                 path.unlink(missing_ok=True)
         self._shims.sweep_soon()  # idle shims of that daemon are leaving just now
+
+    def strays(self) -> dict[str, record.Content]:
+        """Runs that live and that no job of ours has, by name: the database is older than they are."""
+        if not self._strays:
+            return {}
+        living = record.held_in(self._folder)
+        for name in self._strays - living.keys():  # nobody waits for how it ended
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self._folder}/{name}")
+        self._strays &= living.keys()
+        return {name: living[name] for name in self._strays}
 
     def _tidy(self) -> None:
         """Drop what was meant for jobs that are over: their shims were killed before they could."""
