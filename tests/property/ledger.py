@@ -97,6 +97,9 @@ class Ledger:
         if isinstance(event, Tick):
             self._check_limits(event.at, effects, state)
             assert not self.stalled or event.at.boot < self.stalled_until, "starts are not tried again"
+            if not self.stalled:  # another boot has another clock
+                assert event.at.boot >= self.stalled_until, "starts are tried again too early"
+                self.stalled_until = 0.0
         ended = set()
         started = []
         for effect in effects:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -246,3 +248,45 @@ class TestOwners:
     def test_in_a_namespace_of_our_own_a_pid_is_doubted(self, owners, spawn, tmp_path):
         owners._doubtful = True
         assert not owners.of(spawn({"GFLOW_RUN": f"{tmp_path}/42.1"}).pid).is_known
+
+
+class TestMpsServers:
+    """What claims to be an MPS server may use a card unseen: only root's and our own are believed."""
+
+    MPS = "nvidia-cuda-mps-server"
+
+    def of(self, tmp_path, words, program=None, uid=None):
+        """The owner of a process that runs, started with these words."""
+        process = subprocess.Popen(
+            words,
+            executable=program or "/bin/sleep",
+            preexec_fn=(lambda: (os.setgroups([]), os.setgid(uid), os.setuid(uid)) and None) if uid else None,
+        )
+        try:
+            owner = Owners(str(tmp_path), trust_pids=True).of(process.pid)
+            report = Census(
+                GpuSettings(), Owners(str(tmp_path), trust_pids=True), Numbering(), str(tmp_path)
+            ).take(Look((card("A", 0, Process(process.pid, 70000)),)), {}, 0)
+        finally:
+            process.kill()
+            process.wait()
+        return owner.is_mps, bool(report.blocked)
+
+    @pytest.fixture
+    def program(self):
+        """A program of that name, which everybody can run."""
+        folder = tempfile.mkdtemp()
+        os.chmod(folder, 0o755)
+        yield shutil.copy("/bin/sleep", f"{folder}/{self.MPS}")
+        shutil.rmtree(folder)
+
+    def test_name_alone_is_not_believed(self, tmp_path):
+        assert self.of(tmp_path, [self.MPS, "20"]) == (False, True)
+        assert self.of(tmp_path, [f"/usr/bin/{self.MPS}", "20"]) == (False, True)
+
+    def test_server_of_our_own_is_believed(self, tmp_path, program):
+        assert self.of(tmp_path, [self.MPS, "20"], program) == (True, False)
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
+    def test_server_of_somebody_else_is_not_believed(self, tmp_path, program):
+        assert self.of(tmp_path, [self.MPS, "20"], program, uid=65534) == (False, True)

@@ -17,7 +17,6 @@ from gflow.gpu.settings import GpuSettings
 
 # A process that ended between two questions is no mystery; one that stays is.
 SIGHTINGS = 2
-MPS_SERVER = "nvidia-cuda-mps-server"
 # Memory that others use is counted in steps, so that not every byte is news.
 STEP_MIB = 256
 
@@ -167,7 +166,7 @@ class Census:
             ):
                 scene.add_use(runs[0], gpu.index, process)
             elif owner.is_known:
-                tolerated = self._tolerated(gpu.index, process, owner.command, owner.started)
+                tolerated = self._tolerated(gpu.index, process, owner.started, is_mps=owner.is_mps)
                 stranger = Stranger(process.pid, owner.user, owner.command, process.memory_mib, tolerated)
                 strangers.append(stranger)
             else:
@@ -183,7 +182,7 @@ class Census:
     def _stray(self, gpu: Gpu, process: Process, run: str) -> Stranger:
         """A process of a job on a GPU that the job was not given: to this GPU it is a stranger."""
         what = f"job {run.rpartition('.')[0]}, which was not given this GPU"
-        tolerated = self._tolerated(gpu.index, process, "", self._owners.started(process.pid) or 0)
+        tolerated = self._tolerated(gpu.index, process, self._owners.started(process.pid) or 0)
         return Stranger(process.pid, "gflow", what, process.memory_mib, tolerated)
 
     def _count_unknown(self, gpu: Gpu, process: Process, scene: _Scene, runs: tuple[str, ...]) -> None:
@@ -193,7 +192,7 @@ class Census:
         scene.unclear.add(gpu.index)
         if len(runs) == 1:  # it must be of the one job that is there, as far as anybody can tell
             scene.add_use(runs[0], gpu.index, process)
-        elif not runs and self._tolerated(gpu.index, process, "", 0) == "":
+        elif not runs and self._tolerated(gpu.index, process, 0) == "":
             scene.blocked[gpu.index] = Block(
                 "CannotTell", f"process {process.pid} is not to be seen from here"
             )
@@ -207,10 +206,10 @@ class Census:
             since is not None and shim is not None and started >= since and self._owners.runs_containers(shim)
         )
 
-    def _tolerated(self, index: int, process: Process, command: str, started: int) -> str:
+    def _tolerated(self, index: int, process: Process, started: int, *, is_mps: bool = False) -> str:
         if (index, process.pid, started) in self.ignored:
             return "ignored"
-        if command.split(" ", 1)[0].endswith(MPS_SERVER):
+        if is_mps:
             return "an MPS server"
         few = self._settings.unmanaged_memory_mb
         if process.graphics:

@@ -23,6 +23,7 @@ FIRST_NAMESPACE = 0xEFFFFFFC
 CONTAINER = re.compile(rb"docker|containerd|libpod|podman|kubepods|crio|lxc|buildkit")
 CLIENTS = {b"docker", b"podman", b"nerdctl", b"docker-compose", b"ctr", b"enroot"}
 FAR_UP = 64
+MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 class Owner(NamedTuple):
@@ -33,6 +34,8 @@ class Owner(NamedTuple):
     command: str = ""
     contained: bool = False
     started: int = 0
+    # Whether it is an MPS server of root's or of our own user's.
+    is_mps: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -75,6 +78,7 @@ class Owners:
             command=self._command(pid),
             contained=bool(CONTAINER.search(cgroup)),
             started=stat[1],
+            is_mps=self._is_mps(pid),
         )
 
     # ------------------------------------------------------------ ours?
@@ -101,6 +105,23 @@ class Owners:
         if not self._shims:
             self._shims = shims_of(self._run_dir)
         return self._shims.get(pid, "")
+
+    # ------------------------------------------------------------ an MPS server?
+
+    def _is_mps(self, pid: int) -> bool:
+        """By the file it runs, not by its name, which every process can choose; and only of users who may
+        decide that others' memory on a GPU is fine: root, and whoever we are.
+        """
+        uids = set(self._uids(pid))
+        if uids != {0} and uids != {os.geteuid()}:
+            return False
+        try:
+            program = os.readlink(f"{self._proc}/{pid}/exe").removesuffix(" (deleted)")
+        except PermissionError:  # it is root's and we are not: root may be believed
+            program = os.fsdecode((self._read(pid, "cmdline") or b"").split(b"\0")[0])
+        except OSError:
+            return False
+        return os.path.basename(program) == MPS_SERVER
 
     # ------------------------------------------------------------ /proc
 
