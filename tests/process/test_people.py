@@ -388,7 +388,7 @@ def test_a_place_that_somebody_prepared_is_refused(thing: str) -> None:
         assert str(place) in done.stderr
 
 
-@pytest.mark.parametrize("thing", ["pipe", "link", "file", "held"])
+@pytest.mark.parametrize("thing", ["pipe", "link", "file", "held", "folder"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_lease_that_somebody_else_made_holds_up_nobody(thing: str, shared: bool) -> None:
     with system() as machine:
@@ -405,6 +405,7 @@ def test_a_lease_that_somebody_else_made_holds_up_nobody(thing: str, shared: boo
             "link": f"os.symlink('{victim}', p)",
             "file": "os.close(os.open(p, 65, 0))",
             "held": "fcntl.flock(os.open(p, 64), 2)",
+            "folder": "os.makedirs(p + '/full')",
         }[thing]
         names = [f"{leases}/{uuid}{end}" for uuid in uuids for end in ("", ".gate")]
         code = (
@@ -417,20 +418,53 @@ def test_a_lease_that_somebody_else_made_holds_up_nobody(thing: str, shared: boo
             assert mallory.stdout is not None and mallory.stdout.readline() == b"1\n"
             options = {"gpus": 1} | ({"shared": True, "gpu-memory": "1G"} if shared else {})
             job = submitted(machine, machine.ann, "true", **options)
-            if thing == "held":
-                wait_until(
-                    lambda: machine.bob.person.pw_name in str(machine.ask(machine.ann, "GET", "/info")[1])
-                )
-                assert machine.box.job(job)["state"] == "Queued"
-                other = submitted(machine, machine.ann, "true")
-                assert machine.box.finished(other)["state"] == "Finished"
-            else:
-                assert machine.box.finished(job)["state"] == "Finished"
+            assert machine.box.finished(job)["state"] == "Finished"
         finally:
             mallory.kill()
             mallory.wait()
-        assert machine.box.finished(job)["state"] == "Finished"
         assert victim.read_text() == "kept"
+
+
+@pytest.mark.parametrize("shim", ["plain", "python"])
+def test_lease_of_the_machines_daemon_is_roots_alone_and_no_job_has_it(shim: str) -> None:
+    """A job could pass a lease on that it inherits, and keep the GPU after its end."""
+    with system() as machine:
+        leases = machine.root / "leases"
+        leases.mkdir()
+        leases.chmod(0o1777)
+        machine.box.env |= {"GFLOW_LEASE_DIR": str(leases), "GFLOW_SHIM": shim}
+        machine.up()
+        files = "ls -l /proc/self/fd; until test -e go; do sleep 0.02; done"
+        job = submitted(machine, machine.ann, "bash", "-c", files, gpus=1)
+        wait_until(lambda: machine.log_of(machine.ann, job).count("->") > 3)
+        assert str(leases) not in machine.log_of(machine.ann, job)
+        (lease,) = leases.iterdir()
+        assert (lease.stat().st_uid, lease.stat().st_mode & 0o777) == (0, 0o600)
+        with acting_as(machine.bob.person), pytest.raises(PermissionError):
+            os.open(lease, os.O_RDONLY)
+        machine.ann.ok("gcancel", "--now", str(job))
+        assert machine.box.finished(job)["state"] == "Cancelled"
+
+
+def test_gpu_of_the_machines_daemon_is_waited_for_by_peoples_own() -> None:
+    with system() as machine:
+        leases = machine.root / "leases"
+        leases.mkdir()
+        leases.chmod(0o1777)
+        env = {"GFLOW_LEASE_DIR": str(leases)}
+        machine.box.env |= env
+        machine.up()
+        machine.box.finished(submitted(machine, machine.ann, "true", gpus=2))
+        bob = machine.bob
+        del bob.env["GFLOW_SYSTEM_ROOT"]
+        bob.up("--simulate-gpus", "2x80G", "--cpus", "4", env=env)
+        try:
+            waiting = bob.submit("--gpus", "2", "true")
+            wait_until(lambda: "Unmanaged: gflow of root" in (bob.job(waiting)["reason"] or ""))
+            machine.box.down()
+            assert bob.finished(waiting)["state"] == "Finished"
+        finally:
+            bob.clean_up()
 
 
 def test_a_folder_of_leases_that_somebody_else_made_becomes_roots() -> None:

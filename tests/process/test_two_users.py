@@ -112,7 +112,7 @@ def test_a_lease_that_cannot_be_had_says_so(pair: Pair) -> None:
     pair.up()
     pair.ann.finished(pair.ann.submit("--gpus", "1", "true"))
     for lease in pair.leases.iterdir():
-        os.chown(lease, 0, 0)
+        os.chown(lease, pair.bob.person.pw_uid, 0)
         lease.chmod(0o600)
     final = pair.ann.finished(pair.ann.submit("--gpus", "1", "true"))
     assert final["reason"].startswith("StartFailed: its GPU cannot be leased: Permission denied: ")

@@ -96,10 +96,7 @@ class Ledger:
         self.stalled = bool(state.machine.stalled)
         if isinstance(event, Tick):
             self._check_limits(event.at, effects, state)
-            assert not self.stalled or event.at.boot < self.stalled_until, "starts are not tried again"
-            if not self.stalled:  # another boot has another clock
-                assert event.at.boot >= self.stalled_until, "starts are tried again too early"
-                self.stalled_until = 0.0
+            self._check_stall(event.at)
         ended = set()
         started = []
         for effect in effects:
@@ -297,6 +294,12 @@ class Ledger:
         assert stopped == sorted(over), f"limits: stopped {stopped}, over {over}"
         warned = sorted(effect.key for effect in effects if isinstance(effect, Warn))
         assert warned == sorted(nearly), f"limits: warned {warned}, nearly over {nearly}"
+
+    def _check_stall(self, at: Moment) -> None:
+        """After a look at the clock, starts that failed are tried again exactly if their pause is over."""
+        assert self.stalled == (at.boot < self.stalled_until), "starts are tried again at the wrong time"
+        if not self.stalled:  # another boot has another clock
+            self.stalled_until = 0.0
 
     def _check_way(self, job: Job, state: State) -> None:
         """A job makes way only if it said so, for somebody who comes before it, waits, and will have room."""

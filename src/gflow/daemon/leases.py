@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 
 from gflow.core.model import Gpu
-from gflow.targets.local.leases import holder_of, lease_folder, shown
+from gflow.targets.local.leases import give_up, holder_of, lease_folder, shown
 
 LOOK_S = 1.0
 
@@ -24,7 +24,11 @@ class LeaseWatch:
         running: Callable[[int], bool],
         report: Callable[[dict[int, str]], None],
         strays: Callable[[], dict[int, str]] = dict,
+        *,
+        rules: bool = False,
     ) -> None:
+        """`rules`: for the machine's daemon, which believes no locks but its own."""
+        self._rules = rules
         self._folder = lease_folder()
         # GPUs that runs of ours have which the database does not know.
         self._strays = strays
@@ -42,6 +46,11 @@ class LeaseWatch:
             self._paths = named
             self.look()
 
+    def close(self) -> None:
+        """The daemon goes, and no other one comes at once."""
+        if self._rules:
+            give_up(self._paths.values())
+
     def paths(self, indices: Iterable[int]) -> list[str]:
         """The lock files of these GPUs."""
         return [self._paths[index] for index in indices if index in self._paths]
@@ -54,7 +63,7 @@ class LeaseWatch:
         foreign = {}
         for index, path in self._paths.items():
             ours = self._running(index) and index not in lost
-            holder = None if ours else holder_of(path)
+            holder = None if ours else holder_of(path, rules=self._rules)
             if holder is not None:
                 foreign[index] = shown(holder)
         foreign |= self._strays()

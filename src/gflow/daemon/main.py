@@ -168,6 +168,8 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
         for connection in list(connections):  # without an answer: clients ask the next daemon again
             connection.transport.abort()
     _end_threads(context, pool)
+    if not {signal.SIGUSR1, signal.SIGUSR2} & set(signals):
+        _attempt("leases", daemon.leases.close)
     _attempt("targets", daemon.targets.close)
     _attempt("shims", daemon.target.close)
     _attempt("database", daemon.store.close)
@@ -218,7 +220,9 @@ class Daemon:
             state.next_number = first_free_number(settings.data)
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
         state.machine.most_runs = _most_runs()
-        self.leases = LeaseWatch(self._is_ours, self._leases_changed, self._stray_gpus)
+        self.leases = LeaseWatch(
+            self._is_ours, self._leases_changed, self._stray_gpus, rules=settings.is_system
+        )
         most = settings.config["notifications.max_concurrent_deliveries"]
         mail_rules = MailRules(
             settings.config["notifications.allowed_domains"],

@@ -5,6 +5,10 @@ of its GPUs for the job's life, so no GPU is given out twice whoever asks. A loc
 on a file named after the GPU's UUID: it dies with its holder, and taking one needs no right
 to write somebody else's file.
 
+Between people's own daemons that is a courtesy: anybody may hold a lock, as anybody may use the card. The
+daemon of the whole machine rules its GPUs. Its lock files are root's alone, so nobody else can hold them, its
+jobs do not inherit them, and locks of others say nothing to it: it goes by the processes on a card.
+
 Standard library only: this runs beside jobs.
 """
 
@@ -55,27 +59,33 @@ def _own(folder: str) -> None:
         os.close(fd)
 
 
-def take(paths: Iterable[str], sharing: str = "") -> list[int] | None:
+def take(paths: Iterable[str], sharing: str = "", *, rules: bool = False) -> list[int] | None:
     """The leases of all these GPUs, or none. The job inherits them: if its shim is killed, they last as
     long as the job's own process does.
 
+    `rules`: we are of the machine's daemon. Its jobs cannot kill their shims, and would pass a lease on.
     `sharing`: the name of the daemon, for a job that shares its GPUs. Its jobs share with each
     other and with nobody else: only their own daemon knows how much memory is left.
     """
     held: list[int] = []
     for path in paths:
-        got = _share(path, sharing) if sharing else _lock(path, fcntl.LOCK_EX)
+        got = _share(path, sharing, rules) if sharing else _lock(path, fcntl.LOCK_EX, rules)
         if got is None:
             release(held)
             return None
         held += got
     for fd in held:
-        os.set_inheritable(fd, True)
+        os.set_inheritable(fd, not rules)
     return held
 
 
-def _lock(path: str, kind: int) -> list[int] | None:
-    fd = _open(path)
+def _lock(path: str, kind: int, rules: bool = False) -> list[int] | None:
+    try:
+        fd = _open(path, rules)
+    except PermissionError:
+        if _is_ruled(path):
+            return None
+        raise
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -84,22 +94,26 @@ def _lock(path: str, kind: int) -> list[int] | None:
     return [fd]
 
 
-def _share(path: str, sharing: str) -> list[int] | None:
+def _share(path: str, sharing: str, rules: bool) -> list[int] | None:
     """A shared lock on the GPU, which keeps exclusive jobs away, and one on our daemon's own file for
     it, which tells other daemons' shared jobs that it is taken. The gate makes looking and taking one act."""
-    gate = _open(path + ".gate")
+    if not rules and _is_ruled(path):
+        return None
+    gate = _open(path + ".gate", rules)
     try:
         if not _passed(gate):
             return None
         folder, name = os.path.split(path)
         for other in os.listdir(folder):
             if other.startswith(name + ".shared-") and other != f"{name}.shared-{sharing}":
+                if rules and not _is_ruled(f"{folder}/{other}"):
+                    continue
                 free = _lock(f"{folder}/{other}", fcntl.LOCK_EX)
                 if free is None:
                     return None
                 release(free)
-        first = _lock(path, fcntl.LOCK_SH)
-        second = _lock(f"{path}.shared-{sharing}", fcntl.LOCK_SH) if first else None
+        first = _lock(path, fcntl.LOCK_SH, rules)
+        second = _lock(f"{path}.shared-{sharing}", fcntl.LOCK_SH, rules) if first else None
         if first is None or second is None:
             release(first or [])
             return None
@@ -124,10 +138,14 @@ def release(held: list[int]) -> None:
         os.close(fd)
 
 
-def holder_of(path: str) -> int | None:
-    """The uid of whoever holds this lock; None if nobody does."""
+def holder_of(path: str, *, rules: bool = False) -> int | None:
+    """The uid of whoever holds this lock; None: nobody. `rules`: nobody that the machine's daemon heeds."""
+    if rules and not _is_ruled(path):
+        return None
     try:
         fd = os.open(path, OPEN)
+    except PermissionError:
+        return 0 if _is_ruled(path) else None
     except OSError:
         return None
     try:
@@ -140,12 +158,51 @@ def holder_of(path: str) -> int | None:
     return None
 
 
-def _open(path: str) -> int:
-    """The lock file, which anybody may open, whoever made it.
+def give_up(paths: Iterable[str]) -> None:
+    """The machine's daemon goes: remove its lock files that no job of it holds."""
+    for path in paths:
+        with suppress(OSError):
+            if _is_ruled(path) and (held := _lock(path, fcntl.LOCK_EX, rules=True)):
+                os.unlink(path)
+                release(held)
+
+
+def _is_ruled(path: str) -> bool:
+    """Whether this is a lock file of the machine's daemon: root's, and closed to everybody else."""
+    with suppress(OSError):
+        found = os.lstat(path)
+        return stat.S_ISREG(found.st_mode) and found.st_uid == 0 and not found.st_mode & 0o077
+    return False
+
+
+def _open_ruled(path: str) -> int:
+    """The lock file of the machine's daemon. What others made or may hold is replaced by a fresh one."""
+    while True:
+        if not _is_ruled(path):
+            with suppress(FileNotFoundError):
+                _remove(path)
+            with suppress(FileExistsError):
+                return os.open(path, OPEN | os.O_CREAT | os.O_EXCL, 0o600)
+        with suppress(FileNotFoundError):
+            return os.open(path, OPEN)
+
+
+def _remove(path: str) -> None:
+    """Take away what somebody put there; a folder, which may be full, is moved aside."""
+    try:
+        os.unlink(path)
+    except IsADirectoryError:
+        os.rename(path, f"{path}.removed-{os.getpid()}-{time.monotonic_ns()}")
+
+
+def _open(path: str, rules: bool = False) -> int:
+    """The lock file, which anybody may open, whoever made it; of the machine's daemon, root alone.
 
     Not by O_CREAT alone: in a folder that all may write to, the kernel refuses that for files of others
     (fs.protected_regular). And with the right mode from the first instant, whatever the umask is.
     """
+    if rules:
+        return _open_ruled(path)
     if os.geteuid() == 0:
         _clear(path)
     fd = _open_or_make(path)

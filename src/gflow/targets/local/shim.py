@@ -157,7 +157,7 @@ class Shim:
             return
         record.write_identity(fd, "shim", self.me)
         try:
-            held = leases.take(order.leases, order.sharing)
+            held = leases.take(order.leases, order.sharing, rules=order.uid is not None)
         except OSError as error:
             end = _not_started(order, error, f"its GPU cannot be leased: {describe(error)}")
         else:

@@ -19,6 +19,7 @@
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 const int IGNORED[] = {SIGINT, SIGHUP, SIGUSR2, SIGPIPE, 0};
@@ -102,10 +103,39 @@ static void defer(const char *what, int error, End *end) {
     snprintf(end->problem, sizeof end->problem, "Deferred: %s%s", what, strerror(error));
 }
 
+/* Whether this is a lock file of the machine's daemon: root's, and closed to everybody else. */
+static bool is_ruled(const char *path) {
+    struct stat found;
+    return !lstat(path, &found) && S_ISREG(found.st_mode) && !found.st_uid && !(found.st_mode & 077);
+}
+
+/* Take away what somebody put there; a folder, which may be full, is moved aside. */
+static bool remove_lease(const char *path) {
+    char aside[4400];
+    struct timespec now;
+    if (!unlink(path) || errno == ENOENT) return true;
+    if (errno != EISDIR) return false;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    snprintf(aside, sizeof aside, "%s.removed-%d-%lld%09ld", path, (int)getpid(), (long long)now.tv_sec, now.tv_nsec);
+    return !rename(path, aside) || errno == ENOENT;
+}
+
+/* The lock file of the machine's daemon. What others made or may hold is replaced by a fresh one. */
+static int open_ruled(const char *path) {
+    int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    for (;;) {
+        int fd = -1;
+        if (is_ruled(path)) fd = open(path, flags);
+        else if (remove_lease(path)) fd = open(path, flags | O_CREAT | O_EXCL, 0600);
+        if (fd >= 0 || (errno != ENOENT && errno != EEXIST)) return fd;
+    }
+}
+
 /* A lock file that anybody may open, whoever made it (leases.py says why in these steps). */
-static int open_lease(const char *path) {
+static int open_lease(const char *path, bool rules) {
     int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     struct stat found;
+    if (rules) return open_ruled(path);
     if (!geteuid() && !lstat(path, &found) && !S_ISREG(found.st_mode)) unlink(path);
     int fd = open(path, flags);
     if (fd < 0 && errno == ENOENT) {
@@ -113,6 +143,10 @@ static int open_lease(const char *path) {
         fd = open(path, flags | O_CREAT | O_EXCL, 0444);
         if (fd < 0 && errno == EEXIST) fd = open(path, flags);
         umask(mask);
+    }
+    if (fd < 0 && errno == EACCES) {                      /* the machine's daemon has it; else it cannot be had */
+        errno = is_ruled(path) ? EWOULDBLOCK : EACCES;
+        return -1;
     }
     if (fd >= 0 && (fstat(fd, &found) || !S_ISREG(found.st_mode))) {
         close(fd);
@@ -123,12 +157,12 @@ static int open_lease(const char *path) {
 }
 
 /* The locks of all these GPUs. False: errno says why not, EWOULDBLOCK that somebody else has one. */
-static bool take_leases(Text paths, Leases *held) {
+static bool take_leases(Text paths, bool rules, Leases *held) {
     held->count = 0;
     held->last = paths.at;
     for (char *path = paths.at; path < paths.at + paths.size; path += strlen(path) + 1) {
         held->last = path;
-        int fd = held->count < MOST_LEASES ? open_lease(path) : -1;
+        int fd = held->count < MOST_LEASES ? open_lease(path, rules) : -1;
         if (fd < 0) return false;
         held->fd[held->count++] = fd;
         if (flock(fd, LOCK_EX | LOCK_NB)) return false;
@@ -173,12 +207,14 @@ static void tell_end(Shim *shim, const Message *order, int record, End *end) {
     close(record);
 }
 
-/* Hand the order to the waiting child. Somebody may have killed it meanwhile: then to another. */
-static bool wake_child(Shim *shim, int record, const Leases *leases) {
+/* Hand the order to the waiting child. Somebody may have killed it meanwhile: then to another. A job of the
+ * machine's daemon cannot kill us, and would pass a lease on: it gets none. */
+static bool wake_child(Shim *shim, int record, const Leases *leases, bool is_persons) {
+    Leases none = {.count = 0};
     for (int tries = 0; tries < 3; tries++) {
         if (!shim->child.pid && !prepare(&shim->child, shim->group)) return false;
         write_identities(shim, record);
-        bool sent = send_order(shim->child.orders, &shim->order, leases);
+        bool sent = send_order(shim->child.orders, &shim->order, is_persons ? &none : leases);
         close(shim->child.orders);
         if (sent) return true;
         close(shim->child.trouble);
@@ -189,7 +225,7 @@ static bool wake_child(Shim *shim, int record, const Leases *leases) {
 
 static void see_through(Shim *shim, const Message *order, int record, const Leases *leases, End *end) {
     bool is_ready = !has_person(order) || !number(order, HAS_SCRIPT) || write_snapshot(order);
-    if (!is_ready || !wake_child(shim, record, leases)) {
+    if (!is_ready || !wake_child(shim, record, leases, has_person(order))) {
         if (is_shortage(errno)) defer("", errno, end);
         else could_not_start(order, strerror(errno), false, end);
         return;
@@ -215,7 +251,7 @@ static void run(Shim *shim, const Message *order) {
         tell(shim, 3, words);
         return;
     }
-    if (take_leases(order->field[LEASES], &held))
+    if (take_leases(order->field[LEASES], has_person(order), &held))
         see_through(shim, order, record, &held, &end);
     else if (errno != EWOULDBLOCK && is_shortage(errno))
         defer("", errno, &end);

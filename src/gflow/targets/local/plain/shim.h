@@ -47,7 +47,8 @@ bool send_words(int fd, int count, const char *const *words);
 
 /* ------------------------------------------------------------ one job */
 
-/* Locks of the job's GPUs. It inherits them: if its shim is killed, they last as long as the job does. */
+/* Locks of the job's GPUs. It inherits them: if its shim is killed, they last as long as the job does. Not
+ * where the shim is root's: no job can kill that one. */
 enum { MOST_LEASES = 64 };
 
 typedef struct {
