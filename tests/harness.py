@@ -131,7 +131,7 @@ class Box:
         tag = hashlib.blake2b(str(self.data / "run").encode(), digest_size=6).hexdigest()
         layers = find_layers(tag)
         remove_layers(layers)
-        bases = [Path(base) for base in {layers.kill, layers.memory, layers.cpu} if os.path.isdir(base)]
+        bases = [Path(base) for base in layers.folders if os.path.isdir(base)]
         return [folder for base in bases for folder in base.glob("*/")] + bases
 
     def _remove_control_groups(self) -> None:

@@ -7,6 +7,7 @@
  *
  * wide    forks until ALIVE of them live, each in a session of its own; then whoever forks leaves itself
  * chain   ALIVE chains: a member forks and leaves, again and again, once the file's flag is up
+ * rush    the same without a pause
  * daemon  what the book says: twice forked, new session, no files, no environment, no folder
  */
 #define _GNU_SOURCE
@@ -26,7 +27,7 @@ struct counters {
 };
 
 static struct counters *shared;
-static int total, limit;
+static int total, limit, pauses;
 
 static int reserve(void) {
     if (__atomic_fetch_add(&shared->created, 1, __ATOMIC_SEQ_CST) < total) return 1;
@@ -62,7 +63,7 @@ static void chain(void) {
         pid_t child = fork();
         if (child > 0) _exit(0);
         if (child == 0) setsid();
-        usleep(200);
+        if (child < 0 || pauses) usleep(200);
     }
     settle();
 }
@@ -90,6 +91,7 @@ int main(int argc, char **argv) {
     if (shared == MAP_FAILED) return 4;
     total = atoi(argv[3]);
     limit = atoi(argv[4]);
+    pauses = strcmp(argv[2], "rush") != 0;
     signal(SIGTERM, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     if (strcmp(argv[2], "wide") == 0 && fork() == 0) wide();

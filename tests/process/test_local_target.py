@@ -171,12 +171,29 @@ def _environ(pid: int) -> bytes:
 
 
 def test_a_log_is_cut_at_its_cap_and_the_job_writes_on(box: Box) -> None:
-    box.up("--cpus", "2", env={"GFLOW_LOGS__CAP_MIB": "1"})
+    box.up("--cpus", "2", env={"GFLOW_LOGS__CAP_MIB": "2"})
     log, old = box.data / "logs/1.log", box.data / "logs/1.log.1"
     job = box.submit(f"seq 400000; while [ ! -e {old} ]; do sleep 0.05; done; echo end")
     assert box.finished(job)["exit_code"] == 0
-    assert log.stat().st_size < 10_000
+    assert log.stat().st_size < 1 << 20
     assert (old.read_text() + log.read_text()).split() == [*map(str, range(1, 400_001)), "end"]
+
+
+WRITER = """import os, time
+for _ in range(200):
+    os.write(1, bytes(1 << 20))
+    if os.path.exists({old!r}): break
+    time.sleep(0.025)
+"""
+
+
+def test_a_log_that_grows_fast_is_cut_soon(box: Box) -> None:
+    """One that writes 40 MiB a second was seen after two seconds, and so on to gigabytes."""
+    box.up("--cpus", "2", env={"GFLOW_LOGS__CAP_MIB": "8"})
+    log, old = box.data / "logs/1.log", box.data / "logs/1.log.1"
+    job = box.submit("python3", "-c", WRITER.format(old=str(old)))
+    assert box.finished(job)["exit_code"] == 0
+    assert 8 << 20 < log.stat().st_size + old.stat().st_size < 50 << 20
 
 
 def control_groups(box: Box) -> list[Path]:

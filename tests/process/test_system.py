@@ -80,6 +80,19 @@ def test_a_job_is_its_submitter_and_nobody_else(machine: System, shim: str) -> N
         assert machine.box.finished(job)["state"] == "Cancelled"
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/loginuid"), reason="this kernel keeps no login uids")
+@pytest.mark.parametrize("shim", SHIMS)
+def test_the_login_uid_of_a_job_is_its_submitters(machine: System, shim: str) -> None:
+    """By it the kernel's audit says whose doing something is, whatever became of the process since."""
+    for box in (machine.ann, machine.box):
+        job = box.submit(*SHIMS[shim], *SLEEP)
+        _, pid = process_of(machine, job)
+        wait_until(lambda pid=pid: became(pid, "sleep"))
+        uid = box.person.pw_uid if box.person else 0
+        assert Path(f"/proc/{pid}/loginuid").read_text() == str(uid)
+        box.ok("gcancel", "--now", str(job))
+
+
 @pytest.mark.parametrize("shim", SHIMS)
 def test_a_log_belongs_to_its_person(machine: System, shim: str) -> None:
     job = machine.ann.submit(*SHIMS[shim], "id -un; umask; pwd")

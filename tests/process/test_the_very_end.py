@@ -112,6 +112,21 @@ def test_what_forks_again_while_it_is_killed(started: Box, program: Path, ending
     assert swarm.counters()[0] < 10_000, "it was not ended, it stopped by itself"
 
 
+@BOTH_SHIMS
+@pytest.mark.skipif(os.getuid() != 0, reason="only root's shims may run before a job does")
+def test_forty_chains_that_fork_without_a_pause(box: Box, program: Path) -> None:
+    """They leave so many dead that whoever collects them has to be given the CPU before they are."""
+    box.up("--simulate-gpus", "1x80G", "--cpus", "4", env={"GFLOW_NO_CGROUPS": "1"})
+    swarm = Swarm(box, program, "rush", 400_000, 40)
+    job = box.submit("--gpus", "1", "--grace", "0", swarm.line)
+    wait_until(lambda: swarm.counters()[3] >= 40, 30, "the swarm")
+    swarm.go()
+    wait_until(lambda: swarm.counters()[0] > 3000, 30, "the rush")
+    box.ok("gcancel", "--now", str(job))
+    box.finished(job, 30)
+    assert swarm.counters()[0] < 400_000, "it was not ended, it stopped by itself"
+
+
 @pytest.mark.slow
 @GROUPS
 @pytest.mark.parametrize("ending", ["cancel", "memory"])

@@ -191,6 +191,7 @@ BY_KIND = {
     "names": NAMES,
     "gpus": st.none() | st.sets(st.integers(0, 1023), min_size=1).map(lambda found: tuple(sorted(found))),
     "numbers": st.lists(st.integers(0, 99_999), max_size=3).map(tuple),
+    "share": st.integers(0, 10**8) | st.integers(1, 100).map("{}%".format),
     "zone": st.sampled_from(["Europe/Berlin", "UTC"]),
     "named tables": st.just({"here": {"type": "slurm", "account": "lab"}}),
     "tables": st.lists(st.dictionaries(st.sampled_from(["url", "from"]), TEXT), max_size=2).map(tuple),

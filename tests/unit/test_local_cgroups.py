@@ -150,7 +150,7 @@ def test_a_group_limits_and_tells(tmp_path, version):
         (folder / name).touch()
     base = str(tmp_path)
     group = Group(Layers(kill=base, memory=base, memory_version=version), "7.1")
-    assert group.make(100, 0)
+    assert group.make(100, 0, 0)
     assert (folder / limit).read_text() == str(100 << 20)
     assert (folder / "memory.oom.group").read_text() == ("1" if version == 2 else "")
     assert (group.out_of_memory(), group.peak_kib(), group.cpu_ms()) == (False, None, 0)
@@ -164,4 +164,4 @@ def test_a_group_limits_and_tells(tmp_path, version):
 
 def test_a_limit_that_cannot_be_set_is_not_held(tmp_path):
     group = Group(Layers(memory=str(tmp_path), memory_version=2), "7.1")
-    assert not group.make(100, 0)
+    assert not group.make(100, 0, 0)

@@ -271,6 +271,20 @@ SETTINGS = (
         "jobs.grace_secs", "count", 30, "seconds between TERM and KILL for jobs that do not say (--grace)"
     ),
     Setting(
+        "jobs.max_processes",
+        "share",
+        "15%",
+        "processes and threads that a job may have at once, where control groups hold it: a number, or a "
+        "share of what the kernel allows; 0: any number",
+        example=4096,
+    ),
+    Setting(
+        "jobs.unkillable_secs",
+        "count",
+        60,
+        "seconds after KILL at which a job that still lives is shown as Unkillable and logged; 0: never",
+    ),
+    Setting(
         "spot.cloud",
         "text",
         "auto",

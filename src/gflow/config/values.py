@@ -44,6 +44,14 @@ def read_count(value: Any, setting: Setting) -> int | None:
     return value if type(value) is int and 0 <= value < 1_000_000_000 else None
 
 
+def read_share(value: Any, setting: Setting) -> int | str | None:
+    """A count, or a part of what there is: `15%`."""
+    if isinstance(value, str) and value.endswith("%"):
+        percent = read_count(value[:-1], setting)
+        return f"{percent}%" if percent is not None and 1 <= percent <= 100 else None
+    return read_count(value, setting)
+
+
 def read_flag(value: Any, setting: Setting) -> bool | None:
     if isinstance(value, str):
         return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(
@@ -159,6 +167,7 @@ READERS: dict[str, tuple[Callable[[Any, Setting], Any], str]] = {
     "flag": (read_flag, "true or false"),
     "text": (read_text, "text"),
     "choice": (read_choice, ""),
+    "share": (read_share, "a whole number, or a share such as 15%"),
     "names": (read_names, "a list of names"),
     "numbers": (read_numbers, "a list of whole numbers"),
     "gpus": (read_gpus, "GPU indices such as 0,2 or 0-3, or all"),

@@ -8,7 +8,7 @@ import msgspec
 
 from gflow.core.alarms import WARNED
 from gflow.core.effects import Effect, Forget, Note, Ran, Save, Stop, Warn
-from gflow.core.events import Exited, Overran
+from gflow.core.events import Exited, Overran, Stuck
 from gflow.core.ids import TASK_MASK, JobKey, job_key, label, task_of
 from gflow.core.model import CUT_OFF, IDLE, LOCAL, RESERVED, Abroad, Job, JobState, Moment, Progress
 from gflow.core.place import gib
@@ -334,6 +334,16 @@ def overran(state: State, event: Overran, effects: list[Effect]) -> None:
     job.stop_now = True
     state.note_stop(job)
     effects += (Save(job), Note(job.key, "gpu memory", over), Stop(job.key, job.attempt, now=True))
+
+
+def stuck(state: State, event: Stuck, effects: list[Effect]) -> None:
+    """A job was killed and lives on: it keeps what it has, and says why."""
+    job = state.jobs.get(event.key)
+    if job is None or job.state is not RUNNING or job.attempt != event.attempt:
+        return
+    if state.stuck.get(job.key) != event.detail:
+        state.stuck[job.key] = event.detail
+        effects.append(Note(job.key, "unkillable", event.detail))
 
 
 def active_tasks(state: State, array: JobKey) -> list[Job]:

@@ -141,6 +141,14 @@ class Idled(Event, frozen=True, kw_only=True):
     idle: Idle
 
 
+class Stuck(Event, frozen=True, kw_only=True):
+    """An attempt was killed, and one of its processes does not die."""
+
+    key: JobKey
+    attempt: int
+    detail: str
+
+
 class Progressed(Event, frozen=True, kw_only=True):
     """An attempt says how far it is."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gflow.core.ids import label
-from gflow.core.model import IDLE, RESERVED, Job, JobState
+from gflow.core.model import IDLE, RESERVED, UNKILLABLE, Job, JobState
 from gflow.core.needs import Shape
 from gflow.core.place import available, gib, impossible, suits
 from gflow.core.state import State
@@ -24,15 +24,14 @@ class Why(msgspec.Struct, frozen=True):
 
 
 def explain(state: State, job: Job, known: dict[Shape, Why] | None = None) -> Why | None:
-    """Why this waiting job waits, or that a running one does not use its GPUs; None: nothing to say.
+    """Why this waiting job waits, or that a running one does not use its GPUs or does not die; None: nothing.
 
     `known`: what jobs of one shape lack at this moment, found once for all of them.
     """
     if job.state is JobState.HOLD:
         return Why(job.reason or "JobHeldUser")
     if job.state is not JobState.QUEUED:
-        idle = state.unused.get(job.key) if job.state is JobState.RUNNING else None
-        return Why(IDLE, idle.text) if idle and not job.stopping else None
+        return _of_running(state, job) if job.state is JobState.RUNNING else None
     if not_yet := _not_yet(state, job):
         return not_yet
     shape = job.spec.shape
@@ -43,6 +42,14 @@ def explain(state: State, job: Job, known: dict[Shape, Why] | None = None) -> Wh
     if shape not in known:
         known[shape] = explain_shape(state, shape)
     return known[shape]
+
+
+def _of_running(state: State, job: Job) -> Why | None:
+    """What there is to say of a job that runs."""
+    if job.key in state.stuck:
+        return Why(UNKILLABLE, state.stuck[job.key])
+    idle = state.unused.get(job.key)
+    return Why(IDLE, idle.text) if idle and not job.stopping else None
 
 
 def _not_yet(state: State, job: Job) -> Why | None:

@@ -49,6 +49,7 @@ PREEMPTED = "Preempted: "
 RESERVED = "Reservation"
 # The reason of a job that does not use its GPUs, and of one that was stopped for it.
 IDLE = "IdleGPU"
+UNKILLABLE = "Unkillable"
 # Where jobs run unless somebody says otherwise: this machine.
 LOCAL = "local"
 # How a shape of this machine begins, in a race.

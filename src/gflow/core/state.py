@@ -41,6 +41,8 @@ class State:
         self.machine = Machine(cpus, memory_mib, policy.gpus)
         # Jobs that do not use GPUs they have. Not kept: the next daemon looks for itself.
         self.unused: dict[JobKey, Idle] = {}
+        # Jobs that were killed and live on, and which process it is. Their shims tell the next daemon too.
+        self.stuck: dict[JobKey, str] = {}
 
         self.jobs: dict[JobKey, Job] = {}
         self.next_number = 1
@@ -121,6 +123,7 @@ class State:
         self.machine.give_back(job, wall)
         self.regroup(spec.group, None)
         self.unused.pop(key, None)
+        self.stuck.pop(key, None)
 
     def send(self, job: Job) -> None:
         """Another target has it from now on."""

@@ -396,6 +396,7 @@ def reload(old: State, store: Store) -> State:
     state.machine.most_runs, state.alarms.resume_at = old.machine.most_runs, old.alarms.resume_at
     state.machine.stalled, state.machine.stalls = old.machine.stalled, old.machine.stalls
     state.unused = {key: idle for key, idle in old.unused.items() if key in state.jobs}
+    state.stuck = {key: detail for key, detail in old.stuck.items() if key in state.jobs}
     state.machine.see_gpus(old.machine.gpus.values())
     for key, job in old.jobs.items():  # what jobs said since it last became durable
         if job.headway is not None and key in state.jobs and state.jobs[key].attempt == job.attempt:

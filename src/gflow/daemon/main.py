@@ -21,7 +21,8 @@ from typing import Any
 from gflow import __version__
 from gflow.config import zone
 from gflow.core.effects import Effect, Start
-from gflow.core.events import Exited, LeasesSeen, Seen, Sighting
+from gflow.core.events import Exited, LeasesSeen, Seen, Sighting, Stuck
+from gflow.core.ids import label
 from gflow.core.machine import UNBOUNDED
 from gflow.core.model import Gpu, JobState
 from gflow.core.retrying import LEASED
@@ -108,9 +109,7 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
 
 async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     """Serve until a signal says stop; if we are to come again, a descriptor of the listening socket."""
-    most = settings.config["notifications.max_concurrent_deliveries"]
-    pool = ThreadPoolExecutor(most + SPARE_THREADS, "gflow")
-    asyncio.get_running_loop().set_default_executor(pool)
+    pool = _start_threads(settings)
     daemon = Daemon(settings, loop_class)
     adopt(
         daemon.loop, daemon.targets, daemon.performer
@@ -176,6 +175,14 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     return kept
 
 
+def _start_threads(settings: Settings) -> ThreadPoolExecutor:
+    """Make the default pool wide enough for all deliveries at once and some threads more."""
+    most = settings.config["notifications.max_concurrent_deliveries"]
+    pool = ThreadPoolExecutor(most + SPARE_THREADS, "gflow")
+    asyncio.get_running_loop().set_default_executor(pool)
+    return pool
+
+
 def _end_threads(context: Context, pool: ThreadPoolExecutor) -> None:
     """End the thread pools with a time limit; asyncio would wait for its own without one."""
     _attempt("worker threads", partial(context.threads.close, STOP_S))
@@ -207,7 +214,9 @@ class Daemon:
 
     def __init__(self, settings: Settings, loop_class: LoopFactory) -> None:
         # The zygote first: nothing that is opened later can reach a job.
-        self.target = LocalTarget(settings.run_dir, self._ended, settings.shown_dir, self._begin_again)
+        self.target = LocalTarget(
+            settings.run_dir, self._ended, settings.shown_dir, self._begin_again, self._stuck
+        )
         self.target.open()
         _raise_open_files()
         ask_for_short_slices()
@@ -351,6 +360,11 @@ class Daemon:
                 peak_kib=end.peak_kib,
             )
         )
+
+    def _stuck(self, run: Run, detail: str) -> None:
+        """A run was killed and does not end: its GPUs stay taken, and everybody who looks is told."""
+        log.warning("job %s cannot be killed: %s", label(run.key), detail)
+        self.loop.post(lambda at: Stuck(at=at, key=run.key, attempt=run.attempt, detail=detail))
 
     def _begin_again(self, run: Run) -> bool:
         """Its shim was killed before it began: another one takes it, unless somebody cancelled it."""

@@ -189,6 +189,8 @@ class Performer:
             log_cap=0 if self._settings.is_system else self._settings.log_cap_mib << 20,
             leases=tuple(self._leases.paths(job.gpu_ids)),
             uid=job.uid if self._settings.is_system else None,
+            max_processes=self._settings.max_processes,
+            unkillable_s=self._settings.unkillable_s,
         )
 
     def _devices(self, indices: tuple[int, ...]) -> str:

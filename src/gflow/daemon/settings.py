@@ -52,6 +52,9 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     retention: Retention = Retention()
     # A job's log is cut, and its older part kept beside it, when it grows over this. 0: never.
     log_cap_mib: int = 1024
+    # Processes and threads of one job; 0: any number. Seconds after KILL that a job may go on unreported.
+    max_processes: int = 0
+    unkillable_s: int = 60
     # The cloud that may take this machine away: a name, perhaps with an address, or auto or off.
     spot_cloud: str = "off"
     paranoid: bool = False
@@ -139,11 +142,21 @@ def settings_for(
         gpu=GpuSettings(**{name: config[f"gpu.{name}"] for name in GpuSettings.__struct_fields__}),
         retention=Retention(**{name: config[f"retention.{name}"] for name in Retention.__struct_fields__}),
         log_cap_mib=config["logs.cap_mib"],
+        max_processes=_max_processes(config["jobs.max_processes"]),
+        unkillable_s=config["jobs.unkillable_secs"],
         spot_cloud=_spot_cloud(config),
         paranoid=paranoid,
         flags=words,
         notes=(*config.notes, *_missing(config, gpus), *_unused(config, system)),
     )
+
+
+def _max_processes(wanted: int | str) -> int:
+    """The number that a share means here."""
+    if isinstance(wanted, int):
+        return wanted
+    most = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
+    return max(1, most * int(wanted.rstrip("%")) // 100)
 
 
 def _spot_cloud(config: Config) -> str:

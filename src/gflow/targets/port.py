@@ -49,6 +49,10 @@ class Launch(NamedTuple):
     leases: tuple[str, ...]
     # Whom it runs as; None: as ourselves.
     uid: int | None
+    # How many processes and threads it may have at once; 0: any number.
+    max_processes: int = 0
+    # Seconds after KILL at which a process that still lives is reported; 0: never.
+    unkillable_s: int = 0
 
     @property
     def run(self) -> Run:

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.model import Block, Gpu, Job
+from gflow.core.model import UNKILLABLE, Block, Gpu, Job
 from gflow.core.state import State
 from gflow.daemon import clock
 from gflow.daemon.api.answers import answer
@@ -49,11 +49,13 @@ def blocked_of(state: State) -> dict[int, Block]:
     """All GPUs that get no new jobs, whoever found that out."""
     found = ((index, state.machine.closed(index)) for index in state.machine.gpus)
     # That a GPU is restricted is no news while a job has it.
-    return {
+    closed = {
         index: why
         for index, why in found
         if why and (why.kind != "Restricted" or index not in state.machine.holders)
     }
+    stuck = [job for key in state.stuck if (job := state.running.get(key)) is not None]
+    return {index: Block(UNKILLABLE, f"job {job.label}") for job in stuck for index in job.gpu_ids} | closed
 
 
 def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Control groups: what this machine lets us use, and one group per job that needs one.
 
 Two layers are chosen apart from each other, because machines have them in any combination:
-killing (version 2, `cgroup.kill`) and limits (memory and CPU weight, version 2 or 1). Where
+killing (version 2, `cgroup.kill`) and limits (memory, CPU weight and processes, version 2 or 1). Where
 there is none, the shim's own walk of the process tree and its watchdog do the work.
 
 Standard library only: this runs beside jobs.
@@ -28,6 +28,13 @@ class Layers(NamedTuple):
     memory_version: int = 0
     cpu: str = ""
     cpu_version: int = 0
+    pids: str = ""
+    pids_version: int = 0
+
+    @property
+    def folders(self) -> set[str]:
+        """The base folders, each once."""
+        return {self.kill, self.memory, self.cpu, self.pids} - {""}
 
     @property
     def shown(self) -> str:
@@ -35,28 +42,30 @@ class Layers(NamedTuple):
         parts = ["kill v2" if self.kill else ""]
         parts += [f"memory v{self.memory_version}" if self.memory else ""]
         parts += [f"cpu v{self.cpu_version}" if self.cpu else ""]
+        parts += [f"processes v{self.pids_version}" if self.pids else ""]
         return ", ".join(filter(None, parts)) or "none: process tree and watchdog"
 
 
 def remove_layers(layers: Layers) -> None:
     """Let go of our base folders and drop them, unless somebody needs them still."""
-    for folder in {layers.kill, layers.memory, layers.cpu} - {""}:
+    for folder in layers.folders:
         bases.let_go(folder)
 
 
 def sweep_shims(layers: Layers) -> None:
     """Drop groups of shims that were killed: shim-<pid>-<when it started>."""
-    with suppress(OSError):
-        for name in os.listdir(layers.kill) if layers.kill else ():
-            pid = name.removeprefix("shim-").partition("-")[0]
-            if name.startswith("shim-") and not os.path.exists(f"/proc/{pid}"):
-                with suppress(OSError):  # there is somebody in it still
-                    os.rmdir(f"{layers.kill}/{name}")
+    for folder in {layers.kill, layers.pids} - {""}:
+        with suppress(OSError):
+            for name in os.listdir(folder):
+                pid = name.removeprefix("shim-").partition("-")[0]
+                if name.startswith("shim-") and not os.path.exists(f"/proc/{pid}"):
+                    with suppress(OSError):  # there is somebody in it still
+                        os.rmdir(f"{folder}/{name}")
 
 
 def sweep_others(layers: Layers) -> None:
     """Drop the empty base folders of daemons that were killed and never came back."""
-    for folder in {layers.kill, layers.memory, layers.cpu} - {""}:
+    for folder in layers.folders:
         bases.sweep_beside(folder)
 
 
@@ -97,7 +106,9 @@ def find_layers(tag: str, mounted: Mounted | None = None) -> Layers:
     layers = Layers(kill=unified if unified and os.path.exists(f"{unified}/cgroup.kill") else "")
     memory, memory_version = _limit_layer("memory", unified, controllers, mounted, tag)
     cpu, cpu_version = _limit_layer("cpu", unified, controllers, mounted, tag)
-    return layers._replace(memory=memory, memory_version=memory_version, cpu=cpu, cpu_version=cpu_version)
+    pids, pids_version = _limit_layer("pids", unified, controllers, mounted, tag)
+    layers = layers._replace(memory=memory, memory_version=memory_version, cpu=cpu, cpu_version=cpu_version)
+    return layers._replace(pids=pids, pids_version=pids_version)
 
 
 def _limit_layer(
@@ -131,8 +142,8 @@ def _unified(own: str, tag: str) -> tuple[str, set[str]]:
 
 
 def _allow(folder: str) -> set[str]:
-    """Let groups below `folder` have memory and CPU controllers; those that they then have."""
-    for name in ("memory", "cpu"):
+    """Let groups below `folder` have the controllers of limits; those that they then have."""
+    for name in ("memory", "cpu", "pids"):
         with suppress(OSError):
             _write(f"{folder}/cgroup.subtree_control", f"+{name}")
     return set(_read(f"{folder}/cgroup.subtree_control").split())
@@ -149,11 +160,13 @@ class Group:
         self._kill = f"{layers.kill}/{name}" if layers.kill else ""
         self._memory = f"{layers.memory}/{name}" if layers.memory else ""
         self._cpu = f"{layers.cpu}/{name}" if layers.cpu else ""
+        self._pids = f"{layers.pids}/{name}" if layers.pids else ""
         self._made: list[str] = []
 
-    def make(self, memory_mib: int, cpus: int) -> bool:
+    def make(self, memory_mib: int, cpus: int, max_processes: int) -> bool:
         """Make the folders and set limits; whether the memory limit is held by the kernel."""
-        wanted = {self._kill, self._memory if memory_mib else "", self._cpu if cpus else ""} - {""}
+        limits = ((self._memory, memory_mib), (self._cpu, cpus), (self._pids, max_processes))
+        wanted = {self._kill, *(folder for folder, limit in limits if limit)} - {""}
         for folder in sorted(wanted):
             try:
                 os.makedirs(folder, exist_ok=True)
@@ -163,6 +176,9 @@ class Group:
         if cpus and self._cpu in self._made:
             with suppress(OSError):
                 self._weigh(cpus)
+        if max_processes and self._pids in self._made:
+            with suppress(OSError):
+                _write(f"{self._pids}/pids.max", str(max_processes))
         if not memory_mib or self._memory not in self._made:
             return False
         try:
@@ -263,7 +279,9 @@ class Group:
     def find(self) -> Group:
         """The same group, as an earlier process may have left it."""
         self._made = [
-            folder for folder in {self._kill, self._memory, self._cpu} if folder and os.path.isdir(folder)
+            folder
+            for folder in {self._kill, self._memory, self._cpu, self._pids}
+            if folder and os.path.isdir(folder)
         ]
         return self
 

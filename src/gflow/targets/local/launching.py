@@ -4,6 +4,7 @@ and becomes the job. One that cannot says why through a pipe that closes by itse
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from gflow.targets.local import lines, person
+from gflow.targets.local import lines, person, record
 from gflow.targets.local.cgroups import Group, Layers
 from gflow.targets.local.orders import Limits, Order
 from gflow.targets.local.terminal import Terminal, close_others, end_like
@@ -37,7 +38,7 @@ def launch(order: Order, layers: Layers) -> Started:
     group, held = None, False
     if order.memory_mib or order.cpus:
         group = Group(layers, os.path.basename(order.record))
-        held = group.make(order.memory_mib, order.cpus)
+        held = group.make(order.memory_mib, order.cpus, order.max_processes)
     if order.uid is not None and order.script is not None:
         write_snapshot(order)
     listener = lines.listen(order.terminal, order.uid) if order.terminal else None
@@ -124,10 +125,19 @@ def _sit_before(order: Order, listener: socket.socket, trouble: int, execute: Ca
             os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
     is_tty = not order.beside or order.beside[0] == "pty"
-    guard = int(order.beside[1]) if order.beside else None
-    code = Terminal(listener, is_tty=is_tty, log=None if order.beside else 1, beside=guard).run(become)
+    guard = _open_guard(order.beside[1]) if order.beside else None
+    code = Terminal(listener, is_tty=is_tty, log=None if order.beside else 1, guard=guard).run(become)
     end_like(code)
     raise AssertionError("we have ended")
+
+
+def _open_guard(words: str) -> int:
+    """A pidfd of the job's process, given by its pid and when it started."""
+    pid, started = map(int, words.split())
+    pidfd = os.pidfd_open(pid)
+    if record.start_time(pid) != started:
+        raise ProcessLookupError(errno.ESRCH, "the job is over")
+    return pidfd
 
 
 def set_limits(limits: Limits) -> None:

@@ -4,74 +4,87 @@ With the shim gone nobody is the parent of the job's processes any more. They ar
 tag in their environment; by the job's session; and those of a shim of our own zygote by having become
 the zygote's children, whatever traces they wiped.
 
-A session is known by a number, and numbers are used again: only while its leader lives, or its shim
-has died before our eyes, does the number say whose it is.
+A session is known by a number, and numbers are used again: only while its leader lives does the number
+surely say whose it is. A shim keeps its job's first process from being reaped, so when a shim has died
+before our eyes, the number was the job's until then, and a process that is older than that moment and has
+the number as its session belongs to the job.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from gflow.targets.local import record
-from gflow.targets.local.family import children
+from gflow.targets.local.family import Stat, children, is_dead, keeps_its_number, send, stat_of
 from gflow.targets.local.record import Identity
 
 TAG = "GFLOW_RUN"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def kill_leftovers(job: Identity | None, tag: str, *, just_now: bool, zygote: int | None = None) -> bool:
+def ticks() -> int:
+    """Now, as /proc counts the starts of processes."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
+
+
+def kill_leftovers(
+    job: Identity | None, tag: str, *, lived_until: int | None, zygote: int | None = None
+) -> bool:
     """Kill what is left of a run. True when nothing was found any more that we may kill.
 
-    `just_now`: its shim lived a moment ago.
+    `lived_until`: when its shim died, in ticks; None: that is not known.
     """
+    of_zygote = [] if zygote is None else children(zygote)
+    of_session, of_tag = _sessions(job, lived_until), f"{TAG}={tag}".encode()
     killed = 0
-    for pid in [*_orphans(zygote), *_find(_session(job, just_now), f"{TAG}={tag}".encode())]:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-            killed += 1
+    killed += sum(_kill(pid, lambda pid, stat: _is_orphan(stat, zygote)) for pid in of_zygote)
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            killed += _kill(int(name), lambda pid, stat: of_session(stat) or _is_tagged(pid, of_tag))
     return not killed
 
 
-def _orphans(zygote: int | None) -> list[int]:
+def _kill(pid: int, belongs: Callable[[int, Stat], bool]) -> bool:
+    """KILL the process with this number if it lives and belongs to the run; whether we could."""
+    if not _is_meant(pid, belongs):
+        return False
+    with suppress(OSError):  # gone meanwhile
+        pidfd = os.pidfd_open(pid)
+        try:  # the number may be another process's since we looked: only what is open now counts
+            return _is_meant(pid, belongs) and keeps_its_number(pidfd) and send(pidfd, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
+    return False
+
+
+def _is_meant(pid: int, belongs: Callable[[int, Stat], bool]) -> bool:
+    stat = stat_of(pid)
+    return stat is not None and belongs(pid, stat) and not (stat.state in "ZX" and is_dead(pid))
+
+
+def _is_orphan(stat: Stat, zygote: int | None) -> bool:
     """Children of the zygote that are no shims: those are in its session, and no job can get in there."""
-    found = []
-    for pid in children(zygote) if zygote is not None else ():
-        with suppress(ProcessLookupError):
-            if os.getsid(pid) != zygote:
-                found.append(pid)
-    return found
+    return stat.parent == zygote and stat.session != zygote
 
 
-def _session(job: Identity | None, just_now: bool) -> int | None:
-    """The number of the job's session, if it surely still means that."""
-    if job is None:
-        return None
-    living = record.identity_of(job.pid)
-    if living is None:
-        ours = job.boot == record.boot_id() and job.namespace == record.namespace_of_pids()
-        return job.pid if ours and just_now else None
-    return job.pid if living == job else None
+def _sessions(job: Identity | None, lived_until: int | None) -> Callable[[Stat], bool]:
+    """Whether a process is surely in the job's session."""
+    living = None if job is None else record.identity_of(job.pid)
+    if job is None or (living is not None and living != job):
+        return lambda stat: False
+    if living is not None:  # it may be reaped while we look; then the number is looked at again next time
+        return lambda stat: stat.session == job.pid and record.identity_of(job.pid) == job
+    if lived_until is None or (job.boot, job.namespace) != (record.boot_id(), record.namespace_of_pids()):
+        return lambda stat: False
+    return lambda stat: stat.session == job.pid and stat.started < lived_until
 
 
-def _find(session: int | None, tag: bytes) -> list[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid() and _belongs(name, session, tag):
-            found.append(int(name))
-    return found
-
-
-def _belongs(pid: str, session: int | None, tag: bytes) -> bool:
+def _is_tagged(pid: int, tag: bytes) -> bool:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = file.read()
-        fields = stat[stat.rindex(b")") + 2 :].split()
-        if fields[0] in (b"Z", b"X"):
-            return False
-        if session is not None and int(fields[3]) == session:
-            return True
         with open(f"/proc/{pid}/environ", "rb") as file:
             return tag in file.read().split(b"\0")
     except OSError:  # it ended while we looked, or it is not ours to read

@@ -48,6 +48,8 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
         uid=launch.uid,
         snapshot=places.snapshot,
         terminal=places.terminal if spec.pty else "",
+        max_processes=launch.max_processes,
+        unkillable_s=launch.unkillable_s,
     )
 
 

@@ -45,8 +45,13 @@ class Order(NamedTuple):
     snapshot: str
     # The socket of the job's terminal; empty: it has none.
     terminal: str = ""
-    # For a command beside a job that runs: `pty` or `pipes`, the job's process, names of its control groups.
+    # For a command beside a job that runs: `pty` or `pipes`, the job's process (its pid and when it
+    # started), names of its control groups.
     beside: tuple[str, ...] = ()
+    # How many processes and threads it may have at once; 0: any number.
+    max_processes: int = 0
+    # Seconds after KILL at which a process that still lives is reported; 0: never.
+    unkillable_s: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -85,6 +90,8 @@ def to_fields(order: Order) -> list[bytes]:
         text(order.snapshot),
         text(order.terminal),
         ended(order.beside),
+        b"%d" % order.max_processes,
+        b"%d" % order.unkillable_s,
     ]
 
 
@@ -92,7 +99,7 @@ def from_fields(fields: list[bytes]) -> Order:
     text = os.fsdecode
     (_, key, attempt, record, cwd, umask, log, error_log, log_cap, grace_s, stop_file, memory_mib, cpus,
      limits, leases, sharing, command, has_script, script, script_path, environ, extra, uid,
-     snapshot, terminal, beside) = fields  # fmt: skip
+     snapshot, terminal, beside, max_processes, unkillable_s) = fields  # fmt: skip
     return Order(
         key=int(key),
         attempt=int(attempt),
@@ -118,6 +125,8 @@ def from_fields(fields: list[bytes]) -> Order:
         snapshot=text(snapshot),
         terminal=text(terminal),
         beside=tuple(map(text, parts(beside))),
+        max_processes=int(max_processes),
+        unkillable_s=int(unkillable_s),
     )
 
 

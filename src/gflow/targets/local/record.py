@@ -39,6 +39,8 @@ class Content(NamedTuple):
     shim: Identity | None
     job: Identity | None
     end: End | None
+    # Which of its processes does not die, if one does not.
+    stuck: str = ""
 
 
 def claim(path: str) -> int | None:
@@ -81,6 +83,11 @@ def write_identity(fd: int, what: str, identity: Identity) -> None:
     os.write(fd, f"{what} {identity.boot} {identity.namespace} {identity.pid} {identity.started}\n".encode())
 
 
+def write_stuck(fd: int, text: str) -> None:
+    """Why a job that was killed is not over yet."""
+    os.write(fd, f"stuck {text}\n".encode(errors="replace"))
+
+
 def write_end(fd: int, end: End) -> None:
     os.write(fd, f"end {' '.join(words_of(end))}\n".encode(errors="replace"))
 
@@ -102,6 +109,7 @@ def read(text: bytes) -> Content:
     """What the whole lines of a record say."""
     shim = job = None
     end = None
+    stuck = ""
     for line in text.split(b"\n")[:-1]:
         word, _, rest = line.decode(errors="replace").partition(" ")
         try:
@@ -111,9 +119,11 @@ def read(text: bytes) -> Content:
                 job = _identity(rest)
             elif word == "end":
                 end = end_of(rest.split(" ", 4))
+            elif word == "stuck":
+                stuck = rest
         except ValueError:
             continue
-    return Content(shim, job, end)
+    return Content(shim, job, end, stuck)
 
 
 def _identity(text: str) -> Identity:
@@ -136,6 +146,23 @@ def identity_of(pid: int, like: Identity | None = None) -> Identity | None:
     if like is not None:
         return like._replace(pid=pid, started=started)
     return Identity(boot_id(), namespace_of_pids(), pid, started)
+
+
+def open_pidfd(identity: Identity | None) -> int | None:
+    """A pidfd of exactly this process, or None if it is not there.
+
+    Opened first and compared then: a process that is there now, with this start time, had the number before.
+    """
+    if identity is None:
+        return None
+    try:
+        pidfd = os.pidfd_open(identity.pid)
+    except OSError:  # nobody has this number, or a thread has it; or we are out of descriptors for now
+        return None
+    if identity_of(identity.pid) == identity:
+        return pidfd
+    os.close(pidfd)
+    return None
 
 
 def start_time(pid: int) -> int | None:

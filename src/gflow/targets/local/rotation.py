@@ -15,11 +15,18 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import time
 from contextlib import suppress
 
-LOOK_S = 2.0
+# Until the next look no more than this part of the cap is written, at the rate that was seen last; and
+# at the highest that a job is likely to come up with (bytes/s), as long as its log grows at all.
+SHARE = 1 / 4
+MOST_RATE = 1 << 30
+LOOK_LEAST_S, LOOK_S = 0.005, 2.0
 # A log that does not grow is looked at ever more rarely: with many jobs the looking adds up.
-LOOK_QUIET_S = 32.0
+LOOK_QUIET_S = 4.0
+# `gjob log -f` looks every 50 ms, and is to see every `.1`.
+BETWEEN_CUTS_S = 0.1
 # After a copy that failed (the disk is full) the next one waits longer.
 LOOK_MOST_S = 60.0
 SLICE = 16 << 20
@@ -30,26 +37,30 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Logs:
-    """The logs of one job. `look` does a little of what is due and says when to look again."""
+    """The logs of one job. `look` does a little of what is due and says when to look again.
+
+    `next_s`: seconds until then.
+    """
 
     def __init__(self, paths: set[str], cap: int) -> None:
         self._paths = sorted(paths)
         self._cap = cap
         self._rotation: Rotation | None = None
         self._pause_s = LOOK_S
-        self._size = -1
-        self._quiet_s = LOOK_S
+        self._size, self._seen_at = 0, time.monotonic()
+        self._usual_s = self.next_s = min(LOOK_S, max(0.01, SHARE * cap / MOST_RATE))
 
     def look(self) -> float:
         """Seconds until the next look; 0: there is more to do."""
         try:
             self._rotation = self._rotation or self._begun()
             if self._rotation is None:
-                return self._quiet_s
-            if not self._rotation.step():
-                self._rotation = None
-                self._pause_s = LOOK_S
-            return 0.0
+                return self.next_s
+            if self._rotation.step():
+                return 0.0
+            self._rotation = None
+            self._pause_s = LOOK_S
+            return BETWEEN_CUTS_S
         except OSError:
             self.abandon()
             self._pause_s = min(LOOK_MOST_S, self._pause_s * 2)
@@ -69,9 +80,18 @@ class Logs:
                 if size > self._cap:
                     return Rotation(path)
                 total += size
-        self._quiet_s = LOOK_S if total != self._size else min(LOOK_QUIET_S, self._quiet_s * 2)
-        self._size = total
+        self._pace(total, time.monotonic())
         return None
+
+    def _pace(self, total: int, now: float) -> None:
+        """Choose when to look again, by how much the logs have grown since the last look."""
+        grown = total - self._size if total >= self._size else total
+        passed_s = max(now - self._seen_at, 0.001)
+        self._size, self._seen_at = total, now
+        if grown:
+            self.next_s = max(LOOK_LEAST_S, min(self._usual_s, SHARE * self._cap * passed_s / grown))
+        else:
+            self.next_s = min(LOOK_QUIET_S, self.next_s * 2)
 
 
 class Rotation:

@@ -25,6 +25,7 @@ from typing import Any
 from gflow.targets.ends import SHORTAGES, End, deferred
 from gflow.targets.local import leases, record
 from gflow.targets.local.cgroups import Layers
+from gflow.targets.local.family import Held, tell_of
 from gflow.targets.local.frames import pack, unpack
 from gflow.targets.local.launching import Started, describe, launch, open_log
 from gflow.targets.local.orders import Order, from_fields
@@ -43,7 +44,7 @@ def serve(channel: socket.socket, layers: Layers) -> None:
 
 def take_over(words: list[str], layers: Layers) -> None:
     """Go on as the plain shim that we were until now: same process, children, locks and job."""
-    fd, channel_fd, record_fd, trouble, pid, status, kill_in_ms, cpu_ms, peak_kib = map(int, words[:9])
+    fd, channel_fd, record_fd, trouble, pid, kill_in_ms, cpu_ms, peak_kib = map(int, words[:8])
     for kept in (channel_fd, record_fd, trouble):
         if kept >= 0:
             os.set_inheritable(kept, False)
@@ -56,9 +57,9 @@ def take_over(words: list[str], layers: Layers) -> None:
         shim.buffer += file.read()
     shim.sort_messages()
     watch = Watch(order := shim.orders.pop(0), Started(pid, trouble), layers)
-    watch.take_over(status, kill_in_ms, cpu_ms, peak_kib)
-    end = shim.attend(order, watch)
-    leases.release(list(map(int, words[9].split())))
+    watch.take_over(kill_in_ms, cpu_ms, peak_kib)
+    end = shim.attend(order, watch, record_fd)
+    leases.release(list(map(int, words[8].split())))
     shim.finish(order, record_fd, end)
     shim.serve()
 
@@ -87,6 +88,10 @@ class Shim:
         me = record.identity_of(os.getpid())
         assert me is not None
         self.me: Identity = me
+        # A pidfd of the process of the job at hand.
+        self.ended_event = -1
+        # Whether this was the last job: another shim runs the next one.
+        self.is_retiring = False
         self.layers = layers
         # A plain shim whose place we took has kept these from us until now.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -96,9 +101,9 @@ class Shim:
     def serve(self) -> None:
         """Run the jobs that come down the channel until the daemon hangs up."""
         while True:
-            while not self.orders and self.connected:
+            while not self.orders and self.connected and not self.is_retiring:
                 self.wait(None)
-            if not self.orders:
+            if not self.orders or self.is_retiring:
                 return
             self.run(self.orders.pop(0))
 
@@ -110,6 +115,9 @@ class Shim:
                 signals.update(os.read(self.wake, 4096))
             elif fd == self.channel.fileno():
                 self._receive()
+            elif fd == self.ended_event:  # it stays readable
+                self.poll.unregister(fd)
+                signals.add(signal.SIGCHLD)
         return signals
 
     def _receive(self) -> None:
@@ -185,19 +193,38 @@ class Shim:
         job = record.identity_of(started.pid, self.me)
         if job is not None:
             record.write_identity(fd, "job", job)
-        return self.attend(order, Watch(order, started, self.layers))
+        return self.attend(order, Watch(order, started, self.layers), fd)
 
-    def attend(self, order: Order, watch: Watch) -> End:
+    def attend(self, order: Order, watch: Watch, fd: int) -> End:
         """Wait until the job and all it started are gone; pass on what the daemon says meanwhile."""
         if watch.memory_event is not None:
             self.poll.register(watch.memory_event, select.POLLIN)
+        self.poll.register(watch.ended_event, select.POLLIN)
+        self.ended_event, told = watch.ended_event, ""
         while not watch.is_over:
             signals = self.wait(0 if self.words else watch.next_look())
             watch.hear(self._words_for(order), signals)
             watch.look(reap=signal.SIGCHLD in signals)
+            if watch.stuck != told:
+                told = watch.stuck
+                record.write_stuck(fd, told)
+                self.tell("stuck", order.key, order.attempt, told)
         if watch.memory_event is not None:
             self.poll.unregister(watch.memory_event)
+        with suppress(KeyError):
+            self.poll.unregister(watch.ended_event)
+        if watch.held:
+            self._leave_behind(order, watch.held)
         return watch.end(_could_not_start)
+
+    def _leave_behind(self, order: Order, held: list[Held]) -> None:
+        """What is left are zombies that others trace: name the tracers, and run no more jobs beside them."""
+        self.is_retiring = True
+        for zombie in held:
+            line = (
+                f"process {zombie.pid} of this job is dead, and its tracer {tell_of(zombie.tracer)} keeps it"
+            )
+            write_note(order, line)
 
     def _words_for(self, order: Order) -> list[tuple[str, Any]]:
         """What was said about this job. A word may come right behind its order, or after its end."""
@@ -226,13 +253,19 @@ def _not_started(order: Order, error: OSError, problem: str) -> End:
 def _could_not_start(order: Order, problem: str, missing: bool) -> End:
     """The end of a job that never became one: the log and the reason say why."""
 
-    def note() -> None:  # the log itself may be what is missing; the reason says it anyway
+    write_note(order, f"the job could not start: {problem}")
+    return End(127 if missing else 126, None, f"StartFailed: {problem}", 0, 0)
+
+
+def write_note(order: Order, line: str) -> None:
+    """A line in the job's log, written by its owner; none if the log cannot be opened."""
+
+    def note() -> None:
         log = open_log(order.log)
-        os.write(log, f"gflow: the job could not start: {problem}\n".encode(errors="replace"))
+        os.write(log, f"gflow: {line}\n".encode(errors="replace"))
         os.close(log)
 
     as_person(order.uid, note)
-    return End(127 if missing else 126, None, f"StartFailed: {problem}", 0, 0)
 
 
 def _noted(_number: int, _frame: object) -> None:

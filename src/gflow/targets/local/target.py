@@ -17,7 +17,8 @@ from gflow.targets.ends import SHORTAGES, deferred
 from gflow.targets.local import record
 from gflow.targets.local.cgroups import Group
 from gflow.targets.local.epoch import launch_epoch
-from gflow.targets.local.leftovers import kill_leftovers
+from gflow.targets.local.family import send_group_of
+from gflow.targets.local.leftovers import kill_leftovers, ticks
 from gflow.targets.local.ordering import Places, order_beside, order_of
 from gflow.targets.local.orders import to_fields
 from gflow.targets.local.shims import Channel, Shims
@@ -43,6 +44,7 @@ class LocalTarget:
         on_end: Callable[[Ended], None],
         shown_dir: Path | None = None,
         begin_again: Callable[[Run], bool] = lambda run: False,
+        on_stuck: Callable[[Run, str], None] = lambda run, detail: None,
     ) -> None:
         self._run_dir = run_dir
         # Orders a run anew that surely never began; False: it is not wanted any more.
@@ -54,6 +56,8 @@ class LocalTarget:
         # Names our control groups and shared leases: those of another daemon are none of our business.
         self.tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
         self._on_end = on_end
+        # Hears of runs that were killed and do not end, and which process it is.
+        self._on_stuck = on_stuck
         self._shims = Shims(self._folder, self.tag, self._hear, self._lost, self._unborn, self._tidy)
         self._busy: dict[Run, Channel] = {}
         # Shims of commands beside jobs, with their record and the user they run as (None: ourselves).
@@ -140,7 +144,11 @@ class LocalTarget:
         self._besides += 1
         name = f"{run.name}.x{self._besides}"
         record_path, path = f"{self._folder}/{name}", f"{self._shown_dir}/{name}.tty"
-        beside = ("pty" if is_tty else "pipes", str(content.job.pid), *_groups_of(run, content))
+        beside = (
+            "pty" if is_tty else "pipes",
+            f"{content.job.pid} {content.job.started}",
+            *_groups_of(run, content),
+        )
         order = order_of(launch, self._places(run), self.tag)
         fields = to_fields(order_beside(order, record_path, path, beside, command))
         channel = self._shims.take_fresh(None)
@@ -179,8 +187,12 @@ class LocalTarget:
         """We have no channel to the shim of an earlier daemon, but its record names the job."""
         with suppress(OSError):
             content = record.read(Path(self.record_path(run)).read_bytes())
-            if content.job is not None and record.identity_of(content.job.pid) == content.job:
-                os.killpg(content.job.pid, number)
+            pidfd = record.open_pidfd(content.job)
+            if pidfd is not None:
+                try:
+                    send_group_of(pidfd, number)
+                finally:
+                    os.close(pidfd)
 
     def adopt(self, run: Run) -> bool:
         """Find a run that an earlier daemon launched. False: it surely never began, so start it.
@@ -220,7 +232,7 @@ class LocalTarget:
                 return not self._never_began(run)
         finally:
             os.close(fd)
-        self._settle(run, content, just_now)
+        self._settle(run, content, ticks() if just_now else None)
         return True
 
     def _never_began(self, run: Run) -> bool:
@@ -229,11 +241,11 @@ class LocalTarget:
         It is sure while no record can have been lost and nothing carries the run's tag.
         """
         in_epoch = run not in self.unsettled and launch_epoch(self._folder) == self.epoch
-        if in_epoch and kill_leftovers(None, self.record_path(run), just_now=False):
+        if in_epoch and kill_leftovers(None, self.record_path(run), lived_until=None):
             return True
         with suppress(OSError):  # an order that comes late finds the attempt taken
             os.close(os.open(self.record_path(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._settle(run, record.Content(None, None, None), just_now=False)
+        self._settle(run, record.Content(None, None, None), None)
         return False
 
     def forget(self, run: Run) -> None:
@@ -303,6 +315,9 @@ class LocalTarget:
             return
         kind, key, attempt = message[:3]
         run = Run(JobKey(int(key)), int(attempt))
+        if kind == b"stuck":
+            self._on_stuck(run, message[3].decode(errors="replace"))
+            return
         if self._busy.get(run) is channel:
             del self._busy[run]
         self._shims.give_back(channel)
@@ -326,11 +341,13 @@ class LocalTarget:
     def _watch(self, run: Run, content: record.Content, again_s: float) -> None:
         """The shim lives: hear of its end through its pidfd."""
         loop = asyncio.get_running_loop()
-        pidfd = _open_pidfd(content.shim)
+        pidfd = record.open_pidfd(content.shim)
         if pidfd is None:  # it is writing its first line, or ending, or in another pid namespace
             loop.call_later(again_s, self._adopt_again, run, min(1.0, again_s * 2))
             return
         self._adopted[run] = pidfd
+        if content.stuck:
+            self._on_stuck(run, content.stuck)
         if run in self._stops:
             self.stop(run, now=self._stops.pop(run))
         loop.add_reader(pidfd, self._shim_ended, run)
@@ -357,31 +374,31 @@ class LocalTarget:
         self._busy.pop(run, None)
         self._on_end(Ended(run, deferred(why)))
 
-    def _kill_leftovers(self, run: Run, content: record.Content, just_now: bool) -> bool:
+    def _kill_leftovers(self, run: Run, content: record.Content, lived_until: int | None) -> bool:
         """End what a killed shim left; True when nothing was found any more."""
         groups = [Group(self._shims.layers, name).find() for name in _groups_of(run, content)]
         for group in groups:
             group.kill()
         zygote = self._shims.zygote_pid
-        gone = kill_leftovers(content.job, self.record_path(run), just_now=just_now, zygote=zygote)
+        gone = kill_leftovers(content.job, self.record_path(run), lived_until=lived_until, zygote=zygote)
         if gone:
             for group in groups:
                 group.remove()
         return gone
 
     def _settle(
-        self, run: Run, content: record.Content, just_now: bool, again_s: float = LOOK_AGAIN_S
+        self, run: Run, content: record.Content, lived_until: int | None, again_s: float = LOOK_AGAIN_S
     ) -> None:
         """The shim is gone: report the end it wrote, or clean up after it and report the loss."""
         if content.end is not None:
             self._on_end(Ended(run, content.end))
         elif content.shim is not None and content.shim.boot != record.boot_id():
             self._on_end(Ended(run, _problem("Reboot")))
-        elif self._kill_leftovers(run, content, just_now):
+        elif self._kill_leftovers(run, content, lived_until):
             self._on_end(Ended(run, _problem("Lost")))
         else:
             loop = asyncio.get_running_loop()
-            loop.call_later(again_s, self._settle, run, content, just_now, min(1.0, again_s * 2))
+            loop.call_later(again_s, self._settle, run, content, lived_until, min(1.0, again_s * 2))
 
 
 def _groups_of(run: Run, content: record.Content) -> list[str]:
@@ -396,17 +413,3 @@ def _problem(reason: str) -> End:
 
 def _read_all(fd: int) -> bytes:
     return os.pread(fd, 1 << 16, 0)
-
-
-def _open_pidfd(identity: record.Identity | None) -> int | None:
-    """A pidfd of exactly this process, or None if it is not there."""
-    if identity is None:
-        return None
-    try:
-        pidfd = os.pidfd_open(identity.pid)
-    except OSError:  # nobody has this number, or a thread has it; or we are out of descriptors for now
-        return None
-    if record.identity_of(identity.pid) == identity:
-        return pidfd
-    os.close(pidfd)
-    return None

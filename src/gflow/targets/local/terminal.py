@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from gflow.targets.local.family import send_group, send_members
 from gflow.targets.local.lines import (
     BYE,
     CODE,
@@ -72,13 +73,13 @@ class Terminal:
     """The job's program at a terminal (or pipes), and whoever looks at it."""
 
     def __init__(
-        self, listener: socket.socket, *, is_tty: bool, log: int | None, beside: int | None = None
+        self, listener: socket.socket, *, is_tty: bool, log: int | None, guard: int | None = None
     ) -> None:
         self._listener = listener
         self._is_tty = is_tty
         self._log = log
-        # The process whose end is ours too; then the program waits for somebody to come first.
-        self._guard = None if beside is None else os.pidfd_open(beside)
+        # A pidfd of the process whose end is ours too; then the program waits for somebody to come first.
+        self._guard = guard
         self._pid = 0
         self._code: int | None = None
         self._ended_at = 0.0
@@ -191,16 +192,21 @@ class Terminal:
                 self._forward(number)
 
     def _forward(self, number: int) -> None:
-        groups = {self._pid}
+        """Signal the program and what has the terminal now. Until we reap it, its numbers are its own."""
+        if self._code is not None:
+            return
+        send_group(self._pid, number)
         if self._is_tty and self._input is not None:
             with suppress(OSError):
-                groups.add(os.tcgetpgrp(self._input))
-        for group in groups:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, number)
+                self._signal_foreground(os.tcgetpgrp(self._input), number)
         if number == signal.SIGTERM and self._is_tty and _ignores(self._pid, number):
-            with suppress(ProcessLookupError):  # an interactive shell leaves for this only
-                os.killpg(self._pid, signal.SIGHUP)
+            send_group(self._pid, signal.SIGHUP)  # an interactive shell leaves for this only
+
+    def _signal_foreground(self, group: int, number: int) -> None:
+        """That group may have ended, and its number be in use elsewhere; not in the program's session."""
+        if group != self._pid:
+            ours = self._pid
+            send_members(number, lambda stat: stat.group == group and stat.session == ours)
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):

@@ -3,6 +3,11 @@
 A job that ended by itself leaves nobody behind: what it left is killed at once. A job that is
 being stopped may have children still saving their work within the grace time.
 
+The job's first process is reaped last, when nothing of the job lives any more. Until then its pid, which is
+also the number of the job's process group and session, cannot become another process's: that is why signals
+may go to that group by number. A job is over when nothing of it lives. A zombie does not, also one that we
+cannot reap because a process from outside the job traces it.
+
 CPU time is that of every process of the job: the shim reaps those that nobody waits for, and a
 control group knows even those that were never waited for. The peak of memory is the control
 group's where one holds the limit; else the largest process, or the largest sum of all of them
@@ -13,6 +18,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -21,17 +27,30 @@ from typing import Any
 
 from gflow.targets.ends import End
 from gflow.targets.local.cgroups import Group, Layers
-from gflow.targets.local.family import descendants, kill_descendants, send_group
+from gflow.targets.local.family import (
+    Held,
+    children,
+    descendants,
+    kill_descendants,
+    left_below,
+    send_group,
+    stat_of,
+    tell_stuck,
+)
 from gflow.targets.local.launching import Started
 from gflow.targets.local.memory import Memory
 from gflow.targets.local.orders import Order
-from gflow.targets.local.rotation import LOOK_S, Logs
+from gflow.targets.local.rotation import Logs
 
 # A job that lives this long gets a control group: joining one costs milliseconds of waiting for the
 # kernel, which a short job would feel.
 GROUP_AFTER_S = 1.0
 KILL_AGAIN_S = 0.01
+# How long a process that traces the job's own may take to let go of it once that is dead.
+TRACED_S = 1.0
 REAP_AT_ONCE = 500
+# Children of ours, dead or alive, from which on a job is taken for a swarm.
+CROWD = 200
 
 
 class Watch:
@@ -45,32 +64,39 @@ class Watch:
         self._layers = layers
         now = time.monotonic()
         # The next time at which each thing is due; None: never.
-        needs_group = layers.kill and started.group is None and not order.beside
+        can_help = layers.kill or (layers.pids and order.max_processes)
+        needs_group = can_help and started.group is None and not order.beside
         self._group_at = now + GROUP_AFTER_S if needs_group else None
         self._memory = Memory(order.memory_mib, started.group if started.held else None)
         first_look = self._memory.first_look()
         self._memory_at = None if first_look is None else now + first_look
         self._logs = Logs({order.log, order.error_log}, order.log_cap)
-        self._log_at = now + LOOK_S if order.log_cap else None
+        self._log_at = now + self._logs.next_s if order.log_cap else None
         # Readable when a control group of version 1 has killed one process of the job.
         self.memory_event = started.group.watch_memory() if started.held and started.group else None
+        # Readable when the job's process has ended, also if a process that traces it keeps that from us.
+        self.ended_event = os.pidfd_open(started.pid)
+        self._held_since: float | None = None
         self._kill_at: float | None = None
+        self._killed_at: float | None = None
         self._reap_at: float | None = None
         self._code: int | None = None
         self._cpu_s = 0.0
         self._children_left = True
         self._over_memory = False
         self._kill_again_s = KILL_AGAIN_S
-        self._child_handler: Any = None
+        # Zombies of the job that processes from outside hold on to.
+        self.held: list[Held] = []
+        # Which process does not die; empty: all did so far.
+        self.stuck = ""
 
-    def take_over(self, status: int, kill_in_ms: int, cpu_ms: int, peak_kib: int) -> None:
-        """Go on where a plain shim could not. Negative: the job has not ended, nobody asked it to."""
+    def take_over(self, kill_in_ms: int, cpu_ms: int, peak_kib: int) -> None:
+        """Go on where a plain shim could not. Negative: nobody asked the job to end."""
         self._memory.saw(peak_kib)
         self._cpu_s = cpu_ms / 1000
         if kill_in_ms >= 0:
             self._kill_at = time.monotonic() + kill_in_ms / 1000
-        if status >= 0:
-            self._code = os.waitstatus_to_exitcode(status)
+        self._reap_at = time.monotonic()
         if self._log_at is not None:
             self._log_at = time.monotonic()
 
@@ -115,7 +141,7 @@ class Watch:
     def look(self, *, reap: bool) -> None:
         """Do what is due."""
         now = time.monotonic()
-        if reap or self._reap_at is not None:
+        if reap or (self._reap_at is not None and now >= self._reap_at):
             self._reap()
         ended_by_itself = self._code is not None and self._kill_at is None
         if self._children_left and (ended_by_itself or (self._kill_at is not None and now >= self._kill_at)):
@@ -131,53 +157,109 @@ class Watch:
             self._log_at = now + self._logs.look()
 
     def _reap(self) -> None:
-        """Collect the dead; note what each used, how the job itself ended, and whether any child is left.
+        """Collect the dead except the job's own process; note how that ended, and whether anything lives.
 
         Not more than some at a time: a job that forks all the time makes them as fast as we collect.
         """
-        for _ in range(REAP_AT_ONCE):
-            try:
-                dead, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                self._children_left = False
-                return
-            if not dead:
-                self._reap_at = None
-                return
-            self._note(dead, status, usage)
-        self._reap_at = time.monotonic()
+        self._reap_at = None
+        if self._code is None:
+            self._reap_orphans()
+        if self._code is None:
+            return
+        if not _has_living_children():
+            self._children_left = False
+        elif self._kill_at is not None:  # others live on for a while: what ends meanwhile is collected
+            for pid in children(os.getpid()):
+                self._collect(pid)
 
-    def _note(self, dead: int, status: int, usage: resource.struct_rusage) -> None:
-        """What a process used; if it was the job's own, how the job ended. Later ones may have its number."""
+    def _reap_orphans(self) -> None:
+        """Collect what lost its parent and ended, until the job's own process is the next one."""
+        for _ in range(REAP_AT_ONCE):
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                self._look_at_the_first()
+                return
+            if found.si_pid == self._pid:
+                self._code = _code_of(found)
+                return
+            self._collect(found.si_pid)
+        self._reap_at = time.monotonic()
+        self._get_ahead()
+
+    def _look_at_the_first(self) -> None:
+        """Find out whether the job's process is dead, and a process that traces it keeps that from us."""
+        if not select.select([self.ended_event], [], [], 0)[0]:
+            return
+        now = time.monotonic()
+        found = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is not None:
+            self._code = _code_of(found)
+        elif self._held_since is None:  # a debugger that is part of the job lets go in a moment
+            self._held_since = now
+            self._reap_at = now + TRACED_S
+        elif now - self._held_since < TRACED_S:
+            self._reap_at = self._held_since + TRACED_S
+        elif (stat := stat_of(self._pid)) is not None:
+            self._code = os.waitstatus_to_exitcode(stat.status)
+
+    def _collect(self, pid: int) -> bool:
+        """Reap a child of ours if it is dead, except the job's own process; whether it was."""
+        if pid == self._pid:
+            return False
+        try:
+            dead, _, usage = os.wait4(pid, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if dead:
+            self._note(usage)
+        return bool(dead)
+
+    def _note(self, usage: resource.struct_rusage) -> None:
+        """What a process used."""
         self._cpu_s += usage.ru_utime + usage.ru_stime
         self._memory.saw(usage.ru_maxrss)
-        if dead == self._pid and self._code is None:
-            self._code = os.waitstatus_to_exitcode(status)
 
     def _kill(self, now: float) -> None:
         """KILL all that is left; again until nothing is."""
         if self._group is not None:
             self._group.kill()
-        if self._kill_again_s > KILL_AGAIN_S:
-            self._leave_the_dead_to_the_kernel()
-        kill_descendants(os.getpid(), self._reap)
+        if self._killed_at is None:
+            self._killed_at = now
+        if len(children(os.getpid())) > CROWD:
+            self._get_ahead()
+        send_group(self._pid, signal.SIGKILL)
+        kill_descendants(self._collect)
         self._reap()
+        if self._children_left and self._kill_again_s > KILL_AGAIN_S:
+            self._look_at_the_rest(now)
         if self._children_left:
             self._kill_at = now + self._kill_again_s
             self._kill_again_s = min(1.0, self._kill_again_s * 2)
 
-    def _leave_the_dead_to_the_kernel(self) -> None:
-        """Killing once was not enough: a swarm may fork faster than we collect its dead."""
-        if self._code is None and self._children_left:
-            with suppress(ChildProcessError):
-                self._note(*os.wait4(self._pid, os.WNOHANG))
-        if self._code is not None and self._child_handler is None:
-            self._child_handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    def _get_ahead(self) -> None:
+        """Run before the job does, where we are root.
+
+        A swarm that forks and leaves all the time would make dead processes faster than we get to collect
+        them, until the machine has no pids left, and would be elsewhere whenever we kill.
+        """
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+
+    def _look_at_the_rest(self, now: float) -> None:
+        """Tell those that live on from zombies which only their tracers may reap."""
+        living, held = left_below()
+        if not living and self._code is None and (stat := stat_of(self._pid)) is not None:
+            self._code = os.waitstatus_to_exitcode(stat.status)
+        if not living:
+            self._children_left = False
+            self.held = held
+        elif self._killed_at is not None and now - self._killed_at >= self._order.unkillable_s > 0:
+            self.stuck = self.stuck or tell_stuck(living)
 
     def _join_group(self) -> None:
         """Put the job, as it is now, into a control group of its own, so that one word kills it."""
         group = Group(self._layers, os.path.basename(self._order.record))
-        group.make(0, 0)
+        group.make(0, 0, self._order.max_processes)
         with suppress(OSError):
             for pid in descendants(os.getpid()):
                 group.join(pid)
@@ -199,9 +281,11 @@ class Watch:
     def end(self, could_not_start: Callable[[Order, str, bool], End]) -> End:
         """How it ended, once it has."""
         assert self._code is not None
+        os.close(self.ended_event)
+        self._reap_all()
         self._logs.abandon()
-        if self._child_handler is not None:
-            signal.signal(signal.SIGCHLD, self._child_handler)
+        if os.sched_getscheduler(0) != os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         if self.memory_event is not None:
             os.close(self.memory_event)
         code, cpu_ms, peak_kib = self._code, int(self._cpu_s * 1000), self._memory.peak_kib()
@@ -218,6 +302,33 @@ class Watch:
         limit_mib = self._order.memory_mib
         problem = f"OutOfMemory: used {peak_kib >> 10} MiB of {limit_mib} MiB" if over_memory else ""
         return End(None if code < 0 else code, -code if code < 0 else None, problem, cpu_ms, peak_kib)
+
+    def _reap_all(self) -> None:
+        """Nothing of the job lives: its numbers may be others' from now on."""
+        with suppress(ChildProcessError):
+            while True:
+                dead, _, usage = os.wait4(-1, os.WNOHANG)
+                if not dead:  # the rest is held by those who trace it
+                    return
+                self._note(usage)
+
+
+def _has_living_children() -> bool:
+    """Whether any child of ours lives, or is a zombie that we cannot reap.
+
+    Without WEXITED the kernel passes over zombies that we could reap: if there are only those, it says that
+    there is nobody to wait for.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _code_of(found: os.waitid_result) -> int:
+    """How a process ended: its exit code, negative for a signal."""
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def _has_happened(event: int) -> bool:

@@ -47,6 +47,8 @@ def fork_shims() -> None:
     layers = find_layers(tag)
     # How we were started, up to our own arguments: the way into this module for whoever takes over.
     python = [*sys.orig_argv[:-2], TAKE_OVER, tag]
+    # Version 2 counts processes in the groups of `layers.kill`.
+    pids = layers.pids if layers.pids_version == 1 else ""
     _reset_inherited()
     gc.freeze()  # what is loaded now stays shared with every shim
     while True:
@@ -58,7 +60,7 @@ def fork_shims() -> None:
         if _fork(channel) == 0:
             control.close()
             if kind == b"plain":
-                os.execv(PLAIN, ["gflow-shim", str(channel), layers.kill, *python])
+                os.execv(PLAIN, ["gflow-shim", str(channel), layers.kill, pids, *python])
             os.set_inheritable(channel, False)  # recv_fds leaves them open across exec
             _become_shim(channel, layers)
         os.close(channel)

@@ -1,7 +1,7 @@
-/* gflow-shim CHANNEL GROUP PYTHON…: runs the jobs that come down the channel, one at a time.
+/* gflow-shim CHANNEL GROUP PIDS PYTHON…: runs the jobs that come down the channel, one at a time.
  *
- * GROUP is the folder in which it may make a control group of its own, or empty; PYTHON… is the
- * command line of shim.py, for what is not plain.
+ * GROUP is the folder in which it may make a control group of its own, or empty; PIDS another one, where processes
+ * are counted by groups of version 1; PYTHON… is the command line of shim.py, for what is not plain.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -62,6 +62,34 @@ static void make_group(Shim *shim, const char *base) {
     shim->group = open(shim->group_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
+static bool write_to(const char *folder, const char *name, const char *text) {
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+    if (fd >= 0) close(fd);
+    return written;
+}
+
+/* We are in this group ourselves, so that no job has to join it: its children are born there. */
+static void join_pids(Shim *shim, const char *base) {
+    if (!*base) return;
+    snprintf(shim->pids_path, sizeof shim->pids_path, "%s/shim-%d-%llu", base, (int)getpid(), shim->started);
+    bool made = !mkdir(shim->pids_path, 0755) || errno == EEXIST;
+    if (!made || !write_to(shim->pids_path, "cgroup.procs", "0")) shim->pids_path[0] = '\0';
+}
+
+/* How many processes and threads the job may have; 0: any number. In version 1's group we count too. */
+static void limit_processes(Shim *shim, long most) {
+    char text[32] = "max";
+    if (most == shim->max_processes) return;
+    shim->max_processes = most;
+    if (most) snprintf(text, sizeof text, "%ld", most);
+    if (shim->group >= 0) write_to(shim->group_path, "pids.max", text);
+    if (most) snprintf(text, sizeof text, "%ld", most + 2);
+    if (*shim->pids_path) write_to(shim->pids_path, "pids.max", text);
+}
+
 /* A group that was killed once is made anew: kernel 6.18 kills whatever is born into it later. Where that
  * cannot be done we go on without one. */
 static void renew_group(Shim *shim) {
@@ -70,11 +98,12 @@ static void renew_group(Shim *shim) {
     bool made = !mkdir(shim->group_path, 0755);
     shim->group = made ? open(shim->group_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     shim->killed = false;
+    shim->max_processes = -1;
 }
 
 /* The folder above is held by those who still need it (bases.py); the last one out drops it. */
-static void remove_group(const Shim *shim, const char *base) {
-    rmdir(shim->group_path);
+static void remove_group(const char *path, const char *base) {
+    rmdir(path);
     int fd = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) rmdir(base);
 }
@@ -251,6 +280,7 @@ static void run(Shim *shim, const Message *order) {
         tell(shim, 3, words);
         return;
     }
+    limit_processes(shim, number(order, MAX_PROCESSES));
     if (take_leases(order->field[LEASES], has_person(order), &held))
         see_through(shim, order, record, &held, &end);
     else if (errno != EWOULDBLOCK && is_shortage(errno))
@@ -301,8 +331,8 @@ static void serve(Shim *shim) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 4) return 2;
-    Shim shim = {.channel = atoi(argv[1]), .python = argv + 3};
+    if (argc < 5) return 2;
+    Shim shim = {.channel = atoi(argv[1]), .max_processes = -1, .python = argv + 4};
     sigset_t ours;
     sigemptyset(&ours);
     sigaddset(&ours, SIGCHLD);
@@ -319,11 +349,13 @@ int main(int argc, char **argv) {
     know_ourselves(&shim);
     if (!geteuid()) getpwuid(0);                          /* children find the list of people half open */
     make_group(&shim, argv[2]);
+    join_pids(&shim, argv[3]);
     serve(&shim);
     if (shim.child.pid) {
         close(shim.child.orders);
         waitpid(shim.child.pid, NULL, 0);
     }
-    if (shim.group >= 0) remove_group(&shim, argv[2]);
+    if (shim.group >= 0) remove_group(shim.group_path, argv[2]);
+    if (*shim.pids_path && write_to(argv[3], "../cgroup.procs", "0")) remove_group(shim.pids_path, argv[3]);
     return 0;
 }

@@ -22,7 +22,7 @@ typedef struct {
 enum Field {
     KIND, KEY, ATTEMPT, RECORD, CWD, UMASK, LOG, ERROR_LOG, LOG_CAP, GRACE, STOP_FILE, MEMORY_MIB, CPUS,
     LIMITS, LEASES, SHARING, COMMAND, HAS_SCRIPT, SCRIPT, SCRIPT_PATH, ENVIRON, EXTRA, UID, SNAPSHOT,
-    TERMINAL, BESIDE, FIELDS
+    TERMINAL, BESIDE, MAX_PROCESSES, UNKILLABLE, FIELDS
 };
 
 /* One message: its fields are zero-terminated in place, so each is a C string too. */
@@ -93,6 +93,8 @@ typedef struct {
     int channel, signals;                                  /* channel -1: the daemon has gone */
     int group;                                             /* descriptor of our control group's folder, or -1 */
     char group_path[4096];
+    char pids_path[4096];                                  /* our group that counts processes, where that is version 1's */
+    long max_processes;                                    /* as both groups have it; -1: not set yet */
     bool killed;                                           /* the group was, and must be replaced */
     char boot[64];
     unsigned long long namespace, started;

@@ -2,6 +2,10 @@
  *
  * A job that ended by itself leaves nobody behind: what it left is killed at once. A job that is
  * being stopped may have children still saving their work within the grace time.
+ *
+ * The job's first process is reaped last, when nothing of the job lives any more. Until then its pid, which is also
+ * the number of the job's process group and session, cannot become another process's: that is why signals may go
+ * to that group by number.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -10,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,14 +23,16 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-/* A log that does not grow is looked at ever more rarely: with many jobs the looking adds up. */
-enum { LOG_LOOK_MS = 2000, LOG_QUIET_MS = 32000, KILL_AGAIN_MS = 50, REAP_AT_ONCE = 500, FAR_DOWN = 200 };
+/* When to look at logs: rotation.py says the same, and why. Rates in bytes per millisecond. */
+enum { LOG_LEAST_MS = 5, LOG_USUAL_LEAST_MS = 10, LOG_LOOK_MS = 2000, LOG_QUIET_MS = 4000, LOG_MOST_RATE = 1 << 20 };
+enum { KILL_AGAIN_MS = 50, REAP_AT_ONCE = 500, FAR_DOWN = 200 };
 /* All processes together are measured ever more rarely, and never for more than half a percent of the time. */
-enum { MEMORY_LOOK_MS = 1000, MEMORY_LOOK_MOST_MS = 30000, MEMORY_LOOK_SHARE = 200 };
+enum { MEMORY_LOOK_MS = 1000, MEMORY_LOOK_MOST_MS = 30000, MEMORY_LOOK_SHARE = 200, MOST_PROCESSES = 1000 };
 static const long long NEVER = INT64_MAX;
 
 typedef struct {
@@ -34,11 +41,12 @@ typedef struct {
     pid_t pid;
     int trouble, record;
     const Leases *leases;
-    bool ended, children_left, more_dead, stopping, killed;
-    int status;
+    int pidfd;                                             /* readable when the job's process has ended */
+    bool ended, children_left, more_dead, ahead, stopping, killed;
+    siginfo_t how;                                         /* it ended */
     long peak_kib;
     long long cpu_us;
-    long long kill_at, log_at, log_ms, log_size, memory_at, memory_ms;
+    long long kill_at, log_cap, log_at, log_ms, log_size, log_seen, memory_at, memory_ms;
 } Watch;
 
 static long long now_ms(void) {
@@ -98,23 +106,68 @@ static void hear_signals(Watch *watch) {
 
 /* ------------------------------------------------------------ what is due */
 
-static void reap(Watch *watch) {
-    int status;
+static void note_usage(Watch *watch, const struct rusage *used) {
+    watch->cpu_us += (used->ru_utime.tv_sec + used->ru_stime.tv_sec) * 1000000LL +
+                     used->ru_utime.tv_usec + used->ru_stime.tv_usec;
+    if (used->ru_maxrss > watch->peak_kib) watch->peak_kib = used->ru_maxrss;
+}
+
+/* Reap children of ours: this one (-1: any) if it is dead. Returns whether there was one. */
+static bool collect(Watch *watch, pid_t pid) {
     struct rusage used;
-    pid_t dead;
-    int most = REAP_AT_ONCE;                              /* a job that forks all the time makes them as fast */
-    while ((dead = wait4(-1, &status, WNOHANG, &used)) > 0) {
-        watch->cpu_us += (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000LL +
-                         used.ru_utime.tv_usec + used.ru_stime.tv_usec;
-        if (used.ru_maxrss > watch->peak_kib) watch->peak_kib = used.ru_maxrss;
-        if (dead == watch->pid && !watch->ended) {        /* later ones may have its number */
+    if (wait4(pid, NULL, WNOHANG, &used) <= 0) return false;
+    note_usage(watch, &used);
+    return true;
+}
+
+/* Run before the job does, where we are root: one that forks and leaves all the time would make dead processes faster
+ * than we get to collect them, until the machine has no pids left. */
+static void get_ahead(Watch *watch) {
+    watch->ahead = true;
+    sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &(struct sched_param){1});
+}
+
+/* Collect what lost its parent and ended, until the job's own process is the next one. Not more than some at a time:
+ * a job that forks all the time makes them as fast. */
+static void reap_orphans(Watch *watch) {
+    int most = REAP_AT_ONCE;
+    while (most--) {
+        siginfo_t found = {0};
+        if (waitid(P_ALL, 0, &found, WEXITED | WNOHANG | WNOWAIT) || !found.si_pid) break;
+        if (found.si_pid == watch->pid) {
             watch->ended = true;
-            watch->status = status;
+            watch->how = found;
+            break;
         }
-        if (!--most) break;
+        collect(watch, found.si_pid);
     }
-    watch->more_dead = !most;
-    watch->children_left = !(dead < 0 && errno == ECHILD);
+    watch->more_dead = most < 0;
+    if (watch->more_dead && !watch->ahead) get_ahead(watch);
+}
+
+/* Collect the dead behind the job's own process, which the kernel names first. */
+static void reap_others(Watch *watch) {
+    char path[64];
+    int pid;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    FILE *children = fopen(path, "re");
+    while (children && fscanf(children, "%d", &pid) == 1)
+        if (pid != watch->pid) collect(watch, pid);
+    if (children) fclose(children);
+}
+
+/* Whether any child of ours lives, or is a zombie that only its tracer may reap. Without WEXITED the kernel passes over
+ * zombies that we could reap: if there are only those, it says that there is nobody to wait for. */
+static bool has_living_children(void) {
+    siginfo_t found;
+    return !waitid(P_ALL, 0, &found, WSTOPPED | WNOHANG | WNOWAIT) || errno != ECHILD;
+}
+
+static void reap(Watch *watch) {
+    if (!watch->ended) reap_orphans(watch);
+    if (!watch->ended) return;
+    watch->children_left = has_living_children();
+    if (watch->children_left && watch->stopping) reap_others(watch);
 }
 
 static void keep_open(int fd) {
@@ -124,18 +177,18 @@ static void keep_open(int fd) {
 /* Become shim.py, which can do more: same pid, same children, same locks, same job. */
 static void hand_over(Watch *watch) {
     const Buffer *rest = &watch->shim->inbox, *first = &watch->shim->order;
-    char text[9][32], leases[MOST_LEASES * 12] = "";
+    char text[8][32], leases[MOST_LEASES * 12] = "";
     char *words[64];
     int count = 0, order = memfd_create("order", 0);
     if (order < 0 || !send_all(order, first->bytes, first->size) || !send_all(order, rest->bytes, rest->size)) return;
     long long left = watch->kill_at == NEVER ? -1 : watch->kill_at > now_ms() ? watch->kill_at - now_ms() : 0;
     long long numbers[] = {order, watch->shim->channel, watch->record, watch->trouble, watch->pid,
-                           watch->ended ? watch->status : -1, left, watch->cpu_us / 1000, watch->peak_kib};
+                           left, watch->cpu_us / 1000, watch->peak_kib};
     while (watch->shim->python[count] && count < 40) {
         words[count] = watch->shim->python[count];
         count++;
     }
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 8; i++) {
         snprintf(text[i], sizeof text[i], "%lld", numbers[i]);
         words[count++] = text[i];
     }
@@ -176,9 +229,9 @@ static long resident_kib(long pid) {
     return kib;
 }
 
-/* Visit everything below a process: how many there are, and their memory if it is asked for. Who hides
- * deeper than anybody means is left out. */
-static int count_family(long pid, long *kib, int depth) {
+/* Visit everything below a process, `most` at the most: how many there are, and their memory if it is asked for. Who
+ * hides deeper than anybody means is left out. */
+static int count_family(long pid, long *kib, int depth, int most) {
     char path[320];
     int count = 0;
     if (depth > FAR_DOWN) return 0;
@@ -188,8 +241,8 @@ static int count_family(long pid, long *kib, int depth) {
         long child;
         snprintf(path, sizeof path, "/proc/%ld/task/%s/children", pid, thread->d_name);
         FILE *children = thread->d_name[0] == '.' ? NULL : fopen(path, "re");
-        while (children && fscanf(children, "%ld", &child) == 1) {
-            count += 1 + count_family(child, kib, depth + 1);
+        while (children && count < most && fscanf(children, "%ld", &child) == 1) {
+            count += 1 + count_family(child, kib, depth + 1, most - count - 1);
             if (kib) *kib += resident_kib(child);
         }
         if (children) fclose(children);
@@ -202,7 +255,7 @@ static int count_family(long pid, long *kib, int depth) {
 static void look_at_memory(Watch *watch) {
     long long begin = now_ms();
     long sum = 0;
-    if (count_family(getpid(), NULL, 0) > 1) count_family(getpid(), &sum, 0);
+    if (count_family(getpid(), NULL, 0, 2) > 1) count_family(getpid(), &sum, 0, MOST_PROCESSES);
     if (sum > watch->peak_kib) watch->peak_kib = sum;
     watch->memory_ms = watch->memory_ms * 2 < MEMORY_LOOK_MOST_MS ? watch->memory_ms * 2 : MEMORY_LOOK_MOST_MS;
     long long took = (now_ms() - begin) * MEMORY_LOOK_SHARE;
@@ -214,15 +267,29 @@ static long long size_of(const Watch *watch, enum Field log) {
     return stat(watch->order->field[log].at, &found) ? 0 : found.st_size;
 }
 
+static long long within(long long least, long long wanted, long long most) {
+    return wanted > most ? most : wanted < least ? least : wanted;
+}
+
+/* How long the log may grow unseen: at the highest rate that a job is likely to come up with, for a quarter of the cap. */
+static long long usual_pause(long long cap) {
+    return within(LOG_USUAL_LEAST_MS, cap / 4 / LOG_MOST_RATE, LOG_LOOK_MS);
+}
+
 /* Cutting a log that is over its cap while the job writes on is shim.py's art. */
 static void look_at_logs(Watch *watch) {
-    long long out = size_of(watch, LOG), error = size_of(watch, ERROR_LOG);
-    long long cap = strtoll(watch->order->field[LOG_CAP].at, NULL, 10);
-    bool quiet = out + error == watch->log_size;
-    watch->log_ms = !quiet ? LOG_LOOK_MS : watch->log_ms * 2 < LOG_QUIET_MS ? watch->log_ms * 2 : LOG_QUIET_MS;
-    watch->log_size = out + error;
-    watch->log_at = now_ms() + watch->log_ms;
-    if (out > cap || error > cap) hand_over(watch);
+    long long out = size_of(watch, LOG), error = size_of(watch, ERROR_LOG), now = now_ms(), total = out;
+    if (strcmp(watch->order->field[LOG].at, watch->order->field[ERROR_LOG].at)) total += error;
+    long long grown = total >= watch->log_size ? total - watch->log_size : total;
+    if (grown)
+        watch->log_ms = within(LOG_LEAST_MS, (long long)((double)watch->log_cap / 4 * (double)(now - watch->log_seen) / (double)grown),
+                               usual_pause(watch->log_cap));
+    else
+        watch->log_ms = within(0, watch->log_ms * 2, LOG_QUIET_MS);
+    watch->log_size = total;
+    watch->log_seen = now;
+    watch->log_at = now + watch->log_ms;
+    if (out > watch->log_cap || error > watch->log_cap) hand_over(watch);
 }
 
 static void do_what_is_due(Watch *watch) {
@@ -242,6 +309,13 @@ static int time_left(const Watch *watch) {
     return left < 0 ? 0 : left > 60000 ? 60000 : (int)left;
 }
 
+/* The job's process is dead, and a process that traces it keeps that from us: shim.py knows what to do. */
+static void leave_to_tracer(Watch *watch) {
+    hand_over(watch);
+    close(watch->pidfd);                                  /* no Python to hand over to: it stays readable */
+    watch->pidfd = -1;
+}
+
 /* ------------------------------------------------------------ the end */
 
 void receive(Shim *shim) {
@@ -255,13 +329,16 @@ void receive(Shim *shim) {
 
 static void conclude(Watch *watch, End *end) {
     char trouble[4000];
+    while (collect(watch, -1)) continue;                  /* its numbers may be others' from now on */
+    if (watch->pidfd >= 0) close(watch->pidfd);
+    if (watch->ahead) ask_for_slices(SHORT_SLICE);        /* and as everybody else again */
     ssize_t size = read(watch->trouble, trouble, sizeof trouble - 1);
     close(watch->trouble);
     *end = (End){-1, -1, "", (long)(watch->cpu_us / 1000), watch->peak_kib};
-    if (WIFSIGNALED(watch->status))
-        end->signal = WTERMSIG(watch->status);
+    if (watch->how.si_code == CLD_EXITED)
+        end->code = watch->how.si_status;
     else
-        end->code = WEXITSTATUS(watch->status);
+        end->signal = watch->how.si_status;
     if (size > 0) {
         trouble[size] = '\0';
         could_not_start(watch->order, trouble, end->code == 127, end);
@@ -271,21 +348,27 @@ static void conclude(Watch *watch, End *end) {
 void attend(Shim *shim, const Message *order, pid_t pid, int trouble, int record, const Leases *leases,
             End *end) {
     Watch watch = {.shim = shim, .order = order, .pid = pid, .trouble = trouble, .record = record,
-                   .leases = leases, .children_left = true, .kill_at = NEVER,
-                   .log_at = number(order, LOG_CAP) ? now_ms() + LOG_LOOK_MS : NEVER,
-                   .log_ms = LOG_LOOK_MS, .log_size = -1,
+                   .leases = leases, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0),
+                   .children_left = true, .kill_at = NEVER,
+                   .log_at = NEVER, .log_cap = strtoll(order->field[LOG_CAP].at, NULL, 10), .log_seen = now_ms(),
                    .memory_at = now_ms() + MEMORY_LOOK_MS,
                    .memory_ms = MEMORY_LOOK_MS};
+    if (watch.log_cap) {
+        watch.log_ms = usual_pause(watch.log_cap);
+        watch.log_at = watch.log_seen + watch.log_ms;
+    }
     hear_daemon(&watch);
     while (!watch.ended || watch.children_left) {
-        struct pollfd fds[] = {{shim->signals, POLLIN, 0}, {shim->channel, POLLIN, 0}};
-        int ready = poll(fds, 2, time_left(&watch));      /* a descriptor of -1 is left out */
+        struct pollfd fds[] = {{shim->signals, POLLIN, 0}, {shim->channel, POLLIN, 0},
+                               {watch.ended ? -1 : watch.pidfd, POLLIN, 0}};
+        int ready = poll(fds, 3, time_left(&watch));      /* a descriptor of -1 is left out */
         if (ready > 0 && fds[1].revents) {
             receive(shim);
             hear_daemon(&watch);
         }
         if (ready > 0 && fds[0].revents) hear_signals(&watch);
         reap(&watch);
+        if (ready > 0 && fds[2].revents && !watch.ended && !watch.more_dead) leave_to_tracer(&watch);
         do_what_is_due(&watch);
     }
     conclude(&watch, end);
