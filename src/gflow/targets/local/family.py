@@ -41,7 +41,7 @@ def stat_of(pid: int | str, thread: str = "") -> Stat | None:
     try:
         with open(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:  # it is gone, or hidden from us
         return None
     fields = text[text.rindex(b")") + 2 :].split()
     numbers = (fields[1], fields[2], fields[3], fields[19], fields[49])

@@ -220,6 +220,7 @@ class Shim:
     def _leave_behind(self, order: Order, held: list[Held]) -> None:
         """What is left are zombies that others trace: name the tracers, and run no more jobs beside them."""
         self.is_retiring = True
+        self.tell("retire", order.key, order.attempt)
         for zombie in held:
             line = (
                 f"process {zombie.pid} of this job is dead, and its tracer {tell_of(zombie.tracer)} keeps it"

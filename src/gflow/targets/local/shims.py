@@ -34,6 +34,8 @@ class Channel:
         self.plain = plain
         self.buffer = bytearray()
         self.run: Run | None = None
+        # Whether the shim goes after the job it has.
+        self.retires = False
 
 
 class Shims:
@@ -126,6 +128,9 @@ class Shims:
 
     def give_back(self, channel: Channel) -> None:
         """Its job is over: it waits for the next one."""
+        if channel.retires:
+            self._drop(channel)
+            return
         channel.run = None
         idle = self._idle[channel.plain]
         idle.append(channel)

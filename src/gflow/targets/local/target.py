@@ -309,14 +309,18 @@ class LocalTarget:
     # ------------------------------------------------------------ shims
 
     def _hear(self, channel: Channel, message: list[bytes]) -> None:
-        if channel in self._beside:
-            self._over_beside(channel)
-            self._shims.let_go(channel)
-            return
         kind, key, attempt = message[:3]
+        if channel in self._beside:  # the order of a command names the run that it is beside
+            if kind not in (b"stuck", b"retire"):
+                self._over_beside(channel)
+                self._shims.let_go(channel)
+            return
         run = Run(JobKey(int(key)), int(attempt))
         if kind == b"stuck":
             self._on_stuck(run, message[3].decode(errors="replace"))
+            return
+        if kind == b"retire":
+            channel.retires = True
             return
         if self._busy.get(run) is channel:
             del self._busy[run]
