@@ -228,9 +228,13 @@ def _tracer_of(pid: int) -> int:
 
 def tell_of(pid: int) -> str:
     """A process for people: `4711 (python3, user 1000)`."""
-    words = _status(pid)
-    uid = words.get("Uid", "?").split()[0]
-    return f"{pid} ({words.get('Name', '?').strip()}, user {uid})"
+    return f"{pid} ({_name_of(pid)}, user {_status(pid).get('Uid', '?').split()[0]})"
+
+
+def _name_of(pid: int) -> str:
+    """The name of a process; it chose it itself, so it may hold anything."""
+    name = _status(pid).get("Name", "?")
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def tell_stuck(living: list[int]) -> str:
@@ -243,8 +247,7 @@ def tell_stuck(living: list[int]) -> str:
     with suppress(OSError), open(f"/proc/{pid}/wchan") as file:
         waits = file.read().strip("0\n")
     more = f" and {len(stats) - 1} more" if len(stats) > 1 else ""
-    name = _status(pid).get("Name", "?").strip()
-    return f"pid {pid} ({name}) in {stat.state} state" + (f" ({waits})" if waits else "") + more
+    return f"pid {pid} ({_name_of(pid)}) in {stat.state} state" + (f" ({waits})" if waits else "") + more
 
 
 def _status(pid: int | str) -> dict[str, str]:
