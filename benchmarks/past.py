@@ -87,11 +87,15 @@ def main() -> None:
     kept = asked.database.with_suffix(".statistics")
     kept.unlink(missing_ok=True)
     questions: dict[str, Callable[[Reader], object]] = {
-        "gstats -A, the first": lambda reader: statistics(reader, Question(now=END), kept),
-        "gstats -A": lambda reader: statistics(reader, Question(now=END), kept),
-        "gstats": lambda reader: statistics(reader, Question(now=END, user="user3"), kept),
-        "gstats -A --since 1d": lambda reader: statistics(reader, Question(now=END, since=day), kept),
-        "gstats -A --since 180d": lambda reader: statistics(reader, Question(now=END, since=half), kept),
+        "gstats -A, the first": lambda reader: statistics(reader, Question(now=END, boot=0.0), kept),
+        "gstats -A": lambda reader: statistics(reader, Question(now=END, boot=0.0), kept),
+        "gstats": lambda reader: statistics(reader, Question(now=END, boot=0.0, user="user3"), kept),
+        "gstats -A --since 1d": lambda reader: statistics(
+            reader, Question(now=END, boot=0.0, since=day), kept
+        ),
+        "gstats -A --since 180d": lambda reader: statistics(
+            reader, Question(now=END, boot=0.0, since=half), kept
+        ),
         "gqueue -a: count": lambda reader: reader.count(Filter()),
         "gqueue -a: rows": lambda reader: reader.recent(Filter(), 1000),
         "gqueue -a -n 100000: rows": lambda reader: reader.page(Filter(), 100_000, 0, newest=False),

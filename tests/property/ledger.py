@@ -91,6 +91,7 @@ class Ledger:
 
         `records`: what the event was about, from before the step (`records_of`).
         """
+        run = self.runs.get(event.key) if isinstance(event, Exited) else None
         self._hear(event, state, records)
         self._hear_of_machine(event)
         self.stalled = bool(state.machine.stalled)
@@ -104,6 +105,7 @@ class Ledger:
                 self._saved(effect.job, ended)
                 if isinstance(event, Exited) and effect.job.key == event.key:
                     self._check_retry(effect.job, event)
+                    _check_run_time(effect.job, run, event.at)
             elif isinstance(effect, Start):
                 started.append(self._started(effect, event.at, state))
             elif isinstance(effect, Stop):
@@ -172,8 +174,8 @@ class Ledger:
             assert job.key not in self.runs, f"job {job.label} is over and its processes live"
         if job.state is JobState.HOLD:
             self.held.add(job.key)
-        if job.retry_at:
-            self.pauses[job.key] = job.retry_at
+        if job.retry_boot:
+            self.pauses[job.key] = job.retry_boot
         elif job.state is not JobState.RUNNING or job.key in self.runs:
             self.pauses.pop(job.key, None)
 
@@ -183,7 +185,8 @@ class Ledger:
         if job.reason == "Retry" and job.state is JobState.QUEUED:
             delay = spec.retry_delay_s
             pause = min(delay * 2 ** (job.retries - 1), max(delay, 3600))
-            assert job.retry_at == (event.at.wall + pause if pause else 0.0), f"{job.label} pauses wrongly"
+            until = (event.at.boot + pause, event.at.wall + pause) if pause else (0.0, 0.0)
+            assert (job.retry_boot, job.retry_at) == until, f"{job.label} pauses wrongly"
         elif job.state in (JobState.FAILED, JobState.TIMEOUT) and job.retries < spec.max_retries:
             wanted = set(spec.retry_on or ("failed",))
             assert "any" not in wanted, f"{job.label} ended and wanted to be tried again"
@@ -222,7 +225,7 @@ class Ledger:
         assert job.attempt > 1 or array not in self.held, f"{name} starts and its array is held"
         assert not {job.key, array} & self.cancelled, f"{name} starts and was cancelled"
         assert job.spec.begin_at <= at.wall, f"{name} starts {job.spec.begin_at - at.wall} s too early"
-        assert self.pauses.pop(job.key, 0.0) <= at.wall, f"{name} is tried again too early"
+        assert self.pauses.pop(job.key, 0.0) <= at.boot, f"{name} is tried again too early"
         assert self.is_met(job.spec), f"{name} starts and its dependencies are not met"
 
     def is_met(self, spec: Spec) -> bool:
@@ -378,7 +381,7 @@ class Ledger:
         met = self.is_met(job.spec)
         assert met == (job.key not in state.waits), f"{job.label} is wrong about its parents"
         if met and isinstance(event, Tick):
-            late = max(job.spec.begin_at, job.retry_at) > event.at.wall
+            late = job.spec.begin_at > event.at.wall or job.retry_boot > event.at.boot
             assert late == (job.key in state.later), f"{job.label} is wrong about its begin time"
 
     def _could_start(self, job: Job, state: State, known: dict[tuple[object, ...], bool]) -> bool:
@@ -388,6 +391,12 @@ class Ledger:
         if kind not in known:
             known[kind] = not self._is_capped(spec, state) and self._fits(spec.shape)
         return known[kind]
+
+
+def _check_run_time(job: Job, run: Run | None, at: Moment) -> None:
+    """A job that ended ran for as long as the boot clock says, whatever the wall clock showed."""
+    if job.is_final and run is not None:
+        assert job.ran_s == max(0.0, at.boot - run.started_boot), f"{job.label} did not run for so long"
 
 
 def _limit(spec: Spec) -> Limit:

@@ -358,6 +358,7 @@ def tick(world: World, dice: Dice) -> None:
         for moment in (
             _ahead(world.state.alarms.next_limit(), world.clock.boot),
             _ahead(world.state.alarms.next_warning(), world.clock.boot),
+            _ahead(world.state.alarms.next_retry(), world.clock.boot),
             _ahead(world.state.alarms.next_begin(), world.clock.wall),
         )
         if moment is not None
@@ -467,7 +468,7 @@ def foresee(world: World, dice: Dice) -> None:
     key, state, at = some_key(world, dice), world.state, world.clock.now()
     job, case = state.jobs.get(key), None
     if job is not None and job in state.ready:
-        question = Question(state, job, at.wall)
+        question = Question(state, job, at.boot)
         start, case = question.start(state), question.case(state)
         assert start is None or start.earliest <= start.expected <= start.latest, "a forecast without sense"
         assert case is None or case.worst_s >= 0, "a start in the past is foretold"
@@ -510,13 +511,14 @@ def restart(world: World, dice: Dice) -> None:
 
 
 def reboot(world: World, dice: Dice) -> None:
-    """The power fails: the boot clock starts anew and nothing that ran is left."""
+    """The power fails: nothing that ran is left."""
     world.restart()
+    before = world.clock.boot
     world.clock.reboot(dice.pick((60.0, 3600.0)))
     for key, run in sorted(world.ledger.runs.items()):
         exited = Exited(at=world.clock.now(), key=key, attempt=run.attempt, code=None, problem="Reboot")
         # What a round starts while the ends come in is of the new boot, and lives.
-        if run.started_boot > world.clock.boot:
+        if run.started_boot <= before:
             world.apply(exited)
     world.commit()
 

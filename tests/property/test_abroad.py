@@ -88,7 +88,7 @@ class Abroad:
         check(self.state)
         for job in self.state.jobs.values():
             due = job.overflows_at
-            if due is not None and due <= event.at.wall and job in self.state.ready and type(event) is Tick:
+            if due is not None and due <= event.at.boot and job in self.state.ready and type(event) is Tick:
                 assert self.state.machine.is_drained or self.state.is_capped(job), (
                     f"{job.label} stays too long"
                 )

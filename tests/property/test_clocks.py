@@ -48,7 +48,7 @@ class Engine:
     def restart(self) -> None:
         """The state anew, from nothing but its jobs."""
         old, self.state = self.state, State(cpus=1, memory_mib=1024)
-        restore(self.state, list(old.jobs.values()), {}, [], old.next_number, self.clock.wall)
+        restore(self.state, list(old.jobs.values()), {}, [], old.next_number, self.clock.now())
 
 
 @pytest.fixture

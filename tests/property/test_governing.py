@@ -15,7 +15,7 @@ from gflow.core.model import Gpu, Job, Moment
 from gflow.core.policy import Policy
 from gflow.core.quotas import PROJECT, USER, Limits
 from gflow.core.reservations import Book, Reservation, hard_s
-from gflow.core.state import State, next_look
+from gflow.core.state import State, next_alarm, next_look
 from gflow.errors import Refused
 from gflow.testing import spec
 
@@ -177,7 +177,7 @@ class World:
 
     def wakes_at(self) -> float:
         """When the engine wants to be woken; both clocks show the same."""
-        times = [next_look(self.state), self.state.alarms.next_alarm()]
+        times = [next_look(self.state), next_alarm(self.state)]
         return min((at for at in times if at is not None), default=float("inf"))
 
     def wake(self) -> None:

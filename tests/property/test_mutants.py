@@ -8,7 +8,7 @@ import pytest
 
 from gflow.core import admission, ending, explain, place, preempting, queue, retrying, state
 from gflow.core.deps import Wait
-from gflow.core.model import JobState
+from gflow.core.model import Job, JobState
 from tests.property import world
 from tests.property.fuzz import Found, run_world
 
@@ -74,6 +74,21 @@ def impatient(monkeypatch):
     return ("pauses wrongly",)
 
 
+def paused_by_the_wall_clock(monkeypatch):
+    """Whoever sets the clock moves retries."""
+    original = Job.pause
+    monkeypatch.setattr(
+        Job, "pause", lambda self, pause_s, at: original(self, pause_s, at._replace(boot=at.wall))
+    )
+    return ("pauses wrongly", "wrong about its begin time", "in `later`")
+
+
+def timed_wrongly(monkeypatch):
+    """A job ran for another time than the boot clock says."""
+    monkeypatch.setattr(Job, "run_s", lambda self, boot: 0.0)
+    return ("did not run for so long",)
+
+
 def tried_again_whatever_happened(monkeypatch):
     """--retry-on is not looked at."""
     monkeypatch.setattr(retrying, "_is_wanted", lambda kinds, event, to: not kinds and to is JobState.FAILED)
@@ -122,6 +137,8 @@ MUTANTS = (
     way_in_vain,
     silent,
     impatient,
+    paused_by_the_wall_clock,
+    timed_wrongly,
     tried_again_whatever_happened,
     anything_comes,
     double_booked,

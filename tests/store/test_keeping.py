@@ -607,5 +607,5 @@ def test_keeper_sums_up_the_days_that_have_passed(
         statistics, "_of_span", lambda *given: (counted.append(given[2].is_whole), count(*given))[1]
     )
     with closing(store.reader()) as reader:
-        found = statistics.statistics(reader, Question(now=now), settings.summaries)
+        found = statistics.statistics(reader, Question(now=now, boot=now), settings.summaries)
     assert (found.total.total, counted) == (1, [False])

@@ -150,7 +150,23 @@ def test_earlier_attempts_are_read_out_of_the_audit(tmp_path: Path) -> None:
         )
     SqliteStore(path).close()
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT * FROM attempts").fetchall() == [(job_key(2), 1, NOON, NOON + 2, "0,1")]
+        assert db.execute("SELECT * FROM attempts").fetchall() == [
+            (job_key(2), 1, NOON, NOON + 2, "0,1", 2.0)
+        ]
+
+
+def test_run_times_of_old_jobs_are_those_of_the_wall_clock(tmp_path: Path) -> None:
+    path = tmp_path / "gflow.db"
+    build_old(path, 10)
+    store = SqliteStore(path)
+    try:
+        ran = [job.ran_s for job in store.jobs(active=False)]
+        assert ran == [5.0, 5.0, None, 5.0, None, None, None, None]
+        runs = [job for job in store.jobs(active=True) if job.started_at is not None]
+        assert [job.started_boot for job in runs] == [NOON, NOON], "on the clock that goes on after a reboot"
+        assert store.latest_boot() == NOON
+    finally:
+        store.close()
 
 
 def test_the_newest_schema_is_the_one_of_the_tables_we_know(tmp_path: Path) -> None:

@@ -29,9 +29,12 @@ def job(number: int = 1, *, task: int | None = None, user: str = "ann", **fields
     state = fields.get("state", JobState.QUEUED)
     usual: dict[str, Any] = {"submitted_at": NOON}
     if state is JobState.RUNNING:
-        usual |= {"attempt": 1, "started_at": NOON + 10, "started_boot": 10.0}
+        usual |= {"attempt": 1, "started_at": NOON + 10}
+        usual |= {"started_boot": (fields.get("started_at") or NOON + 10) - NOON}
     if state in FINAL:
         usual |= {"finished_at": NOON + 100}
+        began, over = fields.get("started_at"), fields.get("finished_at", NOON + 100)
+        usual |= {"ran_s": None if began is None or over is None else max(0.0, over - began)}
     return Job(key=job_key(number, task), spec=spec(**asked), uid=UIDS[user], user=user, **usual | fields)
 
 

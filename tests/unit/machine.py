@@ -191,8 +191,8 @@ class Machine:
         fresh.machine.reclaimed = self.state.machine.reclaimed
         fresh.machine.stalled, fresh.machine.most_runs = machine.stalled, machine.most_runs
         fresh.reserved.recall(self.state.reserved.record())
-        fresh.wall = self.now.wall
-        restore(fresh, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, self.now.wall)
+        fresh.wall, fresh.now = self.now
+        restore(fresh, loaded.jobs, loaded.outcomes, loaded.recent, loaded.next_number, self.now)
         fresh.machine.see_gpus(self.state.machine.gpus.values())
         check(fresh)
         return fresh
@@ -214,7 +214,7 @@ def remembered(state: State) -> dict[str, Any]:
             state.machine.free_cpus,
             state.machine.free_memory_mib,
         ),
-        "due": (state.alarms.next_limit(), state.alarms.next_begin()),
+        "due": (state.alarms.next_limit(), state.alarms.next_begin(), state.alarms.next_retry()),
         "number": state.next_number,
     }
 

@@ -35,7 +35,7 @@ def at_its_end(length, began):
     """A history at the very moment at which a job has run as long as one before it."""
     history = History()
     history.learn(ended(1, started_at=0.0, finished_at=length, gpus=1))
-    job = running(2, 0, started_at=began)
+    job = running(2, 0, started_boot=began)
     batch = history.started(job)
     with within(5):
         history.pass_time(began + length)

@@ -244,11 +244,11 @@ def test_one_long_attempt_breaks_the_loop():
     assert (machine.running(), machine[1].attempt) == (["1"], 10)
 
 
-def test_after_a_reboot_the_boot_clock_says_nothing_about_how_long_a_job_ran():
+def test_a_reboot_ends_an_attempt_that_ran_until_then():
     machine = Machine()
     machine.submit(requeue=True)
     for _ in range(QUICK_ENDS):
-        machine.now = Moment(machine.now.wall + 3600, 10.0)
+        machine.now = Moment(machine.now.wall + 3600, machine.now.boot + 3600)
         machine.ends(1, code=None, problem="Reboot")
     assert machine.running() == ["1"]
 

@@ -7,7 +7,6 @@ import pytest
 from gflow.core.forecast import outlook
 from gflow.core.model import JobState
 from gflow.core.retrying import RECALLED
-from gflow.core.state import next_look
 from gflow.core.together import check_together
 from gflow.errors import UsageError
 
@@ -54,7 +53,7 @@ def test_what_is_expected_in_time_waits_and_starts_here():
     machine = busy(limit_s=60)
     machine.submit(**SOON)
     assert machine[2].target == "local"
-    assert outlook(machine.state, machine[2], machine.now.wall).overflows_at == machine.now.wall + 100
+    assert outlook(machine.state, machine[2], machine.now).overflows_at == machine.now.wall + 100
     machine.passes(50)
     machine.ends(1)
     assert (machine[2].target, machine[2].state) == ("local", JobState.RUNNING)
@@ -67,7 +66,7 @@ def test_what_was_expected_in_time_and_does_not_start_goes_when_its_time_has_com
     machine.submit(gpus=1, time_limit_s=30)
     machine.submit(**SOON)
     assert machine[3].target == "local"
-    assert next_look(machine.state) == machine.now.wall + 100
+    assert machine.state.alarms.next_overflow() == machine.now.boot + 100
     machine.passes(99)  # the first is being stopped, and does not end
     assert machine[3].target == "local"
     machine.passes(1)

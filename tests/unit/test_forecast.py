@@ -34,7 +34,7 @@ def stopped(entries: list[Entry], gpus: int = 4, policy: Policy | None = None, e
 
 def test_it_starts_when_enough_gpus_are_free() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 2), Entry(1.0, 1.5 * HOUR, 2), Entry(2.0, HOUR, 3)])
-    found = outlook(state, job, now)
+    found = outlook(state, job, Moment(now, now))
     assert found.start is not None
     assert found.start.expected == pytest.approx(1.0 + 1.5 * HOUR)
     assert found.start.earliest == now, "with luck"
@@ -50,25 +50,25 @@ def test_it_starts_when_enough_gpus_are_free() -> None:
 )
 def test_until_when_others_may_pass(gpus: int, times: float) -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)])
-    found = outlook(state, job, now)
+    found = outlook(state, job, Moment(now, now))
     assert found.promised_at == pytest.approx(1.0 + times * 0.18 * HOUR)
     assert "Others may pass it until" in why_page(job, found, now)
     assert "waited long enough" in why_page(job, found, found.promised_at)
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)], policy=Policy(patience=-1.0))
-    assert outlook(state, job, now).promised_at is None, "nobody is promised anything"
+    assert outlook(state, job, Moment(now, now)).promised_at is None, "nobody is promised anything"
 
 
 def test_where_no_gpu_is_seen_nothing_can_be_promised() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
     state.machine.see_gpus(())
-    found = outlook(state, job, now)
+    found = outlook(state, job, Moment(now, now))
     assert (found.start, found.promised_at) == (None, None)
 
 
 def test_those_before_it_start_first() -> None:
     entries = [Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4), Entry(2.0, HOUR / 2, 4), Entry(3.0, 2 * HOUR, 4)]
     state, job, now = stopped(entries)
-    found = outlook(state, job, now)
+    found = outlook(state, job, Moment(now, now))
     assert found.start is not None
     assert found.start.expected == pytest.approx(2.5 * HOUR)
     assert str(found.blockers[-1]) == "Priority: 2 jobs come before it"
@@ -76,7 +76,7 @@ def test_those_before_it_start_first() -> None:
 
 def test_fewer_gpus_would_start_now() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4)])
-    assert outlook(state, job, now).instead == ["--gpus 2"]
+    assert outlook(state, job, Moment(now, now)).instead == ["--gpus 2"]
 
 
 def test_a_shorter_job_would_start_before_a_promise() -> None:
@@ -84,7 +84,7 @@ def test_a_shorter_job_would_start_before_a_promise() -> None:
     state, job, now = stopped(
         [Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4), Entry(2.0, 5 * HOUR, 1)], policy=policy
     )
-    found = outlook(state, job, now)
+    found = outlook(state, job, Moment(now, now))
     assert found.instead == ["--time 59"]
     assert "Promise: job 2 has waited longer and is promised its start" in map(str, found.blockers)
 
@@ -93,7 +93,7 @@ def test_a_quota_is_named_and_nothing_starts_instead() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4, "ann"), Entry(1.0, HOUR, 1, "ann")])
     limits = Limits(max_running_jobs=1)
     step(state, SetQuota(at=Moment(now, now), uid=0, scope=USER, name="ann", limits=limits))
-    found = outlook(state, job, now)
+    found = outlook(state, job, Moment(now, now))
     assert str(found.blockers[0]) == "Quota: ann runs 1 of 1 jobs"
     assert found.instead == []
 
@@ -104,7 +104,7 @@ def test_a_promise_before_it_is_minded() -> None:
     state, job, now = stopped(
         [Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4), Entry(2.0, 5 * HOUR, 1)], policy=policy
     )
-    found = outlook(state, job, now).start
+    found = outlook(state, job, Moment(now, now)).start
     assert found is not None
     assert found.expected == pytest.approx(2 * HOUR)
 
@@ -113,7 +113,7 @@ def test_what_runs_for_long_goes_on_for_long() -> None:
     """Nobody knows how long the first takes; after ten hours nobody says that it ends within minutes."""
     entries = [Entry(0.0, 90 * HOUR, 4), Entry(9.9 * HOUR, HOUR, 4)]
     state, job, now = stopped(entries, exact=False)
-    found = outlook(state, job, now).start
+    found = outlook(state, job, Moment(now, now)).start
     assert found is not None
     assert found.expected == pytest.approx(now + 9.9 * HOUR)
 
@@ -191,4 +191,4 @@ def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.Monk
 def test_nobody_is_promised_a_start_before_whoever_waits_longer() -> None:
     """A long one that is not due for days comes first: the time of the short one alone would not be kept."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, 100 * HOUR, 4), Entry(2.0, HOUR, 4)])
-    assert outlook(state, job, now).promised_at == pytest.approx(1.0 + 8.0 * 0.18 * 100 * HOUR)
+    assert outlook(state, job, Moment(now, now)).promised_at == pytest.approx(1.0 + 8.0 * 0.18 * 100 * HOUR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gflow.core.model import Job, Spec
+from gflow.core.model import Job, Moment, Spec
 from gflow.daemon.api.app import ROUTES
 from gflow.daemon.api.permissions import PERMISSIONS, guarded
 from gflow.daemon.api.seeing import PUBLIC, Viewer
@@ -57,7 +57,7 @@ def secretive_job() -> Job:
 def test_nothing_but_the_public_is_shown_of_others_jobs(names):
     job = secretive_job()
     shown = Viewer(BOB, sees_all=False, sees_names=names).shown(job)
-    text = encode(job_view(shown)).decode() + job_page(shown, None, 2.0, "") + repr(shown)
+    text = encode(job_view(shown)).decode() + job_page(shown, None, Moment(2.0, 2.0), "") + repr(shown)
     assert SECRET not in text
     assert ("ann" in text) is names
     assert ("shown" in text) is names

@@ -36,7 +36,7 @@ def ask(tmp_path):
         # Holds of shared GPUs are not what is asked here.
         store.commit(Changes(jobs={one.key: one for one in jobs}, attempts=list(attempts)))
         opened.append((store, Reader(path)))
-        return statistics(opened[-1][1], Question(now=NOW, **question))
+        return statistics(opened[-1][1], Question(now=NOW, boot=NOW - NOON, **question))
 
     yield ask
     for store, reader in opened:
@@ -112,7 +112,7 @@ def test_tasks_that_wait_or_never_started_count_one_by_one(ask):
 
 
 def earlier(number, attempt, start, end, *gpu_ids):
-    return Ran(job_key(number), attempt, NOON + start, NOON + end, gpu_ids)
+    return Ran(job_key(number), attempt, NOON + start, NOON + end, gpu_ids, end - start)
 
 
 def test_earlier_attempts_count(ask):
@@ -158,7 +158,7 @@ def test_what_the_engine_tells_is_what_is_counted(tmp_path):
     happens(Drain, 3700, uid=0, on=False, gpus=None, reason="", passing=False)
     happens(Exited, 3711, key=job_key(1), attempt=5, code=0)
     reader = Reader(store.path)
-    found = statistics(reader, Question(now=NOON + 4000, is_simulated=True))
+    found = statistics(reader, Question(now=NOON + 4000, boot=4000, is_simulated=True))
     reader.close()
     store.close()
     assert (found.total.gpu_s, found.total.run_s, found.total.waited_s) == ((100 + 11) * 2, 100 + 11, 0)
@@ -191,7 +191,7 @@ def test_the_peak_is_the_most_gpus_that_were_in_use_at_one_moment(tmp_path_facto
     store = SqliteStore(path)
     store.commit(Changes(jobs={one.key: one for one in jobs}))
     reader = Reader(path)
-    found = statistics(reader, Question(now=NOW, since=NOON + since))
+    found = statistics(reader, Question(now=NOW, boot=NOW - NOON, since=NOON + since))
     reader.close()
     store.close()
     busy = [
@@ -252,7 +252,7 @@ def test_kept_summaries_change_no_figure(tmp_path_factory, old, new, since, now,
         store.commit(Changes(jobs={one.key: one for one in jobs}, attempts=attempts))
         ends += [(one, attempts) for one in jobs]
         for begin in (0.0, NOON + since * HOUR, NOON + since * HOUR + 7):
-            question = Question(now=NOON + at * HOUR, since=begin, user=user)
+            question = Question(now=NOON + at * HOUR, boot=at * HOUR, since=begin, user=user)
             reader = Reader(store.path)
             alone = statistics(reader, question)
             assert statistics(reader, question, kept) == alone
@@ -269,7 +269,9 @@ def test_kept_summaries_change_no_figure(tmp_path_factory, old, new, since, now,
         if user is None or one.user == user
     ]
     reader = Reader(store.path)
-    found = statistics(reader, Question(now=NOON + 400 * HOUR, since=NOON + since * HOUR, user=user), kept)
+    found = statistics(
+        reader, Question(now=NOON + 400 * HOUR, boot=400 * HOUR, since=NOON + since * HOUR, user=user), kept
+    )
     asked = [span for span in spans if span[3] >= since]
     assert found.total.gpu_s / HOUR == pytest.approx(
         sum(max(0, end - max(start, since)) for *_, start, end in asked)
@@ -287,7 +289,7 @@ def week(tmp_path):
     jobs = [ran(day, day * 24 * HOUR, (day * 24 + 30) * HOUR, 0) for day in range(1, 8)]
     store.commit(Changes(jobs={one.key: one for one in jobs}))
     reader = store.reader()
-    yield store, reader, Question(now=NOON + 30 * 24 * HOUR), tmp_path / "statistics.db"
+    yield store, reader, Question(now=NOON + 30 * 24 * HOUR, boot=30 * 24 * HOUR), tmp_path / "statistics.db"
     reader.close()
     store.close()
 

@@ -4,7 +4,7 @@ import pytest
 
 from gflow.core.explain import Why
 from gflow.core.ids import job_key
-from gflow.core.model import JobState, Line
+from gflow.core.model import JobState, Line, Moment
 from gflow.gpu.simulated import simulated_gpus
 from gflow.testing import progress
 from gflow.text.gpus import gpu_table
@@ -35,7 +35,7 @@ def test_long_names_are_cut_where_the_terminal_ends():
 
 
 def page(shown, why=None):
-    return job_page(shown, why, NOON + 70, "/logs/1.log")
+    return job_page(shown, why, Moment(NOON + 70, 70.0), "/logs/1.log")
 
 
 def test_a_waiting_job():

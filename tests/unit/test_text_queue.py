@@ -1,7 +1,7 @@
 import pytest
 
 from gflow.core.explain import Why
-from gflow.core.model import JobState
+from gflow.core.model import JobState, Moment
 from gflow.errors import UsageError
 from gflow.testing import progress
 from gflow.text.queue import (
@@ -20,7 +20,7 @@ from gflow.text.queue import (
 
 from .builders import NOON, ended, job, running
 
-NOW = NOON + 70
+NOW = Moment(NOON + 70, 70.0)
 
 
 def queue_table(entries, names, now, *, width=0, is_coloured=False):

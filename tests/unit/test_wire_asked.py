@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gflow.core.model import Spec
+from gflow.core.model import Moment, Spec
 from gflow.options.table import JOB
 from gflow.text.pages import job_page
 from gflow.wire.requests import JobRequest, Reader, read_options
@@ -66,7 +66,9 @@ def test_what_was_asked_for_is_on_the_page(name):
 
     def page(options):
         spec = spec_of(options)
-        return job_page(job(1, **{field: getattr(spec, field) for field in fields}), None, NOON, "")
+        return job_page(
+            job(1, **{field: getattr(spec, field) for field in fields}), None, Moment(NOON, 0.0), ""
+        )
 
     assert page(needed | {name: GIVEN[name]}) != page(needed)
 

@@ -33,7 +33,7 @@ def seen(state: State, event: Seen, effects: list[Effect]) -> None:
 def _told(state: State, job: Job, one: Sighting, at: Moment, effects: list[Effect]) -> bool:
     """Whether something of this machine is free that it kept until now."""
     assert job.abroad is not None
-    freed = one.running and job.state is JobState.QUEUED and state.leave_race(job, at.wall)
+    freed = one.running and job.state is JobState.QUEUED and state.leave_race(job, at.boot)
     before = (job.state, job.reason, job.abroad)
     job.abroad = msgspec.structs.replace(
         job.abroad, id=one.id or job.abroad.id, nodes=one.nodes or job.abroad.nodes

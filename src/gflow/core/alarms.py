@@ -9,14 +9,14 @@ from __future__ import annotations
 import heapq
 
 from gflow.core.ids import JobKey
-from gflow.core.model import Job, JobState
+from gflow.core.model import Job, JobState, Moment
 
 # The reason of a running job that has been warned of its limit; it is saved, so a restart warns nobody twice.
 WARNED = "Warned"
 
 
 class Alarms:
-    """Of these jobs: running ones on the boot clock, those that wait for their time on the wall clock."""
+    """Of these jobs: begin times on the wall clock, everything else on the boot clock."""
 
     def __init__(self, jobs: dict[JobKey, Job], later: set[JobKey]) -> None:
         self._jobs = jobs
@@ -25,6 +25,8 @@ class Alarms:
         self.limits: list[tuple[float, JobKey, int]] = []
         self.warnings: list[tuple[float, JobKey, int]] = []
         self.begins: list[tuple[float, JobKey]] = []
+        # (boot time, job)
+        self.retries: list[tuple[float, JobKey]] = []
         self.overflows: list[tuple[float, JobKey]] = []
         # The boot time at which starts that failed are tried again; None: none did.
         self.resume_at: float | None = None
@@ -37,9 +39,12 @@ class Alarms:
             if job.spec.warning[0] and job.reason != WARNED:
                 heapq.heappush(self.warnings, (due - job.spec.warning[1], job.key, job.attempt))
 
-    def set_begin(self, job: Job) -> None:
-        """Note when a job that waits for its time may begin."""
-        heapq.heappush(self.begins, (job.begin_at, job.key))
+    def set_begin(self, job: Job, at: Moment) -> None:
+        """Note when a job that waits for its time may begin: its begin time, the pause before a retry."""
+        if job.spec.begin_at > at.wall:
+            heapq.heappush(self.begins, (job.spec.begin_at, job.key))
+        if job.retry_boot > at.boot:
+            heapq.heappush(self.retries, (job.retry_boot, job.key))
 
     def set_overflow(self, job: Job) -> None:
         """Note when a job that waits here has waited long enough."""
@@ -47,7 +52,7 @@ class Alarms:
             heapq.heappush(self.overflows, (due, job.key))
 
     def next_overflow(self) -> float | None:
-        """The wall time at which the next job has."""
+        """The boot time at which the next job has."""
         while self.overflows:
             due, key = self.overflows[0]
             job = self._jobs.get(key)
@@ -77,17 +82,32 @@ class Alarms:
         return None
 
     def next_alarm(self) -> float | None:
-        """The boot time at which a limit or a warning is due, or starts are tried again."""
-        due = [at for at in (self.next_limit(), self.next_warning(), self.resume_at) if at is not None]
-        return min(due, default=None)
+        """The boot time at which a limit, a warning, a retry, an overflow or the next try of starts is due."""
+        times = (
+            self.next_limit(),
+            self.next_warning(),
+            self.next_retry(),
+            self.next_overflow(),
+            self.resume_at,
+        )
+        return min((at for at in times if at is not None), default=None)
 
     def next_begin(self) -> float | None:
         """The wall time at which the next job may begin."""
         while self.begins:
             due, key = self.begins[0]
-            if key in self._later and self._jobs[key].begin_at == due:
+            if key in self._later and self._jobs[key].spec.begin_at == due:
                 return due
             heapq.heappop(self.begins)
+        return None
+
+    def next_retry(self) -> float | None:
+        """The boot time at which the next pause before a retry is over."""
+        while self.retries:
+            due, key = self.retries[0]
+            if key in self._later and self._jobs[key].retry_boot == due:
+                return due
+            heapq.heappop(self.retries)
         return None
 
 

@@ -45,7 +45,7 @@ def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) ->
         # Also when it is over its limit already: with --requeue it would come back. What waits elsewhere is
         # over only when that target says so: it may have begun.
         if job.state is JobState.QUEUED:
-            state.leave_race(job, event.at.wall)
+            state.leave_race(job, event.at.boot)
             begin(job, event.at)
         if job.stopping is not JobState.CANCELLED:
             job.reason = ""  # why it was being stopped until now, if it was
@@ -93,7 +93,7 @@ def _cancel_waiting_task(state: State, array: Job, key: JobKey, event: Cancel, e
         if array.state is JobState.HOLD:
             move(array, JobState.QUEUED)
         if array.started_at is None:
-            array.attempt, array.started_at = 1, event.at.wall
+            array.attempt, (array.started_at, array.started_boot) = 1, event.at
         move(array, JobState.RUNNING)
     finish(state, task, JobState.CANCELLED, "CancelledByUser", event.at, effects)
 
@@ -140,7 +140,7 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
     freed = bool({promise.key for promise in state.promises} & {job.key for job in jobs})
     for job in jobs:
         if job.key in state.abroad:
-            freed |= state.leave_race(job, event.at.wall)
+            freed |= state.leave_race(job, event.at.boot)
             _hold_abroad(job, effects)
         elif job.state is JobState.QUEUED:
             state.leave_line(job)
@@ -174,22 +174,27 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
         if event.begin_at is not None:
             state.leave_line(job)
             job.spec = msgspec.structs.replace(job.spec, begin_at=event.begin_at)
-            job.retry_at = 0.0
+            job.pause(0, event.at)
         elif job.state is not JobState.HOLD:
             continue
         if job.state is JobState.HOLD:
             move(job, JobState.QUEUED)
-        state.admit(job, event.at.wall)
+        state.admit(job, event.at)
         effects += (Save(job), Note(job.key, "released"))
     run_round(state, event.at, effects)
 
 
 def admit_due(state: State, at: Moment, effects: list[Effect]) -> set[Group | None]:
-    """Put jobs whose begin time has come into the queue; the groups they joined."""
-    due: set[Group | None] = set()
-    while (begin := state.alarms.next_begin()) is not None and begin <= at.wall:
-        _, key = heapq.heappop(state.alarms.begins)
-        state.later.discard(key)
-        due.add(state.admit(state.jobs[key], at.wall))
-        effects.append(Save(state.jobs[key]))
+    """Put jobs whose begin time has come, or whose pause is over, into the queue; the groups they joined."""
+    alarms, due = state.alarms, set[Group | None]()
+    while (begin := alarms.next_begin()) is not None and begin <= at.wall:
+        due.add(_admit_one(state, heapq.heappop(alarms.begins)[1], at, effects))
+    while (retry := alarms.next_retry()) is not None and retry <= at.boot:
+        due.add(_admit_one(state, heapq.heappop(alarms.retries)[1], at, effects))
     return due
+
+
+def _admit_one(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> Group | None:
+    state.later.discard(key)
+    effects.append(Save(state.jobs[key]))
+    return state.admit(state.jobs[key], at)

@@ -43,6 +43,8 @@ class Ran(Effect, frozen=True, gc=False):
     started_at: float
     finished_at: float
     gpu_ids: tuple[int, ...]
+    # On the boot clock.
+    ran_s: float
 
 
 class Keep(Effect, frozen=True, gc=False):

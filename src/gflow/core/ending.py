@@ -31,7 +31,7 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     job = state.jobs.get(key) or coming(state, key, attempt, at, effects)
     if job is not None and job.attempt == attempt and key in state.abroad:
         kept = job.abroad is not None and job.abroad.kept is not None
-        state.leave_race(job, at.wall)
+        state.leave_race(job, at.boot)
         if _comes_back(state, job, event, effects, kept=kept):
             return
     elif job is None or job.progress is not None or job.state is not RUNNING or job.attempt != attempt:
@@ -47,7 +47,7 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
     if was is not None:
         state.fetch(job)
     else:
-        state.unbook(job, at.wall)
+        state.unbook(job, at.boot)
     to, reason = _verdict(job, event)
     why = again(job, event, to)
     if event.problem.startswith(DEFERRED):
@@ -98,7 +98,7 @@ def _take_back(state: State, job: Job, event: Exited, effects: list[Effect]) -> 
         move(job, HOLD, "JobHeldUser")
     else:
         job.reason = "Requeued"
-        state.admit(job, event.at.wall)
+        state.admit(job, event.at)
     effects += (Save(job), Note(job.key, "taken back", f"attempt {job.attempt} never began"))
     effects.append(Forget(job.key, event.attempt))
 
@@ -106,7 +106,8 @@ def _take_back(state: State, job: Job, event: Exited, effects: list[Effect]) -> 
 def begin(job: Job, at: Moment) -> None:
     """Another target has started it. How long it may run is that one's business: no alarm is set here."""
     move(job, RUNNING)
-    job.started_at = job.started_at or at.wall
+    if job.started_at is None:
+        job.started_at, job.started_boot = at
 
 
 def coming(state: State, key: JobKey, attempt: int, at: Moment, effects: list[Effect]) -> Job | None:
@@ -126,7 +127,8 @@ def split_off(state: State, array: Job, key: JobKey, at: Moment) -> Job:
     assert array.progress is not None
     rest = array.progress.pending.without(number)
     array.progress = msgspec.structs.replace(array.progress, pending=rest, active=array.progress.active + 1)
-    array.started_at = array.started_at or at.wall
+    if array.started_at is None:
+        array.started_at, array.started_boot = at
     if not rest:
         state.fetch(array)
         move(array, RUNNING)
@@ -159,17 +161,15 @@ def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
 def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effects: list[Effect]) -> None:
     """Back into the queue as a further attempt of the same job; round and round it is held."""
     at = event.at
-    # A new boot has a new boot clock: how long the job had run, only the wall clock knows.
-    by_wall = event.problem == "Reboot" or job.started_boot is None
-    began, now = (job.started_at, at.wall) if by_wall else (job.started_boot, at.boot)
-    quick = began is not None and now - began < QUICK_S
+    ran_s = job.run_s(at.boot)
+    quick = ran_s is not None and ran_s < QUICK_S
     job.quick_ends = job.quick_ends + 1 if quick and why == "Requeued" else 0
     if why == "Retry":
         job.retries += 1
         pause = pause_s(job)
-        job.retry_at = at.wall + pause if pause else 0.0
+        job.pause(pause, at)
         reason += f"; next in {pause} s" if pause else ""
-    ran = Ran(job.key, job.attempt, job.started_at or at.wall, at.wall, job.gpu_ids)
+    ran = Ran(job.key, job.attempt, job.started_at or at.wall, at.wall, job.gpu_ids, ran_s or 0.0)
     job.gpu_ids = ()
     job.started_at = job.started_boot = None
     job.stopping = None
@@ -180,7 +180,7 @@ def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effec
         move(job, HOLD, "RequeueLoop")
     else:
         move(job, QUEUED, why)
-        state.admit(job, at.wall)
+        state.admit(job, at)
     effects += (Save(job), Note(job.key, why.lower(), f"after attempt {job.attempt}: {reason}"))
     if why not in (LEASED, DEFERRED):  # those never began
         effects.append(ran)
@@ -199,6 +199,7 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             _wind_down(job, to, reason)
             effects.append(Save(job))
         else:
+            job.ran_s = job.run_s(at.boot)
             move(job, to, reason)
             job.finished_at = at.wall
             job.stopping = None
@@ -252,7 +253,7 @@ def _parent_ended(state: State, child: Job, parent: JobKey, ended: JobState, at:
     elif wait.is_over:
         state.stop_waiting(child)
         if child.state is QUEUED:
-            state.admit(child, at.wall)
+            state.admit(child, at)
     return False
 
 

@@ -123,7 +123,7 @@ def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
         if wait is not None:
             state.wait_for(job, wait)
         if job.state is QUEUED:
-            groups.add(state.admit(job, at.wall))
+            groups.add(state.admit(job, at))
         again = f"job {label(spec.redone_from)} again" if spec.redone_from else ""
         effects += (Save(job), Note(key, "submitted", again))
     effects.append(Accepted(tuple(keys)))
@@ -170,9 +170,9 @@ def _foresee(state: State, event: Foresee, effects: list[Effect]) -> None:
 def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
     ending.warn_due(state, event.at, effects)
     ending.stop_overdue(state, event.at, effects)
-    state.postpone(event.at.wall)
+    state.postpone(event.at)
     due = changing.admit_due(state, event.at, effects)
-    late = any(promise.now < promise.until <= event.at.wall for promise in state.promises)
+    late = any(promise.now < promise.until <= event.at.boot for promise in state.promises)
     changed = state.reserved.live and state.reserved.pass_time(event.at.wall)
     if resume_due(state, event.at) or changed or late:
         run_round(state, event.at, effects)  # GPUs are free again, or what was expected to end has not

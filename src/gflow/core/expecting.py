@@ -28,9 +28,10 @@ SLACK_S = 600.0
 
 
 class Start(msgspec.Struct, frozen=True):
-    """When a job will probably start (wall clock), with eight chances in ten between the other two.
+    """When a job will probably start, with eight chances in ten between the other two.
 
-    With luck it starts at once: of one that waits here, the earliest is now.
+    With luck it starts at once: of one that waits here, the earliest is now. On the boot
+    clock here; `forecast.outlook` tells it on the wall clock.
     """
 
     expected: float
@@ -41,16 +42,16 @@ class Start(msgspec.Struct, frozen=True):
 class Question:
     """When a waiting job will start if the queue goes on as it stands now."""
 
-    def __init__(self, state: State, job: Job, wall: float) -> None:
+    def __init__(self, state: State, job: Job, now: float) -> None:
         self._job = job
-        self._wall = wall
+        self._now = now
         with_gpus = job.spec.shape.gpus > 0
         who = line(state, with_gpus, job)
-        self._at_worst = Play(state, wall, AT_WORST, who, with_gpus=with_gpus)
+        self._at_worst = Play(state, now, AT_WORST, who, with_gpus=with_gpus)
         # Only as long as nothing better is known.
         self._expected: Play | None = None
         if not state.foretold.is_learnt(self._at_worst.is_bounded):
-            self._expected = Play(state, wall, EXPECTED, who, with_gpus=with_gpus)
+            self._expected = Play(state, now, EXPECTED, who, with_gpus=with_gpus)
 
     def think(self) -> None:
         """The long part."""
@@ -64,24 +65,24 @@ class Question:
         if case is None:
             return None
         middle, late = (
-            self._wall + wait_of(part, case.worst_s, case.is_bounded)
-            for part in state.foretold.parts(case.is_bounded, self._wall)
+            self._now + wait_of(part, case.worst_s, case.is_bounded)
+            for part in state.foretold.parts(case.is_bounded, self._now)
         )
         if self._expected is None:
-            return Start(middle, self._wall, late + SLACK_S)
+            return Start(middle, self._now, late + SLACK_S)
         found = self._played(state, self._expected)
-        return None if found is None else Start(found, self._wall, max(found, late) + SLACK_S)
+        return None if found is None else Start(found, self._now, max(found, late) + SLACK_S)
 
     def case(self, state: State) -> Case | None:
         """What will be compared with what comes: how long it waits at worst."""
         worst = self._played(state, self._at_worst)
-        return None if worst is None else Case(self._wall, worst - self._wall, self._at_worst.is_bounded)
+        return None if worst is None else Case(self._now, worst - self._now, self._at_worst.is_bounded)
 
     def _played(self, state: State, play: Play) -> float | None:
         """When it starts in this story. Too far ahead to be played: when the work before it could be done."""
         found = play.start_of(self._job.key)
         if play.is_cut and self._job in state.ready:
-            found = max(found or play.now, self._wall + play.lengths.waiting * sum(_works(state, self._job)))
+            found = max(found or play.now, self._now + play.lengths.waiting * sum(_works(state, self._job)))
         return None if found == inf else found
 
 
@@ -112,33 +113,33 @@ def ahead_of(state: State, job: Job) -> list[tuple[Group, int]]:
 class Listing:
     """When those who wait will start, as `Question` says: the first in line, and some of the others."""
 
-    def __init__(self, state: State, wall: float) -> None:
+    def __init__(self, state: State, now: float) -> None:
         kinds = () if state.machine.is_drained else (False, True)
-        self._wall = wall
+        self._now = now
         self._told = [self._story(state, with_gpus) for with_gpus in kinds]
 
     def _story(self, state: State, with_gpus: bool) -> tuple[Play, float | None]:
         """What is to be played, and which part of it is waited for in the middle, if that is known."""
         who, told = line(state, with_gpus), state.foretold
-        play = Play(state, self._wall, AT_WORST, who, with_gpus=with_gpus)
+        play = Play(state, self._now, AT_WORST, who, with_gpus=with_gpus)
         if told.is_learnt(play.is_bounded):
-            return play, told.parts(play.is_bounded, self._wall)[0]
-        return Play(state, self._wall, EXPECTED, who, with_gpus=with_gpus), None
+            return play, told.parts(play.is_bounded, self._now)[0]
+        return Play(state, self._now, EXPECTED, who, with_gpus=with_gpus), None
 
     def starts(self) -> dict[JobKey, float]:
         """The long part."""
         found: dict[JobKey, float] = {}
         for play, part in self._told:
             for key, start in play.all().items():
-                wait = start - self._wall
-                found[key] = self._wall + (wait if part is None else wait_of(part, wait, play.is_bounded))
+                wait = start - self._now
+                found[key] = self._now + (wait if part is None else wait_of(part, wait, play.is_bounded))
         return found
 
 
-def played_starts(state: State, wall: float) -> dict[JobKey, float]:
+def played_starts(state: State, now: float) -> dict[JobKey, float]:
     """When those who wait would start if all went as expected and nobody came: what is decided by this must
     not move with what happened to others."""
     found: dict[JobKey, float] = {}
     for with_gpus in (False, True):
-        found |= Play(state, wall, EXPECTED, line(state, with_gpus), with_gpus=with_gpus).all()
+        found |= Play(state, now, EXPECTED, line(state, with_gpus), with_gpus=with_gpus).all()
     return found

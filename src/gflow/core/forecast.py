@@ -10,7 +10,7 @@ import msgspec
 from gflow.core.expecting import Question, Start, ahead_of
 from gflow.core.explain import Why, explain, explain_shape, reserved_for
 from gflow.core.ids import label
-from gflow.core.model import LOCAL, Job, JobState
+from gflow.core.model import LOCAL, Job, JobState, Moment
 from gflow.core.place import available, choose, suits
 from gflow.core.promise import may_pass, promised_at
 from gflow.core.state import State
@@ -31,22 +31,31 @@ class Outlook(msgspec.Struct, frozen=True):
     promised_at: float | None = None
 
 
-def outlook(state: State, job: Job, wall: float, question: Question | None = None) -> Outlook:
+def outlook(state: State, job: Job, at: Moment, question: Question | None = None) -> Outlook:
     """Of a job that waits; nothing is changed. `question`: about its start, thought about already."""
-    blockers = list(_blockers(state, job, wall))
+    blockers = list(_blockers(state, job, at))
     if job.state is not JobState.QUEUED or job not in state.ready:
-        begin = job.begin_at if job.key in state.later else 0.0
-        return Outlook(blockers, Start(begin, begin, begin) if begin > wall else None, [])
-    start = (question or Question(state, job, wall)).start(state)
-    instead = list(_instead(state, job, wall))
-    promised = promised_at(state, job)
-    return Outlook(blockers, start, instead, overflows_at=job.overflows_at, promised_at=promised)
+        begin = may_begin_at(job, at) if job.key in state.later else 0.0
+        return Outlook(blockers, Start(begin, begin, begin) if begin > at.wall else None, [])
+    start = (question or Question(state, job, at.boot)).start(state)
+    return Outlook(
+        blockers,
+        start and Start(*(at.shown(time) for time in msgspec.structs.astuple(start))),
+        list(_instead(state, job, at)),
+        overflows_at=None if job.overflows_at is None else at.shown(job.overflows_at),
+        promised_at=None if (promised := promised_at(state, job)) is None else at.shown(promised),
+    )
+
+
+def may_begin_at(job: Job, at: Moment) -> float:
+    """The wall time before which a job that waits for its time does not start, if nobody sets the clock."""
+    return max(job.spec.begin_at, at.shown(job.retry_boot) if job.retry_boot > at.boot else 0.0)
 
 
 # ---------------------------------------------------------------- what is in the way
 
 
-def _blockers(state: State, job: Job, wall: float) -> Iterator[Why]:
+def _blockers(state: State, job: Job, at: Moment) -> Iterator[Why]:
     if job.state is JobState.HOLD:
         yield Why(job.reason or "JobHeldUser", f"gjob release {job.label} lets it go on")
     if (wait := state.waits.get(job.key)) is not None:
@@ -55,11 +64,11 @@ def _blockers(state: State, job: Job, wall: float) -> Iterator[Why]:
     if job.key in state.abroad and (said := explain(state, job)):
         yield said
     if job.key not in state.abroad or job in state.ready:  # it may start here
-        yield from _in_the_way_here(state, job, wall)
+        yield from _in_the_way_here(state, job, at)
 
 
-def _in_the_way_here(state: State, job: Job, wall: float) -> Iterator[Why]:
-    if job.begin_at > wall:
+def _in_the_way_here(state: State, job: Job, at: Moment) -> Iterator[Why]:
+    if job.spec.begin_at > at.wall or job.retry_boot > at.boot:
         yield Why("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
     if state.machine.is_drained:
         yield Why("Drained", state.machine.drained.everything or "")
@@ -69,7 +78,7 @@ def _in_the_way_here(state: State, job: Job, wall: float) -> Iterator[Why]:
         yield Why("Quota", over)
     if job.state is JobState.QUEUED and (job.target == LOCAL or job in state.ready):
         yield from _reserved(state, job)
-        yield from _short_of(state, job, wall)
+        yield from _short_of(state, job, at)
 
 
 def _reserved(state: State, job: Job) -> Iterator[Why]:
@@ -79,7 +88,7 @@ def _reserved(state: State, job: Job) -> Iterator[Why]:
             yield reserved_for(state, one.gpus, [one.user])
 
 
-def _short_of(state: State, job: Job, wall: float) -> Iterator[Why]:
+def _short_of(state: State, job: Job, at: Moment) -> Iterator[Why]:
     """What it lacks, who has it, and who comes first."""
     shape = job.spec.shape
     lacks = explain_shape(state, shape)
@@ -93,7 +102,7 @@ def _short_of(state: State, job: Job, wall: float) -> Iterator[Why]:
             for key in state.machine.holders.get(index, ())
             if key in state.running
         }
-        ends = sorted((state.expected_end(state.running[key], wall), key) for key in holders)
+        ends = sorted((state.expected_end(state.running[key], at.boot), key) for key in holders)
         for _, key in ends[:5]:
             other = state.running[key]
             yield Why("Running", f"job {other.label} has GPU {','.join(map(str, other.gpu_ids))}")
@@ -109,7 +118,7 @@ def _short_of(state: State, job: Job, wall: float) -> Iterator[Why]:
 # ---------------------------------------------------------------- what else would do
 
 
-def _instead(state: State, job: Job, wall: float) -> Iterator[str]:
+def _instead(state: State, job: Job, at: Moment) -> Iterator[str]:
     """Changes with which it would start now."""
     if state.machine.is_drained or state.is_capped(job) or state.over_quota(job):
         return
@@ -134,16 +143,16 @@ def _instead(state: State, job: Job, wall: float) -> Iterator[str]:
         ):
             yield f"--memory {state.machine.free_memory_mib}M"
         ids = choose(state, shape, 0)
-        if ids is not None and (most := _short_enough(state, job, ids, wall)) >= 60:
+        if ids is not None and (most := _short_enough(state, job, ids, at)) >= 60:
             yield f"--time {int(most // 60)}"
 
 
-def _short_enough(state: State, job: Job, gpu_ids: tuple[int, ...], wall: float) -> float:
+def _short_enough(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment) -> float:
     """How long it might run at most in order to be in nobody's way; 0: that is not what keeps it."""
-    until = [one.until for one in state.promises if one.binds(job) and one.key != job.key]
-    until += [
-        one.start - job.spec.grace_s
+    left = [one.until - at.boot for one in state.promises if one.binds(job) and one.key != job.key]
+    left += [
+        one.start - job.spec.grace_s - at.wall
         for one in state.reserved.live
         if one.user != job.user and set(one.gpus) & set(gpu_ids)
     ]
-    return max(0.0, min(until) - wall) if until else 0.0
+    return max(0.0, min(left)) if left else 0.0

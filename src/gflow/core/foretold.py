@@ -99,11 +99,11 @@ class Foretold:
         }
         record.over = [one for one in record.over if one.is_bounded != is_bounded or one.told_at >= since]
 
-    def started(self, key: JobKey, wall: float) -> None:
+    def started(self, key: JobKey, now: float) -> None:
         """A job starts, of which something may have been told."""
         case = self.record.open.pop(key, None)
         if case is not None:
-            part = round(part_of(wall - case.told_at, case), 4)
+            part = round(part_of(now - case.told_at, case), 4)
             self.record.over.append(Outcome(case.told_at, part, case.is_bounded))
             self.is_changed = True
 
@@ -117,16 +117,16 @@ class Foretold:
         """Whether enough has been seen here to say more than what is known beforehand."""
         return len(self._outcomes(is_bounded)) >= LEARNT_FROM
 
-    def parts(self, is_bounded: bool, wall: float) -> tuple[float, float]:
+    def parts(self, is_bounded: bool, now: float) -> tuple[float, float]:
         """Which part of the worst wait half of all wait at most, and nearly all."""
-        middle, late = quantiles(self._cases(is_bounded, wall), (0.5, PART))
+        middle, late = quantiles(self._cases(is_bounded, now), (0.5, PART))
         own = self._outcomes(is_bounded)
         if 0 < len(own) < FEW:
             alone = quantiles(((part, 1.0, True) for part in own), (0.5, PART))
             return max(middle, alone[0]), max(late, alone[1])
         return middle, late
 
-    def _cases(self, is_bounded: bool, wall: float) -> Iterator[Weighed]:
+    def _cases(self, is_bounded: bool, now: float) -> Iterator[Weighed]:
         """All that is known by now."""
         known, own = WITH_LIMITS if is_bounded else WITHOUT_LIMITS, self._outcomes(is_bounded)
         weight = KNOWN_FOR * (1 - len(own) / MOST_CASES) / len(known)
@@ -136,7 +136,7 @@ class Foretold:
             yield part, 1.0, True
         for case in self.record.open.values():
             if case.is_bounded == is_bounded:
-                yield part_of(wall - case.told_at, case), 1.0, False
+                yield part_of(now - case.told_at, case), 1.0, False
 
     def _outcomes(self, is_bounded: bool) -> list[float]:
         return [one.part for one in self.record.over if one.is_bounded == is_bounded]

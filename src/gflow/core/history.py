@@ -53,8 +53,7 @@ def what_of(spec: Spec) -> str:
 
 def length_of(job: Job) -> float:
     """How long a job that ended ran."""
-    began, ended = job.started_at, job.finished_at
-    return 0.0 if began is None or ended is None else max(SHORTEST_S, ended - began)
+    return 0.0 if job.ran_s is None else max(SHORTEST_S, job.ran_s)
 
 
 class Batch:
@@ -140,10 +139,10 @@ class History:
 
     def started(self, job: Job, batch: Batch | None = None) -> Batch:
         """It runs now. `batch`: its own, where that is known."""
-        assert job.started_at is not None
+        assert job.started_boot is not None
         if batch is None:
             batch = self.batch_of(job)
-        batch.begin(job.key, job.started_at)
+        batch.begin(job.key, job.started_boot)
         self._refresh(self.kinds[batch.kind], batch)
         return batch
 
@@ -174,15 +173,10 @@ class History:
         for job in jobs:
             self.learn(job)
 
-    def pass_time(self, wall: float) -> None:
-        """Predictions that are exceeded by now grow."""
-        if wall < self._now:  # the clock was set back
-            self._now = wall
-            for spans in self.kinds.values():
-                for batch in spans.values():
-                    self._refresh(spans, batch)
-        self._now = wall
-        while self._due and self._due[0][0] <= wall:
+    def pass_time(self, now: float) -> None:
+        """Predictions that are exceeded by now (boot clock) grow."""
+        self._now = now
+        while self._due and self._due[0][0] <= now:
             due, kind, span = heapq.heappop(self._due)
             spans = self.kinds.get(kind, {})
             if span in spans and spans[span].due == due:

@@ -36,7 +36,7 @@ class Machine:
         self.gpu_trouble = self.gpu_names = ""
         # UUID -> what is wrong with that card, kept until somebody has looked at it.
         self.faults: dict[str, str] = {}
-        # GPU index -> when the last job left it (wall clock). Not kept: it is only told.
+        # GPU index -> when the last job left it (boot clock). Not kept: it is only told.
         self.freed_at: dict[int, float] = {}
         # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.
         self.holders: dict[int, dict[JobKey, int]] = {}
@@ -136,7 +136,7 @@ class Machine:
             if not declared:
                 self.open.discard(index)
 
-    def give_back(self, job: Job, wall: float) -> None:
+    def give_back(self, job: Job, now: float) -> None:
         """It has them no more."""
         spec = job.spec
         self.free_cpus += slots_of(spec)
@@ -146,7 +146,7 @@ class Machine:
             del holders[job.key]
             if not holders:
                 del self.holders[index]
-                self.freed_at[index] = wall
+                self.freed_at[index] = now
             if index in self.usable:
                 if not holders:
                     self.idle.add(index)

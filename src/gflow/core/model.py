@@ -61,10 +61,19 @@ FINAL = frozenset(JobState) - ACTIVE
 
 
 class Moment(NamedTuple):
-    """One instant on both clocks: begin times use `wall`, limits use `boot`. Seconds."""
+    """One instant on both clocks, in seconds.
+
+    `wall` can be set by people: it is for begin times, reservations and what is shown. `boot` is the boot
+    clock (it counts suspend, and cannot be set) plus a constant that `daemon.clock` chooses for each boot, so
+    that it goes on after a reboot. All durations are counted on it: limits, run times, waits, pauses.
+    """
 
     wall: float
     boot: float
+
+    def shown(self, boot: float) -> float:
+        """A time on the boot clock as the wall clock will show it, if nobody sets that."""
+        return self.wall + (boot - self.boot)
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -238,7 +247,7 @@ class Headway(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
 
 
 class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
-    """One job: its spec and what became of it. Times are seconds on the wall clock.
+    """One job: its spec and what became of it. Times are seconds on the wall clock, unless they say `boot`.
 
     An array is one job too, with `progress`; a task gets a job of its own when it starts.
     """
@@ -255,6 +264,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     started_at: float | None = None
     started_boot: float | None = None
     finished_at: float | None = None
+    # How long its last attempt ran, on the boot clock; None: that is not over, or there was none.
+    ran_s: float | None = None
     exit_code: int | None = None
     signal: int | None = None
     # Set while a running job is being stopped: the state it will end in (Queued: it makes way).
@@ -268,11 +279,12 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     # What it used so far: see `add_usage`. A peak of 0 means that nobody has measured anything.
     cpu_ms: int = 0
     peak_kib: int = 0
-    # When a retried job may start again; 0: at once.
+    # When a retried job may start again (0: at once), on the boot clock, and as the wall clock had it.
+    retry_boot: float = 0.0
     retry_at: float = 0.0
     # Whether the GPUs it has, or had last, are simulated.
     simulated: bool = False
-    # Since when it has waited for nothing but resources.
+    # Since when it has waited for nothing but resources, on the boot clock.
     ready_at: float = 0.0
     target: str = LOCAL
     # Set from the moment in which another target gets it until it has ended there, or was taken back.
@@ -304,15 +316,25 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def begin_at(self) -> float:
-        """The time before which it must not start: asked for, or the pause before a retry."""
+        """The time before which it must not start, for people: asked for, or the pause before a retry."""
         return max(self.spec.begin_at, self.retry_at)
 
     @property
     def overflows_at(self) -> float | None:
-        """When it goes to another target if it still waits here; None: never."""
+        """When it goes to another target if it still waits here (boot clock); None: never."""
         if not self.spec.overflow or self.target != LOCAL or self.state is not JobState.QUEUED:
             return None
         return self.ready_at + self.spec.patience_s
+
+    def run_s(self, boot: float) -> float | None:
+        """How long its latest attempt has run by now, or ran; None: there was none."""
+        if self.state in FINAL:
+            return self.ran_s
+        return None if self.started_boot is None else max(0.0, boot - self.started_boot)
+
+    def pause(self, pause_s: float, at: Moment) -> None:
+        """It may not start again for so long; 0: at once."""
+        self.retry_boot, self.retry_at = (at.boot + pause_s, at.wall + pause_s) if pause_s else (0.0, 0.0)
 
     @property
     def is_final(self) -> bool:

@@ -26,12 +26,12 @@ def decide(state: State, at: Moment, effects: list[Effect]) -> None:
     state.undecided = {job.key for job in waiting if state.is_capped(job)}
     if not free:
         return
-    starts = played_starts(state, at.wall)
+    starts = played_starts(state, at.boot)
     late = []
     for job in free:
         begin, until = starts.get(job.key), job.overflows_at
         if until is not None and (begin is None or begin > until):
-            when = "out of sight" if begin is None else f"expected in {begin - at.wall:.0f} s"
+            when = "out of sight" if begin is None else f"expected in {begin - at.boot:.0f} s"
             late.append((job, f"its start here is {when}"))
     _send(state, late, at, effects)
 
@@ -39,7 +39,7 @@ def decide(state: State, at: Moment, effects: list[Effect]) -> None:
 def send_overdue(state: State, at: Moment, effects: list[Effect]) -> None:
     """Those that were expected to start by now."""
     late = []
-    while (due := state.alarms.next_overflow()) is not None and due <= at.wall:
+    while (due := state.alarms.next_overflow()) is not None and due <= at.boot:
         job = state.jobs[heapq.heappop(state.alarms.overflows)[1]]
         if job not in state.ready:
             continue
@@ -61,4 +61,4 @@ def _send(state: State, late: list[tuple[Job, str]], at: Moment, effects: list[E
     if {promise.key for promise in state.promises} & {job.key for job, _ in late}:
         run_round(state, at, effects)  # nobody has to wait for that one any more
     else:
-        hand_over(state, effects)
+        hand_over(state, at, effects)

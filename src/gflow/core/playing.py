@@ -60,18 +60,18 @@ class Play:
     not."""
 
     def __init__(
-        self, state: State, wall: float, lengths: Lengths, who: list[Waiting], *, with_gpus: bool = True
+        self, state: State, now: float, lengths: Lengths, who: list[Waiting], *, with_gpus: bool = True
     ) -> None:
         machine = state.machine
         self._policy = state.policy
         self._total = len(machine.usable) if with_gpus else machine.cpus
         self._free = len(machine.idle) if with_gpus else machine.free_cpus
-        self.now = wall
+        self.now = now
         self._looks = 0
         self.starts: dict[JobKey, float] = {}
         self.lengths = lengths
         self._ends = [
-            (_end(state, job, wall, lengths), size_of(job.spec.shape, with_gpus))
+            (_end(state, job, now, lengths), size_of(job.spec.shape, with_gpus))
             for job in state.running.values()
         ]
         self._who = who
@@ -204,14 +204,14 @@ class Play:
                     return
 
 
-def _end(state: State, job: Job, wall: float, lengths: Lengths) -> float:
+def _end(state: State, job: Job, now: float, lengths: Lengths) -> float:
     """When a running job is over in this story."""
-    assert job.started_at is not None
+    assert job.started_boot is not None
     if job.stopping:
-        return wall
+        return now
     limit = job.spec.time_limit_s
-    last = max(wall, job.started_at + limit) if limit else inf
+    last = max(now, job.started_boot + limit) if limit else inf
     if limit and lengths.by_limits:
         return last
-    old = wall + lengths.running * max(0.0, wall - job.started_at)
-    return min(last, max(old, state.expected_end(job, wall)))
+    old = now + lengths.running * max(0.0, now - job.started_boot)
+    return min(last, max(old, state.expected_end(job, now)))

@@ -52,7 +52,7 @@ def make_way(state: State, at: Moment, effects: list[Effect]) -> bool:
                 stopped = True
     walk.close()
     if stopped:
-        state.promises = due(state, at.wall)
+        state.promises = due(state, at.boot)
     return stopped
 
 
@@ -98,7 +98,7 @@ def _victims(state: State, job: Job, usable: frozenset[int], lacking: int) -> li
     chosen: list[Job] = []
     could = [one for key in state.preemptible if gives_way(one := state.running[key], job)]
     # What has run longest has most to lose: it comes last.
-    could.sort(key=lambda one: (-(one.started_at or 0.0), -one.key))
+    could.sort(key=lambda one: (-(one.started_boot or 0.0), -one.key))
     for one in could:
         if lacking <= 0:
             break

@@ -108,10 +108,10 @@ class Promise:
 class Prospects:
     """All that can be promised at one moment."""
 
-    __slots__ = ("_is_ruled", "_prospects", "_state", "_wall")
+    __slots__ = ("_is_ruled", "_now", "_prospects", "_state")
 
-    def __init__(self, state: State, wall: float) -> None:
-        self._state, self._wall = state, wall
+    def __init__(self, state: State, now: float) -> None:
+        self._state, self._now = state, now
         self._is_ruled = state.is_ruled
         # By what jobs ask for, and the GPUs they may not have.
         self._prospects: dict[object, Prospect] = {}
@@ -132,12 +132,12 @@ class Prospects:
             kind = (kind, barred)
         prospect = self._prospects.get(kind)
         if prospect is None:
-            prospect = self._prospects[kind] = Prospect(self._state, group.shape, self._wall, barred)
+            prospect = self._prospects[kind] = Prospect(self._state, group.shape, self._now, barred)
         place = prospect.first_fit(group.gpus, group.cpus, group.memory_mib)
         if place < 0:
             return None
         caution = caution_for(share_of(self._state, group.shape))
-        return Promise(key, group, prospect, place, self._wall, caution)
+        return Promise(key, group, prospect, place, self._now, caution)
 
 
 def caution_for(share: float) -> float:
@@ -178,11 +178,11 @@ def is_kept_for_some(state: State, gpu_ids: tuple[int, ...]) -> bool:
     return False
 
 
-def due(state: State, wall: float) -> list[Promise]:
+def due(state: State, now: float) -> list[Promise]:
     """Promises to those who have waited longest, if that is long enough and they can be promised anything."""
     if state.machine.is_drained:
         return []
-    prospects = Prospects(state, wall)
+    prospects = Prospects(state, now)
     found = _made_way_for(state, prospects) if state.yielding else []
     if state.policy.patience < 0:
         return found
@@ -193,7 +193,7 @@ def due(state: State, wall: float) -> list[Promise]:
     left = {True: state.policy.promises, False: state.policy.promises}
     due: list[Promise] = []
     for kind in kinds:
-        made = _to_oldest(state, prospects, kind, left[kind[1]], taken, wall)
+        made = _to_oldest(state, prospects, kind, left[kind[1]], taken, now)
         left[kind[1]] -= len(made)
         due += made
     if len(kinds) > 1:
@@ -207,7 +207,7 @@ def _to_oldest(
     kind: tuple[int, bool],
     most: int,
     taken: frozenset[JobKey],
-    wall: float,
+    now: float,
 ) -> list[Promise]:
     """To at most so many of this kind, in order, but not to those who have one."""
     found: list[Promise] = []
@@ -223,7 +223,7 @@ def _to_oldest(
             break
         if key in taken or prospects.is_held(key, group):
             continue  # it waits for something else, and hides nobody
-        if not _is_due(state, group, wall - since, quiet):
+        if not _is_due(state, group, now - since, quiet):
             break
         asked += 1
         promise = prospects.promise(key, group)
@@ -271,7 +271,7 @@ def promised_at(state: State, job: Job) -> float | None:
     since = group.members[job.key]
     if not state.policy.patience:
         return since
-    quiet, prospects = is_quiet(state), Prospects(state, state.wall)
+    quiet, prospects = is_quiet(state), Prospects(state, state.now)
     latest = since + times_of(state, group.shape, quiet) * group.counted
     ages = state.ready.ages.get((group.standing, group.shape.gpus > 0))
     for place in range(MOST_SEEN if ages is not None else 0):

@@ -14,7 +14,7 @@ from gflow.core.timetable import Leaver
 class Prospect:
     """For jobs that ask for one kind of GPU in one way. It is seen as far ahead as somebody asks."""
 
-    def __init__(self, state: State, kind: Shape, wall: float, barred: frozenset[int]) -> None:
+    def __init__(self, state: State, kind: Shape, now: float, barred: frozenset[int]) -> None:
         self._state, self._kind, self._is_alone = state, kind, not kind.shared
         machine = state.machine
         if kind.shared:
@@ -37,7 +37,7 @@ class Prospect:
         self.cpus: list[int] = []
         self.memory_mib: list[int] = []
         # Those who leave, the next of them, what is free when all before it have left; whether that is all.
-        self._coming, self._next, self._now, self._is_all = state.ends(), 0, wall, False
+        self._coming, self._next, self._now, self._is_all = state.ends(), 0, now, False
         self._cpus, self._memory_mib = machine.free_cpus, machine.free_memory_mib
         # Who has GPUs that are shared, less those who have left.
         self._held: dict[int, dict[JobKey, int]] = {}

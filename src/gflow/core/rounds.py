@@ -22,15 +22,15 @@ from gflow.core.states import RUNNING, move
 
 def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
     """Start every job that may start now, in order. For events that may have freed something."""
-    state.postpone(at.wall)
-    state.wall = at.wall
+    state.postpone(at)
+    state.wall, state.now = at
     if state.reserved.live:
         state.reserved.pass_time(at.wall)
         free_reserved(state, effects)
-    state.history.pass_time(at.wall)
+    state.history.pass_time(at.boot)
     if state.ready:
         _look_around(state, at)
-        state.promises = due(state, at.wall)
+        state.promises = due(state, at.boot)
         _start_all(state, at, effects)
         while state.preemptible and make_way(state, at, effects):
             _start_all(state, at, effects)  # what is promised has changed: somebody may pass now
@@ -38,7 +38,7 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
         state.ready.set_bands({})
         state.promises = []
     if state.outbound:  # last: who races and can start here does
-        hand_over(state, effects)
+        hand_over(state, at, effects)
 
 
 def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
@@ -61,7 +61,7 @@ def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
             start(state, job, gpu_ids, at, effects)
             room = _room(state)
             if not before or len(before) != len(state.promises) or (was_quiet and not is_quiet(state)):
-                state.promises = due(state, at.wall)
+                state.promises = due(state, at.boot)
                 if before or state.promises:
                     walk = walk.again()  # who had to wait for a promise may not have to any more
     walk.close()
@@ -72,16 +72,16 @@ def _look_around(state: State, at: Moment) -> None:
     if state.history.changed:
         state.ready.refresh()
     if state.policy.fair_share:
-        state.ready.set_bands(_bands(state, at.wall))
+        state.ready.set_bands(_bands(state, at.boot))
 
 
-def _bands(state: State, wall: float) -> dict[int, int]:
+def _bands(state: State, now: float) -> dict[int, int]:
     """Of all who want or have something now; nobody else's is remembered, as after a restart."""
     uses, people = state.shares.uses, state.ready.people.keys()
     if len(uses) < 2 and uses.keys() >= people:  # one person, and nobody to compare with
         return {}
     return state.shares.bands(
-        people | {uid for uid, use in uses.items() if use.gpus}, len(state.machine.gpus), wall
+        people | {uid for uid, use in uses.items() if use.gpus}, len(state.machine.gpus), now
     )
 
 
@@ -91,17 +91,18 @@ def start_among(state: State, groups: Iterable[Group | None], at: Moment, effect
     if state.ready:
         _start_these(state, groups, at, effects)
     if state.outbound:
-        hand_over(state, effects)
+        hand_over(state, at, effects)
 
 
 def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
-    wall = state.wall = at.wall
+    state.wall, state.now = at
+    now = at.boot
     for promise in state.promises:
-        if promise.now < wall:
-            promise.now = wall
+        if promise.now < now:
+            promise.now = now
     was_quiet = is_quiet(state)
     new = [group for group in groups if group is not None]
-    is_kept = _look_for_due(state, new, wall)
+    is_kept = _look_for_due(state, new, now)
     room = _room(state)
     line = [state.ready.standing(group) for group in new if group.lane.may_fit(room)]
     heapq.heapify(line)
@@ -117,18 +118,18 @@ def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effec
             if group.members:
                 heapq.heappush(line, state.ready.standing(group))
             if line and not state.promises:
-                state.promises = due(state, wall)
+                state.promises = due(state, now)
     is_freer = is_kept or (was_quiet and bool(state.promises) and not is_quiet(state))
     if is_freer or (state.preemptible and make_way(state, at, effects)):
         run_round(state, at, effects)  # who had to wait for what is promised may not have to any longer
 
 
-def _look_for_due(state: State, new: list[Group], wall: float) -> bool:
+def _look_for_due(state: State, new: list[Group], now: float) -> bool:
     """Somebody like the newcomers may have waited long enough by now; whether others moved by that."""
     had = {promise.group.shape.gpus > 0 for promise in state.promises}
     if all((group.shape.gpus > 0) in had for group in new):
         return False
-    found = due(state, wall)
+    found = due(state, now)
     if had and all((promise.group.shape.gpus > 0) in had for promise in found):
         return False
     state.promises = found
@@ -137,17 +138,17 @@ def _look_for_due(state: State, new: list[Group], wall: float) -> bool:
 
 def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> None:
     """Start the job for which others have made way, if it waits and fits now: nobody else is to have that."""
-    state.postpone(at.wall)
+    state.postpone(at)
     first = first_of(state, key)
     if first is not None:
         job = state.jobs[first]
-        state.wall = at.wall
+        state.wall, state.now = at
         gpu_ids = placement(state, job)
         if gpu_ids is not None and may_pass(state, job, gpu_ids):
             start(state, job, gpu_ids, at, effects)
 
 
-def hand_over(state: State, effects: list[Effect]) -> None:
+def hand_over(state: State, at: Moment, effects: list[Effect]) -> None:
     """Give other targets the jobs that wait for nothing here any more; an array as a whole."""
     if state.machine.is_drained:
         return
@@ -160,14 +161,14 @@ def hand_over(state: State, effects: list[Effect]) -> None:
         job.abroad = Abroad()
         job.reason = ""
         job.exit_code = job.signal = None
-        job.retry_at = 0.0
+        job.pause(0, at)
         note = Note(job.key, "handed over", f"attempt {job.attempt} to {job.target}")
         effects += (Save(job), note, Start(job.key, job.attempt))
 
 
 def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:
     """Start a job, or the next task of an array. One that another target has is first taken back."""
-    key, spec, wall = job.key, job.spec, at.wall
+    key, spec, now = job.key, job.spec, at.boot
     if key in state.abroad:
         _reckon(state, job, gpu_ids)
         state.keep(job, gpu_ids)
@@ -175,12 +176,12 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
         return
     is_promised = bool(state.promises) and _reckon(state, job, gpu_ids)
     batch = state.ready.group_of(job).batch
-    state.shares.run(job.uid, spec.gpus, wall)
+    state.shares.run(job.uid, spec.gpus, now)
     if state.foretold.record.open:
-        state.foretold.started(key, wall)
+        state.foretold.started(key, now)
     if job.progress is not None:
         if is_promised:
-            state.wait_again(job, wall)  # the promise was for one task: the next waits its turn
+            state.wait_again(job, now)  # the promise was for one task: the next waits its turn
         job = _next_task(state, job, at, effects)
     else:
         state.leave_line(job)
@@ -189,10 +190,10 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     job.attempt += 1
     job.gpu_ids = gpu_ids
     job.simulated = not state.machine.simulated.isdisjoint(gpu_ids)
-    job.started_at = wall
-    job.started_boot = at.boot
+    job.started_at, job.started_boot = at
     job.exit_code = job.signal = None
-    job.retry_at = 0.0
+    if job.retry_boot:
+        job.pause(0, at)
     state.book(job, batch)
     key, attempt = job.key, job.attempt
     detail = f"attempt {attempt} on GPU {','.join(map(str, gpu_ids))}" if gpu_ids else f"attempt {attempt}"
@@ -220,7 +221,7 @@ def _next_task(state: State, array: Job, at: Moment, effects: list[Effect]) -> J
     array.progress = msgspec.structs.replace(array.progress, pending=rest, active=array.progress.active + 1)
     if array.started_at is None:
         array.attempt = 1
-        array.started_at = at.wall
+        array.started_at, array.started_boot = at
     if not rest:
         state.ready.remove(array)
         move(array, RUNNING)

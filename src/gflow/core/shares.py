@@ -50,16 +50,16 @@ class Shares:
 
     # ------------------------------------------------------------ counting
 
-    def run(self, uid: int, gpus: int, wall: float) -> None:
+    def run(self, uid: int, gpus: int, now: float) -> None:
         """`gpus` more (or fewer) of this person's GPUs run from now on."""
         if not gpus:
             return
         self.changed = True
         use = self.uses.get(uid)
         if use is None:
-            use = self.uses[uid] = Use(0.0, wall)
-        use.seconds = self._faded(use, wall)
-        use.at = wall
+            use = self.uses[uid] = Use(0.0, now)
+        use.seconds = self._faded(use, now)
+        use.at = now
         use.gpus += gpus
 
     def resume(self, uid: int, gpus: int) -> None:
@@ -67,13 +67,13 @@ class Shares:
         if gpus:
             self.uses.setdefault(uid, Use(0.0, 0.0)).gpus += gpus
 
-    def use(self, uid: int, wall: float) -> float:
+    def use(self, uid: int, now: float) -> float:
         """What this person had by now: what runs counts as it goes."""
         use = self.uses.get(uid)
-        return 0.0 if use is None else self._faded(use, wall)
+        return 0.0 if use is None else self._faded(use, now)
 
-    def _faded(self, use: Use, wall: float) -> float:
-        passed = max(0.0, wall - use.at)
+    def _faded(self, use: Use, now: float) -> float:
+        passed = max(0.0, now - use.at)
         if not self._rate:
             return use.seconds + use.gpus * passed
         left = exp(-self._rate * passed)
@@ -81,12 +81,12 @@ class Shares:
 
     # ------------------------------------------------------------ judging
 
-    def bands(self, people: Iterable[int], pool: int, wall: float) -> dict[int, int]:
+    def bands(self, people: Iterable[int], pool: int, now: float) -> dict[int, int]:
         """The band of each of these, who want or have something now.
 
         An hour of the whole pool is added on both sides: less is not worth a difference.
         """
-        used = {uid: self.use(uid, wall) for uid in people}
+        used = {uid: self.use(uid, now) for uid in people}
         if len(used) < 2:
             return dict.fromkeys(used, ABOUT_BAND)
         total, others, little = sum(used.values()), len(used) - 1, HOUR_S * max(1, pool)

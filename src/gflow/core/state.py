@@ -16,7 +16,7 @@ from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of, parse_label, t
 from gflow.core.lanes import Group
 from gflow.core.ledger import Ledger, exceeded
 from gflow.core.machine import Machine
-from gflow.core.model import LOCAL, PREEMPTED, Idle, Job, JobState
+from gflow.core.model import LOCAL, PREEMPTED, Idle, Job, JobState, Moment
 from gflow.core.needs import INFINITE
 from gflow.core.policy import USUAL, Policy
 from gflow.core.queue import ReadyQueue
@@ -91,9 +91,10 @@ class State:
         # Jobs that ended since the last commit: out of `jobs`, not yet in the store.
         self.ended: dict[JobKey, Job] = {}
         self.alarms = Alarms(self.jobs, self.later)
-        # The latest begin time that jobs in `ready` had: a clock before it has been set back.
-        # What time it was last.
-        self.latest_begin = self.wall = 0.0
+        # The latest begin time that has come: a wall clock before it has been set back.
+        self.latest_begin = 0.0
+        # What time it was last, on the wall clock and on the boot clock.
+        self.wall = self.now = 0.0
 
     # ------------------------------------------------------------ what runs
 
@@ -110,8 +111,8 @@ class State:
         self.ledger.run(job)
         self.alarms.set_limit(job)
 
-    def unbook(self, job: Job, wall: float = 0.0) -> None:
-        """Give them back."""
+    def unbook(self, job: Job, now: float = 0.0) -> None:
+        """Give them back. `now`: on the boot clock."""
         key, spec = job.key, job.spec
         del self.running[key]
         self.history.stopped(job, self.batches.pop(key))
@@ -119,8 +120,8 @@ class State:
         self.preemptible.discard(key)
         self.yielding.pop(key, None)
         self.ledger.run(job, -1)
-        self.shares.run(job.uid, -spec.gpus, wall)
-        self.machine.give_back(job, wall)
+        self.shares.run(job.uid, -spec.gpus, now)
+        self.machine.give_back(job, now)
         self.regroup(spec.group, None)
         self.unused.pop(key, None)
         self.stuck.pop(key, None)
@@ -139,13 +140,13 @@ class State:
         job.abroad = msgspec.structs.replace(job.abroad, kept=gpu_ids)
         self.machine.take(msgspec.structs.replace(job, gpu_ids=gpu_ids))
 
-    def leave_race(self, job: Job, wall: float) -> bool:
+    def leave_race(self, job: Job, now: float) -> bool:
         """It does not start here any more, for now. Whether others may have what it had or kept."""
         was_promised = any(promise.key == job.key for promise in self.promises)
         self.leave_line(job)
         if job.abroad is None or job.abroad.kept is None:
             return was_promised
-        self.machine.give_back(msgspec.structs.replace(job, gpu_ids=job.abroad.kept), wall)
+        self.machine.give_back(msgspec.structs.replace(job, gpu_ids=job.abroad.kept), now)
         job.abroad = msgspec.structs.replace(job.abroad, kept=None)
         return True
 
@@ -156,10 +157,10 @@ class State:
         if not job.is_array:
             self.regroup(job.spec.group, None)
 
-    def expected_end(self, job: Job, wall: float) -> float:
-        """When a running job is expected to be over: not before now."""
-        assert job.started_at is not None
-        return max(wall, job.started_at + self.ready.length(job.spec.time_limit_s, self.batches[job.key]))
+    def expected_end(self, job: Job, now: float) -> float:
+        """When a running job is expected to be over, on the boot clock: not before now."""
+        assert job.started_boot is not None
+        return max(now, job.started_boot + self.ready.length(job.spec.time_limit_s, self.batches[job.key]))
 
     def set_end(self, job: Job) -> None:
         """Note when a job that runs here is expected to be over: one that is being stopped, at once."""
@@ -257,7 +258,7 @@ class State:
             return None
         return array.stopping or (array.state if array.is_final else None)
 
-    def admit(self, job: Job, wall: float, *, again: bool = False) -> Group | None:
+    def admit(self, job: Job, at: Moment, *, again: bool = False) -> Group | None:
         """Put a queued job where it waits: for parents, for its time, or for resources (its group then).
 
         `again`: it was there before, and has waited since.
@@ -265,39 +266,42 @@ class State:
         key, spec = job.key, job.spec
         if key in self.waits:
             return None
-        begin_at = max(spec.begin_at, job.retry_at)  # as `Job.begin_at`
-        if begin_at > wall:
+        if spec.begin_at <= at.wall:
+            self.latest_begin = max(self.latest_begin, spec.begin_at)
+        if spec.begin_at > at.wall or job.retry_boot > at.boot:
             self.later.add(key)
-            self.alarms.set_begin(job)
+            self.alarms.set_begin(job, at)
             return None
         if job.target != LOCAL:
             self.outbound.add(key)
             if not spec.races_here:
                 return None
-        self.latest_begin = max(self.latest_begin, begin_at)
         if not again:
-            job.ready_at = wall
+            job.ready_at = at.boot
         if spec.overflow:
             self.undecided.add(job.key)
             self.alarms.set_overflow(job)
         return self.ready.add(job)
 
-    def wait_again(self, job: Job, wall: float) -> None:
+    def wait_again(self, job: Job, now: float) -> None:
         """How long this job has waited so far is forgotten."""
         self.ready.remove(job)
-        job.ready_at = wall
+        job.ready_at = now
         self.ready.add(job)
 
-    def postpone(self, wall: float) -> None:
+    def postpone(self, at: Moment) -> None:
         """After the clock was set back: jobs whose begin time is to come again wait for it again."""
-        if wall >= self.latest_begin:
+        if at.wall >= self.latest_begin:
             return
         self.latest_begin = 0.0
-        for job in [job for job in self.jobs.values() if job.begin_at and job in self.ready]:
-            if job.key in self.abroad:
+        for job in [job for job in self.jobs.values() if job.spec.begin_at]:
+            if job.key in self.abroad or not (
+                job in self.ready or (job.retry_boot and job.key in self.later)
+            ):
                 continue
+            self.later.discard(job.key)
             self.ready.remove(job)
-            self.admit(job, wall, again=True)
+            self.admit(job, at, again=True)
 
     def wait_for(self, job: Job, wait: Wait) -> None:
         """`job` becomes ready only when `wait` is over."""
@@ -371,7 +375,7 @@ class State:
     # ------------------------------------------------------------ time
 
     def next_promise(self) -> float | None:
-        """The wall time at which the next promised start is due."""
+        """The boot time at which the next promised start is due."""
         if not self.promises:
             return None
         first = INFINITE
@@ -382,9 +386,14 @@ class State:
 
 
 def next_look(state: State) -> float | None:
-    """The wall time at which a job may begin, is not to start as promised, or a reservation changes."""
-    alarms = state.alarms
-    times = [alarms.next_begin(), alarms.next_overflow(), state.next_promise(), state.reserved.next_change]
+    """The wall time at which a job may begin or a reservation changes."""
+    times = (state.alarms.next_begin(), state.reserved.next_change)
+    return min((at for at in times if at is not None), default=None)
+
+
+def next_alarm(state: State) -> float | None:
+    """The boot time at which an alarm is due, or a job is not to start as promised."""
+    times = (state.alarms.next_alarm(), state.next_promise())
     return min((at for at in times if at is not None), default=None)
 
 
@@ -394,12 +403,12 @@ def restore(
     outcomes: dict[JobKey, JobState],
     recent: Iterable[tuple[int, JobKey]],
     next_number: int,
-    wall: float,
+    at: Moment,
     finished: Iterable[Job] = (),
 ) -> None:
     """Fill an empty state from what the store has. `outcomes`: how final parents ended."""
     state.next_number = next_number
-    state.history.pass_time(wall)
+    state.history.pass_time(at.boot)
     state.history.learn_all(finished)
     for uid, key in recent:
         state.remember_recent(uid, key)
@@ -420,7 +429,7 @@ def restore(
             if not wait.is_over:
                 state.wait_for(job, wait)
         if job.state is QUEUED:
-            state.admit(job, wall, again=True)
+            state.admit(job, at, again=True)
 
 
 def _join_race(state: State, job: Job) -> None:

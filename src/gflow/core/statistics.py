@@ -12,7 +12,9 @@ from gflow.core.ids import JobKey
 class Question(NamedTuple):
     """Whose jobs, from when on, and whether those on simulated GPUs are meant or those on real ones."""
 
+    # On the wall clock and on the boot clock.
     now: float
+    boot: float
     user: str | None = None
     since: float = 0.0
     is_simulated: bool = False

@@ -173,11 +173,11 @@ def _carry_out(state: State, plan: Plan, event: Update) -> None:
     job.spec = plan.spec
     state.ledger.add(job)
     if "begin_at" in event.fields:  # whoever says when, says it of a retry too
-        job.retry_at = 0.0
+        job.pause(0, event.at)
     if plan.wait is not None:
         state.wait_for(job, plan.wait)
     if job.state is JobState.QUEUED:
-        state.admit(job, event.at.wall)
+        state.admit(job, event.at)
 
 
 def _update_running(state: State, job: Job, spec: Spec) -> None:

@@ -6,6 +6,7 @@ import os
 
 from gflow.core.model import Job, Spec
 from gflow.core.parameters import variable
+from gflow.daemon import clock
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 
@@ -29,7 +30,7 @@ def told_to(job: Job, script: bytes | None, devices: str | None) -> dict[str, st
         variables["GFLOW_REQUEUE"] = "1"
     if job.spec.time_limit_s and job.started_boot is not None:
         # On the clock that limits run on (CLOCK_BOOTTIME). A limit that is changed later is not told.
-        variables["GFLOW_DEADLINE"] = f"{job.started_boot + job.spec.time_limit_s:.3f}"
+        variables["GFLOW_DEADLINE"] = f"{clock.of_kernel(job.started_boot + job.spec.time_limit_s):.3f}"
     if job.task is not None:
         variables["GFLOW_ARRAY_JOB_ID"] = str(job.number)
         variables["GFLOW_ARRAY_TASK_ID"] = str(job.task)

@@ -19,7 +19,7 @@ import msgspec
 from gflow.core.explain import Why, explain
 from gflow.core.filter import Filter
 from gflow.core.ids import JobKey
-from gflow.core.model import Job
+from gflow.core.model import Job, Moment
 from gflow.core.needs import Shape
 from gflow.core.state import State
 from gflow.daemon.context import Context
@@ -59,7 +59,7 @@ class Found(NamedTuple):
     is_cut: bool
 
 
-async def find(context: Context, asked: Asked, now: float) -> Found:
+async def find(context: Context, asked: Asked, now: Moment) -> Found:
     """The jobs that `asked` means."""
     return await (_past if asked.is_past else _present)(context, asked, now)
 
@@ -67,7 +67,7 @@ async def find(context: Context, asked: Asked, now: float) -> Found:
 # ---------------------------------------------------------------- active jobs, from memory
 
 
-async def _present(context: Context, asked: Asked, now: float) -> Found:
+async def _present(context: Context, asked: Asked, now: Moment) -> Found:
     if asked.sort == "id" and 0 < abs(asked.limit or 0) <= SMALL_PART:
         return await _part(context, asked)
     copies = await _copies(context, asked.wanted)
@@ -172,7 +172,7 @@ class _Copies:
 # ---------------------------------------------------------------- all jobs, from the database
 
 
-async def _past(context: Context, asked: Asked, now: float) -> Found:
+async def _past(context: Context, asked: Asked, now: Moment) -> Found:
     reader, total, rows = await context.threads.read(
         asked.uid, context.store.reader, lambda reader: _counted(reader, asked)
     )
@@ -216,7 +216,7 @@ def _check(count: int) -> None:
 # ---------------------------------------------------------------- order and limit
 
 
-async def _window(entries: Iterator[Entry], asked: Asked, now: float) -> Iterator[Entry]:
+async def _window(entries: Iterator[Entry], asked: Asked, now: Moment) -> Iterator[Entry]:
     """The entries, which come by id, in the order and number that is wanted."""
     limit = asked.limit or 0
     from_end = limit < 0

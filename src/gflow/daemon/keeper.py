@@ -15,6 +15,7 @@ from gflow.core.foretold import Case
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import Moment
 from gflow.core.statistics import Question as UsageQuestion
+from gflow.daemon import clock
 from gflow.daemon.api.fairness import Fairness
 from gflow.daemon.loop import Loop
 from gflow.daemon.settings import Settings
@@ -69,7 +70,7 @@ async def foresee(loop: Loop) -> None:
         state, key, case = loop.state, job_key(loop.state.next_number - 1), None
         job = state.jobs.get(key)
         if job is not None and job in state.ready and state.foretold.wants(key):
-            question = Question(state, job, time.time())
+            question = Question(state, job, clock.now().boot)
             await asyncio.to_thread(question.think)
             case = question.case(loop.state)
         if case is not None or state.foretold.record.open:
@@ -110,6 +111,7 @@ class Keeper:
         settings = self._settings
         reader = Reader(settings.database)
         try:
-            statistics(reader, UsageQuestion(now=now, is_simulated=bool(settings.gpus)), settings.summaries)
+            question = UsageQuestion(now=now, boot=clock.now().boot, is_simulated=bool(settings.gpus))
+            statistics(reader, question, settings.summaries)
         finally:
             reader.close()

@@ -31,7 +31,7 @@ from gflow.core.model import Job, Line, Moment
 from gflow.core.policy import DRAINED, Drained
 from gflow.core.quotas import Quotas
 from gflow.core.shares import SHARES
-from gflow.core.state import State, next_look, restore
+from gflow.core.state import State, next_alarm, next_look, restore
 from gflow.daemon import clock
 from gflow.daemon.meters import Meters
 from gflow.daemon.news import News
@@ -94,9 +94,9 @@ class Loop:
         """A line of the audit about the daemon itself."""
         self._add(Noting(what, detail), None)
 
-    def keep(self, name: str, value: str) -> None:
-        """A value of the daemon's own that the next daemon must know."""
-        self._add(Keeping({name: value}), None)
+    def keep(self, values: dict[str, str | int]) -> None:
+        """Values of the daemon's own that must survive it."""
+        self._add(Keeping(values), None)
 
     async def ask(self, make: Callable[[Moment], Event], origin: str = "daemon") -> None:
         """An event whose sender wants to know that it is durable."""
@@ -319,8 +319,9 @@ class Loop:
     # ------------------------------------------------------------ time
 
     def arm(self) -> None:
-        """Wake up when the next limit or begin time is due."""
-        self._limits.set(self.state.alarms.next_alarm())
+        """Wake up when the next alarm or begin time is due."""
+        due = next_alarm(self.state)
+        self._limits.set(None if due is None else clock.of_kernel(due))
         self._begins.set(next_look(self.state))
 
     def _tick(self) -> None:
@@ -382,7 +383,7 @@ def reload(old: State, store: Store) -> State:
         loaded.outcomes,
         loaded.recent,
         loaded.next_number,
-        clock.now().wall,
+        clock.now(),
         loaded.finished,
     )
     state.machine.foreign, state.machine.freed_at = old.machine.foreign, old.machine.freed_at

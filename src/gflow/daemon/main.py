@@ -66,6 +66,7 @@ from gflow.store.disk_errors import is_about_a_disk, unusable
 from gflow.store.places import first_free_number
 from gflow.store.port import LAUNCH_EPOCH
 from gflow.store.sqlite import SqliteStore
+from gflow.targets.local.record import boot_id
 from gflow.targets.local.target import LocalTarget
 from gflow.targets.port import Ended, Run
 from gflow.targets.routing import Targets
@@ -224,11 +225,16 @@ class Daemon:
         self.store = SqliteStore(settings.database, settings.kind, partial(reload, machine))
         self._epoch = self.target.earlier_epoch = str(self.store.kept(LAUNCH_EPOCH) or "")
         settings.logs.mkdir(mode=0o700, exist_ok=True)
+        # Before anything is read by it: the boot clock goes on from where the last daemon's was.
+        kept = self.store.kept(clock.CLOCK)
+        record = clock.settle(None if kept is None else str(kept), boot_id(), self.store.latest_boot())
         state = reload(machine, self.store)
         if state.next_number == 1:  # a new database beside old logs: those numbers were given out
             state.next_number = first_free_number(settings.data)
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
         state.machine.most_runs = _most_runs()
+        if record != kept:
+            self.loop.keep({clock.CLOCK: record})
         self.leases = LeaseWatch(
             self._is_ours, self._leases_changed, self._stray_gpus, rules=settings.is_system
         )
@@ -320,7 +326,7 @@ class Daemon:
         epoch = self.target.epoch
         if epoch != self._epoch and not self.target.unsettled:
             self._epoch = epoch
-            self.loop.keep(LAUNCH_EPOCH, epoch)
+            self.loop.keep({LAUNCH_EPOCH: epoch})
 
     def _perform(self, effects: list[Effect]) -> None:
         if self.ear is not None:

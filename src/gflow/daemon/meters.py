@@ -72,8 +72,8 @@ class Meters:
             self.people[line.what, self._name(job.user)] += 1
         if line.what == "started" and job.attempt == 1 and job.started_at is not None:
             self.waited.observe(max(0.0, job.started_at - job.submitted_at))
-        elif job.is_final and job.started_at is not None and job.finished_at is not None:
-            self.ran.observe(max(0.0, job.finished_at - job.started_at))
+        elif job.is_final and job.ran_s is not None:
+            self.ran.observe(job.ran_s)
 
     def _name(self, user: str) -> str:
         if user not in self._names and len(self._names) >= MOST_PEOPLE:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from gflow.client.describing import describe
@@ -143,11 +142,7 @@ def _description(wish: Wish, size: Size, words: Sequence[str]) -> str:
 
 def _ran_s(job: dict[str, Any]) -> float:
     """From its start to its end, by the daemon's word."""
-    times = [job["started_at"], job["finished_at"]]
-    if None in times:
-        return 0.0
-    began, ended = (datetime.fromisoformat(one).timestamp() for one in times)
-    return max(1e-3, ended - began)
+    return 0.0 if job["ran_s"] is None else max(1e-3, float(job["ran_s"]))
 
 
 def _text_of(path: str) -> str:

@@ -160,15 +160,8 @@ def _of_database(path: Path) -> Iterator[Entry]:
     try:
         for row in reader.page(Filter(), -1, 0, newest=False):
             job = reader.job(row)
-            if (
-                job.started_at is not None
-                and job.finished_at is not None
-                and not job.is_array
-                and job.spec.gpus
-            ):
-                ran = job.finished_at - job.started_at
-                if ran > 0:
-                    what, limit = what_of(job.spec), job.spec.time_limit_s
-                    yield Entry(job.submitted_at, ran, job.spec.gpus, job.user, what, limit)
+            if job.ran_s and not job.is_array and job.spec.gpus:
+                what, limit = what_of(job.spec), job.spec.time_limit_s
+                yield Entry(job.submitted_at, job.ran_s, job.spec.gpus, job.user, what, limit)
     finally:
         reader.close()

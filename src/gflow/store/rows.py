@@ -17,8 +17,7 @@ COLUMNS = (
     "key", "uid", "user", "state", "reason", "attempt", "gpu_ids", "submitted_at", "started_at",
     "started_boot", "finished_at", "exit_code", "signal", "stopping", "target", "spec", "progress",
     "retries", "quick_ends", "cpu_ms", "peak_kib", "retry_at", "stop_now", "simulated", "ready_at",
-    "abroad",
-    "headway",
+    "abroad", "headway", "ran_s", "retry_boot",
 )  # fmt: skip
 
 # What a job keeps for life is not set again: SQLite would write the index of each person's jobs anew.
@@ -72,6 +71,8 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.ready_at,
         _encode(job.abroad).decode() if job.abroad else None,
         _encode(job.headway).decode() if job.headway else None,
+        job.ran_s,
+        job.retry_boot,
     )
 
 
@@ -93,7 +94,8 @@ def to_new_row(job: Job) -> tuple[Any, ...]:
 
 def attempt_row(ran: Ran) -> tuple[Any, ...]:
     """A row of `attempts`."""
-    return ran.key, ran.attempt, ran.started_at, ran.finished_at, ",".join(map(str, ran.gpu_ids))
+    gpus = ",".join(map(str, ran.gpu_ids))
+    return ran.key, ran.attempt, ran.started_at, ran.finished_at, gpus, ran.ran_s
 
 
 def is_untouched(job: Job) -> bool:
@@ -105,7 +107,8 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
     """The job of a row. `specs` shares equal specs between the jobs of one read."""
     (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at, started_boot,
      finished_at, exit_code, signal, stopping, target, text, progress, retries, quick_ends,
-     cpu_ms, peak_kib, retry_at, stop_now, simulated, ready_at, abroad, headway) = row  # fmt: skip
+     cpu_ms, peak_kib, retry_at, stop_now, simulated, ready_at, abroad, headway,
+     ran_s, retry_boot) = row  # fmt: skip
     spec = specs.get(text)
     if spec is None:
         spec = specs[text] = _decode_spec(text)
@@ -122,6 +125,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         started_at=started_at,
         started_boot=started_boot,
         finished_at=finished_at,
+        ran_s=ran_s,
         exit_code=exit_code,
         signal=signal,
         stopping=_STATES[stopping] if stopping else None,
@@ -131,6 +135,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         quick_ends=quick_ends,
         cpu_ms=cpu_ms,
         peak_kib=peak_kib,
+        retry_boot=retry_boot,
         retry_at=retry_at,
         stop_now=bool(stop_now),
         simulated=bool(simulated),

@@ -207,7 +207,23 @@ _V10 = """
 ALTER TABLE jobs ADD COLUMN headway TEXT;
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10)
+# Durations go by the boot clock: how long attempts ran, and pauses before retries. That clock goes on after a
+# reboot now and begins by the wall clock: what is active is brought onto it. Of what ended before, only the
+# wall clock knows how long it ran.
+_V11 = """
+ALTER TABLE jobs ADD COLUMN ran_s REAL;
+ALTER TABLE jobs ADD COLUMN retry_boot REAL NOT NULL DEFAULT 0;
+ALTER TABLE attempts ADD COLUMN ran_s REAL NOT NULL DEFAULT 0;
+DROP TRIGGER jobs_final;
+UPDATE jobs SET started_boot = started_at, retry_boot = retry_at WHERE finished_at IS NULL;
+UPDATE jobs SET ran_s = max(0, finished_at - started_at) WHERE finished_at IS NOT NULL;
+UPDATE attempts SET ran_s = max(0, finished_at - started_at);
+CREATE TRIGGER jobs_final BEFORE UPDATE ON jobs
+WHEN old.finished_at IS NOT NULL
+BEGIN SELECT raise(ABORT, 'a final job cannot change'); END;
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10, _V11)
 VERSION = len(MIGRATIONS)
 
 

@@ -105,8 +105,8 @@ class SqliteStore:
             self._write_jobs([job for key, job in changes.jobs.items() if key not in done])
         if changes.attempts:
             db.executemany(
-                "INSERT INTO attempts (key, attempt, started_at, finished_at, gpu_ids) "
-                "VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO attempts (key, attempt, started_at, finished_at, gpu_ids, ran_s) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
                 map(attempt_row, changes.attempts),
             )
         if changes.submissions:
@@ -268,6 +268,11 @@ class SqliteStore:
         """A value that was committed under this name."""
         row = self._row("SELECT value FROM meta WHERE name = ?", (name,))
         return row[0] if row else None
+
+    def latest_boot(self) -> float:
+        """The latest time on the boot clock at which an active job began to run or to wait; 0: none did."""
+        sql = "SELECT max(max(coalesce(started_boot, 0), ready_at)) FROM jobs WHERE finished_at IS NULL"
+        return float(self._row(sql)[0] or 0.0)
 
     def newest_line(self) -> int:
         """The number of the last line of the audit."""

@@ -28,8 +28,10 @@ EVER = float("inf")
 _KIND = "(gpu_ids = '' OR simulated = :is_simulated)"
 _WIDE = "(length(gpu_ids) - length(replace(gpu_ids, ',', '')) + (gpu_ids != ''))"
 # How long an attempt ran, and how long of that since the question's beginning: the one place for both.
-_RAN = "max(0, coalesce(finished_at, :now) - started_at)"
-_SPENT = "max(0, coalesce(finished_at, :now) - max(started_at, :since))"
+# By the boot clock; NULL: it never ran. An attempt that began before has at most what the wall clock says.
+_RAN = "coalesce(ran_s, max(0, :boot - started_boot))"
+_SPENT = f"""iif(started_at >= :since, {_RAN},
+    min({_RAN}, max(0, coalesce(finished_at, :now) - :since)))"""
 
 
 class _Counting(NamedTuple):
@@ -46,8 +48,8 @@ def _counting(which: str) -> _Counting:
     """The questions about those jobs that are `which`."""
     # Attempts before the one in the job's record. Jobs first: attempts have no index of times.
     earlier = f"""
-    earlier (key, user, started_at, finished_at, gpu_ids) AS (
-        SELECT a.key, j.user, a.started_at, a.finished_at, a.gpu_ids
+    earlier (key, user, started_at, finished_at, gpu_ids, ran_s, started_boot) AS (
+        SELECT a.key, j.user, a.started_at, a.finished_at, a.gpu_ids, a.ran_s, NULL
         FROM (SELECT key, user, simulated FROM jobs WHERE {which} AND progress IS NULL AND {_KIND}) j
         CROSS JOIN attempts a ON a.key = j.key
         WHERE a.gpu_ids = '' OR j.simulated = :is_simulated
@@ -87,8 +89,8 @@ def _counting(which: str) -> _Counting:
         SELECT key, {NAME}, user, state, run_s, gpus FROM placed JOIN jobs USING (key) WHERE place <= {TOP}
         """,
         uses=f"""WITH {earlier}
-        SELECT user, gpu_ids, started_at, finished_at FROM earlier WHERE gpu_ids != '' UNION ALL
-        SELECT user, gpu_ids, started_at, coalesce(finished_at, :now) FROM jobs
+        SELECT user, gpu_ids, started_at, started_at + {_RAN} FROM earlier WHERE gpu_ids != '' UNION ALL
+        SELECT user, gpu_ids, started_at, started_at + {_RAN} FROM jobs
         WHERE {which} AND progress IS NULL AND {_KIND} AND gpu_ids != '' AND started_at IS NOT NULL
         """,
         left_out=f"""

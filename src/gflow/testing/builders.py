@@ -29,6 +29,8 @@ def job(number: int = 1, *, task: int | None = None, uid: int = 1001, **fields: 
         usual |= {"attempt": 1, "started_at": clock.wall, "started_boot": clock.boot}
     if state in FINAL:
         usual |= {"finished_at": clock.wall + 100}
+        began, over = fields.get("started_at"), fields.get("finished_at", clock.wall + 100)
+        usual |= {"ran_s": None if began is None or over is None else max(0.0, over - began)}
     return Job(key=job_key(number, task), spec=spec(**asked), uid=uid, **usual | fields)
 
 

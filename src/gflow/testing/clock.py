@@ -29,7 +29,5 @@ class FakeClock:
         return self.now()
 
     def reboot(self, off_s: float = 60.0) -> Moment:
-        """The machine was off for a while, and its boot clock starts anew."""
-        self.wall += off_s
-        self.boot = 10.0
-        return self.now()
+        """The machine was off for a while: to the engine, both clocks go on (see `daemon.clock`)."""
+        return self.advance(off_s)

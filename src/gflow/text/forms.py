@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from gflow.core.model import Moment
 from gflow.errors import clean
 from gflow.text.durations import clock
 from gflow.text.queue import Entry, run_time
@@ -34,7 +35,7 @@ def csv_writer() -> Callable[[Sequence[Any]], str]:
     return lambda cells: str(write([clean(str(cell)) for cell in cells]))
 
 
-def csv_cells(entry: Entry, now: float) -> list[str]:
+def csv_cells(entry: Entry, now: Moment) -> list[str]:
     """The cells of CSV for a job."""
     view = job_view(*entry)
     seconds = run_time(entry[0], now)

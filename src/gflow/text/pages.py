@@ -10,7 +10,7 @@ from typing import Any
 
 from gflow.core.explain import Why
 from gflow.core.ids import label
-from gflow.core.model import LOCAL, Job, Line, Spec
+from gflow.core.model import LOCAL, Job, Line, Moment, Spec
 from gflow.core.place import gib
 from gflow.core.progressing import spelled
 from gflow.text.durations import clock, fine
@@ -22,7 +22,7 @@ USUAL = Spec(command=(), cwd="")
 
 
 def job_page(
-    job: Job, why: Why | None, now: float, log: str, gpu_use: str = "", measured_mib: int = 0
+    job: Job, why: Why | None, now: Moment, log: str, gpu_use: str = "", measured_mib: int = 0
 ) -> str:
     """`gjob show`: everything about one job that is not secret."""
     spec = job.spec
@@ -171,12 +171,12 @@ def compared(predicted_mib: int, measured_mib: int) -> str:
     return f"{gib(predicted_mib)} on each GPU; measured {gib(measured_mib)} at most: {off}"
 
 
-def _timing(job: Job, now: float) -> list[tuple[str, str]]:
+def _timing(job: Job, now: Moment) -> list[tuple[str, str]]:
     lines = [("Submitted", _when(job.submitted_at))]
     if job.started_at is not None:
         waited = clock(job.started_at - job.submitted_at)
         lines.append(("Started", f"{_when(job.started_at)} (waited {waited})"))
-        ran = clock((job.finished_at or now) - job.started_at)
+        ran = clock(job.run_s(now.boot) or 0.0)
         if job.finished_at is not None:
             lines.append(("Finished", f"{_when(job.finished_at)} (ran {ran})"))
         else:
@@ -186,7 +186,7 @@ def _timing(job: Job, now: float) -> list[tuple[str, str]]:
     return lines
 
 
-def _progress(job: Job, now: float) -> list[tuple[str, str]]:
+def _progress(job: Job, now: Moment) -> list[tuple[str, str]]:
     if job.headway is None:
         return []
     left = left_s(job, now)

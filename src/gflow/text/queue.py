@@ -9,7 +9,7 @@ from typing import Any
 
 from gflow.core.explain import Why
 from gflow.core.ids import JobKey
-from gflow.core.model import LOCAL, SHORT, Job, JobState
+from gflow.core.model import LOCAL, SHORT, Job, JobState, Moment
 from gflow.core.place import gib
 from gflow.errors import unknown
 from gflow.text.durations import clock
@@ -39,26 +39,24 @@ def shown_id(job: Job) -> str:
     return f"{job.label}_[{job.progress.pending}{cap}]"
 
 
-def run_time(job: Job, now: float) -> float | None:
+def run_time(job: Job, now: Moment) -> float | None:
     """Seconds that this attempt has run or ran; None if it never did."""
-    if job.started_at is None or job.is_array:
-        return None
-    return (now if job.finished_at is None else job.finished_at) - job.started_at
+    return None if job.is_array else job.run_s(now.boot)
 
 
 # ---------------------------------------------------------------- columns
 # Each takes a job, why it waits, and the time. These six run for every line of every listing.
 
 
-def _id(job: Job, why: Why | None, now: float) -> str:
+def _id(job: Job, why: Why | None, now: Moment) -> str:
     return shown_id(job)
 
 
-def _name(job: Job, why: Why | None, now: float) -> str:
+def _name(job: Job, why: Why | None, now: Moment) -> str:
     return job.name
 
 
-def _short_state(job: Job, why: Why | None, now: float) -> str:
+def _short_state(job: Job, why: Why | None, now: Moment) -> str:
     return short_state(job)
 
 
@@ -70,16 +68,16 @@ def _target(job: Job) -> str:
     return f"{LOCAL}/{job.spec.on}" if is_both else job.target
 
 
-def _time(job: Job, why: Why | None, now: float) -> str:
+def _time(job: Job, why: Why | None, now: Moment) -> str:
     seconds = run_time(job, now)
     return "-" if seconds is None else clock(seconds)
 
 
-def _gpus(job: Job, why: Why | None, now: float) -> str:
+def _gpus(job: Job, why: Why | None, now: Moment) -> str:
     return str(job.spec.gpus)
 
 
-def _nodes_or_reason(job: Job, why: Why | None, now: float) -> str:
+def _nodes_or_reason(job: Job, why: Why | None, now: Moment) -> str:
     if job.state is JobState.RUNNING or ((job.gpu_ids or job.abroad) and job.state is JobState.FINISHED):
         there = job.abroad.nodes if job.abroad else ""
         return (_gpu_ids(job) or there or "-") + (f" ({why.code})" if why else "")
@@ -87,33 +85,33 @@ def _nodes_or_reason(job: Job, why: Why | None, now: float) -> str:
     return f"({reason})" if reason else "-"
 
 
-def _progress(job: Job, why: Why | None, now: float) -> str:
+def _progress(job: Job, why: Why | None, now: Moment) -> str:
     headway = job.headway
     if headway is None:
         return "-"
     return f"step {headway.step}" if headway.percent is None else f"{headway.percent}%"
 
 
-def left_s(job: Job, now: float) -> float | None:
+def left_s(job: Job, now: Moment) -> float | None:
     """Seconds to the end of a running job, by what it said last; None if it did not say or does not run."""
     headway = job.headway
     if headway is None or headway.left_s is None or job.state is not JobState.RUNNING:
         return None
     if job.started_at is not None and headway.at < job.started_at:  # of an earlier attempt
         return None
-    return max(0.0, headway.left_s - (now - headway.at))
+    return max(0.0, headway.left_s - (now.wall - headway.at))
 
 
-def _eta(job: Job, why: Why | None, now: float) -> str:
+def _eta(job: Job, why: Why | None, now: Moment) -> str:
     seconds = left_s(job, now)
     return "-" if seconds is None else clock(seconds)
 
 
-def _loss(job: Job, why: Why | None, now: float) -> str:
+def _loss(job: Job, why: Why | None, now: Moment) -> str:
     return "-" if job.headway is None or job.headway.loss is None else f"{job.headway.loss:.4g}"
 
 
-def _rate(job: Job, why: Why | None, now: float) -> str:
+def _rate(job: Job, why: Why | None, now: Moment) -> str:
     known = job.headway is not None and job.headway.samples_per_s and job.state is JobState.RUNNING
     return f"{job.headway.samples_per_s:.3g}/s" if known and job.headway else "-"
 
@@ -142,7 +140,7 @@ def _start(job: Job, expected: float | None) -> str:
     return f"~{_when(expected)}" if waits else _when(job.started_at)
 
 
-COLUMNS: dict[str, Callable[[Job, Why | None, float], str]] = {
+COLUMNS: dict[str, Callable[[Job, Why | None, Moment], str]] = {
     "JOBID": _id,
     "NAME": _name,
     "ST": _short_state,
@@ -198,7 +196,7 @@ def columns_of(text: str, usual: tuple[str, ...] = DEFAULT) -> tuple[str, ...]:
 
 
 def row_maker(
-    names: Sequence[str], now: float, starts: Mapping[JobKey, float] | None = None
+    names: Sequence[str], now: Moment, starts: Mapping[JobKey, float] | None = None
 ) -> Callable[[Entry], list[str]]:
     """What makes the cells of an entry. `starts`: when those who wait are expected to start."""
     cells = [COLUMNS[name] for name in names]
@@ -225,7 +223,7 @@ def cuttable(names: Sequence[str]) -> list[list[int]]:
 
 _RANK = {state: rank for rank, state in enumerate(ORDER)}
 # What a job is ranked by; ties go by id.
-SORTS: dict[str, Callable[[Job, float], Any]] = {
+SORTS: dict[str, Callable[[Job, Moment], Any]] = {
     "id": lambda job, now: 0,
     "state": lambda job, now: _RANK[job.state],
     "time": lambda job, now: -(run_time(job, now) or 0.0),
@@ -235,6 +233,6 @@ SORTS: dict[str, Callable[[Job, float], Any]] = {
 }
 
 
-def sort_key(name: str, now: float) -> Callable[[Entry], Any]:
+def sort_key(name: str, now: Moment) -> Callable[[Entry], Any]:
     rank = SORTS[name]
     return lambda entry: (rank(entry[0], now), entry[0].key)

@@ -70,6 +70,7 @@ class JobView(TypedDict):
     submitted_at: str
     started_at: str | None
     finished_at: str | None
+    ran_s: float | None
     time_limit_s: int | None
     stop_if_idle_s: int | None
     preemptible: bool

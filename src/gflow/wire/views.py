@@ -45,6 +45,7 @@ def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
         "submitted_at": rfc3339(job.submitted_at),
         "started_at": rfc3339(job.started_at),
         "finished_at": rfc3339(job.finished_at),
+        "ran_s": None if job.ran_s is None else round(job.ran_s, 3),
         "time_limit_s": spec.time_limit_s or None,
         "stop_if_idle_s": spec.stop_if_idle_s or None,
         "preemptible": spec.preemptible,

@@ -84,13 +84,14 @@ def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
 def _times(context: Context, gpu: Gpu, jobs: list[Job]) -> dict[str, Any]:
     """Since when it is idle, as far as we know; or when the last of its jobs must be done."""
     now = clock.now()
-    began = now.wall - (now.boot - context.started_boot)
     left_at = context.loop.state.machine.freed_at.get(gpu.index)
     ends = [
-        job.started_at + job.spec.time_limit_s for job in jobs if job.started_at and job.spec.time_limit_s
+        now.shown(job.started_boot + job.spec.time_limit_s)
+        for job in jobs
+        if job.started_boot is not None and job.spec.time_limit_s
     ]
     return {
-        "idle_s": None if jobs else round(now.wall - (left_at or began), 1),
+        "idle_s": None if jobs else round(now.boot - (left_at or context.started_boot), 1),
         "idle_s_at_least": not jobs and left_at is None,
         "free_at": rfc3339(max(ends)) if ends and len(ends) == len(jobs) else None,
     }

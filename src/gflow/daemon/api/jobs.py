@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from gflow.core.forecast import Outlook, outlook
 from gflow.core.ids import label
 from gflow.core.model import Job, JobState
 from gflow.core.tasks import parse_tasks
+from gflow.daemon import clock
 from gflow.daemon.api.answers import answer, wants_text
 from gflow.daemon.api.asking import caller, context_of, keys_of, known, one, one_key, while_connected
 from gflow.daemon.api.permissions import check
@@ -51,7 +51,7 @@ async def show(request: Request) -> Response:
             totals = await _totals(request, job) if len(keys) == 1 and looks.knows(job) else []
             log = log_path(context.settings, job) if looks.knows(job) else ""
             used, most = (summary(totals), most_memory(totals)) if totals else ("", 0)
-            pages.append(job_page(job, why, time.time(), log, used, most))
+            pages.append(job_page(job, why, clock.now(), log, used, most))
         if len(entries) % TOGETHER == 0:
             await asyncio.sleep(0)  # others may want something too
     if len(keys) == 1 and entries[0][0].is_array:
@@ -97,18 +97,18 @@ async def why(request: Request) -> Response:
     """Why a job waits: all that is in its way, when it will probably start, what would start now."""
     context = context_of(request)
     job = one(context, request)
-    now, shown = time.time(), viewer(request).shown(job)
-    question = Question(context.loop.state, job, now) if job in context.loop.state.ready else None
+    at, shown = clock.now(), viewer(request).shown(job)
+    question = Question(context.loop.state, job, at.boot) if job in context.loop.state.ready else None
     if question is not None:
         uid, _ = caller(request)
         await while_connected(request, context.threads.run(uid, question.think))
     waits = job.state in (JobState.QUEUED, JobState.HOLD)
-    found = outlook(context.loop.state, job, now, question) if waits else None
+    found = outlook(context.loop.state, job, at, question) if waits else None
     if found is not None and job.abroad is not None:
         found = await foreseen(context, job, found)
     data = {"job": key_label(job.key), "state": job.state.value, "reason": shown.reason or None}
     data |= msgspec.to_builtins(found or Outlook([], None, []))
-    return answer(request, lambda: data, lambda: why_page(shown, found, now))
+    return answer(request, lambda: data, lambda: why_page(shown, found, at.wall))
 
 
 async def history(request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -12,7 +11,8 @@ from starlette.responses import Response
 from gflow.core.expecting import Listing
 from gflow.core.filter import Filter
 from gflow.core.ids import JobKey
-from gflow.core.model import FINAL
+from gflow.core.model import FINAL, Moment
+from gflow.daemon import clock
 from gflow.daemon.api.answers import Turn, wants_text
 from gflow.daemon.api.asking import (
     caller,
@@ -43,7 +43,7 @@ async def listing(request: Request) -> Response:
     if form not in FORMS:
         raise unknown("form of output", form, FORMS)
     context, uid = context_of(request), request.scope["state"]["uid"]
-    columns, now = columns_of(query.format, SHARED if context.settings.is_system else DEFAULT), time.time()
+    columns, now = columns_of(query.format, SHARED if context.settings.is_system else DEFAULT), clock.now()
     look = Look(
         columns=columns,
         has_columns=bool(query.format),
@@ -62,10 +62,12 @@ async def listing(request: Request) -> Response:
         return await _sent(FORMS[form](shown, look), media, turn)
 
 
-async def _starts(request: Request, now: float) -> dict[JobKey, float]:
-    """When jobs will probably start."""
+async def _starts(request: Request, now: Moment) -> dict[JobKey, float]:
+    """When jobs will probably start, on the wall clock."""
     context, (uid, _) = context_of(request), caller(request)
-    return await while_connected(request, context.threads.run(uid, Listing(context.loop.state, now).starts))
+    starts = Listing(context.loop.state, now.boot).starts
+    found = await while_connected(request, context.threads.run(uid, starts))
+    return {key: now.shown(start) for key, start in found.items()}
 
 
 def _asked(request: Request, query: JobsQuery) -> Asked:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from gflow.core.ids import JobKey, label
+from gflow.core.model import Moment
 from gflow.daemon.finding import NEWEST, Found
 from gflow.daemon.slices import in_slices
 from gflow.text.forms import CSV, csv_cells, csv_writer, yaml_item
@@ -21,7 +22,7 @@ class Look(NamedTuple):
     columns: tuple[str, ...]
     # Whether somebody chose the columns.
     has_columns: bool
-    now: float
+    now: Moment
     is_coloured: bool
     # Of the terminal; 0: there is none.
     width: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow.core.statistics import Prediction, Question
+from gflow.daemon import clock
 from gflow.daemon.api.answers import answer, wants_text
 from gflow.daemon.api.asking import caller, context_of, number, query_of, while_connected
 from gflow.daemon.api.seeing import viewer
@@ -38,8 +38,10 @@ async def show(request: Request) -> Response:
     user = None if query.all else query.user or user_name(caller(request)[0])
     if not viewer(request).sees_names and user != user_name(caller(request)[0]):
         raise Forbidden("what others used is private here")
+    at = clock.now()
     question = Question(
-        now=time.time(),
+        now=at.wall,
+        boot=at.boot,
         user=user,
         since=parse_since(query.since) if query.since else 0.0,
         is_simulated=any(gpu.simulated for gpu in context.loop.state.machine.gpus.values()),

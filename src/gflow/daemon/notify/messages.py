@@ -67,9 +67,7 @@ def payload(notice: Notice) -> dict[str, Any]:
 
 
 def _runtime(job: Job) -> float | None:
-    if job.started_at is None or job.finished_at is None:
-        return None
-    return round(job.finished_at - job.started_at, 3)
+    return None if job.ran_s is None else round(job.ran_s, 3)
 
 
 def mail(notice: Notice, sender: str, to: str, prefix: str) -> EmailMessage:
