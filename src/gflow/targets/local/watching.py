@@ -51,6 +51,8 @@ TRACED_S = 1.0
 REAP_AT_ONCE = 500
 # Children of ours, dead or alive, from which on a job is taken for a swarm.
 CROWD = 200
+# How we are scheduled then; what we fork is not.
+AHEAD = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
 
 
 class Watch:
@@ -243,7 +245,7 @@ class Watch:
         them, until the machine has no pids left, and would be elsewhere whenever we kill.
         """
         with suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+            os.sched_setscheduler(0, AHEAD, os.sched_param(1))
 
     def _look_at_the_rest(self, now: float) -> None:
         """Tell those that live on from zombies which only their tracers may reap."""
@@ -284,7 +286,7 @@ class Watch:
         os.close(self.ended_event)
         self._reap_all()
         self._logs.abandon()
-        if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        if os.sched_getscheduler(0) == AHEAD:  # also where a plain shim did it
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         if self.memory_event is not None:
             os.close(self.memory_event)
