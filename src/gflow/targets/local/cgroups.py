@@ -63,6 +63,15 @@ def sweep_shims(layers: Layers) -> None:
                         os.rmdir(f"{folder}/{name}")
 
 
+def drop_shim_groups(layers: Layers, name: str) -> None:
+    """Drop the groups of the plain shim that we have been; in that of version 1 we are ourselves."""
+    for folder in {layers.kill, layers.pids} - {""}:
+        with suppress(OSError):
+            if folder == layers.pids and layers.pids_version == 1:
+                _write(f"{folder}/../cgroup.procs", "0")
+            os.rmdir(f"{folder}/{name}")
+
+
 def sweep_others(layers: Layers) -> None:
     """Drop the empty base folders of daemons that were killed and never came back."""
     for folder in layers.folders:

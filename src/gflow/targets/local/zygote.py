@@ -13,8 +13,8 @@ import socket
 import sys
 from contextlib import suppress
 
-from gflow.targets.local import shim
-from gflow.targets.local.cgroups import Layers, find_layers, remove_layers
+from gflow.targets.local import record, shim
+from gflow.targets.local.cgroups import Layers, drop_shim_groups, find_layers, remove_layers
 from gflow.targets.local.frames import pack
 
 # The plain shim, where a compiler was at hand when gflow was installed.
@@ -29,6 +29,7 @@ def main() -> None:
     if sys.argv[1] == TAKE_OVER:
         layers = find_layers(sys.argv[2])
         shim.take_over(sys.argv[3:], layers)
+        drop_shim_groups(layers, f"shim-{os.getpid()}-{record.start_time(os.getpid())}")
         remove_layers(layers)
     else:
         fork_shims()
