@@ -24,9 +24,11 @@ from gflow.daemon.people import peer, peer_uid
 from gflow.errors import Refused
 
 log = logging.getLogger("gflow.api")
-# Connections that wait to be accepted, and how many are accepted in one turn of the loop.
+# Connections that wait to be accepted; how many are taken in one turn of the loop, and how long a turn may be
+# spent on closing others: in a flood, a client waits behind all that came before it.
 BACKLOG = 4096
 AT_ONCE = 64
+TURN_S = 0.005
 # How long the head of a request may take to come, and a TLS handshake.
 PATIENCE_S = 30.0
 HANDSHAKE_S = 10.0
@@ -173,7 +175,8 @@ class Server:
 
     def _accept(self) -> None:
         """Take some of those that wait; the others in the loop's next turn."""
-        for _ in range(AT_ONCE):
+        taken, until = 0, self._loop.time() + TURN_S
+        while taken < AT_ONCE and self._loop.time() < until:
             try:
                 sock, address = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -190,6 +193,7 @@ class Server:
             if ticket is None:
                 sock.close()
                 continue
+            taken += 1
             task = self._loop.create_task(self._serve(sock, ticket))
             self._coming.add(task)
             task.add_done_callback(self._coming.discard)
