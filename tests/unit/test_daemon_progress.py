@@ -16,6 +16,7 @@ from gflow.daemon.progress import Ear
 def test_what_a_job_said_before_its_end_is_heard_out(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(progress, "AT_ONCE", 1)
     monkeypatch.setattr(progress, "PAUSE_S", 60.0)
+    monkeypatch.chdir(tmp_path)  # a long path does not fit into an address
     job = SimpleNamespace(key=1 << 20, uid=os.getuid())
     settings = SimpleNamespace(is_system=False, progress=tmp_path / "progress.sock")
     monkeypatch.setattr(progress, "parse_label", lambda text: job.key)
@@ -27,7 +28,7 @@ def test_what_a_job_said_before_its_end_is_heard_out(tmp_path, monkeypatch) -> N
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             for step in range(1, 6):
                 said = {"job": "1", "attempt": 1, "step": step}
-                sock.sendto(json.dumps(said).encode(), str(settings.progress))
+                sock.sendto(json.dumps(said).encode(), settings.progress.name)
         await asyncio.sleep(0.01)
         assert heard == [1], "reading pauses"
         ear.hear_out(job.uid)
