@@ -16,7 +16,7 @@ from typing import Any
 
 from gflow.daemon.folders import TRUST, rewritable
 from tests.harness import Box, UnixConnection
-from tests.people import box_of, people, shared_folder
+from tests.people import ONE_AT_A_TIME, box_of, people, shared_folder
 
 _count = itertools.count()
 FLAGS = ("--system", "--simulate-gpus", "2x80G", "--cpus", "8")
@@ -75,6 +75,12 @@ class System:
         return path.read_text() if path.exists() else ""
 
 
+def administer(*words: str) -> None:
+    """Change the user database, as root."""
+    done = subprocess.run([*ONE_AT_A_TIME, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @contextmanager
 def acting_as(person: pwd.struct_passwd | None) -> Iterator[None]:
     """Effective rights of this person; None: as we are."""
@@ -98,9 +104,9 @@ def system(*, env: dict[str, str] | None = None) -> Iterator[System]:
     """A machine whose daemon does not run yet; nothing of it is left afterwards."""
     operators = f"gflowops{os.getpid()}x{next(_count)}"
     with shared_folder() as root, people("ann", "bob", "opal", homes=root) as persons:
-        subprocess.run(["groupadd", operators], check=True, capture_output=True)
+        administer("groupadd", operators)
         try:
-            subprocess.run(["usermod", "-aG", operators, persons[2].pw_name], check=True, capture_output=True)
+            administer("usermod", "-aG", operators, persons[2].pw_name)
             made = System(root, persons, operators)
             made.box.env |= env or {}
             try:
@@ -108,4 +114,4 @@ def system(*, env: dict[str, str] | None = None) -> Iterator[System]:
             finally:
                 made.box.clean_up()
         finally:
-            subprocess.run(["groupdel", operators], capture_output=True)
+            subprocess.run([*ONE_AT_A_TIME, "groupdel", operators], capture_output=True)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.harness import wait_until
-from tests.people import ONE_AT_A_TIME
 from tests.process.test_port import Caller, free_port, made_token, patiently
-from tests.system import System, system
+from tests.system import System, administer, system
 
 
 @pytest.fixture
@@ -21,12 +19,6 @@ def machine() -> Iterator[tuple[System, int]]:
     number = free_port()
     with system(env={"GFLOW_DAEMON__PORT": str(number)}) as made:
         yield made.up(), number
-
-
-def administer(*words: str) -> None:
-    """Change the user database, as root."""
-    done = subprocess.run([*ONE_AT_A_TIME, *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def body() -> dict[str, Any]:
