@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gflow.config.reading import Config
@@ -13,6 +14,7 @@ from gflow.errors import Forbidden, Refused
 
 # Fields of a spec that are bounded.
 BOUNDED = ("priority", "grace_s", "project", "notify_emails")
+_bounded_values = attrgetter(*BOUNDED)
 
 
 def defaults(config: Config) -> dict[str, Any]:
@@ -32,7 +34,7 @@ class Rights(NamedTuple):
     is_bound: bool
 
     def check_specs(self, specs: Iterable[Spec]) -> None:
-        for values in {tuple(getattr(spec, name) for name in BOUNDED) for spec in specs}:
+        for values in set(map(_bounded_values, specs)):
             self.check(dict(zip(BOUNDED, values, strict=True)))
 
     def check(self, fields: Mapping[str, Any]) -> None:
