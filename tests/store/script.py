@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import sqlite3
 from pathlib import Path
@@ -13,6 +14,8 @@ from gflow.store.port import Changes, Submission, address_of
 from gflow.store.sqlite import SqliteStore
 
 NOON = 1_750_000_000.0
+# Jobs are of the user whose daemon may open the database later.
+UID = os.getuid()
 TABLES = ("meta", "jobs", "holds", "submissions", "blobs", "audit", "attempts")
 # Pages in the log before they are brought over: small, so that a short life has many checkpoints.
 CHECKPOINT_PAGES = 12
@@ -22,7 +25,7 @@ def job(number: int, state: JobState = JobState.QUEUED, gpus: tuple[int, ...] = 
     """A job that wants one GPU and, by its state, has one, had one, or waits."""
     text = environment(number)
     spec = Spec(command=("train", str(number)), cwd="/work", gpus=1, environ=address_of(text))
-    made = Job(key=job_key(number), spec=spec, uid=1000, user="ann", submitted_at=NOON + number)
+    made = Job(key=job_key(number), spec=spec, uid=UID, user="ann", submitted_at=NOON + number)
     made.state = state
     if state is not JobState.QUEUED:
         made.attempt, made.gpu_ids = 1, gpus

@@ -42,10 +42,11 @@ def unusable(folder: Path, error: OSError | sqlite3.Error) -> StoreError:
     elif number == errno.EROFS or (disk is not None and disk.f_flag & os.ST_RDONLY):
         why, hint = "its file system is read-only", "mount it writable (dmesg may say why it is not)"
     elif not os.access(place, os.W_OK | os.X_OK):
-        why, hint = f"{place} may not be written to", f"see who owns it: ls -ld {place}"
+        why = f"{'it' if place == folder else place} may not be written to"
+        hint = f"see whose it is: ls -ld {place}"
     else:
-        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        hint = "see whether its disk works: dmesg may say more"
+        why = str(error)  # of the operating system's, with the file
+        hint = "see whose the files there are (ls -l), and whether the disk works (dmesg)"
     return StoreError(f"gflowd cannot work in {folder}: {why}", hint=hint)
 
 
