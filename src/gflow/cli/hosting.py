@@ -99,7 +99,7 @@ def _start(before: tuple[str, ...], values: dict[str, Any], log_file: Path) -> i
     if not said and _still_runs(process):
         raise GflowError(f"gflowd (PID {process.pid}) does not serve yet", hint=f"its log is {log_file}")
     if said and said != "ready\n":
-        process.wait()
+        _still_runs(process)  # it is about to end
         raise _refusal(said)
     return process.pid if said else None
 

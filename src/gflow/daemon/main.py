@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import resource
-import select
 import signal
 import socket
 import sys
@@ -482,7 +481,8 @@ def _say_failed(error: GflowError) -> int:
 
     Not through the log alone: it may be on the disk that is full.
     """
-    _tell_starter(f"{error.exit_code}\n{error.message}\n{error.hint}\n")
+    message, hint = (text.encode()[:1500].decode(errors="ignore") for text in (error.message, error.hint))
+    _tell_starter(f"{error.exit_code}\n{message}\n{hint}\n")
     with suppress(OSError):
         sys.stderr.write(f"gflowd: {error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
         sys.stderr.flush()
@@ -490,11 +490,11 @@ def _say_failed(error: GflowError) -> int:
 
 
 def _tell_starter(text: str) -> None:
-    """Through the descriptor that `gflowd up` left us; it may have lost patience."""
+    """Write to the descriptor that `gflowd up` left us, at once (PIPE_BUF); it may have lost patience."""
     fd = os.environ.pop("GFLOW_READY_FD", "")
     if fd:
         with suppress(BrokenPipeError):
-            os.write(int(fd), text.encode()[: select.PIPE_BUF])
+            os.write(int(fd), text.encode())
         os.close(int(fd))
 
 

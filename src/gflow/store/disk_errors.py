@@ -37,7 +37,7 @@ def unusable(folder: Path, error: OSError | sqlite3.Error) -> StoreError:
     place = _nearest(folder)
     number = getattr(error, "errno", None)
     disk = _disk_of(place)
-    if number in _FULL or (disk is not None and not disk.f_bavail):
+    if number in _FULL or (disk is not None and disk.f_blocks and not disk.f_bavail):
         why, hint = "its disk is full", "make room there and start gflowd again; nothing is lost"
     elif number == errno.EROFS or (disk is not None and disk.f_flag & os.ST_RDONLY):
         why, hint = "its file system is read-only", "mount it writable (dmesg may say why it is not)"
