@@ -65,17 +65,16 @@ class Telling(Replay):
 
 
 class Clock:
-    """The daemon's: it stands still until somebody sets it."""
+    """The daemon's: it stands still until somebody sets it. Both show the same, as after a first start."""
 
     def __init__(self, path: Path, begin: float) -> None:
-        self._path, self._begin = path, begin
-        self._boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._path = path
         self._ticks = 0
         self.set(begin)
 
     def set(self, wall: float) -> None:
         new = self._path.with_suffix(".new")
-        new.write_text(f"{wall!r} {self._boot + wall - self._begin!r} {self._ticks}")
+        new.write_text(f"{wall!r} {wall!r} {self._ticks}")
         new.replace(self._path)
 
     def tick(self, wall: float) -> None:

@@ -115,6 +115,28 @@ def test_only_short_attempts_count_towards_a_loop_of_reboots(engine, ran, expect
     assert job.state is expected
 
 
+# ---------------------------------------------------------------- run times and retries
+
+
+@pytest.mark.parametrize("jump", [DAY_S, -DAY_S, 0.0])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_run_time_and_a_pause_do_not_care_for_the_wall_clock(engine, jump, restarted):
+    job = engine.submit(max_retries=1, retry_delay_s=60)
+    engine.clock.advance(5)
+    engine.clock.set_wall(jump)
+    if restarted:
+        engine.restart()
+    assert job.run_s(engine.clock.boot) == 5.0
+    engine.take(exited(engine.clock, job, 1))
+    engine.clock.set_wall(jump)
+    if restarted:
+        engine.restart()
+    engine.clock.advance(59)
+    assert engine.tick() == []
+    engine.clock.advance(1)
+    assert engine.tick() == [("start", 1)]
+
+
 # ---------------------------------------------------------------- begin times
 
 
