@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -209,16 +208,21 @@ def _peaks(uses: Iterable[Use], span: Span) -> dict[str, int]:
         if start < end:
             edges += [(start, 1, use), (end, -1, use)]
     edges.sort(key=lambda edge: edge[:2])
-    holders, busy, peaks = Counter[tuple[str, int]](), Counter[str](), Counter[str]()
+    # Of each user, and of all: how many use each GPU that is in use.
+    holders: dict[str, dict[int, int]] = {who: {} for _, _, use in edges for who in ("", use.user)}
+    peaks = dict.fromkeys(holders, 0)
     for _, change, use in edges:
         for who in ("", use.user):
+            busy = holders[who]
             for gpu in use.gpus:
-                holders[who, gpu] += change
-                if holders[who, gpu] == (change > 0):  # the first came, or the last went
-                    busy[who] += change
-            if busy[who] > peaks[who]:
-                peaks[who] = busy[who]
-    return dict(peaks)
+                count = busy.get(gpu, 0) + change
+                if count:
+                    busy[gpu] = count
+                else:
+                    del busy[gpu]
+            if len(busy) > peaks[who]:
+                peaks[who] = len(busy)
+    return peaks
 
 
 def _groups(reader: Reader, counting: _Counting, values: dict[str, Any]) -> list[tuple[str, str, Usage]]:
