@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gflow.core.effects import Effect, Save, Start, Stop, Warn
 from gflow.core.events import (
     Cancel,
+    Claim,
     Drain,
     Event,
     Exited,
@@ -132,8 +133,10 @@ class Ledger:
                 self.held -= records
                 if begin_at is not None:
                     self._forget_pauses(records)
-            case Cancel(keys=keys):
-                self.cancelled |= {key for key in keys if number_of(key) < state.next_number}
+            case Cancel(keys=keys) | Claim(deed=Cancel(keys=keys)):  # from then on, not only when it is done
+                self.cancelled |= {key for key in keys if _is_there(key, state)}
+            case Claim(deed=Hold(keys=keys)):
+                self.held |= set(keys)
 
     def _forget_pauses(self, keys: set[JobKey]) -> None:
         self.pauses = {key: until for key, until in self.pauses.items() if key not in keys}
@@ -323,7 +326,7 @@ class Ledger:
     def _check_order(self, started: list[Job], state: State) -> None:
         """Nobody starts while the same thing with a higher priority waits and could have."""
         promised, self.promised = self.promised, bool(state.promises)
-        if not started or promised or self.promised:
+        if not started or promised or self.promised or state.claimed:
             return
         for group in state.ready.groups.values():
             key = group.key
@@ -345,12 +348,13 @@ class Ledger:
         for job in state.jobs.values():
             if job.state is JobState.QUEUED:
                 self._check_waiting(job, state, event)
-                if job.key in ready and max(job.spec.begin_at, job.retry_at) <= event.at.wall:
+                is_due = max(job.spec.begin_at, job.retry_at) <= event.at.wall
+                if job.key in ready and is_due and not state.claimed:
                     free = not self._must_yield(job, state)
                     assert not free or not self._could_start(job, state, fits), (
                         f"{job.label} could start and does not"
                     )
-            if job.state is not JobState.RUNNING:
+            if job.state is not JobState.RUNNING and job.key not in state.arriving:
                 vain = self.is_vain(job.spec) and not job.spec.no_auto_cancel
                 assert not vain, f"{job.label} waits in vain"
 
@@ -362,6 +366,8 @@ class Ledger:
 
     def _check_waiting(self, job: Job, state: State, event: Event) -> None:
         met = self.is_met(job.spec)
+        if job.key in state.arriving:  # it will be told
+            return
         assert met == (job.key not in state.waits), f"{job.label} is wrong about its parents"
         if met and isinstance(event, Tick):
             late = max(job.spec.begin_at, job.retry_at) > event.at.wall
@@ -374,6 +380,15 @@ class Ledger:
         if kind not in known:
             known[kind] = not self._is_capped(spec, state) and self._fits(spec.shape)
         return known[kind]
+
+
+def _is_there(key: JobKey, state: State) -> bool:
+    """Whether this number was given out, and not to a job that nobody sees yet."""
+    number = number_of(key)
+    hidden = any(
+        one.first <= number < one.first + one.count and not one.is_closed for one in state.open.values()
+    )
+    return number < state.next_number and not hidden
 
 
 def _limit(spec: Spec) -> Limit:

@@ -13,7 +13,7 @@ from gflow.store.port import Changes, Submission, address_of
 from gflow.store.sqlite import SqliteStore
 
 NOON = 1_750_000_000.0
-TABLES = ("meta", "jobs", "holds", "submissions", "blobs", "audit", "attempts")
+TABLES = ("meta", "jobs", "holds", "submissions", "blobs", "audit", "attempts", "bulk")
 # Pages in the log before they are brought over: small, so that a short life has many checkpoints.
 CHECKPOINT_PAGES = 12
 

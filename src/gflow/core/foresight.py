@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gflow.core.deps import Wait
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.state import State
 
@@ -16,16 +17,25 @@ def blocked_by(state: State, keys: Iterable[JobKey]) -> dict[JobKey, list[JobKey
     doomed = set(keys)
     lost = set(doomed)
     blocked: set[JobKey] = set()
+    seen: set[int] = set()
     line = list(doomed)
     while line:
         for parent in _ended_with(state, line.pop()):
             lost.add(parent)
-            for child in sorted(state.children.get(parent, ())):
-                if child not in doomed and child not in blocked and _is_blocked(state, child, lost):
+            for wait in state.children.get(parent, {}).values():
+                if id(wait) in seen or not _is_blocked(wait, lost):
+                    continue
+                seen.add(id(wait))
+                for child in wait.jobs - doomed:
                     blocked.add(child)
                     if not state.jobs[child].spec.no_auto_cancel:  # that one would wait on, in vain
                         line.append(child)
-    return {child: sorted(state.waits[child].parents & lost) for child in sorted(blocked)}
+    losses: dict[int, list[JobKey]] = {}  # jobs that wait for the same share the list
+    for child in sorted(blocked):
+        wait = state.waits[child]
+        if id(wait) not in losses:
+            losses[id(wait)] = sorted(wait.parents & lost)
+    return {child: losses[id(state.waits[child])] for child in sorted(blocked)}
 
 
 def _ended_with(state: State, key: JobKey) -> list[JobKey]:
@@ -35,7 +45,6 @@ def _ended_with(state: State, key: JobKey) -> list[JobKey]:
     return [key, *sorted(state.awaited.get(key, ()))]
 
 
-def _is_blocked(state: State, child: JobKey, lost: set[JobKey]) -> bool:
-    wait = state.waits[child]
+def _is_blocked(wait: Wait, lost: set[JobKey]) -> bool:
     nobody = wait.any_of is not None and wait.any_of <= lost
     return nobody or not wait.unmet.isdisjoint(lost)

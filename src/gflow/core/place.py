@@ -21,7 +21,7 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
 
     The one gate to a start: caps, quotas and reservations are checked here.
     """
-    if state.machine.is_drained:
+    if state.machine.is_drained or (state.claimed and job.key in state.claimed):
         return None
     if state.is_capped(job) or state.over_quota(job):
         return None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -29,6 +30,8 @@ from gflow.text.queue import Entry, sort_key
 
 # Finished jobs shown unless somebody asks for more: there may be a million.
 NEWEST = 1000
+# Those that are listed by id and number up to so many are not copied with all others.
+FEW = 1000
 # What one listing holds in memory at most.
 MOST = 200_000
 
@@ -63,20 +66,31 @@ async def find(context: Context, asked: Asked, now: float) -> Found:
 
 
 async def _present(context: Context, asked: Asked, now: float) -> Found:
-    copies = await _copies(context, asked.wanted)
+    last = asked.offset + (asked.limit or 0)
+    if asked.sort == "id" and not asked.is_reversed and asked.limit and asked.offset < last <= FEW:
+        return await _first(context, asked, last)
+    copies = (await _copies(context, asked.wanted)).found
     total = len(copies)
     keys = deque(sorted(copies))
     entries = (copies.pop(keys.popleft()) for _ in range(total))
     return Found(await _window(entries, asked, now), total, False)
 
 
-async def _copies(context: Context, wanted: Filter) -> dict[JobKey, Entry]:
-    """The active jobs that are wanted, copied, all as they are when this returns."""
+async def _first(context: Context, asked: Asked, last: int) -> Found:
+    """The first few: only those are copied."""
+    taking = await _copies(context, asked.wanted, is_counting=True)
+    total, keys = len(taking.wanted_keys), heapq.nsmallest(last, taking.wanted_keys)[asked.offset :]
+    taking.copy(keys)
+    return Found(iter([taking.found[key] for key in keys]), total, False)
+
+
+async def _copies(context: Context, wanted: Filter, *, is_counting: bool = False) -> _Copies:
+    """The active jobs that are wanted, copied (or only counted), all as they are when this returns."""
     loop = context.loop
     while True:
         state = loop.state
         with loop.noticing() as changed:
-            taking = _Copies(state, wanted)
+            taking = _Copies(state, wanted, is_counting=is_counting)
             async for keys in in_slices(sorted(state.jobs)):
                 taking.take(keys)
             while changed:
@@ -84,14 +98,17 @@ async def _copies(context: Context, wanted: Filter) -> dict[JobKey, Entry]:
                 if changed:
                     await asyncio.sleep(0)
             if state is loop.state:  # else it was rebuilt from the disk meanwhile
-                return taking.found
+                return taking
 
 
 class _Copies:
     """Copies of jobs, each with the reason why it waits."""
 
-    def __init__(self, state: State, wanted: Filter) -> None:
+    def __init__(self, state: State, wanted: Filter, *, is_counting: bool = False) -> None:
         self.found: dict[JobKey, Entry] = {}
+        # Which are wanted, where they are only counted.
+        self.wanted_keys: set[JobKey] = set()
+        self._is_counting = is_counting
         self._state = state
         self._wanted = wanted
         self._reasons: dict[Shape, Why] = {}
@@ -103,10 +120,19 @@ class _Copies:
         state, matches, is_open = self._state, self._wanted.matches, self._is_open
         for key in keys:
             job = state.jobs.get(key)
-            if job is not None and ((is_open and job.progress is None) or matches(job)):
-                self.found[key] = (copy.copy(job), explain(state, job, self._reasons))
-            else:
+            if job is None or not ((is_open and job.progress is None) or matches(job)):
                 self.found.pop(key, None)
+                self.wanted_keys.discard(key)
+            elif self._is_counting:
+                self.wanted_keys.add(key)
+            else:
+                self.copy([key])
+
+    def copy(self, keys: Iterable[JobKey]) -> None:
+        """Copy these jobs, which are there."""
+        for key in keys:
+            job = self._state.jobs[key]
+            self.found[key] = (copy.copy(job), explain(self._state, job, self._reasons))
 
 
 # ---------------------------------------------------------------- all jobs, from the database

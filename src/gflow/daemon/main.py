@@ -44,7 +44,7 @@ from gflow.daemon.short_slices import ask_for_short_slices
 from gflow.daemon.spot import spot_watch_of
 from gflow.daemon.steward import Steward
 from gflow.daemon.tokens import Tokens
-from gflow.errors import GflowError, ReadOnly
+from gflow.errors import GflowError, ReadOnly, StoreError
 from gflow.faults import point
 from gflow.gpu.census import Report
 from gflow.store.places import first_free_number
@@ -98,6 +98,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
         daemon.loop, daemon.targets, daemon.performer
     )  # before the first round: what that starts needs none
     await daemon.see_gpus()
+    daemon.recover()
     daemon.target.warm_up()
     stopped = asyncio.Event()
     signals: list[int] = []
@@ -239,6 +240,13 @@ class Daemon:
         with suppress(ReadOnly):  # the disk may be full already: the loop heals by itself
             self.loop.note("daemon started", f"version {__version__}")  # in one commit with what is seen
             await self.loop.ask(lambda at: seen_of(report, at, is_private=self._settings.is_private))
+
+    def recover(self) -> None:
+        """Finish, or undo, what the last daemon had begun in parts."""
+        try:
+            self.loop.recover()
+        except StoreError as error:  # the disk may be full already: the loop tries again
+            log.error("%s; what was begun in parts is left for later", error)
 
     def _gpus_changed(self, report: Report) -> None:
         self.leases.see(report.gpus)

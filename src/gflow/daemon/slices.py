@@ -16,12 +16,12 @@ SLICE = 200
 RUN = 1000
 
 
-async def in_slices(items: Iterable[T]) -> AsyncIterator[list[T]]:
+async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[list[T]]:
     """All items, a few at a time; others have their turn in between."""
     iterator = iter(items)
-    while piece := list(islice(iterator, SLICE)):
+    while piece := list(islice(iterator, size)):
         yield piece
-        if len(piece) == SLICE:
+        if len(piece) == size:
             await asyncio.sleep(0)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import msgspec
 
 from gflow.core.effects import Ran
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, JobState, Line
+from gflow.store.bulk import STEP, Bulk, OpenSubmission
 
 # How many finished jobs a daemon learns from when it starts.
 LEARNT_FROM = 5000
@@ -37,9 +38,23 @@ class Changes(msgspec.Struct):
     audit: list[Line] = msgspec.field(default_factory=list)
     # Attempts that their jobs' records do not tell any more.
     attempts: list[Ran] = msgspec.field(default_factory=list)
+    # Jobs of an open submission; first and last keys of such jobs that are not wanted any more.
+    staged: list[Job] = msgspec.field(default_factory=list)
+    discarded: list[tuple[JobKey, JobKey]] = msgspec.field(default_factory=list)
+    # What is done in parts, by number; None: it is done.
+    bulk: dict[int, Bulk | None] = msgspec.field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.submissions or self.blobs or self.meta or self.audit)
+        return bool(
+            self.jobs
+            or self.submissions
+            or self.blobs
+            or self.meta
+            or self.audit
+            or self.staged
+            or self.discarded
+            or self.bulk
+        )
 
 
 class Loaded(NamedTuple):
@@ -52,6 +67,7 @@ class Loaded(NamedTuple):
     meta: dict[str, str | int]
     # The latest jobs that finished, for what they say about those to come.
     finished: tuple[Job, ...] = ()
+    bulk: dict[int, Bulk] = {}
 
 
 class Store(Protocol):
@@ -66,12 +82,19 @@ class Store(Protocol):
     def cut_off_by(self, key: JobKey) -> list[Job]: ...
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]: ...
     def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None: ...
+    def unfinished(self) -> dict[int, Bulk]: ...
+    def unheard(self, bulk: OpenSubmission) -> list[tuple[JobKey, float]]: ...
     def blob(self, address: str) -> bytes: ...
     def story(self, key: JobKey) -> list[Line]: ...
     def kept(self, name: str) -> str | int | None: ...
     def newest_line(self) -> int: ...
     def lines(self, after: int, limit: int) -> list[tuple[int, Line]]: ...
     def close(self) -> None: ...
+
+
+def neighbours(first: JobKey, count: int) -> tuple[JobKey, ...]:
+    """The keys of jobs that were submitted together: their numbers are neighbours."""
+    return cast("tuple[JobKey, ...]", tuple(range(first, first + count * STEP, STEP)))
 
 
 def address_of(content: bytes) -> str:

@@ -16,6 +16,7 @@ from gflow.core.ids import TASK_BITS
 from gflow.core.model import Job, Spec
 from gflow.errors import StoreError
 from gflow.store import files
+from gflow.store.bulk import OpenSubmission, bulk_of
 from gflow.store.rows import SELECT, job_of
 
 _MASK = (1 << TASK_BITS) - 1
@@ -33,21 +34,24 @@ class Reader:
         try:
             self._db = files.connect(files.real(path), "mode=ro", check_same_thread=False)
             self._db.execute("BEGIN")
-            self._db.execute("SELECT 1 FROM meta").fetchone()  # only the first read fixes the moment
+            # Only the first read fixes the moment. Jobs of submissions that are not closed are not there yet.
+            rows = self._db.execute("SELECT id, data FROM bulk WHERE id > 0").fetchall()
         except sqlite3.Error as error:
             raise _unreadable(error) from error
+        opened = [bulk_of(*row) for row in rows]
+        self._hidden = [one.span for one in opened if isinstance(one, OpenSubmission) and not one.closed]
         self._specs: dict[str, Spec] = {}
 
     def close(self) -> None:
         self._db.close()
 
     def count(self, wanted: Filter) -> int:
-        where, values = condition(wanted)
+        where, values = self._condition(wanted)
         return int(self.rows(f"SELECT count(*) FROM jobs WHERE {where}", values)[0][0])
 
     def page(self, wanted: Filter, limit: int, offset: int, *, newest: bool) -> list[Any]:
         """Rows of jobs by key: `limit` of them (-1: all) from either end, oldest first."""
-        where, values = condition(wanted)
+        where, values = self._condition(wanted)
         order = "DESC" if newest else "ASC"
         rows = self.rows(
             f"{SELECT} WHERE {where} ORDER BY key {order} LIMIT ? OFFSET ?", [*values, limit, offset]
@@ -56,13 +60,20 @@ class Reader:
 
     def recent(self, wanted: Filter, final: int) -> list[Any]:
         """Rows of all active jobs and of the `final` newest ones that are over, by key."""
-        where, values = condition(wanted)
+        where, values = self._condition(wanted)
         newest = (
             f"SELECT min(key) FROM (SELECT key FROM jobs WHERE finished_at IS NOT NULL AND {where}"
             f" ORDER BY key DESC LIMIT {int(final)})"
         )
         sql = f"{SELECT} WHERE {where} AND (finished_at IS NULL OR key >= ({newest})) ORDER BY key"
         return self.rows(sql, [*values, *values])
+
+    def _condition(self, wanted: Filter) -> tuple[str, list[Any]]:
+        where, values = condition(wanted)
+        for span in self._hidden:
+            where += " AND key NOT BETWEEN ? AND ?"
+            values += span
+        return where, values
 
     def job(self, row: Any) -> Job:
         """The job of a row. Cheap to make, so it is made where it is needed."""

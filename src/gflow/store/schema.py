@@ -207,7 +207,15 @@ _V10 = """
 ALTER TABLE jobs ADD COLUMN headway TEXT;
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10)
+# What is done in parts, while it is being done: see `store.bulk`.
+_V11 = """
+CREATE TABLE bulk (
+    id   INTEGER PRIMARY KEY,
+    data TEXT NOT NULL
+);
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10, _V11)
 VERSION = len(MIGRATIONS)
 
 

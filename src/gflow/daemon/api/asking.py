@@ -11,10 +11,11 @@ from gflow.core.engine import resolve
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import SHORT, Job, JobState
 from gflow.daemon.context import Context
+from gflow.daemon.slices import in_slices
 from gflow.errors import NotFound, TooLarge, UsageError, WrongType, unknown
 from gflow.wire.queries import Q, read_query
 from gflow.wire.requests import decode
-from gflow.wire.selections import Numbers, Tasks, check_number, selected
+from gflow.wire.selections import MOST_IN_RANGES, Numbers, Tasks, check_number, selected
 
 T = TypeVar("T")
 # Any request; one that brings jobs, of which a hundred thousand fit in; how long its body may take to come.
@@ -30,6 +31,8 @@ _STATE_NAMES |= {"pending": JobState.QUEUED, "held": JobState.HOLD, "completed":
 
 # A number that no job will have, and which the database can hold as a key.
 NO_NUMBER = 10**12
+# Numbers of a range that are looked up at once.
+RANGE = 1000
 # What one question of a listing may consist of: the database takes no longer ones.
 PIECES = 500
 
@@ -91,17 +94,52 @@ def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey
     return list(dict.fromkeys(keys))
 
 
+async def all_keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey]:
+    """The same for what is done in parts: ranges may be long, and are looked up a piece at a time."""
+    uid, _ = caller(request)
+    keys: dict[JobKey, None] = {}
+    named = 0
+    async for parts_ in in_slices(selected(texts)):
+        for part in parts_:
+            if isinstance(part, Numbers):
+                named += part.last - part.first
+                check_number(named, MOST_IN_RANGES)
+                keys |= await _in_range(context, part)
+            elif isinstance(part, Tasks):
+                keys |= dict.fromkeys(job_key(part.number, task) for task in part.tasks)
+            else:
+                keys[resolve(context.loop.state, uid, part)] = None
+    return list(keys)
+
+
+async def _in_range(context: Context, numbers: Numbers) -> dict[JobKey, None]:
+    found: dict[JobKey, None] = {}
+    _check_given_out(context, numbers.last)
+    for first in range(numbers.first, numbers.last + 1, RANGE):
+        last = min(first + RANGE - 1, numbers.last)
+        found |= dict.fromkeys(context.store.between(first, last))
+        if last < numbers.last:
+            await asyncio.sleep(0)
+    if not found:
+        raise NotFound(f"there are no jobs {numbers.first}-{numbers.last}")
+    return found
+
+
+def _check_given_out(context: Context, last: int) -> None:
+    latest = context.loop.state.next_number - 1
+    if last > latest:
+        raise NotFound(
+            f"there is no job {last}", hint=f"the latest is {latest}" if latest else "there are none"
+        )
+
+
 def _between(context: Context, numbers: Numbers, named: int) -> list[JobKey]:
     """The jobs of a range: the last one must have been given out, and some of them must be there.
 
     `named`: by all ranges so far.
     """
     first, last = numbers
-    latest = context.loop.state.next_number - 1
-    if last > latest:
-        raise NotFound(
-            f"there is no job {last}", hint=f"the latest is {latest}" if latest else "there are none"
-        )
+    _check_given_out(context, last)
     check_number(named)
     found = context.store.between(first, last)
     if not found:

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.events import Cancel, Hold, Release
+from gflow.core.events import Cancel, Hold, Release, Update
 from gflow.core.foresight import blocked_by
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState
+from gflow.core.state import PART
 from gflow.daemon import rules
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import (
     MOST_JOBS_BYTES,
+    all_keys_of,
     caller,
     context_of,
-    keys_of,
     known,
     read,
     states_of,
 )
+from gflow.daemon.api.many import about
 from gflow.daemon.api.permissions import check, governs_others
-from gflow.daemon.api.seeing import viewer
+from gflow.daemon.bulk import Wanted
 from gflow.daemon.context import Context
 from gflow.daemon.slices import in_slices
-from gflow.daemon.wishes import Updating
+from gflow.daemon.wishes import Updating, resolved_fields
 from gflow.errors import Refused, UsageError
 from gflow.store.port import address_of
-from gflow.wire.changes import describe_update
+from gflow.wire.changes import Change, describe_update
 from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest
-from gflow.wire.views import jobs_view, key_label
+from gflow.wire.views import key_label
 
 # Jobs looked up in one go.
 TOGETHER = 100
@@ -43,20 +46,27 @@ async def cancel(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, CancelRequest)
     keys = await _wanted(context, request, wanted)
-    check(request, [known(context, key) for key in keys])
+    async for some in in_slices(keys):
+        check(request, [known(context, key) for key in some])
     over = await _ended(context, keys)
     if wanted.dry_run:
         return _foretold(request, keys, over)
     if len(over) < len(keys):
-        governs = governs_others(request)
-        await context.loop.ask(
-            lambda at: Cancel(at=at, uid=uid, governs=governs, keys=tuple(keys), now=wanted.now), origin
-        )
-    return answer(
+        await _do(context, Wanted(Cancel, uid, origin, governs=governs_others(request), now=wanted.now), keys)
+    return await about(
         request,
-        lambda: jobs_view(context.entries([known(context, key) for key in keys], viewer(request))),
-        lambda: "".join(_cancelled(context, key, over) for key in keys) or "No jobs match.\n",
+        keys,
+        lambda some: (_cancelled(context, key, over) for key in some),
+        "" if keys else "No jobs match.\n",
     )
+
+
+async def _do(context: Context, deed: Wanted, keys: list[JobKey]) -> None:
+    """Do this to the jobs: in one turn if they are few."""
+    if len(keys) > PART:
+        await context.loop.do(deed, keys)
+    else:
+        await context.loop.wish(deed.to(tuple(keys)))
 
 
 async def _ended(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]:
@@ -77,7 +87,7 @@ async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> 
     """
     if not wanted.jobs and not wanted.is_filtered:
         raise UsageError("which jobs?", hint="name some, or say which: all, names, states, projects, users")
-    named = keys_of(context, request, wanted.jobs) if wanted.jobs else None
+    named = await all_keys_of(context, request, wanted.jobs) if wanted.jobs else None
     if not wanted.is_filtered:
         return named or []
     uid, _ = caller(request)
@@ -151,62 +161,85 @@ async def hold(request: Request) -> Response:
     """Keep waiting jobs from starting."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
-    keys = _named(context, request, wanted.jobs)
-    governs = governs_others(request)
-    await context.loop.ask(lambda at: Hold(at=at, uid=uid, governs=governs, keys=keys), origin)
-    return _changed(request, keys, "held")
+    keys = await _named(context, request, wanted.jobs)
+    await _do(context, Wanted(Hold, uid, origin, governs=governs_others(request)), keys)
+    return await _changed(request, keys, "held")
 
 
 async def release(request: Request) -> Response:
     """Let held jobs start, perhaps not before a time."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ReleaseRequest)
-    keys = _named(context, request, wanted.jobs)
-    begin_at, governs = wanted.begin_time(), governs_others(request)
-    jobs = context.loop.state.jobs
-    free = frozenset(
-        key for key in keys if begin_at is None and key in jobs and jobs[key].state is not JobState.HOLD
-    )
-    await context.loop.ask(
-        lambda at: Release(at=at, uid=uid, governs=governs, keys=keys, begin_at=begin_at), origin
-    )
-    return _changed(request, keys, "released", free)
+    keys = await _named(context, request, wanted.jobs)
+    begin_at, free = wanted.begin_time(), set[JobKey]()
+    if begin_at is None:
+        async for some in in_slices(keys):
+            jobs = context.loop.state.jobs
+            free.update(key for key in some if key in jobs and jobs[key].state is not JobState.HOLD)
+    deed = Wanted(Release, uid, origin, governs=governs_others(request), begin_at=begin_at)
+    await _do(context, deed, keys)
+    return await _changed(request, keys, "released", free)
 
 
 async def update(request: Request) -> Response:
     """Change what active jobs ask for."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, UpdateRequest, MOST_JOBS_BYTES)
-    keys = _named(context, request, wanted.jobs)
+    keys = await _named(context, request, wanted.jobs)
     change = describe_update(
         wanted, address_of, rules.defaults(context.settings.config), context.settings.shapes
     )
     governs = governs_others(request)
     context.fairness.keep(uid, sum(map(len, change.blobs.values())))
-    await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))
-    return _changed(request, keys, "updated")
+    if len(keys) > PART:
+        await context.loop.do(_updating(context, uid, change, origin, keys, governs=governs), keys)
+    else:
+        await context.loop.wish(Updating(uid, tuple(keys), change, origin, governs=governs))
+    return await _changed(request, keys, "updated")
 
 
-def _named(context: Context, request: Request, texts: list[str]) -> tuple[JobKey, ...]:
+def _updating(
+    context: Context, uid: int, change: Change, origin: str, keys: list[JobKey], *, governs: bool
+) -> Wanted:
+    """The update of many jobs. What it says of parents, and a new group, are the same for all of them."""
+    state, group = context.loop.state, 0
+    fields = resolved_fields(state, uid, change)
+    if fields.get("max_concurrent"):
+        jobs = (state.jobs[key] for key in keys if key in state.jobs)
+        group = min((job.number for job in jobs if not job.spec.group), default=0)
+    return Wanted(
+        Update,
+        uid,
+        origin,
+        governs=governs,
+        blobs=change.blobs,
+        fields=fields,
+        extend_s=change.extend_s,
+        group=group,
+    )
+
+
+async def _named(context: Context, request: Request, texts: list[str]) -> list[JobKey]:
     """The jobs that these texts mean, all of which are active and the caller may change."""
-    keys = tuple(keys_of(context, request, texts))
-    jobs = [known(context, key) for key in keys]
-    check(request, jobs)
-    for job in jobs:
-        if job.is_final:
-            raise Refused(
-                f"job {job.label} is over: {job.state.value}", hint=f"gjob redo {job.label} does it again"
-            )
+    keys = await all_keys_of(context, request, texts)
+    async for some in in_slices(keys):
+        jobs = [known(context, key) for key in some]
+        check(request, jobs)
+        for job in jobs:
+            if job.is_final:
+                raise Refused(
+                    f"job {job.label} is over: {job.state.value}",
+                    hint=f"gjob redo {job.label} does it again",
+                )
     return keys
 
 
-def _changed(
-    request: Request, keys: tuple[JobKey, ...], how: str, unless: frozenset[JobKey] = frozenset()
+async def _changed(
+    request: Request, keys: list[JobKey], how: str, unless: AbstractSet[JobKey] = frozenset()
 ) -> Response:
     """The jobs, and what happened to each; `unless`: those that were not held."""
-    context = context_of(request)
-    return answer(
+    return await about(
         request,
-        lambda: jobs_view(context.entries([known(context, key) for key in keys], viewer(request))),
-        lambda: "".join(f"Job {label(key)} {'was not held' if key in unless else how}.\n" for key in keys),
+        keys,
+        lambda some: (f"Job {label(key)} {'was not held' if key in unless else how}.\n" for key in some),
     )
