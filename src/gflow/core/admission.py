@@ -151,15 +151,17 @@ def judged(
     if not spec.parents:
         return None
 
-    def outcome(key: JobKey) -> JobState | None:
-        return None if state.is_active(key) else state.outcome(key) or outcomes.get(key)
-
+    ends: dict[JobKey, JobState] = {}
     for key in spec.parents:
-        if outcome(key) is None and not state.is_active(key) and not comes(key):
-            raise NotFound(f"there is no job {label(key)} to depend on")
-    wait = Wait.of(spec, outcome)
+        if not state.is_active(key):
+            end = state.outcome(key) or outcomes.get(key)
+            if end is not None:
+                ends[key] = end
+            elif not comes(key):
+                raise NotFound(f"there is no job {label(key)} to depend on")
+    wait = Wait.of(spec, ends.get)
     if wait.broken is not None and not spec.no_auto_cancel:
-        ended = outcome(wait.broken)
+        ended = ends.get(wait.broken)
         raise Refused(
             f"job {label(wait.broken)} ended {ended.value if ended else ''}: "
             "a job that depends on it would never start",

@@ -38,7 +38,7 @@ from gflow.core.events import (
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import JobState, Line, Moment, Spec
 from gflow.core.state import PART, State
-from gflow.daemon.wishes import Meaning, Submitting
+from gflow.daemon.wishes import Meaning, Submitting, parents_of
 from gflow.errors import GflowError
 from gflow.faults import point
 from gflow.store.bulk import Bulk, Intent, OpenSubmission, keys_of, runs_of
@@ -122,8 +122,7 @@ class Taking:
         return tuple(made)
 
     def outcomes(self, state: State, store: Store, specs: Sequence[Spec]) -> dict[JobKey, JobState]:
-        sets = {id(keys): keys for spec in specs for keys in (spec.depends_on, spec.depends_any) if keys}
-        gone = {key for keys in sets.values() for key in keys if not state.is_active(key)}
+        gone = {key for key in parents_of(specs) if not state.is_active(key)}
         self._ended |= store.outcomes(gone - self._ended.keys())
         return self._ended
 
@@ -342,12 +341,10 @@ class Wanted:
         more: dict[str, Any] = {}
         if self.kind is Update:
             changed = self.more["fields"]
-            sets = [changed.get("depends_on", ()), changed.get("depends_any", ())]
-            for job in filter(None, (state.jobs.get(key) for key in keys)):
-                sets += [job.spec.depends_on, job.spec.depends_any]
-            distinct = {id(parents): parents for parents in sets}
-            gone = {key for parents in distinct.values() for key in parents if not state.is_active(key)}
-            more["outcomes"] = store.outcomes(gone)
+            parents = {*changed.get("depends_on", ()), *changed.get("depends_any", ())}
+            jobs = filter(None, (state.jobs.get(key) for key in keys))
+            parents |= parents_of(job.spec for job in jobs)
+            more["outcomes"] = store.outcomes(key for key in parents if not state.is_active(key))
         return self.kind(at=at, uid=self.uid, governs=self.governs, keys=keys, **self.more, **more)
 
 

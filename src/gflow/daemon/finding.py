@@ -91,7 +91,7 @@ async def _copies(context: Context, wanted: Filter, *, is_counting: bool = False
         state = loop.state
         with loop.noticing() as changed:
             taking = _Copies(state, wanted, is_counting=is_counting)
-            async for keys in in_slices(sorted(state.jobs)):
+            async for keys in in_slices(list(state.jobs)):
                 taking.take(keys)
             while changed:
                 taking.take([changed.pop() for _ in range(min(len(changed), SLICE))])

@@ -131,8 +131,8 @@ class Updating:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         fields = resolved_fields(state, self.uid, self.change)
         parents = {*fields.get("depends_on", ()), *fields.get("depends_any", ())}
-        for job in (state.jobs.get(key) or state.array_with(key) for key in self.keys):
-            parents.update(job.spec.parents if job else ())  # those it keeps are judged anew too
+        jobs = filter(None, (state.jobs.get(key) or state.array_with(key) for key in self.keys))
+        parents |= parents_of(job.spec for job in jobs)  # those it keeps are judged anew too
         outcomes = store.outcomes(key for key in parents if not state.is_active(key))
         return Update(
             at=at,
@@ -160,8 +160,13 @@ def resolved_fields(state: State, uid: int, change: Change) -> dict[str, Any]:
 
 def outcomes_of(state: State, store: Store, specs: list[Spec]) -> dict[JobKey, JobState]:
     """How those parents ended that the engine does not know any more."""
-    parents = {key for spec in specs for key in spec.parents}
-    return store.outcomes(key for key in parents if not state.is_active(key))
+    return store.outcomes(key for key in parents_of(specs) if not state.is_active(key))
+
+
+def parents_of(specs: Iterable[Spec]) -> set[JobKey]:
+    """All parents that these name; a tuple that many share is looked at once."""
+    distinct = {id(keys): keys for spec in specs for keys in (spec.depends_on, spec.depends_any) if keys}
+    return {key for keys in distinct.values() for key in keys}
 
 
 def _resolved(state: State, spec: Spec, references: References, meant: Meaning) -> Spec:

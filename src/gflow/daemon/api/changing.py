@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from gflow.core.events import Cancel, Hold, Release, Update
-from gflow.core.foresight import blocked_by
+from gflow.core.foresight import Blocked
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState
 from gflow.core.state import PART
 from gflow.daemon import rules
-from gflow.daemon.api.answers import answer
+from gflow.daemon.api.answers import wants_text
 from gflow.daemon.api.asking import (
     MOST_JOBS_BYTES,
     all_keys_of,
@@ -29,14 +30,16 @@ from gflow.daemon.api.many import about
 from gflow.daemon.api.permissions import check, governs_others
 from gflow.daemon.bulk import Wanted
 from gflow.daemon.context import Context
-from gflow.daemon.slices import in_slices
+from gflow.daemon.slices import SLICE, in_slices
 from gflow.daemon.wishes import Updating, resolved_fields
 from gflow.errors import Refused, UsageError
 from gflow.store.port import address_of
 from gflow.wire.changes import Change, describe_update
 from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest
-from gflow.wire.views import key_label
+from gflow.wire.views import encode, key_label
 
+# A job, what a cancel would mean for it, and the parents that it would lose.
+Row = tuple[JobKey, str, list[JobKey]]
 # Jobs looked up in one go.
 TOGETHER = 100
 
@@ -50,7 +53,7 @@ async def cancel(request: Request) -> Response:
         check(request, [known(context, key) for key in some])
     over = await _ended(context, keys)
     if wanted.dry_run:
-        return _foretold(request, keys, over)
+        return await _foretold(request, keys, over)
     if len(over) < len(keys):
         await _do(context, Wanted(Cancel, uid, origin, governs=governs_others(request), now=wanted.now), keys)
     return await about(
@@ -122,16 +125,33 @@ def _cancelled(context: Context, key: JobKey, over: dict[JobKey, JobState]) -> s
     return f"Job {label(key)} cancelled.\n"
 
 
-def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]) -> Response:
+async def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]) -> Response:
     """What a cancel would do: to these jobs, and to those that wait for them."""
     context = context_of(request)
-    blocked = blocked_by(context.loop.state, [key for key in keys if key not in over])
-    rows: list[tuple[JobKey, str, list[JobKey]]] = [
-        (key, "invalid" if key in over else "ok", []) for key in keys
-    ]
-    rows += [(key, "blocked", parents) for key, parents in blocked.items()]
+    blocked = Blocked(context.loop.state, [key for key in keys if key not in over])
+    while blocked.look(SLICE):
+        await asyncio.sleep(0)
+    rows: list[Row] = [(key, "invalid" if key in over else "ok", []) for key in keys]
+    rows += [(key, "blocked", parents) for key, parents in blocked.found().items()]
+    if wants_text(request):
+        return StreamingResponse(_foretold_text(context, rows), media_type="text/plain; charset=utf-8")
+    return StreamingResponse(_foretold_json(context, rows), media_type="application/json")
 
-    def view() -> dict[str, object]:
+
+async def _foretold_text(context: Context, rows: list[Row]) -> AsyncIterator[str]:
+    async for some in in_slices(rows):
+        yield "".join(
+            "\t".join([label(key), known(context, key).state.value, verdict, *_joined(parents)]) + "\n"
+            for key, verdict, parents in some
+        )
+    if not rows:
+        yield "No jobs match.\n"
+
+
+async def _foretold_json(context: Context, rows: list[Row]) -> AsyncIterator[str]:
+    comma = ""
+    yield '{"dry_run":true,"jobs":['
+    async for some in in_slices(rows):
         jobs = [
             {
                 "id": key_label(key),
@@ -139,18 +159,11 @@ def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]
                 "verdict": verdict,
                 "parents": [key_label(parent) for parent in parents],
             }
-            for key, verdict, parents in rows
+            for key, verdict, parents in some
         ]
-        return {"dry_run": True, "jobs": jobs, "total": len(jobs)}
-
-    def text() -> str:
-        lines = [
-            "\t".join([label(key), known(context, key).state.value, verdict, *_joined(parents)])
-            for key, verdict, parents in rows
-        ]
-        return "".join(line + "\n" for line in lines) or "No jobs match.\n"
-
-    return answer(request, view, text)
+        yield comma + encode(jobs).decode()[1:-1]
+        comma = ","
+    yield f'],"total":{len(rows)}}}'
 
 
 def _joined(parents: list[JobKey]) -> list[str]:
