@@ -60,7 +60,7 @@ class TaskSet:
         return bool(self._lanes)
 
     def __contains__(self, task: int) -> bool:
-        for lane in self._lanes:  # not any(): ten thousand parents ask this in one turn
+        for lane in self._lanes:  # noqa: SIM110 - twice as fast, and ten thousand parents ask this in one turn
             if _find(lane, task) is not None:
                 return True
         return False

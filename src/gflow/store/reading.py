@@ -35,7 +35,8 @@ class Reader:
             self._db = files.connect(files.real(path), "mode=ro", check_same_thread=False)
             self._db.execute("BEGIN")
             # Only the first read fixes the moment. Jobs of submissions that are not closed are not there yet.
-            rows = self._db.execute("SELECT id, data FROM bulk WHERE id > 0").fetchall()
+            known = self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'bulk'").fetchone()
+            rows = self._db.execute("SELECT id, data FROM bulk WHERE id > 0").fetchall() if known else []
         except sqlite3.Error as error:
             raise _unreadable(error) from error
         opened = [bulk_of(*row) for row in rows]

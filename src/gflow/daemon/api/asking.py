@@ -102,6 +102,7 @@ async def all_keys_of(context: Context, request: Request, texts: list[str]) -> l
     async for parts_ in in_slices(selected(texts)):
         for part in parts_:
             if isinstance(part, Numbers):
+                _check_given_out(context, part.last)
                 named += part.last - part.first
                 check_number(named, MOST_IN_RANGES)
                 keys |= await _in_range(context, part)
@@ -114,7 +115,6 @@ async def all_keys_of(context: Context, request: Request, texts: list[str]) -> l
 
 async def _in_range(context: Context, numbers: Numbers) -> dict[JobKey, None]:
     found: dict[JobKey, None] = {}
-    _check_given_out(context, numbers.last)
     for first in range(numbers.first, numbers.last + 1, RANGE):
         last = min(first + RANGE - 1, numbers.last)
         found |= dict.fromkeys(context.store.between(first, last))

@@ -30,7 +30,7 @@ from gflow.daemon.api.many import about
 from gflow.daemon.api.permissions import check, governs_others
 from gflow.daemon.bulk import Wanted
 from gflow.daemon.context import Context
-from gflow.daemon.slices import SLICE, in_slices
+from gflow.daemon.slices import RUN, SLICE, in_slices
 from gflow.daemon.wishes import Updating, resolved_fields
 from gflow.errors import Refused, UsageError
 from gflow.store.port import address_of
@@ -75,11 +75,9 @@ async def _do(context: Context, deed: Wanted, keys: list[JobKey]) -> None:
 async def _ended(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]:
     """Those of the jobs that are over, and how. Looked up a few at a time: others want something too."""
     over: dict[JobKey, JobState] = {}
-    for key in keys:
-        if not context.loop.state.is_active(key):
-            over[key] = known(context, key).state
-            if len(over) % TOGETHER == 0:
-                await asyncio.sleep(0)
+    async for some in in_slices(keys, TOGETHER):
+        state = context.loop.state
+        over |= {key: known(context, key).state for key in some if not state.is_active(key)}
     return over
 
 
@@ -102,8 +100,10 @@ async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> 
         found += [job.key for job in jobs if _matches(job, wanted, states, uid)]
     if named is not None:
         return found
-    taken = set(found)  # a task goes with its array
-    return [key for key in sorted(found) if task_of(key) is None or job_key(number_of(key)) not in taken]
+    taken, chosen = set(found), list[JobKey]()  # a task goes with its array
+    async for keys in in_slices(sorted(found), RUN):
+        chosen += [key for key in keys if task_of(key) is None or job_key(number_of(key)) not in taken]
+    return chosen
 
 
 def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], uid: int) -> bool:
