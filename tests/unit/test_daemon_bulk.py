@@ -6,11 +6,13 @@ import asyncio
 from collections import Counter
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from gflow.core import state as core_state
 from gflow.core.effects import Start
 from gflow.core.events import Cancel, Exited, Hold, Release, Update
+from gflow.core.filter import Filter
 from gflow.core.ids import job_key
 from gflow.core.model import JobState
 from gflow.core.policy import Policy
@@ -22,10 +24,12 @@ from gflow.daemon.loop import Loop, reload
 from gflow.daemon.wishes import Submitting
 from gflow.errors import NotFound, ReadOnly, Refused, StoreError
 from gflow.store.bulk import Intent, OpenSubmission, keys_of, runs_of
+from gflow.store.memory import MemoryStore
+from gflow.store.port import Changes
 from gflow.store.sqlite import SqliteStore
 from gflow.wire.requests import Described, References
 
-from .builders import spec
+from .builders import job, spec
 
 MANY = 3 * PART + 7
 
@@ -389,6 +393,43 @@ def test_a_daemon_that_dies_while_children_are_cut_off_goes_on_with_it(store):
         return len(loop.state.jobs), {job.reason for job in store.jobs(active=False)} - {"ExitCode:1"}
 
     assert play(store, after) == (0, {"DependencyFailed:1"})
+
+
+# ---------------------------------------------------------------- the store
+
+
+@pytest.mark.parametrize("make", [MemoryStore, None], ids=["memory", "sqlite"])
+def test_jobs_of_an_open_submission_are_seen_by_nobody_until_it_is_closed(tmp_path, make):
+    store = make() if make else SqliteStore(tmp_path / "seen.db")
+    record = OpenSubmission(2, 3, 1001, "cli")
+    store.commit(Changes(jobs={job_key(1): job(1)}, new={job_key(1)}))
+    store.commit(Changes(staged=[job(2), job(3), job(4)], bulk={2: record}))
+
+    def seen():
+        found = [store.job(job_key(number)) is not None for number in range(1, 5)]
+        listed = [one.number for one in store.jobs(active=True)], store.between(1, 9), store.load().recent
+        if make is None:
+            reader = store.reader()
+            rows = reader.page(Filter(), -1, 0, newest=False), reader.recent(Filter(), 10)
+            assert [len(some) for some in rows] == [reader.count(Filter()) for _ in rows] == [sum(found)] * 2
+            reader.close()
+        return sum(found), *(len(some) for some in listed)
+
+    assert seen() == (1, 1, 1, 1)
+    store.commit(Changes(bulk={2: msgspec.structs.replace(record, closed=True)}))
+    assert seen() == (4, 4, 4, 4)
+    assert [key for key, _ in store.unheard(record)] == [job_key(2), job_key(3), job_key(4)]
+    store.commit(Changes(discarded=[record.span], bulk={2: None}))
+    assert (seen(), store.unfinished()) == ((1, 1, 1, 1), {})
+    store.close()
+
+
+def test_unfinished_work_that_is_damaged_is_said(tmp_path):
+    store = SqliteStore(tmp_path / "damaged.db")
+    store._db.execute("INSERT INTO bulk VALUES (7, '{}')")
+    store.close()
+    with pytest.raises(StoreError, match="record 7 of unfinished work"):
+        SqliteStore(tmp_path / "damaged.db")
 
 
 # ---------------------------------------------------------------- small things
