@@ -308,6 +308,21 @@ def test_a_daemon_that_dies_in_the_middle_is_carried_on_by_the_next(monkeypatch,
         assert {job.spec.priority for job in store.jobs(active=True)} == {99}
 
 
+def test_what_is_not_the_same_when_done_twice_is_done_once(monkeypatch, store):
+    keys = submitted(store, allow_unsatisfiable=True, cpus=9, time_limit_s=60)
+    deed = Wanted(Update, 1001, "cli", governs=False, fields={}, extend_s=60, group=0)
+    with dying_at(monkeypatch, "bulk.done-part", 2):
+        death(store, lambda loop: loop.do(deed, keys))
+
+    async def scene(loop):
+        assert keys[0] not in loop.state.claimed and keys[-1] in loop.state.claimed
+        while store.unfinished():
+            await asyncio.sleep(0)
+
+    play(store, scene)
+    assert {job.spec.time_limit_s for job in store.jobs(active=True)} == {120}
+
+
 def test_a_refusal_of_one_changes_none(store):
     keys = submitted(store)  # the first runs
 
@@ -426,7 +441,7 @@ def test_jobs_of_an_open_submission_are_seen_by_nobody_until_it_is_closed(tmp_pa
 
 def test_unfinished_work_that_is_damaged_is_said(tmp_path):
     store = SqliteStore(tmp_path / "damaged.db")
-    store._db.execute("INSERT INTO bulk VALUES (7, '{}')")
+    store._db.execute("INSERT INTO bulk (id, data) VALUES (7, '{}')")
     store.close()
     with pytest.raises(StoreError, match="record 7 of unfinished work"):
         SqliteStore(tmp_path / "damaged.db")

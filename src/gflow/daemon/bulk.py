@@ -366,18 +366,23 @@ class _Intending:
 class Doing:
     """Do it to these jobs; in parts, to those that have not ended meanwhile."""
 
-    def __init__(self, deed: Wanted, keys: tuple[JobKey, ...], *, in_parts: bool = False) -> None:
+    def __init__(
+        self, deed: Wanted, keys: tuple[JobKey, ...], progress: dict[int, int] | None = None
+    ) -> None:
         self.origin = deed.origin
-        self._deed, self._keys, self._in_parts = deed, keys, in_parts
+        self._deed, self._keys = deed, keys
+        # In parts: the number of the intent, and how far it is then.
+        self._progress = progress
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         keys = self._keys
-        if self._in_parts:
+        if self._progress is not None:
             keys = tuple(key for key in keys if state.is_active(key))
         return self._deed.event(keys, state, store, at)
 
     def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         changes.blobs.update(self._deed.blobs)
+        changes.progress.update(self._progress or {})
 
 
 class _Done:
@@ -417,13 +422,14 @@ async def do(loop: Loop, deed: Wanted, keys: Sequence[JobKey]) -> None:
     await carry_out(loop, number, deed, keys)
 
 
-async def carry_out(loop: Loop, number: int, deed: Wanted, keys: Sequence[JobKey]) -> None:
-    """Do what has been noted, also if an earlier daemon began with it."""
+async def carry_out(loop: Loop, number: int, deed: Wanted, keys: Sequence[JobKey], done: int = 0) -> None:
+    """Do what has been noted, also if an earlier daemon began with it; `done`: to so many it has been."""
     loop.busy.add(number)
     try:
-        for part in _parts(keys):
+        for part in _parts(keys[done:]):
+            done += len(part)
             async with loop.turns:
-                await _do_part(loop, deed, part)
+                await _do_part(loop, deed, part, {number: done})
             point("bulk.done-part")
         await loop.wish(_Done(number, tuple(keys)))
         point("bulk.done")
@@ -431,16 +437,17 @@ async def carry_out(loop: Loop, number: int, deed: Wanted, keys: Sequence[JobKey
         loop.busy.discard(number)
 
 
-async def _do_part(loop: Loop, deed: Wanted, part: tuple[JobKey, ...]) -> None:
+async def _do_part(loop: Loop, deed: Wanted, part: tuple[JobKey, ...], progress: dict[int, int]) -> None:
     """Jobs to which it cannot be done any more, because of what happened meanwhile, are left as they are."""
     try:
-        await loop.wish(Doing(deed, part, in_parts=True))
+        await loop.wish(Doing(deed, part, progress))
     except GflowError as error:
         if loop.read_only:
             raise  # the intent is durable: it goes on when the disk can be written again
-        for key in part:
+        ((number, done),) = progress.items()
+        for place, key in enumerate(part, done - len(part) + 1):
             try:
-                await loop.wish(Doing(deed, (key,), in_parts=True))
+                await loop.wish(Doing(deed, (key,), {number: place}))
             except GflowError:
                 log.info("job %d was left alone: %s", key, error)
                 loop.post(lambda at, key=key: Unclaim(at=at, keys=(key,)))  # type: ignore[misc]
@@ -460,7 +467,7 @@ def claimed_by(bulk: dict[int, Bulk]) -> set[JobKey]:
     found: set[JobKey] = set()
     for one in bulk.values():
         if isinstance(one, Intent) and DEEDS[one.kind] is not Release:
-            found.update(keys_of(one.keys))
+            found.update(islice(keys_of(one.keys), one.done, None))
     return found
 
 
@@ -485,6 +492,6 @@ def recovered(store: Store, busy: set[int]) -> Changes:
 async def resume(loop: Loop, number: int, intent: Intent) -> None:
     """Go on with what an earlier daemon began."""
     try:
-        await carry_out(loop, number, Wanted.of(intent), list(keys_of(intent.keys)))
+        await carry_out(loop, number, Wanted.of(intent), list(keys_of(intent.keys)), intent.done)
     except GflowError as error:
         log.warning("a %s of many jobs is not finished yet: %s", intent.kind, error)

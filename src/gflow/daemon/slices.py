@@ -14,6 +14,8 @@ T = TypeVar("T")
 # How much is done between two looks at what else there is: half a millisecond for a table.
 SLICE = 200
 RUN = 1000
+# The same of what takes longer each: a job is read, or written as JSON.
+FEW = 50
 
 
 async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[list[T]]:

@@ -44,6 +44,8 @@ class Intent(msgspec.Struct, frozen=True, tag="intent"):
     origin: str
     keys: tuple[Run, ...]
     fields: dict[str, Any] = {}
+    # To how many of them it has been done.
+    done: int = 0
 
 
 Bulk = OpenSubmission | Intent
@@ -51,13 +53,18 @@ encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Bulk).decode
 
 
-def bulk_of(number: int, text: str) -> Bulk:
+def bulk_of(number: int, text: str, done: int = 0) -> Bulk:
     """The entry of a row of `bulk`."""
     try:
         found: Bulk = _decode(text)
-        return found
+        return advanced(found, done)
     except msgspec.MsgspecError as error:
         raise StoreError(f"the record {number} of unfinished work in the database is damaged") from error
+
+
+def advanced(bulk: Bulk, done: int) -> Bulk:
+    """The same when so much of it is done."""
+    return msgspec.structs.replace(bulk, done=done) if done and isinstance(bulk, Intent) else bulk
 
 
 def runs_of(keys: Iterable[JobKey]) -> tuple[Run, ...]:

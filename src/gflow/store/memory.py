@@ -12,7 +12,7 @@ from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.store.bulk import Bulk, OpenSubmission
-from gflow.store.port import LEARNT_FROM, Changes, Loaded
+from gflow.store.port import LEARNT_FROM, Changes, Loaded, keep_unfinished
 
 
 class MemoryStore:
@@ -38,10 +38,7 @@ class MemoryStore:
         for first, last in changes.discarded:
             for key in [key for key in self._jobs if first <= key <= last]:
                 del self._jobs[key]
-        for number, bulk in changes.bulk.items():
-            self._bulk.pop(number, None)
-            if bulk is not None:
-                self._bulk[number] = bulk
+        keep_unfinished(self._bulk, changes)
         self._submissions.update({(s.uid, s.token): s.keys for s in changes.submissions})
         self._meta.update(changes.meta)
         self._audit += changes.audit

@@ -11,7 +11,7 @@ import msgspec
 from gflow.core.effects import Ran
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, JobState, Line
-from gflow.store.bulk import STEP, Bulk, OpenSubmission
+from gflow.store.bulk import STEP, Bulk, OpenSubmission, advanced
 
 # How many finished jobs a daemon learns from when it starts.
 LEARNT_FROM = 5000
@@ -43,6 +43,8 @@ class Changes(msgspec.Struct):
     discarded: list[tuple[JobKey, JobKey]] = msgspec.field(default_factory=list)
     # What is done in parts, by number; None: it is done.
     bulk: dict[int, Bulk | None] = msgspec.field(default_factory=dict)
+    # To how many jobs an intent has been done.
+    progress: dict[int, int] = msgspec.field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(
@@ -54,6 +56,7 @@ class Changes(msgspec.Struct):
             or self.staged
             or self.discarded
             or self.bulk
+            or self.progress
         )
 
 
@@ -90,6 +93,17 @@ class Store(Protocol):
     def newest_line(self) -> int: ...
     def lines(self, after: int, limit: int) -> list[tuple[int, Line]]: ...
     def close(self) -> None: ...
+
+
+def keep_unfinished(unfinished: dict[int, Bulk], changes: Changes) -> None:
+    """What is unfinished after these changes."""
+    for number, bulk in changes.bulk.items():
+        unfinished.pop(number, None)
+        if bulk is not None:
+            unfinished[number] = bulk
+    for number, done in changes.progress.items():
+        if number in unfinished:
+            unfinished[number] = advanced(unfinished[number], done)
 
 
 def neighbours(first: JobKey, count: int) -> tuple[JobKey, ...]:

@@ -211,7 +211,8 @@ ALTER TABLE jobs ADD COLUMN headway TEXT;
 _V11 = """
 CREATE TABLE bulk (
     id   INTEGER PRIMARY KEY,
-    data TEXT NOT NULL
+    data TEXT NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0
 );
 """
 

@@ -18,7 +18,7 @@ from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.bulk import Bulk, OpenSubmission, bulk_of, encode
 from gflow.store.opening import open_database
-from gflow.store.port import LEARNT_FROM, Changes, Loaded, address_of, neighbours
+from gflow.store.port import LEARNT_FROM, Changes, Loaded, address_of, keep_unfinished, neighbours
 from gflow.store.reading import Reader
 from gflow.store.rows import INSERT, SELECT, UPSERT, attempt_row, is_untouched, job_of, to_new_row, to_row
 
@@ -56,11 +56,8 @@ class SqliteStore:
                 raise
         except sqlite3.Error as error:
             raise StoreError(f"the database cannot be written: {error}") from error
-        if changes.bulk:
-            for number, bulk in changes.bulk.items():
-                self._bulk.pop(number, None)
-                if bulk is not None:
-                    self._bulk[number] = bulk
+        if changes.bulk or changes.progress:
+            keep_unfinished(self._bulk, changes)
             self._hidden = _hidden(self._bulk)
 
     def _write(self, changes: Changes) -> None:
@@ -73,7 +70,7 @@ class SqliteStore:
         if len(fresh) < len(changes.jobs):
             done = {job.key for job in fresh}
             self._write_jobs([job for key, job in changes.jobs.items() if key not in done])
-        if changes.staged or changes.discarded or changes.bulk:
+        if changes.staged or changes.discarded or changes.bulk or changes.progress:
             self._write_parts(changes)
         if changes.attempts:
             db.executemany(
@@ -102,7 +99,10 @@ class SqliteStore:
             if bulk is None:
                 db.execute("DELETE FROM bulk WHERE id = ?", (number,))
             else:
-                db.execute("INSERT OR REPLACE INTO bulk VALUES (?, ?)", (number, encode(bulk).decode()))
+                row = number, encode(bulk).decode()
+                db.execute("INSERT OR REPLACE INTO bulk (id, data) VALUES (?, ?)", row)
+        done = [(count, number) for number, count in changes.progress.items()]
+        db.executemany("UPDATE bulk SET done = ? WHERE id = ?", done)
 
     def _write_jobs(self, jobs: list[Job]) -> None:
         db = self._db
@@ -145,7 +145,7 @@ class SqliteStore:
         return [(JobKey(key), at) for key, at in rows]
 
     def _read_bulk(self) -> dict[int, Bulk]:
-        return {number: bulk_of(number, text) for number, text in self._rows("SELECT id, data FROM bulk")}
+        return {row[0]: bulk_of(*row) for row in self._rows("SELECT id, data, done FROM bulk")}
 
     def _is_hidden(self, key: int) -> bool:
         return any(first <= key <= last for first, last in self._hidden)

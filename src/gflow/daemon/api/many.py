@@ -11,7 +11,7 @@ from gflow.core.ids import JobKey
 from gflow.daemon.api.answers import answer, wants_text
 from gflow.daemon.api.asking import context_of
 from gflow.daemon.api.seeing import viewer
-from gflow.daemon.slices import SLICE, in_slices
+from gflow.daemon.slices import FEW, SLICE, in_slices
 from gflow.errors import clean_page
 from gflow.wire.views import encode, job_view, jobs_view
 
@@ -46,7 +46,7 @@ async def _json(request: Request, keys: Sequence[JobKey]) -> AsyncIterator[str]:
     context, looks = context_of(request), viewer(request)
     comma, total = "", 0
     yield '{"jobs":['
-    async for some in in_slices(keys):
+    async for some in in_slices(keys, FEW):
         entries = context.entries(map(context.job, some), looks)
         if entries:
             yield comma + ",".join(encode(job_view(*entry)).decode() for entry in entries)

@@ -27,7 +27,7 @@ from gflow.daemon.context import Context
 from gflow.daemon.needs import note_of, settled
 from gflow.daemon.people import user_name
 from gflow.daemon.redoing import Redoing
-from gflow.daemon.slices import consumed, in_slices
+from gflow.daemon.slices import FEW, consumed, in_slices
 from gflow.daemon.wishes import Submitting
 from gflow.errors import UsageError, clean_page
 from gflow.options.changing import FIXED_IN_REDO
@@ -59,7 +59,7 @@ async def submit(request: Request) -> Response:
     # One job of each kind that may be worth a note, or that a cluster may judge differently.
     kinds: dict[tuple[object, ...], Described] = {}
     size = 0
-    async for described in in_slices(read_submission(wanted, reader), PART):
+    async for described in in_slices(read_submission(wanted, reader), FEW):
         for project in {job.spec.project for job in described}:
             rules.check_project(config, project)
         specs = await settled(context, uid, [job.spec for job in described])
