@@ -1,4 +1,4 @@
-"""What others wait for while somebody submits, changes or lists a hundred thousand jobs.
+"""What other clients wait for while one client submits, changes or lists a hundred thousand jobs.
 
     python3 -m benchmarks.bulk                      # this repository's daemon
     python3 -m benchmarks.bulk --python OTHER/bin/python --jobs 10000 -t submit,cancel

@@ -43,7 +43,7 @@ def check_cancel(state: State, event: Cancel) -> list[JobKey]:
 
 
 def take_up(state: State, event: Deed, keys: Iterable[JobKey], effects: list[Effect]) -> None:
-    """What was judged is done now: the jobs are nobody's claim any more, and where they wait."""
+    """What was judged is done now: release the claims on the jobs, and let them arrive first if they do."""
     if state.claimed:
         state.claimed.difference_update(keys)
     arrive_first(state, keys, event.at, effects)

@@ -68,7 +68,7 @@ class Reserved(Effect, frozen=True, gc=False):
 
 
 class Staged(Effect, frozen=True, gc=False):
-    """A job of an open submission: to be durable, and seen by nobody."""
+    """A job of an open submission: to be durable, and hidden from all readers."""
 
     job: Job
 

@@ -30,7 +30,7 @@ class Submit(Event, frozen=True, kw_only=True):
 
 
 class Open(Event, frozen=True, kw_only=True):
-    """Somebody wants so many jobs, which come in parts; of these projects so many."""
+    """A person wants so many jobs, which come in parts; of these projects so many."""
 
     uid: int
     user: str
@@ -76,7 +76,7 @@ class Deed(Event, frozen=True, kw_only=True):
 
 
 class Claim(Event, frozen=True, kw_only=True):
-    """Somebody will do this to these jobs, in parts: it is judged now, and none of them starts meanwhile.
+    """This will be done to these jobs, in parts: it is judged now, and none of them starts meanwhile.
 
     `size`, `links`: what earlier parts of the same will add to the caller's jobs.
     """
@@ -87,7 +87,7 @@ class Claim(Event, frozen=True, kw_only=True):
 
 
 class Unclaim(Event, frozen=True, kw_only=True):
-    """Nobody will do anything to these jobs any more."""
+    """Nothing more will be done to these jobs."""
 
     keys: tuple[JobKey, ...]
 

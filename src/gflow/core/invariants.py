@@ -176,7 +176,7 @@ def _check_dependencies(state: State) -> None:
     backwards = {(name, parent) for parent, found in state.children.items() for name in found}
     assert forwards == backwards, "the two tables of dependencies disagree"
     for wait in waits.values():
-        assert wait.jobs or wait.is_open, "nobody waits, and it is kept"
+        assert wait.jobs or wait.is_open, "no job waits, and the wait is kept"
         assert all(state.waits.get(key) is wait for key in wait.jobs), "a wait counts a stranger"
     members = sum(len(wait.jobs) for wait in waits.values())
     assert members == len(state.waits), "a wait does not know who waits"

@@ -1,7 +1,7 @@
 """A submission of many jobs, taken in parts: all of it or nothing, and no part holds up the others.
 
 `Open` judges its number against limits and quotas and reserves that, with the numbers of its jobs. Each
-`Stage` makes some of them: they are durable then, belong to an open submission, and are seen by nobody.
+`Stage` makes some of them: they are durable then, belong to an open submission, and are hidden.
 `Close` makes them jobs like all others, at once. `Arrive` puts a few of them where they wait, or starts
 them. Until it is closed a submission may be refused, and then `Abandon` leaves nothing of it.
 
@@ -179,7 +179,7 @@ def arrive(state: State, event: Arrive, effects: list[Effect]) -> None:
 
 
 def arrive_first(state: State, keys: Iterable[JobKey], at: Moment, effects: list[Effect]) -> None:
-    """Those of the jobs that arrive do so now: somebody does something to them."""
+    """Those of the jobs that arrive do so now: an event is about them."""
     if state.arriving:
         for key in keys:
             if key in state.arriving:

@@ -97,7 +97,7 @@ class State:
         # Jobs that are yet to be put where they wait, a few in each turn: those of a large submission that
         # is closed (by its first number), and those whose last parent has ended (0).
         self.arriving: dict[JobKey, int] = {}
-        # Jobs that somebody cancels, holds or changes in parts: none of them starts meanwhile.
+        # Jobs that are being cancelled, held or updated in parts: none of them starts meanwhile.
         self.claimed: set[JobKey] = set()
         # How many jobs one end may let go on, or cut off, in its own turn.
         self.part = PART

@@ -1,6 +1,6 @@
 """What is about many jobs, cut into turns: others wait for one part of it, never for the whole.
 
-A submission is all or nothing: its jobs become durable part by part, seen by nobody, and are jobs from the
+A submission is all or nothing: its jobs become durable part by part, hidden, and are jobs from the
 commit on that closes it (`core.staging`). A daemon that ends before leaves an open submission, and the next
 one deletes what there is of it. What is done to jobs (cancel, hold, release, update) is judged for all of
 them first, then noted as an intent in one commit, then done part by part; the next daemon goes on with it.
@@ -59,7 +59,7 @@ _SPEC_TYPES = {field.name: field.type for field in msgspec.structs.fields(Spec)}
 
 
 class Turns:
-    """One part at a time, whoever's it is, and a pause after each."""
+    """One part at a time, of all requests together, and a pause after each."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -303,7 +303,7 @@ class _Claiming:
 
 
 class Wanted:
-    """What somebody wants done to many jobs: an event without its keys, and texts that it brings."""
+    """What is to be done to many jobs: an event without its keys, and texts that it brings."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class OpenSubmission(msgspec.Struct, frozen=True, tag="submission"):
 
 
 class Intent(msgspec.Struct, frozen=True, tag="intent"):
-    """What somebody does to many jobs: the kind of event and its fields."""
+    """What is being done to many jobs: the kind of event and its fields."""
 
     kind: str
     uid: int

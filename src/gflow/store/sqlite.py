@@ -33,7 +33,7 @@ class SqliteStore:
         self.path = path
         self._db = open_database(path)
         self._bulk = self._read_bulk()
-        # The first and last keys of submissions that are not closed: nobody sees their jobs.
+        # The first and last keys of submissions that are not closed: their jobs are hidden.
         self._hidden = _hidden(self._bulk)
 
     def close(self) -> None:
