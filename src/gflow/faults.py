@@ -22,6 +22,16 @@ POINTS = (
     "turn.after-effects",
     "adopt.before",
 )
+# Those that only work in parts passes: see `daemon.bulk`.
+BULK_POINTS = (
+    "bulk.opened",
+    "bulk.staged",
+    "bulk.closed",
+    "bulk.arrived",
+    "bulk.intended",
+    "bulk.done-part",
+    "bulk.done",
+)
 
 
 class _Fault:

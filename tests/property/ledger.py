@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gflow.core.effects import Effect, Save, Start, Stop, Warn
 from gflow.core.events import (
     Cancel,
+    Claim,
     Drain,
     Event,
     Exited,
@@ -120,15 +121,8 @@ class Ledger:
 
     def _hear(self, event: Event, state: State, records: set[JobKey]) -> None:
         match event:
-            case Exited(key=key, attempt=attempt, cpu_ms=cpu_ms, peak_kib=peak_kib, problem=problem):
-                if key in self.runs and self.runs[key].attempt == attempt:
-                    self.usage[key] = (*self.usage.get(key, ()), (cpu_ms, peak_kib))
-                    del self.runs[key]
-                    self.stopping.discard(key)
-                    self.warned.pop(key, None)
-                    if problem.startswith("Deferred"):
-                        assert state.alarms.resume_at is not None, "nobody tries again what was deferred"
-                        self.stalled_until = state.alarms.resume_at
+            case Exited():
+                self._hear_exit(event, state)
             case Update(fields=fields):
                 if "begin_at" in fields:  # whoever says when, says it of a retry too
                     self._forget_pauses(records)
@@ -141,8 +135,22 @@ class Ledger:
                 self.held -= records
                 if begin_at is not None:
                     self._forget_pauses(records)
-            case Cancel(keys=keys):
-                self.cancelled |= {key for key in keys if number_of(key) < state.next_number}
+            case Cancel(keys=keys) | Claim(deed=Cancel(keys=keys)):  # from then on, not only when it is done
+                self.cancelled |= {key for key in keys if _is_there(key, state)}
+            case Claim(deed=Hold(keys=keys)):
+                self.held |= set(keys)
+
+    def _hear_exit(self, event: Exited, state: State) -> None:
+        key = event.key
+        if key not in self.runs or self.runs[key].attempt != event.attempt:
+            return
+        self.usage[key] = (*self.usage.get(key, ()), (event.cpu_ms, event.peak_kib))
+        del self.runs[key]
+        self.stopping.discard(key)
+        self.warned.pop(key, None)
+        if event.problem.startswith("Deferred"):
+            assert state.alarms.resume_at is not None, "nobody tries again what was deferred"
+            self.stalled_until = state.alarms.resume_at
 
     def _forget_pauses(self, keys: set[JobKey]) -> None:
         self.pauses = {key: until for key, until in self.pauses.items() if key not in keys}
@@ -340,7 +348,7 @@ class Ledger:
     def _check_order(self, started: list[Job], state: State) -> None:
         """Nobody starts while the same thing with a higher priority waits and could have."""
         promised, self.promised = self.promised, bool(state.promises)
-        if not started or promised or self.promised:
+        if not started or promised or self.promised or state.claimed:
             return
         for group in state.ready.groups.values():
             key = group.key
@@ -362,12 +370,13 @@ class Ledger:
         for job in state.jobs.values():
             if job.state is JobState.QUEUED:
                 self._check_waiting(job, state, event)
-                if job.key in ready and max(job.spec.begin_at, job.retry_at) <= event.at.wall:
+                is_due = max(job.spec.begin_at, job.retry_at) <= event.at.wall
+                if job.key in ready and is_due and not state.claimed:
                     free = not self._must_yield(job, state)
                     assert not free or not self._could_start(job, state, fits), (
                         f"{job.label} could start and does not"
                     )
-            if job.state is not JobState.RUNNING:
+            if job.state is not JobState.RUNNING and job.key not in state.arriving:
                 vain = self.is_vain(job.spec) and not job.spec.no_auto_cancel
                 assert not vain, f"{job.label} waits in vain"
 
@@ -379,6 +388,8 @@ class Ledger:
 
     def _check_waiting(self, job: Job, state: State, event: Event) -> None:
         met = self.is_met(job.spec)
+        if job.key in state.arriving:  # it will be told
+            return
         assert met == (job.key not in state.waits), f"{job.label} is wrong about its parents"
         if met and isinstance(event, Tick):
             late = job.spec.begin_at > event.at.wall or job.retry_boot > event.at.boot
@@ -397,6 +408,15 @@ def _check_run_time(job: Job, run: Run | None, at: Moment) -> None:
     """A job that ended ran for as long as the boot clock says, whatever the wall clock showed."""
     if job.is_final and run is not None:
         assert job.ran_s == max(0.0, at.boot - run.started_boot), f"{job.label} did not run for so long"
+
+
+def _is_there(key: JobKey, state: State) -> bool:
+    """Whether this number was given out, and not to a job that nobody sees yet."""
+    number = number_of(key)
+    hidden = any(
+        one.first <= number < one.first + one.count and not one.is_closed for one in state.open.values()
+    )
+    return number < state.next_number and not hidden
 
 
 def _limit(spec: Spec) -> Limit:

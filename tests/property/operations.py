@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -10,7 +11,11 @@ from typing import Any
 import msgspec
 
 from gflow.core.events import (
+    Abandon,
+    Arrive,
     Cancel,
+    Claim,
+    Close,
     Drain,
     Event,
     Exited,
@@ -20,20 +25,26 @@ from gflow.core.events import (
     Idled,
     IdleSeen,
     LeasesSeen,
+    Open,
     Overran,
     Progressed,
     Reclaimed,
     Release,
     Restrict,
+    Stage,
     Submit,
     Tick,
+    Unclaim,
     Update,
 )
 from gflow.core.expecting import Question
-from gflow.core.ids import JobKey, job_key, number_of
+from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of
 from gflow.core.model import Block, Headway, Idle, Job, JobState, Spec
+from gflow.core.tasks import parse_tasks
+from gflow.daemon.bulk import recovered
 from gflow.daemon.redoing import Redoing
 from gflow.errors import Forbidden, NotFound, Refused, UsageError
+from gflow.store.bulk import OpenSubmission
 from gflow.testing import spec
 from gflow.testing.builders import USERS
 from gflow.testing.clock import DAY_S
@@ -211,6 +222,90 @@ def submit(world: World, dice: Dice) -> None:
         world.apply(Cancel(at=world.clock.now(), uid=0, keys=oldest, now=True))
     else:
         world.apply(a_submission(world, dice))
+
+
+# ---------------------------------------------------------------- in parts
+
+
+def submit_in_parts(world: World, dice: Dice) -> None:
+    """Jobs that come in parts while other things happen: all of them are there at the end, or none."""
+    wanted, at = a_submission(world, dice), world.clock.now
+    assert isinstance(wanted, Submit)
+    specs = [*wanted.specs, *(msgspec.structs.replace(one, name="more") for one in wanted.specs)]
+    projects = Counter(one.project for one in specs if one.project)
+    opening = Open(at=at(), uid=wanted.uid, user=wanted.user, count=len(specs), projects=dict(projects))
+    if len(world.state.jobs) > MOST_ACTIVE or not world.apply(opening):
+        return
+    first = world.state.next_number - len(specs)
+    record = OpenSubmission(first, len(specs), wanted.uid, "test")
+    world.changes.bulk[first] = record
+    world.unseen |= set(range(first, first + len(specs)))
+    is_whole = _stage(world, dice, first, specs)
+    if is_whole and not dice.chance(20):
+        world.apply(Close(at=at(), uid=wanted.uid, first=first))
+        world.changes.bulk[first] = msgspec.structs.replace(record, closed=True)
+        _come_in(world, dice, first, specs)
+        return
+    world.apply(Abandon(at=at(), first=first))
+    if dice.chance(50):  # as a daemon that was killed finds it
+        world.commit()
+        for store in filter(None, (world.store, world.disk)):
+            store.commit(recovered(store, set()))
+    else:
+        world.changes.discarded.append(record.span)
+        world.changes.bulk[first] = None
+        world.changes.staged.clear()
+    world.restart()
+
+
+def _stage(world: World, dice: Dice, first: int, specs: list[Spec]) -> bool:
+    for start in range(0, len(specs), 2):
+        if dice.chance(40):
+            dice.pick((exit_, cancel, tick, submit, hold, update))(world, dice)
+        if dice.chance(50):
+            world.commit()
+        part = tuple(specs[start : start + 2])
+        outcomes = outcomes_of(world, {key for made in part for key in made.parents})
+        if not world.apply(Stage(at=world.clock.now(), first=first, specs=part, outcomes=outcomes)):
+            return False
+        assert not any(first <= number_of(key) < first + len(specs) for key in world.state.jobs), "seen early"
+        assert world.store.between(first, first + len(specs) - 1) == [], "seen early on the disk"
+    return True
+
+
+def _come_in(world: World, dice: Dice, first: int, specs: list[Spec]) -> None:
+    numbers = range(first, first + len(specs))
+    world.unseen -= set(numbers)
+    for number, one in zip(numbers, specs, strict=True):
+        if one.array:
+            world.arrays[number] = frozenset(parse_tasks(one.array))
+    assert {job_key(number) for number in numbers} <= world.state.jobs.keys(), "not all of them came"
+    if dice.chance(50):
+        world.commit()
+        assert len(world.store.between(first, numbers[-1])) == len(specs), "not all of them are durable"
+    while world.state.arriving and dice.chance(90):
+        if dice.chance(40):
+            dice.pick((exit_, cancel, tick, submit, hold, update, release))(world, dice)
+        world.apply(Arrive(at=world.clock.now(), most=2))
+
+
+def do_in_parts(world: World, dice: Dice) -> None:
+    """Something is done to several jobs in parts; from the first moment on, none of them starts."""
+    keys = tuple(dict.fromkeys(key for key in world.state.jobs if not key & TASK_MASK and dice.chance(40)))
+    deed = dice.pick((a_cancel, a_hold, an_update))(world, dice)
+    assert isinstance(deed, (Cancel, Hold, Update))
+    parents = {key for key in keys for key in world.state.jobs[key].spec.parents}
+    if isinstance(deed, Update):
+        parents |= {*deed.fields.get("depends_on", ()), *deed.fields.get("depends_any", ())}
+        deed = msgspec.structs.replace(deed, outcomes=outcomes_of(world, parents))
+    deed = msgspec.structs.replace(deed, uid=0, keys=keys)
+    world.apply(Claim(at=world.clock.now(), deed=deed))
+    for key in keys:
+        if dice.chance(30):
+            dice.pick((exit_, tick, submit))(world, dice)
+        if world.state.is_active(key):
+            world.apply(msgspec.structs.replace(deed, at=world.clock.now(), keys=(key,)))
+    world.apply(Unclaim(at=world.clock.now(), keys=keys))
 
 
 # ---------------------------------------------------------------- jobs end
@@ -530,6 +625,8 @@ def lose_turn(world: World, dice: Dice) -> None:
 PEOPLE = (a_submission, a_cancel, a_hold, a_release, an_update, an_exit)
 OPERATIONS: tuple[tuple[int, Callable[[World, Dice], None]], ...] = (
     (28, submit),
+    (3, submit_in_parts),
+    (2, do_in_parts),
     (30, exit_),
     (1, spin),
     (6, cancel),

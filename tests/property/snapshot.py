@@ -19,10 +19,15 @@ def snapshot(state: State) -> dict[str, Any]:
         "waits": {
             key: (wait.unmet, wait.any_of, wait.broken is not None) for key, wait in state.waits.items()
         },
+        "arriving": state.arriving,
+        "claimed": state.claimed,
+        "staged": {first: (one.count, one.jobs) for first, one in state.open.items()},
+        "people": state.of_person,
+        "ledger": (state.ledger.users, state.ledger.projects, state.ledger.bytes, state.ledger.links),
         "later": state.later,
         "outbound": state.outbound,
         "abroad": state.abroad,
-        "children": state.children,
+        "children": {parent: state.children_of(parent) for parent in state.children},
         "tasks": state.tasks,
         "holders": state.machine.holders,
         "idle": state.machine.idle,

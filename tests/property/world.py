@@ -15,7 +15,7 @@ import msgspec
 
 from gflow.core.effects import Effect
 from gflow.core.engine import step
-from gflow.core.events import Event, GpusSeen, Submit, Tick, Update
+from gflow.core.events import Arrive, Event, GpusSeen, Submit, Tick, Update
 from gflow.core.explain import Why, explain
 from gflow.core.ids import JobKey, number_of, task_of
 from gflow.core.invariants import check
@@ -35,6 +35,8 @@ from tests.property.snapshot import assert_same
 
 CPUS = 6
 MEMORY_MIB = 64 << 10
+# Jobs of one turn where there are many: so few that what is cut into turns is.
+PART = 3
 # 80G on a card sold as 80 GB fits, by the slack; two small cards of another make.
 POOL = tuple(
     Gpu(index=index, uuid=f"GPU-{index}", model=model, memory_mib=memory, simulated=True)
@@ -53,6 +55,9 @@ class World:
         self.disk = disk
         self.state = State(cpus=CPUS, memory_mib=MEMORY_MIB, policy=policy)
         self.twin = State(cpus=CPUS, memory_mib=MEMORY_MIB, policy=policy)
+        self.state.part = self.twin.part = PART
+        # Numbers of jobs that are not there yet, or never came.
+        self.unseen: set[int] = set()
         self.ledger = Ledger(CPUS, MEMORY_MIB)
         # Number of every array ever -> its tasks.
         self.arrays: dict[int, frozenset[int]] = {}
@@ -152,7 +157,7 @@ class World:
         task = task_of(key)
         if task is not None:
             return task in self.arrays.get(number_of(key), ())
-        return 0 < number_of(key) < self.state.next_number
+        return 0 < number_of(key) < self.state.next_number and number_of(key) not in self.unseen
 
     def _check_unknown(self, event: Submit | Update, error: NotFound) -> None:
         """Somebody is told that there is no such job: then there must be none."""
@@ -163,6 +168,11 @@ class World:
             named |= {*event.fields.get("depends_on", ()), *event.fields.get("depends_any", ())}
         active = isinstance(event, Submit) or all(self.state.is_active(key) for key in event.keys)
         assert not active or not all(self.exists(key) for key in named), f"{error.message}: but there is"
+
+    def arrive(self) -> None:
+        """Let all come who are to."""
+        while self.state.arriving:
+            self.apply(Arrive(at=self.clock.now(), most=PART))
 
     # ------------------------------------------------------------ the disk
 
@@ -180,6 +190,7 @@ class World:
     def restart(self) -> None:
         """The daemon dies and comes back: what it knows then is what it knew."""
         self.restarts += 1
+        self.arrive()
         self.apply(Tick(at=self.clock.now()))
         self.commit()
         self.state = self._reloaded()
@@ -192,7 +203,9 @@ class World:
         Wishes become events when they are taken, as in the daemon: they speak of the state they meet.
         """
         self.restarts += 1
+        self.arrive()
         self.apply(Tick(at=self.clock.now()))
+        self.arrive()
         self.commit()
         ledger, arrays, twin = self.ledger.copy(), dict(self.arrays), self._reloaded()
         for wish in wishes:

@@ -16,7 +16,7 @@ from gflow.store.sqlite import SqliteStore
 NOON = 1_750_000_000.0
 # Jobs are of the user whose daemon may open the database later.
 UID = os.getuid()
-TABLES = ("meta", "jobs", "holds", "submissions", "blobs", "audit", "attempts")
+TABLES = ("meta", "jobs", "holds", "submissions", "blobs", "audit", "attempts", "bulk")
 # Pages in the log before they are brought over: small, so that a short life has many checkpoints.
 CHECKPOINT_PAGES = 12
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from gflow.core.engine import step
-from gflow.core.events import Cancel, Event, Exited, Submit
+from gflow.core.events import Arrive, Cancel, Event, Exited, Submit, Update
 from gflow.core.foresight import blocked_by
 from gflow.core.ids import job_key
 from gflow.core.model import Moment
 from gflow.core.state import State
+from gflow.errors import Refused
 
 from .builders import NOON, spec
 
@@ -100,6 +101,39 @@ def cancelling_arrays(size: int) -> Callable[[], Any]:
     return stepping(state, Cancel(at=AT, uid=1001, keys=tuple(map(job_key, arrays))))
 
 
+def parents_and_children(size: int) -> tuple[State, int]:
+    """As many jobs as there are tasks, each of which waits for all of them."""
+    state = State(cpus=0, memory_mib=1024)
+    array = submitted(state, spec(array=f"0-{size}", allow_unsatisfiable=True))
+    parents = tuple(job_key(array, task) for task in range(size))
+    jobs = [spec(command=("echo", str(n)), depends_on=parents, allow_unsatisfiable=True) for n in range(size)]
+    submitted(state, *jobs)
+    return state, array
+
+
+def submitting_after_the_same_parents(size: int) -> Callable[[], Any]:
+    return lambda: parents_and_children(size)
+
+
+def cancelling_after_the_same_parents(size: int) -> Callable[[], Any]:
+    state, array = parents_and_children(size)
+    keys = tuple(job_key(array + number) for number in range(1, size + 1))
+    return stepping(state, Cancel(at=AT, uid=1001, keys=keys))
+
+
+def cancelling_the_same_parents(size: int) -> Callable[[], Any]:
+    """One by one: the first takes all children along."""
+    state, array = parents_and_children(size)
+    state.part = 10 * size
+    keys = tuple(job_key(array, task) for task in range(size))
+    return stepping(state, Cancel(at=AT, uid=1001, keys=keys))
+
+
+def foreseeing_the_same_parents(size: int) -> Callable[[], Any]:
+    state, array = parents_and_children(size)
+    return lambda: blocked_by(state, [job_key(array, task) for task in range(size)])
+
+
 @pytest.mark.parametrize(
     "scene",
     [
@@ -115,6 +149,51 @@ def test_ten_times_as_much_costs_about_ten_times_as_much(scene):
     few, many = instructions(scene(40)), instructions(scene(400))
     assert few > 400, "it did something"
     assert many < 13 * few
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        submitting_after_the_same_parents,
+        cancelling_after_the_same_parents,
+        cancelling_the_same_parents,
+        foreseeing_the_same_parents,
+    ],
+)
+def test_many_jobs_after_the_same_parents_cost_their_sum_and_not_their_product(scene):
+    few, many = instructions(scene(25)), instructions(scene(250))
+    assert few > 400, "it did something"
+    assert many < 13 * few
+
+
+def test_updating_parents_of_many_looks_at_each_set_once():
+    def updating(size: int) -> Callable[[], Any]:
+        state, array = parents_and_children(size)
+        keys = tuple(job_key(array + number) for number in range(1, size + 1))
+        fields = {"depends_any": tuple(job_key(array, task) for task in range(size))}
+        return stepping(state, Update(at=AT, uid=1001, keys=keys, fields=fields, outcomes={}))
+
+    few, many = instructions(updating(20)), instructions(updating(200))
+    assert many < 13 * few
+
+
+def test_more_parents_than_memory_is_meant_for_are_refused():
+    state = State(cpus=0, memory_mib=1024)
+    array = submitted(state, spec(array="0-999", allow_unsatisfiable=True))
+    parents = tuple(job_key(array, task) for task in range(1000))
+    child = spec(depends_on=parents, allow_unsatisfiable=True)
+    submitted(state, *[child] * 60)
+    before = dict(state.jobs)
+    for uid, user, count in ((1001, "ann", 41), (0, "root", 101)):
+        with pytest.raises(Refused, match=r"at most 100,000 are allowed"):
+            step(state, Submit(at=AT, uid=uid, user=user, specs=(child,) * count, outcomes={}))
+    assert state.jobs == before and state.ledger.links == {1001: 60_000}
+    submitted(state, *[child] * 40)
+    step(state, Cancel(at=AT, uid=1001, keys=(job_key(array),)))
+    assert state.ledger.links.get(1001, 0) in (0, 100_000), "cut off at once or in parts"
+    while state.arriving:
+        step(state, Arrive(at=AT, most=100))
+    assert not state.jobs and not state.ledger.links and not state.children and not state.awaited
 
 
 # ---------------------------------------------------------------- the same among others

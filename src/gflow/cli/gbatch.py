@@ -89,13 +89,14 @@ def _submit(body: bytes, values: dict[str, Any]) -> int:
         return 0
     jobs = answer["jobs"]
     if "json" not in values:
-        from gflow.text.submissions import submitted_lines
+        from gflow.text.submissions import group_lines, submitted_line
 
         ids = [str(job["id"]) for job in jobs]
         lines = (
             "\n".join(ids) + "\n"
             if "parsable" in values
-            else submitted_lines(ids, [""] * len(ids), jobs[0]["group_id"] or 0)
+            else "".join(submitted_line(one, "") for one in ids)
+            + group_lines(len(ids), jobs[0]["group_id"] or 0)
         )
         fast.write(1, lines.encode())
     return _wait(jobs, as_json="json" in values)

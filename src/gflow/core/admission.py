@@ -9,7 +9,7 @@ from functools import partial
 from gflow.core.deps import Wait
 from gflow.core.ids import JobKey, label, number_of, task_of
 from gflow.core.model import JobState, Spec
-from gflow.core.needs import shape_of
+from gflow.core.needs import links_of, shape_of
 from gflow.core.place import impossible
 from gflow.core.quotas import PROJECT, USER
 from gflow.core.state import State
@@ -18,6 +18,10 @@ from gflow.errors import NotFound, Refused
 
 # What commands, paths and the like of one person's active jobs may take.
 MOST_BYTES = 256 << 20
+# How many parents the active jobs of one person may name, each counted once for each job that names it.
+MOST_LINKS = 100_000
+# By the identities of the sets of parents; the spec keeps those alive.
+Judgements = dict[tuple[int, int], tuple[Spec, Wait | None]]
 
 
 def check_owner(state: State, uid: int) -> None:
@@ -50,12 +54,24 @@ def check_size(state: State, uid: int, more: int) -> None:
         )
 
 
-def check_quotas(state: State, user: str, specs: Sequence[Spec]) -> None:
-    """Refuse what would let a person or a project have more waiting jobs than they may."""
+def check_links(state: State, uid: int, more: int) -> None:
+    """Refuse more pairs of a job and a parent than memory is meant for. Root's are no smaller."""
+    now = state.ledger.links.get(uid, 0)
+    if more > 0 and now + more > MOST_LINKS:
+        raise Refused(
+            f"your jobs that are not over name {now:,} parents, these {more:,} more, "
+            f"and at most {MOST_LINKS:,} are allowed",
+            hint="let one job wait for all parents (gbatch --depends-on … true), and the others for that one",
+        )
+
+
+def check_quotas(state: State, wanted: Counter[tuple[str, str]]) -> None:
+    """Refuse what would let a person or a project have more waiting jobs than they may.
+
+    `wanted`: how many more for each, by scope and name.
+    """
     if not state.ledger.is_limited:
         return
-    wanted = Counter((PROJECT, spec.project) for spec in specs if spec.project)
-    wanted[USER, user] = len(specs)
     for one, more in wanted.items():
         most, now = state.ledger.quotas.of(*one).max_queued_jobs, state.ledger.of(*one).waiting
         if most is not None and now + more > most:
@@ -92,20 +108,54 @@ def admitted(
 ) -> list[Wait | None]:
     """What each of these has to wait for if they are submitted now, or a refusal. Changes nothing."""
     check_owner(state, uid)
+    check_number(state, uid, len(specs))
+    if state.ledger.is_limited:
+        wanted = Counter((PROJECT, spec.project) for spec in specs if spec.project)
+        wanted[USER, user] = len(specs)
+        check_quotas(state, wanted)
+    return admitted_part(state, uid, specs, outcomes, hidden, {}, {})
+
+
+def admitted_part(
+    state: State,
+    uid: int,
+    specs: Sequence[Spec],
+    outcomes: dict[JobKey, JobState],
+    hidden: frozenset[JobKey],
+    known: Judgements,
+    found: Judgements,
+) -> list[Wait | None]:
+    """The same for some of a submission, of which the number has been judged already.
+
+    Jobs with the very same parents share what they wait for: `known` is what earlier parts found, `found`
+    gets what is new.
+    """
     if uid and state.policy.most_jobs:
-        check_number(state, uid, len(specs))
         check_size(state, uid, sum(spec.size for spec in specs))
-    check_quotas(state, user, specs)
     if len(specs) == 1:
         check_possible(state, specs[0])
     else:
         kinds = {(one.shape, one.on or one.overflow, one.race, one.allow_unsatisfiable): one for one in specs}
         for spec in kinds.values():
             check_possible(state, spec)
-    return [
-        judged(state, spec, outcomes, partial(_comes, state, specs, i), hidden) if spec.parents else None
-        for i, spec in enumerate(specs)
-    ]
+    links = sum(map(links_of, specs))
+    if not links:
+        return [None] * len(specs)
+    check_links(state, uid, links)
+    waits: list[Wait | None] = []
+    for i, spec in enumerate(specs):
+        if not spec.parents:
+            waits.append(None)
+            continue
+        name = id(spec.depends_on), id(spec.depends_any)
+        one = known.get(name) or found.get(name)
+        if one is None:
+            one = spec, judged(state, spec, outcomes, partial(_comes, state, specs, i), hidden)
+            found[name] = one
+        elif one[1] is not None and one[1].broken is not None and not spec.no_auto_cancel:
+            judged(state, spec, outcomes)  # the other one does not mind
+        waits.append(one[1])
+    return waits
 
 
 def judged(
@@ -122,15 +172,19 @@ def judged(
     if not spec.parents:
         return None
 
-    def outcome(key: JobKey) -> JobState | None:
-        return None if state.is_active(key) else state.outcome(key) or outcomes.get(key)
-
+    ends: dict[JobKey, JobState] = {}
     for key in spec.parents:
-        if key in hidden or (outcome(key) is None and not state.is_active(key) and not comes(key)):
+        if key in hidden:
             raise NotFound(f"there is no job {label(key)} to depend on")
-    wait = Wait.of(spec, outcome)
+        if not state.is_active(key):
+            end = state.outcome(key) or outcomes.get(key)
+            if end is not None:
+                ends[key] = end
+            elif not comes(key):
+                raise NotFound(f"there is no job {label(key)} to depend on")
+    wait = Wait.of(spec, ends.get)
     if wait.broken is not None and not spec.no_auto_cancel:
-        ended = outcome(wait.broken)
+        ended = ends.get(wait.broken)
         raise Refused(
             f"job {label(wait.broken)} ended {ended.value if ended else ''}: "
             "a job that depends on it would never start",

@@ -82,7 +82,7 @@ class Alarms:
         return None
 
     def next_alarm(self) -> float | None:
-        """The boot time at which a limit, a warning, a retry, an overflow or the next try of starts is due."""
+        """The boot time at which a limit, a warning, a retry, an overflow or a new try of starts is due."""
         times = (
             self.next_limit(),
             self.next_warning(),

@@ -14,6 +14,7 @@ from gflow.core.ids import JobKey, label, task_of
 from gflow.core.lanes import Group
 from gflow.core.model import Job, JobState, Moment
 from gflow.core.rounds import new_task, run_round
+from gflow.core.staging import arrive_first
 from gflow.core.state import State
 from gflow.core.states import move
 from gflow.errors import Forbidden, NotFound, Refused
@@ -23,8 +24,8 @@ from gflow.errors import Forbidden, NotFound, Refused
 
 def cancel(state: State, event: Cancel, effects: list[Effect]) -> None:
     """Cancel jobs, arrays, and tasks that are still part of their array. Final ones are left alone."""
-    keys = [key for key in event.keys if state.is_active(key)]
-    owned(state, keys, event)
+    keys = check_cancel(state, event)
+    take_up(state, event, event.keys, effects)
     for key in keys:
         job = state.jobs.get(key)
         if job is not None:
@@ -32,6 +33,20 @@ def cancel(state: State, event: Cancel, effects: list[Effect]) -> None:
         elif array := state.array_with(key):  # asked again: an earlier key may have been its array
             _cancel_waiting_task(state, array, key, event, effects)
     run_round(state, event.at, effects)
+
+
+def check_cancel(state: State, event: Cancel) -> list[JobKey]:
+    """Those of the jobs that are active, or a refusal."""
+    keys = [key for key in event.keys if state.is_active(key)]
+    owned(state, keys, event)
+    return keys
+
+
+def take_up(state: State, event: Deed, keys: Iterable[JobKey], effects: list[Effect]) -> None:
+    """What was judged is done now: release the claims on the jobs, and let them arrive first if they do."""
+    if state.claimed:
+        state.claimed.difference_update(keys)
+    arrive_first(state, keys, event.at, effects)
 
 
 def _cancel_one(state: State, job: Job, event: Cancel, effects: list[Effect]) -> None:
@@ -133,10 +148,9 @@ def whole(state: State, keys: Iterable[JobKey], deed: Deed) -> list[Job]:
 
 
 def hold(state: State, event: Hold, effects: list[Effect]) -> None:
-    jobs = whole(state, event.keys, event)
-    for job in jobs:
-        if job.state is JobState.RUNNING:
-            raise Refused(f"job {job.label} is running, and only a waiting job can be held")
+    jobs = check_hold(state, event)
+    take_up(state, event, event.keys, effects)
+    jobs = [job for job in jobs if not job.is_final]
     freed = bool({promise.key for promise in state.promises} & {job.key for job in jobs})
     for job in jobs:
         if job.key in state.abroad:
@@ -150,6 +164,15 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
         run_round(state, event.at, effects)  # nobody has to wait for that one any more
 
 
+def check_hold(state: State, event: Hold) -> list[Job]:
+    """The jobs, or a refusal."""
+    jobs = whole(state, event.keys, event)
+    for job in jobs:
+        if job.state is JobState.RUNNING:
+            raise Refused(f"job {job.label} is running, and only a waiting job can be held")
+    return jobs
+
+
 def _hold_abroad(job: Job, effects: list[Effect]) -> None:
     """It is taken back, and held when it is here; if it has begun there meanwhile, it runs."""
     assert job.abroad is not None
@@ -158,13 +181,11 @@ def _hold_abroad(job: Job, effects: list[Effect]) -> None:
 
 
 def release(state: State, event: Release, effects: list[Effect]) -> None:
-    jobs = whole(state, event.keys, event)
+    jobs = check_release(state, event)
+    take_up(state, event, event.keys, effects)
     for job in jobs:
-        if job.state is JobState.RUNNING:
-            raise Refused(f"job {job.label} is running, and only a held job can be released")
-        if job.key in state.abroad and event.begin_at is not None:
-            raise Refused(f"{job.target} has job {job.label} already", hint=f"first: gjob hold {job.label}")
-    for job in jobs:
+        if job.is_final:
+            continue
         if job.abroad is not None:
             if job.abroad.hold and job.spec.races_here:
                 state.ready.add(job)
@@ -182,6 +203,17 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
         state.admit(job, event.at)
         effects += (Save(job), Note(job.key, "released"))
     run_round(state, event.at, effects)
+
+
+def check_release(state: State, event: Release) -> list[Job]:
+    """The jobs, or a refusal."""
+    jobs = whole(state, event.keys, event)
+    for job in jobs:
+        if job.state is JobState.RUNNING:
+            raise Refused(f"job {job.label} is running, and only a held job can be released")
+        if job.key in state.abroad and event.begin_at is not None:
+            raise Refused(f"{job.target} has job {job.label} already", hint=f"first: gjob hold {job.label}")
+    return jobs
 
 
 def admit_due(state: State, at: Moment, effects: list[Effect]) -> set[Group | None]:

@@ -11,15 +11,21 @@ Outcome = Callable[[JobKey], JobState | None]
 
 
 class Wait:
-    """A job's unmet dependencies. `broken` names the parent that can never be met."""
+    """Unmet dependencies, of one job or of all jobs of a submission that have the same parents.
 
-    __slots__ = ("any_of", "broken", "unmet")
+    `broken` names the parent that can never be met.
+    """
+
+    __slots__ = ("any_of", "broken", "is_open", "jobs", "unmet")
 
     def __init__(self, unmet: set[JobKey], any_of: set[JobKey] | None, broken: JobKey | None) -> None:
         self.unmet = unmet
         # Parents of which one must succeed; None when one has, or none was asked for.
         self.any_of = any_of
         self.broken = broken
+        # Who waits; and whether more jobs may come that do.
+        self.jobs: set[JobKey] = set()
+        self.is_open = False
 
     @classmethod
     def of(cls, spec: Spec, outcome: Outcome) -> Wait:
@@ -69,18 +75,16 @@ class Wait:
     __hash__ = None  # type: ignore[assignment]
 
 
-def reaches(
-    jobs: dict[JobKey, Job],
-    start: Iterable[JobKey],
-    goal: JobKey,
-    tasks: dict[JobKey, set[JobKey]] | None = None,
-) -> bool:
-    """Whether `goal` is among `start` and its active ancestors: then waiting for them is a cycle.
+def ancestors(
+    jobs: dict[JobKey, Job], start: Iterable[JobKey], tasks: dict[JobKey, set[JobKey]] | None = None
+) -> set[JobKey]:
+    """`start` and all active ancestors: waiting for `start`, none of these may wait for you.
 
     `tasks`: the started tasks of each array, whose end is part of the array's.
     """
     line = list(start)
     seen: set[JobKey] = set()
+    found: set[JobKey] = set()
     while line:
         key = line.pop()
         if key in seen:
@@ -88,9 +92,9 @@ def reaches(
         seen.add(key)
         # A task that waits in its array begins with it; an array ends with its tasks.
         job = jobs.get(key) or jobs.get(job_key(number_of(key)))
-        if goal in (key, job.key if job else key):
-            return True
+        found.add(key)
         if job is not None:
+            found.add(job.key)
             line += job.spec.parents
             line += (tasks or {}).get(key, ())
-    return False
+    return found

@@ -28,6 +28,9 @@ class Note(Effect, frozen=True, gc=False):
     key: JobKey | None
     what: str
     detail: str = ""
+    # Who did it and from where, if that was not the sender of the event.
+    uid: int | None = None
+    origin: str = ""
 
     @property
     def is_personal(self) -> bool:
@@ -58,6 +61,44 @@ class Accepted(Effect, frozen=True, gc=False):
     """The answer to a submission: the new jobs, in the order asked."""
 
     keys: tuple[JobKey, ...]
+
+
+class Reserved(Effect, frozen=True, gc=False):
+    """The answer to `Open`: the number of its first job."""
+
+    first: int
+
+
+class Staged(Effect, frozen=True, gc=False):
+    """A job of an open submission: to be durable, and hidden from all readers."""
+
+    job: Job
+
+
+class Closed(Effect, frozen=True, gc=False):
+    """The jobs of this submission are jobs like all others now."""
+
+    first: int
+
+
+class Abandoned(Effect, frozen=True):
+    """This submission comes to nothing; the jobs that were made of it."""
+
+    first: int
+    jobs: dict[JobKey, Job]
+
+
+class Settled(Effect, frozen=True, gc=False):
+    """The last job of this submission has arrived."""
+
+    first: int
+
+
+class Claimed(Effect, frozen=True, gc=False):
+    """The answer to `Claim`: what it will add to the caller's jobs."""
+
+    size: int
+    links: int
 
 
 class Start(Effect, frozen=True, gc=False):

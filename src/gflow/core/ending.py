@@ -208,13 +208,11 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             effects += (Save(job), Note(key, ENDED[to], reason))
             if job.progress is not None and job.target != LOCAL:
                 effects.append(Forget(key, job.attempt))
-        for parent in _ended_with(state, job) if state.children else ():
-            for child_key in state.take_children(parent):  # the job's own key comes first
+        for parent in _ended_with(state, job) if state.children else ():  # the job's own key comes first
+            for child_key in _concerned(state, parent, to):
                 child = state.jobs[child_key]
-                if _parent_ended(state, child, parent, to, at):
-                    line.append((child, CANCELLED, f"{CUT_OFF}{label(parent)}"))
-                elif child in state.ready:
-                    effects.append(Save(child))
+                if cut_off := free_or_cut_off(state, child, at, effects):
+                    line.append((child, CANCELLED, cut_off))
         if key & TASK_MASK and (whole := _task_ended(state, job, at, effects)):
             line.append(whole)
 
@@ -239,22 +237,44 @@ def _ended_with(state: State, job: Job) -> list[JobKey]:
     return ended + sorted(key for key in awaited if (task := task_of(key)) is not None and task in waiting)
 
 
-def _parent_ended(state: State, child: Job, parent: JobKey, ended: JobState, at: Moment) -> bool:
-    """A parent is final: the child may be ready now, or (True) must be cancelled."""
-    wait = state.waits[child.key]
-    before = wait.parents
-    wait.parent_ended(parent, ended)
-    for other in before - wait.parents - {parent}:  # an any-of that is met no longer cares for the others
-        state.unlink(other, child.key)
+def _concerned(state: State, parent: JobKey, ended: JobState) -> list[JobKey]:
+    """A parent is final: the jobs that may be ready now or are to be cancelled, in order.
+
+    Where they are too many for one turn they are told one after the other, and none are returned.
+    """
+    concerned: list[JobKey] = []
+    for wait in state.take_waits(parent):
+        was_broken, any_of = wait.broken is not None, wait.any_of
+        others = set(any_of) if any_of is not None and parent in any_of and ended is FINISHED else set()
+        wait.parent_ended(parent, ended)
+        for other in others - wait.unmet - {parent}:  # an any-of that is met no longer cares for the others
+            state.unlink(other, wait)
+        # Of those that were to wait in vain already, all who mind are gone or going.
+        if wait.is_over or (wait.broken is not None and not was_broken):
+            concerned += wait.jobs
+    concerned.sort()
+    if len(concerned) > state.part:
+        for key in concerned:
+            state.arriving.setdefault(key, 0)
+        return []
+    return concerned
+
+
+def free_or_cut_off(state: State, job: Job, at: Moment, effects: list[Effect]) -> str:
+    """Let a job go on that waits for no parent any more; or why it is to be cancelled."""
+    wait = state.waits[job.key]
     if wait.broken is not None:
-        if not child.spec.no_auto_cancel:
-            state.stop_waiting(child)
-            return True
-    elif wait.is_over:
-        state.stop_waiting(child)
-        if child.state is QUEUED:
-            state.admit(child, at)
-    return False
+        if job.spec.no_auto_cancel:
+            return ""
+        state.stop_waiting(job)
+        return f"{CUT_OFF}{label(wait.broken)}"
+    if wait.is_over:
+        state.stop_waiting(job)
+        if job.state is QUEUED:
+            state.admit(job, at)
+            if job in state.ready:
+                effects.append(Save(job))
+    return ""
 
 
 def _task_ended(

@@ -18,6 +18,7 @@ import msgspec
 from gflow.core import (
     abroad,
     changing,
+    claiming,
     draining,
     ending,
     governing,
@@ -25,12 +26,17 @@ from gflow.core import (
     overflowing,
     progressing,
     reclaiming,
+    staging,
     updating,
 )
 from gflow.core.admission import admitted
 from gflow.core.effects import Accepted, Effect, Keep, Note, Save
 from gflow.core.events import (
+    Abandon,
+    Arrive,
     Cancel,
+    Claim,
+    Close,
     Drain,
     Event,
     Exited,
@@ -40,6 +46,7 @@ from gflow.core.events import (
     Idled,
     IdleSeen,
     LeasesSeen,
+    Open,
     Overran,
     Progressed,
     Reclaimed,
@@ -48,19 +55,20 @@ from gflow.core.events import (
     Restrict,
     Seen,
     SetQuota,
+    Stage,
     Stuck,
     Submit,
     Tick,
+    Unclaim,
     Unreserve,
     Update,
 )
-from gflow.core.ids import JobKey, job_key, label, number_of, parse_label
-from gflow.core.model import LOCAL, Job, Progress, Spec
+from gflow.core.ids import JobKey, job_key, label, parse_label
+from gflow.core.model import Job, Spec
 from gflow.core.rounds import run_round, start_among
 from gflow.core.stalling import resume_due
 from gflow.core.state import State
-from gflow.core.states import HOLD, QUEUED
-from gflow.core.tasks import parse_tasks
+from gflow.core.states import QUEUED
 from gflow.errors import NotFound, Refused, UsageError
 
 # A job's number, or an array's with a task, of any length.
@@ -133,23 +141,7 @@ def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
 def _new_job(state: State, event: Submit, spec: Spec) -> Job:
     key = job_key(state.next_number)
     state.next_number += 1
-    progress = None
-    if spec.array:
-        progress = Progress(parse_tasks(spec.array))
-        # An array's tasks are a group of their own, so its cap counts them and nothing else: also
-        # not the jobs submitted with it, whose group has the number of the first of them.
-        spec = msgspec.structs.replace(spec, group=-number_of(key))
-    job = Job(
-        key=key,
-        spec=spec,
-        uid=event.uid,
-        user=event.user,
-        submitted_at=event.at.wall,
-        progress=progress,
-        state=HOLD if spec.hold else QUEUED,
-        reason="JobHeldUser" if spec.hold else "",
-        target=spec.on or LOCAL,
-    )
+    job = staging.new_job(key, spec, event.uid, event.user, event.at.wall)
     state.add(job)
     state.remember_recent(event.uid, key)
     return job
@@ -240,6 +232,13 @@ def _restrict(state: State, event: Restrict, effects: list[Effect]) -> None:
 
 HANDLERS: dict[type[Event], Handler] = {
     Submit: _submit,
+    Open: staging.open_submission,
+    Stage: staging.stage,
+    Close: staging.close,
+    Abandon: staging.abandon,
+    Arrive: staging.arrive,
+    Claim: claiming.claim,
+    Unclaim: claiming.unclaim,
     Cancel: changing.cancel,
     Hold: changing.hold,
     Release: changing.release,

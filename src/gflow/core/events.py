@@ -31,42 +31,96 @@ class Submit(Event, frozen=True, kw_only=True):
     hidden: frozenset[JobKey] = frozenset()
 
 
+class Open(Event, frozen=True, kw_only=True):
+    """A person wants so many jobs, which come in parts; of these projects so many."""
+
+    uid: int
+    user: str
+    count: int
+    projects: dict[str, int] = {}
+    # Where it came from, for the jobs' stories.
+    origin: str = "daemon"
+
+
+class Stage(Event, frozen=True, kw_only=True):
+    """The next jobs of an open submission. As in `Submit`, parents are resolved."""
+
+    first: int
+    specs: tuple[Spec, ...]
+    outcomes: dict[JobKey, JobState]
+    hidden: frozenset[JobKey] = frozenset()
+
+
+class Close(Event, frozen=True, kw_only=True):
+    """All jobs of an open submission have come."""
+
+    uid: int
+    first: int
+
+
+class Abandon(Event, frozen=True, kw_only=True):
+    """A submission that is not closed comes to nothing."""
+
+    first: int
+
+
+class Arrive(Event, frozen=True, kw_only=True):
+    """Time to put some of those that arrive where they wait."""
+
+    most: int
+
+
 class Deed(Event, frozen=True, kw_only=True):
     """What somebody does to jobs: their own, or everybody's if they govern the machine."""
 
     uid: int
     governs: bool = False
+    keys: tuple[JobKey, ...]
+
+
+class Claim(Event, frozen=True, kw_only=True):
+    """This will be done to these jobs, in parts: it is judged now, and none of them starts meanwhile.
+
+    `size`, `links`: what earlier parts of the same will add to the caller's jobs.
+    """
+
+    deed: Deed
+    size: int = 0
+    links: int = 0
+
+
+class Unclaim(Event, frozen=True, kw_only=True):
+    """Nothing more will be done to these jobs."""
+
+    keys: tuple[JobKey, ...]
 
 
 class Cancel(Deed, frozen=True, kw_only=True):
     """Somebody wants these jobs gone; `now` skips the grace time."""
 
-    keys: tuple[JobKey, ...]
     now: bool = False
 
 
 class Hold(Deed, frozen=True, kw_only=True):
     """Somebody wants these waiting jobs not to start."""
 
-    keys: tuple[JobKey, ...]
-
 
 class Release(Deed, frozen=True, kw_only=True):
     """Somebody takes a hold back; with `begin_at`, not before that time."""
 
-    keys: tuple[JobKey, ...]
     begin_at: float | None = None
 
 
 class Update(Deed, frozen=True, kw_only=True):
     """Somebody changes what was asked for. `fields` are fields of Spec, checked by the table's readers."""
 
-    keys: tuple[JobKey, ...]
     fields: dict[str, Any]
     outcomes: dict[JobKey, JobState]
     hidden: frozenset[JobKey] = frozenset()
     # Seconds to add to the time limit that each of them has.
     extend_s: int = 0
+    # The group of those that get a cap and have none; 0: that of the first of them.
+    group: int = 0
 
 
 class Exited(Event, frozen=True, kw_only=True):

@@ -59,6 +59,10 @@ def _not_yet(state: State, job: Job) -> Why | None:
     wait = state.waits.get(job.key)
     if wait is not None:
         return Why("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
+    if job.key in state.arriving:
+        return Why("Arriving")
+    if job.key in state.claimed:
+        return Why("Changing", "it is being cancelled, held or updated")
     if job.key in state.later:
         return Why("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
     if state.machine.is_drained:

@@ -4,28 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gflow.core.deps import Wait
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.state import State
 
 
 def blocked_by(state: State, keys: Iterable[JobKey]) -> dict[JobKey, list[JobKey]]:
-    """Jobs that could never start if these were cancelled, each with the parents that it loses.
+    """Jobs that could never start if these were cancelled, each with the parents that it loses."""
+    blocked = Blocked(state, keys)
+    blocked.look(None)
+    return blocked.found()
+
+
+class Blocked:
+    """Jobs that could never start if others were cancelled, looked for a few at a time.
 
     With several parents too: any one of those it needs, or all of those of which it needs one.
     """
-    doomed = set(keys)
-    lost = set(doomed)
-    blocked: set[JobKey] = set()
-    line = list(doomed)
-    while line:
-        for parent in _ended_with(state, line.pop()):
-            lost.add(parent)
-            for child in sorted(state.children.get(parent, ())):
-                if child not in doomed and child not in blocked and _is_blocked(state, child, lost):
-                    blocked.add(child)
-                    if not state.jobs[child].spec.no_auto_cancel:  # that one would wait on, in vain
-                        line.append(child)
-    return {child: sorted(state.waits[child].parents & lost) for child in sorted(blocked)}
+
+    def __init__(self, state: State, keys: Iterable[JobKey]) -> None:
+        self._state = state
+        self._doomed = set(keys)
+        self._lost = set(self._doomed)
+        self._blocked: set[JobKey] = set()
+        self._seen: set[int] = set()
+        self._line = list(self._doomed)
+
+    def look(self, most: int | None) -> bool:
+        """Follow so many jobs (None: all); whether there are more."""
+        line = self._line
+        while line and (most is None or most > 0):
+            most = None if most is None else most - 1
+            for parent in _ended_with(self._state, line.pop()):
+                self._lost.add(parent)
+                for wait in self._state.children.get(parent, {}).values():
+                    self._block(wait)
+        return bool(line)
+
+    def _block(self, wait: Wait) -> None:
+        if id(wait) in self._seen or not _is_blocked(wait, self._lost):
+            return
+        self._seen.add(id(wait))
+        for child in wait.jobs - self._doomed:
+            self._blocked.add(child)
+            if not self._state.jobs[child].spec.no_auto_cancel:  # that one would wait on, in vain
+                self._line.append(child)
+
+    def found(self) -> dict[JobKey, list[JobKey]]:
+        """Each with the parents that it loses; those that wait for the same share the list."""
+        losses: dict[int, list[JobKey]] = {}
+        found: dict[JobKey, list[JobKey]] = {}
+        for child in sorted(self._blocked):
+            wait = self._state.waits.get(child)
+            if wait is not None:  # else it has ended while others were looked for
+                if id(wait) not in losses:
+                    losses[id(wait)] = sorted(wait.parents & self._lost)
+                found[child] = losses[id(wait)]
+        return found
 
 
 def _ended_with(state: State, key: JobKey) -> list[JobKey]:
@@ -35,7 +70,6 @@ def _ended_with(state: State, key: JobKey) -> list[JobKey]:
     return [key, *sorted(state.awaited.get(key, ()))]
 
 
-def _is_blocked(state: State, child: JobKey, lost: set[JobKey]) -> bool:
-    wait = state.waits[child]
+def _is_blocked(wait: Wait, lost: set[JobKey]) -> bool:
     nobody = wait.any_of is not None and wait.any_of <= lost
     return nobody or not wait.unmet.isdisjoint(lost)

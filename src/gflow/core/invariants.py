@@ -23,9 +23,13 @@ def check(state: State, *, settled: bool = True) -> None:
     for job in state.jobs.values():
         _check_job(state, job)
     _check_no_ghosts(state)
+    _check_open(state)
     _check_gpus(state)
     _check_counts(state)
     people = Counter(job.uid for job in state.jobs.values())
+    for opened in state.open.values():
+        if not opened.is_closed:
+            people[opened.uid] += opened.count
     assert state.of_person == people, f"people have {people}, not {state.of_person}"
     _check_ledger(state)
     _check_dependencies(state)
@@ -42,7 +46,11 @@ def _check_ledger(state: State) -> None:
         counted.add(job)
         if job.key in state.running:
             counted.run(job)
-    for name in ("users", "projects", "bytes"):
+    for opened in state.open.values():
+        if not opened.is_closed:
+            counted.reserve(opened.user, opened.projects, opened.count, 1)
+            counted.weigh(opened.uid, opened.bytes, opened.links)
+    for name in ("users", "projects", "bytes", "links"):
         assert getattr(counted, name) == getattr(state.ledger, name), f"what {name} have is off"
 
 
@@ -56,6 +64,9 @@ def _check_job(state: State, job: Job) -> None:
         job.key in state.outbound,
         job.key in state.abroad,
     ]
+    comes = state.arriving.get(job.key)
+    assert not comes or not any(places), f"job {job.label} arrives and is there already"
+    places[0] = places[0] or comes is not None
     assert (job.abroad is not None) == places[4], f"job {job.label} is and is not abroad"
     if job.abroad is not None and job.spec.races_here:
         races = job.state is JobState.QUEUED and not job.abroad.hold and job.abroad.kept is None
@@ -76,12 +87,27 @@ def _check_job(state: State, job: Job) -> None:
     assert job.stopping is None or job.state is JobState.RUNNING, f"{job.label} stops without running"
 
 
+def _check_open(state: State) -> None:
+    """Submissions that are taken in parts: what is staged is no job yet, what arrives is one."""
+    for first, opened in state.open.items():
+        assert first == opened.first and first + opened.count <= state.next_number, "a stray submission"
+        comes = [key for key, whose in state.arriving.items() if whose == first]
+        if opened.is_closed:
+            assert not opened.jobs and opened.left == len(comes) > 0, f"submission {first} miscounts"
+        else:
+            assert not comes and not opened.jobs.keys() & state.jobs.keys(), f"jobs of {first} are seen"
+            assert len(opened.jobs) <= opened.count == opened.left, f"submission {first} miscounts"
+    for whose in set(state.arriving.values()):
+        assert not whose or whose in state.open, f"jobs of {whose} arrive, which is not open"
+
+
 def _check_no_ghosts(state: State) -> None:
     for name, keys in (
         ("waits", state.waits),
         ("later", state.later),
         ("outbound", state.outbound),
         ("abroad", state.abroad),
+        ("arriving", state.arriving),
     ):
         for key in keys:
             assert key in state.jobs, f"{name} knows {key}, which is not an active job"
@@ -147,13 +173,23 @@ def _check_counts(state: State) -> None:
 
 
 def _check_dependencies(state: State) -> None:
-    forwards = {(child, parent) for child, wait in state.waits.items() for parent in wait.parents}
-    backwards = {(child, parent) for parent, children in state.children.items() for child in children}
+    waits = {id(wait): wait for wait in state.waits.values()}
+    for opened in state.open.values():
+        waits |= {id(wait): wait for _, wait in opened.waits.values() if wait is not None}
+    forwards = {(name, parent) for name, wait in waits.items() for parent in wait.parents}
+    backwards = {(name, parent) for parent, found in state.children.items() for name in found}
     assert forwards == backwards, "the two tables of dependencies disagree"
+    for wait in waits.values():
+        assert wait.jobs or wait.is_open, "no job waits, and the wait is kept"
+        assert all(state.waits.get(key) is wait for key in wait.jobs), "a wait counts a stranger"
+    members = sum(len(wait.jobs) for wait in waits.values())
+    assert members == len(state.waits), "a wait does not know who waits"
     tasks = {key for key in state.children if task_of(key) is not None}
     awaited = {(array, key) for array, keys in state.awaited.items() for key in keys}
     assert awaited == {(job_key(number_of(key)), key) for key in tasks}, "awaited tasks are off"
     for child, wait in state.waits.items():
+        if child in state.arriving:
+            continue
         assert not wait.is_over, f"{state.jobs[child].label} waits for nothing"
         if wait.broken is not None:
             assert state.jobs[child].spec.no_auto_cancel, f"{state.jobs[child].label} waits in vain"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gflow.core.ids import TASK_MASK
 from gflow.core.model import Job
-from gflow.core.needs import size_of
+from gflow.core.needs import links_of, size_of
 from gflow.core.quotas import PROJECT, USER, Limits, Quotas
 
 
@@ -42,6 +42,8 @@ class Ledger:
         self.projects: dict[str, Having] = {}
         # Bytes of what people's jobs are made of, by uid; tasks share those of their array.
         self.bytes: dict[int, int] = {}
+        # How many parents they name, by uid.
+        self.links: dict[int, int] = {}
 
     def say(self, said: Quotas) -> None:
         """What people said holds over what the configuration says."""
@@ -60,16 +62,23 @@ class Ledger:
         """A job becomes known, or is final (-1)."""
         if job.key & TASK_MASK:
             return
-        size = size_of(job.spec)
-        if size:
-            now = self.bytes.get(job.uid, 0) + sign * size
-            if now:
-                self.bytes[job.uid] = now
-            else:
-                del self.bytes[job.uid]
+        self.weigh(job.uid, sign * size_of(job.spec), sign * links_of(job.spec))
         _count(self.users, job.user, 0, 0, sign)
         if project := job.spec.project:
             _count(self.projects, project, 0, 0, sign)
+
+    def weigh(self, uid: int, size: int, links: int) -> None:
+        """Count what a person's jobs are made of."""
+        if size:
+            _add(self.bytes, uid, size)
+        if links:
+            _add(self.links, uid, links)
+
+    def reserve(self, user: str, projects: dict[str, int], count: int, sign: int) -> None:
+        """Jobs that are to come wait already; or they do not come (-1)."""
+        _count(self.users, user, 0, 0, count)
+        for project, number in projects.items():
+            _count(self.projects, project, 0, 0, sign * number)
 
     def run(self, job: Job, sign: int = 1) -> None:
         """A job starts, or runs no longer (-1)."""
@@ -77,6 +86,14 @@ class Ledger:
         _count(self.users, job.user, sign, gpus, waits)
         if project := job.spec.project:
             _count(self.projects, project, sign, gpus, waits)
+
+
+def _add(table: dict[int, int], uid: int, more: int) -> None:
+    now = table.get(uid, 0) + more
+    if now:
+        table[uid] = now
+    else:
+        del table[uid]
 
 
 def _count(table: dict[str, Having], name: str, jobs: int, gpus: int, waiting: int) -> None:

@@ -57,4 +57,9 @@ def size_of(spec: Spec) -> int:
         size += len(text)
     for name, value in spec.parameters:
         size += len(name) + len(value)
-    return size + 8 * (len(spec.depends_on) + len(spec.depends_any))
+    return size + 8 * links_of(spec)
+
+
+def links_of(spec: Spec) -> int:
+    """How many parents it names."""
+    return len(spec.depends_on) + len(spec.depends_any)

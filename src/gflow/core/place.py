@@ -24,6 +24,8 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
     machine = state.machine
     if machine.is_drained or machine.stalled or len(state.running) >= machine.most_runs:
         return None
+    if state.claimed and job.key in state.claimed:
+        return None
     if state.is_capped(job) or state.over_quota(job):
         return None
     lot = _lot(job) if state.policy.strategy == "random" else 0

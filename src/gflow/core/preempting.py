@@ -64,7 +64,9 @@ def gives_way(running: Job, waiting: Job) -> bool:
 def _is_only_short_of_gpus(state: State, job: Job) -> bool:
     """Whether it would start if it had GPUs of its own."""
     shape = job.spec.shape
-    if not shape.gpus or shape.shared or state.is_capped(job) or state.over_quota(job):
+    if not shape.gpus or shape.shared or job.key in state.claimed:
+        return False
+    if state.is_capped(job) or state.over_quota(job):
         return False
     return choose(state, shape, 0, state.barred(job)) is None
 

@@ -27,10 +27,15 @@ from gflow.core.timetable import Leaver, Timetable
 
 if TYPE_CHECKING:
     from gflow.core.promise import Promise
+    from gflow.core.staging import Opened
 
 # How far back `@~N` reaches, per user.
 RECENT = 100
+# What is about many jobs is done to so many of them in one turn: about 5 ms of work.
+PART = 100
 NO_GPUS: frozenset[int] = frozenset()
+# By the parents that all must succeed, and those of which one must.
+Waits = dict[tuple[tuple[JobKey, ...], tuple[JobKey, ...]], Wait]
 
 
 class State:
@@ -76,8 +81,9 @@ class State:
         # Running jobs that make way if they must; those that do, and for whom.
         self.preemptible: set[JobKey] = set()
         self.yielding: dict[JobKey, JobKey] = {}
-        # Parent -> jobs that wait for it.
-        self.children: dict[JobKey, set[JobKey]] = {}
+        # Parent -> what waits for it, by identity: jobs with the same parents share a Wait, so that the links
+        # of many jobs to many parents are as many as both together.
+        self.children: dict[JobKey, dict[int, Wait]] = {}
         # Array -> its tasks that somebody waits for.
         self.awaited: dict[JobKey, set[JobKey]] = {}
         # Array -> its tasks that are jobs of their own and not final.
@@ -88,6 +94,15 @@ class State:
         self.of_person: Counter[int] = Counter()
         # uid -> that person's latest jobs, oldest first.
         self.recent: dict[int, deque[JobKey]] = {}
+        # Submissions that are taken in parts, by their first number; see `core.staging`.
+        self.open: dict[int, Opened] = {}
+        # Jobs that are yet to be put where they wait, a few in each turn: those of a large submission that
+        # is closed (by its first number), and those whose last parent has ended (0).
+        self.arriving: dict[JobKey, int] = {}
+        # Jobs that are being cancelled, held or updated in parts: none of them starts meanwhile.
+        self.claimed: set[JobKey] = set()
+        # How many jobs one end may let go on, or cut off, in its own turn.
+        self.part = PART
         # Jobs that ended since the last commit: out of `jobs`, not yet in the store.
         self.ended: dict[JobKey, Job] = {}
         self.alarms = Alarms(self.jobs, self.later)
@@ -212,20 +227,16 @@ class State:
     def add(self, job: Job) -> None:
         self.jobs[job.key] = job
         self.ledger.add(job)
-        self.of_person[job.uid] = self.of_person.get(job.uid, 0) + 1
+        self.count_person(job.uid, 1)
         if job.key & TASK_MASK:
             self.tasks.setdefault(job_key(job.number), set()).add(job.key)
 
     def drop(self, job: Job) -> None:
         """Forget a job that has become final."""
-        key, uid = job.key, job.uid
+        key = job.key
         del self.jobs[key]
         self.ledger.add(job, -1)
-        left = self.of_person[uid] - 1
-        if left:
-            self.of_person[uid] = left
-        else:
-            del self.of_person[uid]
+        self.count_person(job.uid, -1)
         self.ended[key] = job
         self.history.learn(job)
         if key & TASK_MASK:
@@ -233,6 +244,14 @@ class State:
             self.tasks[array].discard(job.key)
             if not self.tasks[array]:
                 del self.tasks[array]
+
+    def count_person(self, uid: int, more: int) -> None:
+        """A person has so many more active jobs."""
+        now = self.of_person.get(uid, 0) + more
+        if now:
+            self.of_person[uid] = now
+        else:
+            del self.of_person[uid]
 
     def array_with(self, key: JobKey) -> Job | None:
         """The array in whose record this task still waits, or None."""
@@ -306,17 +325,32 @@ class State:
     def wait_for(self, job: Job, wait: Wait) -> None:
         """`job` becomes ready only when `wait` is over."""
         self.waits[job.key] = wait
+        if not wait.jobs and not wait.is_open:
+            self.link(wait)
+        wait.jobs.add(job.key)
+
+    def link(self, wait: Wait) -> None:
+        """Let the ends of its parents be told to it."""
         for parent in wait.parents:
-            self.children.setdefault(parent, set()).add(job.key)
+            self.children.setdefault(parent, {})[id(wait)] = wait
             if task_of(parent) is not None:
                 self.awaited.setdefault(job_key(number_of(parent)), set()).add(parent)
 
     def stop_waiting(self, job: Job) -> None:
         """Take a waiting job out of everything it waits in."""
         wait = self.waits.pop(job.key, None)
-        for parent in wait.parents if wait else ():
-            self.unlink(parent, job.key)
+        if wait is not None:
+            wait.jobs.discard(job.key)
+            self.unlink_idle(wait)
+        if self.arriving:
+            self.arriving.pop(job.key, None)
         self.leave_line(job)
+
+    def unlink_idle(self, wait: Wait) -> None:
+        """Nothing is told any more to what has no jobs and will have none."""
+        if not wait.jobs and not wait.is_open:
+            for parent in wait.parents:
+                self.unlink(parent, wait)
 
     def leave_line(self, job: Job) -> None:
         """Out of all places in which it waits for its turn."""
@@ -325,20 +359,24 @@ class State:
         self.outbound.discard(key)
         self.ready.remove(job)
 
-    def unlink(self, parent: JobKey, child: JobKey) -> None:
-        """`child` does not wait for `parent` any more."""
-        self.children[parent].discard(child)
+    def unlink(self, parent: JobKey, wait: Wait) -> None:
+        """`wait` is not about `parent` any more."""
+        del self.children[parent][id(wait)]
         if not self.children[parent]:
-            self.take_children(parent)
+            self.take_waits(parent)
 
-    def take_children(self, parent: JobKey) -> list[JobKey]:
-        """The jobs that wait for `parent`, in order: from now on they do not."""
+    def children_of(self, parent: JobKey) -> list[JobKey]:
+        """The jobs that wait for `parent`, in order."""
+        return sorted(key for wait in self.children.get(parent, {}).values() for key in wait.jobs)
+
+    def take_waits(self, parent: JobKey) -> list[Wait]:
+        """What waits for `parent`: from now on it does not."""
         if task_of(parent) is not None and parent in self.children:
             array = job_key(number_of(parent))
             self.awaited[array].discard(parent)
             if not self.awaited[array]:
                 del self.awaited[array]
-        return sorted(self.children.pop(parent, ()))
+        return list(self.children.pop(parent, {}).values())
 
     def is_capped(self, job: Job) -> bool:
         """Whether as many jobs of its group run as may."""
@@ -414,6 +452,7 @@ def restore(
         state.remember_recent(uid, key)
     for job in sorted(jobs, key=lambda job: job.key):
         state.add(job)
+    waits: Waits = {}
     for job in state.jobs.values():
         if job.abroad is not None:
             state.send(job)
@@ -425,11 +464,22 @@ def restore(
                 state.shares.resume(job.uid, job.spec.gpus)
             continue
         if job.spec.parents:
-            wait = Wait.of(job.spec, outcomes.get)
-            if not wait.is_over:
-                state.wait_for(job, wait)
+            _wait_again(state, job, outcomes, waits)
         if job.state is QUEUED:
-            state.admit(job, at, again=True)
+            # Its last parent may have ended, and the daemon before the job was told.
+            state.admit(job, at, again=bool(job.ready_at))
+
+
+def _wait_again(state: State, job: Job, outcomes: dict[JobKey, JobState], waits: Waits) -> None:
+    """Let a job wait for its parents; those with the same parents share that."""
+    parents = job.spec.depends_on, job.spec.depends_any
+    wait = waits.get(parents)
+    if wait is None:
+        wait = waits[parents] = Wait.of(job.spec, outcomes.get)
+    if not wait.is_over:
+        state.wait_for(job, wait)
+    if wait.broken is not None and not job.spec.no_auto_cancel:
+        state.arriving[job.key] = 0  # the daemon ended before it was cut off
 
 
 def _join_race(state: State, job: Job) -> None:

@@ -60,7 +60,10 @@ class TaskSet:
         return bool(self._lanes)
 
     def __contains__(self, task: int) -> bool:
-        return any(_find(lane, task) is not None for lane in self._lanes)
+        for lane in self._lanes:  # noqa: SIM110 - twice as fast, and ten thousand parents ask this in one turn
+            if _find(lane, task) is not None:
+                return True
+        return False
 
     def __iter__(self) -> Iterator[int]:
         return heapq.merge(*(chain(*map(_tasks, lane)) for lane in self._lanes))

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gflow.core.admission import check_possible, check_size, judged
-from gflow.core.changing import whole
-from gflow.core.deps import Wait, reaches
+from gflow.core.admission import check_links, check_possible, check_size, judged
+from gflow.core.changing import take_up, whole
+from gflow.core.deps import Wait, ancestors
 from gflow.core.effects import Effect, Note, Save
 from gflow.core.ending import active_tasks
 from gflow.core.events import Update
 from gflow.core.explain import named
-from gflow.core.ids import label
+from gflow.core.ids import JobKey, label
 from gflow.core.model import Job, JobState, Spec
+from gflow.core.needs import links_of
 from gflow.core.parameters import with_values
 from gflow.core.place import gib
 from gflow.core.reservations import hard_end, hard_s
@@ -58,25 +59,80 @@ class Plan(NamedTuple):
     job: Job
     spec: Spec
     wait: Wait | None
+    # Whether it waits for what it has waited for, and not for `wait`.
+    is_kept: bool = False
+
+
+class Parents:
+    """Parents of the jobs of one update, each set of them looked at once."""
+
+    def __init__(self, state: State, event: Update) -> None:
+        self.state = state
+        self._event = event
+        # By identity, as in `core.admission`.
+        self._found: dict[tuple[int, int, bool], tuple[Spec, set[JobKey], Wait | None]] = {}
+
+    def wait_of(self, job: Job, spec: Spec) -> Wait | None:
+        """What the job has to wait for, or a refusal."""
+        name = id(spec.depends_on), id(spec.depends_any), spec.no_auto_cancel
+        found = self._found.get(name)
+        if found is None:
+            before = ancestors(self.state.jobs, spec.parents, self.state.tasks)
+            if job.key not in before:
+                event = self._event
+                wait = judged(self.state, spec, event.outcomes, hidden=event.hidden)
+                found = spec, before, wait
+                self._found[name] = found
+        if found is None or job.key in found[1]:
+            raise Refused(f"job {job.label} would wait for itself")
+        return found[2]
 
 
 def update(state: State, event: Update, effects: list[Effect]) -> None:
     """Change what was asked for; all of the jobs or none."""
+    plans = _planned(state, event)
+    _check_weight(state, event, plans)
+    take_up(state, event, event.keys, effects)
+    shown = _shown(event)
+    for plan in plans:
+        if not plan.job.is_final:  # else its parents have failed since it came
+            _carry_out(state, plan, event)
+            effects += (Save(plan.job), Note(plan.job.key, "updated", shown))
+    run_round(state, event.at, effects)
+
+
+def check_update(state: State, event: Update, size: int, links: int) -> tuple[int, int]:
+    """What an update adds to what the caller's jobs are made of and name as parents, or a refusal.
+
+    `size`, `links`: what earlier parts of the same update add.
+    """
+    return _check_weight(state, event, _planned(state, event), size, links)
+
+
+def _check_weight(
+    state: State, event: Update, plans: list[Plan], size: int = 0, links: int = 0
+) -> tuple[int, int]:
+    size += sum(plan.spec.size - plan.job.spec.size for plan in plans)
+    links += sum(links_of(plan.spec) - links_of(plan.job.spec) for plan in plans)
+    check_size(state, event.uid, size)
+    check_links(state, plans[0].job.uid if plans else event.uid, links)  # only owners and root change parents
+    return size, links
+
+
+def _planned(state: State, event: Update) -> list[Plan]:
+    """What becomes of each of the jobs, or a refusal."""
     jobs = whole(state, event.keys, event)
     _check_governed(jobs, event)
     # Jobs that get a cap and have no group yet become one, as if submitted together.
-    group = min((job.number for job in jobs if not job.spec.group), default=0)
-    plans = [_plan(state, job, event, event.fields, group) for job in jobs]
+    group = event.group or min((job.number for job in jobs if not job.spec.group), default=0)
+    known = Parents(state, event)
+    plans = [_plan(known, job, event, event.fields, group) for job in jobs]
     named = {job.key for job in jobs}
     meanwhile = {name: value for name, value in event.fields.items() if name in RUNNING_FIELDS}
     if meanwhile or event.extend_s:
         tasks = [task for job in jobs if job.is_array for task in active_tasks(state, job.key)]
-        plans += [_plan(state, task, event, meanwhile, group) for task in tasks if task.key not in named]
-    check_size(state, event.uid, sum(plan.spec.size - plan.job.spec.size for plan in plans))
-    for plan in plans:
-        _carry_out(state, plan, event)
-        effects += (Save(plan.job), Note(plan.job.key, "updated", _shown(event)))
-    run_round(state, event.at, effects)
+        plans += [_plan(known, task, event, meanwhile, group) for task in tasks if task.key not in named]
+    return plans
 
 
 def _check_governed(jobs: list[Job], event: Update) -> None:
@@ -89,8 +145,9 @@ def _check_governed(jobs: list[Job], event: Update) -> None:
                 )
 
 
-def _plan(state: State, job: Job, event: Update, fields: dict[str, Any], group: int) -> Plan:
+def _plan(known: Parents, job: Job, event: Update, fields: dict[str, Any], group: int) -> Plan:
     """The job's new spec and what it then waits for, or a refusal."""
+    state = known.state
     if job.key in state.abroad:
         for name in sorted(fields.keys() - ABROAD_FIELDS) or ["time_limit_s"] * bool(event.extend_s):
             raise Refused(
@@ -108,8 +165,8 @@ def _plan(state: State, job: Job, event: Update, fields: dict[str, Any], group: 
     if job.key in state.running and state.reserved.live:
         _check_reserved(state, job, spec, event)
     if not fields.keys() & DEPENDENCIES:
-        return Plan(job, spec, state.waits.get(job.key))
-    return Plan(job, spec, _new_wait(state, job, spec, event))
+        return Plan(job, spec, None, is_kept=True)
+    return Plan(job, spec, known.wait_of(job, spec))
 
 
 def _check_reserved(state: State, job: Job, spec: Spec, event: Update) -> None:
@@ -157,25 +214,20 @@ def _filled(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
     return with_values(msgspec.structs.replace(spec, command=template, name=name), values)
 
 
-def _new_wait(state: State, job: Job, spec: Spec, event: Update) -> Wait | None:
-    if reaches(state.jobs, spec.parents, job.key, state.tasks):
-        raise Refused(f"job {job.label} would wait for itself")
-    return judged(state, spec, event.outcomes, hidden=event.hidden)
-
-
 def _carry_out(state: State, plan: Plan, event: Update) -> None:
     job = plan.job
     if (job.state is JobState.RUNNING and not job.is_array) or job.key in state.abroad:
         _update_running(state, job, plan.spec)
         return
+    wait = state.waits.get(job.key) if plan.is_kept else plan.wait
     state.stop_waiting(job)
     state.ledger.add(job, -1)
     job.spec = plan.spec
     state.ledger.add(job)
     if "begin_at" in event.fields:  # whoever says when, says it of a retry too
         job.pause(0, event.at)
-    if plan.wait is not None:
-        state.wait_for(job, plan.wait)
+    if wait is not None:
+        state.wait_for(job, wait)
     if job.state is JobState.QUEUED:
         state.admit(job, event.at)
 

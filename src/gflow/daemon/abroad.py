@@ -143,6 +143,13 @@ def _refusal(target: SlurmTarget, spec: Spec, complaint: str) -> Refused:
     return Refused(f"{target.name} would not take this job: {complaint}", hint=hint)
 
 
+def kind_of(spec: Spec) -> tuple[object, ...]:
+    """What notes about a job, and a cluster's judgement of it, go by."""
+    fields = tuple(getattr(spec, name) for name in CLUSTER_FIELDS)
+    where = spec.on or spec.overflow
+    return where, spec.shape, spec.time_limit_s, spec.array, fields, spec.gpu_memory_from
+
+
 def _kinds(jobs: Sequence[Described], most: int = 4) -> list[Described]:
     """One job of each kind that Slurm would judge differently, and not too many."""
     kinds: dict[tuple[object, ...], Described] = {}

@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
 
-from gflow.core.effects import Accepted, Effect, Keep, Note, Ran, Save
+from gflow.core.effects import Accepted, Effect, Keep, Note, Ran, Save, Settled, Staged
 from gflow.core.engine import step
 from gflow.core.events import Event, GpusSeen, Tick
 from gflow.core.foretold import FORETOLD
@@ -31,14 +31,15 @@ from gflow.core.model import Job, Line, Moment
 from gflow.core.policy import DRAINED, Drained
 from gflow.core.quotas import Quotas
 from gflow.core.shares import SHARES
-from gflow.core.state import State, next_alarm, next_look, restore
-from gflow.daemon import clock
+from gflow.core.state import PART, State, next_alarm, next_look, restore
+from gflow.daemon import bulk, clock
 from gflow.daemon.meters import Meters
 from gflow.daemon.news import News
 from gflow.daemon.timers import Alarm
 from gflow.daemon.wishes import Keeping, Noting, Plain, Submitting, Wish
 from gflow.errors import GflowError, ReadOnly, StoreError, TransitionError
 from gflow.faults import point
+from gflow.store.bulk import Intent, OpenSubmission
 from gflow.store.opening import WAY_OUT
 from gflow.store.port import Changes, Store
 
@@ -81,6 +82,15 @@ class Loop:
         self._tokens: dict[tuple[int, str], asyncio.Future[Any]] = {}
         self._waiters: dict[JobKey, list[asyncio.Future[Job]]] = {}
         self._noticing: list[set[JobKey]] = []
+        # What is done in parts: one part at a time; who waits for the last job of a submission to arrive, by
+        # its first number; the task that lets jobs arrive, and those that go on with what was begun; which of
+        # that is being done.
+        self.turns = bulk.Turns()
+        self._arrivals: dict[int, asyncio.Future[None]] = {}
+        self._seeing_in: asyncio.Task[None] | None = None
+        self._resumed: set[asyncio.Task[None]] = set()
+        self.busy: set[int] = set()
+        self._intents = -1
         self._limits = Alarm(time.CLOCK_BOOTTIME, self._tick)
         self._begins = Alarm(time.CLOCK_REALTIME, self._tick)
 
@@ -110,10 +120,23 @@ class Loop:
         name = (wish.uid, wish.token)
         future = self._tokens.get(name)
         if future is None:
-            future = self._tokens[name] = self._promise(wish)
+            future = self._taken(wish)
+            self._tokens[name] = future
             future.add_done_callback(lambda _: self._tokens.pop(name, None))
         keys: tuple[JobKey, ...] = await asyncio.shield(future)
         return keys
+
+    def _taken(self, wish: Submitting) -> asyncio.Future[Any]:
+        """The keys of its jobs, in one turn or in many."""
+        if len(wish.jobs) <= PART:
+            return self._promise(wish)
+        self._check_writable()
+        return asyncio.ensure_future(bulk.submit(self, wish))
+
+    async def do(self, deed: bulk.Wanted, keys: Sequence[JobKey]) -> None:
+        """Do something to many jobs, in many turns."""
+        self._check_writable()
+        await asyncio.shield(asyncio.ensure_future(bulk.do(self, deed, keys)))
 
     async def ended(self, key: JobKey) -> Job | None:
         """The job once it is final; None if there never was one."""
@@ -136,11 +159,71 @@ class Loop:
         return await self._promise(wish)
 
     def _promise(self, wish: Wish) -> asyncio.Future[Any]:
-        if self.read_only:
-            raise ReadOnly(self.read_only, hint=self._way_out)
+        self._check_writable()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._add(wish, future)
         return future
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise ReadOnly(self.read_only, hint=self._way_out)
+
+    # ------------------------------------------------------------ what takes many turns
+
+    def arrival(self, first: int) -> asyncio.Future[None]:
+        """Done when all jobs of this submission, which is about to be closed, are where they wait."""
+        future = self._arrivals[first] = asyncio.get_running_loop().create_future()
+        return future
+
+    def has_arrived(self, first: int) -> None:
+        future = self._arrivals.pop(first, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def _tell_arrived(self, changes: Changes) -> None:
+        for number, what in changes.bulk.items():
+            if what is None:
+                self.has_arrived(number)
+
+    def forget_arrival(self, first: int) -> None:
+        self._arrivals.pop(first, None)
+
+    def next_intent(self) -> int:
+        """A number for what is to be done to many jobs; submissions have positive ones."""
+        self._intents = min([self._intents, *self.store.unfinished()]) - 1
+        return self._intents
+
+    def recover(self) -> None:
+        """Finish or undo what was begun in parts, by an earlier daemon or before the disk failed."""
+        changes = bulk.recovered(self.store, set(self.state.open))
+        if changes:
+            self.store.commit(changes)
+        for number, one in self.store.unfinished().items():
+            if isinstance(one, Intent) and number not in self.busy:
+                self.busy.add(number)
+                task = asyncio.ensure_future(bulk.resume(self, number, one))
+                self._resumed.add(task)
+                task.add_done_callback(self._resumed.discard)
+        self._see_to_arrivals()
+
+    def _recover_again(self) -> None:
+        try:
+            self.recover()
+        except StoreError as error:  # the next commit finds out, too
+            log.error("%s; what was begun in parts is left for later", error)
+
+    def _see_to_arrivals(self) -> None:
+        if self.state.arriving and (self._seeing_in is None or self._seeing_in.done()):
+            self._seeing_in = asyncio.ensure_future(self._see_in())
+
+    async def _see_in(self) -> None:
+        try:
+            await bulk.see_in(self)
+        except ReadOnly:
+            pass  # what is closed is durable, and arrives when the disk can be written again
+        except GflowError as error:
+            log.error("jobs cannot arrive: %s", error)
+            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._see_to_arrivals)
 
     def _add(self, wish: Wish, future: asyncio.Future[Any] | None) -> None:
         if self.read_only:
@@ -182,6 +265,7 @@ class Loop:
             log.exception("a step failed; the state is rebuilt from the database")
             self._is_ahead = True
             self._go_back()
+            asyncio.get_running_loop().call_soon(self._recover_again)
             return False
         self.meters.turns["step"].observe(time.perf_counter() - began)
         self.conclude(turn)
@@ -243,7 +327,16 @@ class Loop:
                 future.set_exception(answer)
             else:
                 future.set_result(answer)
-        for key, job in turn.changes.jobs.items():
+        if turn.changes.bulk:
+            self._tell_arrived(turn.changes)
+        if self.state.arriving:
+            self._see_to_arrivals()
+        self._tell_ends(turn.changes)
+
+    def _tell_ends(self, changes: Changes) -> None:
+        if not self._waiters:
+            return
+        for key, job in changes.jobs.items():
             if job.is_final:
                 self._tell(key, job)
                 if job.is_array:  # those who still wait for tasks of it wait for some that never started
@@ -300,12 +393,16 @@ class Loop:
             self.state = reload(self.state, self.store)
             self.meters.recount(self.state.jobs.values())
             self._is_ahead = False
+            for first, bulk_ in self.store.unfinished().items():
+                if isinstance(bulk_, OpenSubmission) and bulk_.closed:
+                    self.has_arrived(first)  # its jobs were all loaded
 
     def _try_again(self) -> None:
         """See whether a commit works; if so, take what has happened meanwhile."""
         try:
             self._go_back()
             self.store.commit(Changes(meta={"next_number": self.state.next_number}))
+            self.recover()
         except StoreError:
             asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._try_again)
             return
@@ -335,10 +432,16 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
             changes.jobs[effect.job.key] = effect.job
         elif isinstance(effect, Ran):
             changes.attempts.append(effect)
+        elif isinstance(effect, Staged):
+            changes.staged.append(effect.job)
+        elif isinstance(effect, Settled):
+            changes.bulk[effect.first] = None
         elif isinstance(effect, Accepted):
             changes.new.update(effect.keys)
         elif isinstance(effect, Note):
             who, where = (uid, origin) if effect.is_personal else (None, "daemon")
+            if effect.origin:
+                who, where = effect.uid, effect.origin
             changes.audit.append(Line(at.wall, effect.key, who, where, effect.what, effect.detail))
         elif isinstance(effect, Keep):
             changes.meta[effect.name] = effect.value
@@ -347,7 +450,7 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
 
 def keep_counts(changes: Changes, state: State) -> None:
     """What the engine counts goes with the commit. Nobody's doing, so no line of the audit."""
-    if changes.new:
+    if changes.new or changes.bulk:
         changes.meta["next_number"] = state.next_number
     if state.shares.changed:
         changes.meta[SHARES] = state.shares.record()
@@ -370,6 +473,7 @@ def gpus_again(state: State, at: Moment) -> GpusSeen:
 def reload(old: State, store: Store) -> State:
     """A state of the same machine, filled from what the store has."""
     state = State(cpus=old.machine.cpus, memory_mib=old.machine.memory_mib, policy=old.policy)
+    state.part = old.part
     loaded = store.load()
     allowed = loaded.meta.get("allowed_gpus")
     if allowed is not None and not old.policy.gpus_win:
@@ -386,6 +490,7 @@ def reload(old: State, store: Store) -> State:
         clock.now(),
         loaded.finished,
     )
+    state.claimed = bulk.claimed_by(loaded.bulk)
     state.machine.foreign, state.machine.freed_at = old.machine.foreign, old.machine.freed_at
     state.machine.blocked, state.machine.taken, state.machine.gpu_trouble = (
         old.machine.blocked,

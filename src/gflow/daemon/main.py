@@ -58,7 +58,7 @@ from gflow.daemon.spot import spot_watch_of
 from gflow.daemon.steward import Steward
 from gflow.daemon.threads import Threads, end_pool
 from gflow.daemon.tokens import Tokens
-from gflow.errors import GflowError, ReadOnly
+from gflow.errors import GflowError, ReadOnly, StoreError
 from gflow.faults import point
 from gflow.gpu.census import Report
 from gflow.store.disk_errors import is_about_a_disk, unusable
@@ -116,6 +116,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     )  # before the first round: what that starts needs none
     daemon.keep_epoch()
     await daemon.see_gpus()
+    daemon.recover()
     daemon.target.warm_up()
     stopped = asyncio.Event()
     signals: list[int] = []
@@ -312,6 +313,13 @@ class Daemon:
             numbers = [int(name.replace("_", ".").partition(".")[0]) for name in strays]
             self.loop.state.next_number = max(self.loop.state.next_number, *(one + 1 for one in numbers))
             self.leases.look()
+
+    def recover(self) -> None:
+        """Finish, or undo, what the last daemon had begun in parts."""
+        try:
+            self.loop.recover()
+        except StoreError as error:  # the disk may be full already: the loop tries again
+            log.error("%s; what was begun in parts is left for later", error)
 
     def _gpus_changed(self, report: Report) -> None:
         self.leases.see(report.gpus)

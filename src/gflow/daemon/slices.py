@@ -14,14 +14,16 @@ T = TypeVar("T")
 # How much is done between two looks at what else there is: half a millisecond for a table.
 SLICE = 200
 RUN = 1000
+# The same of what takes longer each: a job is read, or written as JSON.
+FEW = 50
 
 
-async def in_slices(items: Iterable[T]) -> AsyncIterator[list[T]]:
+async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[list[T]]:
     """All items, a few at a time; others have their turn in between."""
     iterator = iter(items)
-    while piece := list(islice(iterator, SLICE)):
+    while piece := list(islice(iterator, size)):
         yield piece
-        if len(piece) == SLICE:
+        if len(piece) == size:
             await asyncio.sleep(0)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -18,6 +19,7 @@ from gflow.store.port import Changes, Store, Submission
 from gflow.wire.changes import Change
 from gflow.wire.requests import Described, References
 
+Parents = tuple[JobKey, ...]
 # Whether there is a job of this key that the caller is not to know of.
 Hides = Callable[[JobKey], bool]
 
@@ -97,11 +99,25 @@ class Submitting:
         self.uid = uid
         self.user = user
         self.token = token
-        self.jobs = jobs
+        self.jobs: list[Described] = []
         self.origin = origin
+        # How many jobs each project gets; parents that are named by what was submitted last.
+        self.projects: Counter[str] = Counter()
+        self.relative: set[str] = set()
+        self.add(jobs)
+
+    def add(self, jobs: list[Described]) -> None:
+        """More jobs of the same submission."""
+        self.jobs += jobs
+        for job in jobs:
+            if job.spec.project:
+                self.projects[job.spec.project] += 1
+            for texts in job.references:
+                self.relative.update(text for text in texts if text.startswith("@"))
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
-        resolved = [_resolved(state, self.uid, job.spec, job.references) for job in self.jobs]
+        meant = Meaning(self.uid)
+        resolved = [_resolved(state, job.spec, job.references, meant) for job in self.jobs]
         groups = in_groups(state, resolved, [job.is_of_sweep for job in self.jobs])
         return self.submit(state, store, _shared(groups), at)
 
@@ -109,7 +125,7 @@ class Submitting:
         """The event for these specs, unless the submitter may not ask for them."""
         if self.rights is not None:
             self.rights.check_specs(specs)
-        parents = {key for spec in specs for key in spec.parents}
+        parents = parents_of(specs)
         return Submit(
             at=at,
             uid=self.uid,
@@ -150,16 +166,13 @@ class Updating:
         self.origin = origin
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
-        fields = dict(self.change.fields)
         if self.rights is not None:
-            self.rights.check(fields)
-        for name, texts in zip(("depends_on", "depends_any"), self.change.references, strict=True):
-            if texts:
-                fields[name] = resolved_keys(state, self.uid, texts)
+            self.rights.check(self.change.fields)
+        fields = resolved_fields(state, self.uid, self.change)
         parents = {*fields.get("depends_on", ()), *fields.get("depends_any", ())}
         hidden = hidden_among(parents, self.hides)
-        for job in (state.jobs.get(key) or state.array_with(key) for key in self.keys):
-            parents.update(job.spec.parents if job else ())  # those it keeps are judged anew too
+        jobs = filter(None, (state.jobs.get(key) or state.array_with(key) for key in self.keys))
+        parents |= parents_of(job.spec for job in jobs)  # those it keeps are judged anew too
         outcomes = outcomes_of(state, store, parents)
         return Update(
             at=at,
@@ -177,6 +190,15 @@ class Updating:
         return None
 
 
+def resolved_fields(state: State, uid: int, change: Change) -> dict[str, Any]:
+    """Fields of a spec that change, with the parents that are meant now."""
+    fields = dict(change.fields)
+    for name, texts in zip(("depends_on", "depends_any"), change.references, strict=True):
+        if texts:
+            fields[name] = resolved_keys(state, uid, texts)
+    return fields
+
+
 def hidden_among(parents: set[JobKey], hides: Hides | None) -> frozenset[JobKey]:
     """Those of these jobs that the caller is not to know of."""
     return frozenset(filter(hides, parents)) if hides is not None else frozenset()
@@ -187,14 +209,47 @@ def outcomes_of(state: State, store: Store, parents: set[JobKey]) -> dict[JobKey
     return store.outcomes(key for key in parents if not state.is_active(key))
 
 
-def _resolved(state: State, uid: int, spec: Spec, references: References) -> Spec:
-    if not (references.all_of or references.any_of):
+def parents_of(specs: Iterable[Spec]) -> set[JobKey]:
+    """All parents that these name; a tuple that many share is looked at once."""
+    distinct = {id(keys): keys for spec in specs for keys in (spec.depends_on, spec.depends_any) if keys}
+    return {key for keys in distinct.values() for key in keys}
+
+
+def _resolved(state: State, spec: Spec, references: References, meant: Meaning) -> Spec:
+    all_of, any_of = references
+    if not (all_of or any_of):
         return spec
     return msgspec.structs.replace(
-        spec,
-        depends_on=resolved_keys(state, uid, references.all_of),
-        depends_any=resolved_keys(state, uid, references.any_of),
+        spec, depends_on=meant.keys(state, all_of), depends_any=meant.keys(state, any_of)
     )
+
+
+class Meaning:
+    """Which jobs texts mean when one person says them. Each list of texts is looked up once.
+
+    Jobs that name their parents alike so get one tuple of them, and share what they wait for.
+    """
+
+    def __init__(self, uid: int) -> None:
+        self._uid = uid
+        # What `@` and the like mean, where that is settled; lists by identity and by content.
+        self._meant: dict[str, JobKey] = {}
+        self._objects: dict[int, tuple[tuple[str, ...], Parents]] = {}
+        self._found: dict[tuple[str, ...], Parents] = {}
+
+    def settle(self, state: State, texts: Iterable[str]) -> None:
+        """These mean what they mean now, also later."""
+        self._meant.update({text: resolve(state, self._uid, text) for text in texts})
+
+    def keys(self, state: State, texts: tuple[str, ...]) -> Parents:
+        known = self._objects.get(id(texts))
+        if known is None:
+            keys = self._found.get(texts)
+            if keys is None:
+                each = (self._meant.get(text) or resolve(state, self._uid, text) for text in texts)
+                keys = self._found[texts] = tuple(dict.fromkeys(each))
+            known = self._objects[id(texts)] = texts, keys
+        return known[1]
 
 
 def resolved_keys(state: State, uid: int, texts: tuple[str, ...]) -> tuple[JobKey, ...]:

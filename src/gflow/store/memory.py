@@ -11,7 +11,8 @@ from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
-from gflow.store.port import LEARNT_FROM, Changes, Loaded
+from gflow.store.bulk import Bulk, OpenSubmission
+from gflow.store.port import LEARNT_FROM, Changes, Loaded, keep_unfinished
 
 
 class MemoryStore:
@@ -23,6 +24,7 @@ class MemoryStore:
         self._blobs: dict[str, bytes] = {}
         self._meta: dict[str, str | int] = {}
         self._audit: list[Line] = []
+        self._bulk: dict[int, Bulk] = {}
         self.commits = 0
 
     def commit(self, changes: Changes) -> None:
@@ -32,6 +34,11 @@ class MemoryStore:
         self.commits += 1
         self._blobs.update(changes.blobs)
         self._jobs.update({key: _copy(job) for key, job in changes.jobs.items()})
+        self._jobs.update({job.key: _copy(job) for job in changes.staged})
+        for first, last in changes.discarded:
+            for key in [key for key in self._jobs if first <= key <= last]:
+                del self._jobs[key]
+        keep_unfinished(self._bulk, changes)
         self._submissions.update({(s.uid, s.token): s.keys for s in changes.submissions})
         self._meta.update(changes.meta)
         self._audit += changes.audit
@@ -44,15 +51,41 @@ class MemoryStore:
         parents = {key for job in jobs for key in job.spec.parents}
         number = int(self._meta.get("next_number", 1))
         return Loaded(
-            jobs, self.outcomes(parents), self._recent(), number, dict(self._meta), self._finished()
+            jobs,
+            self.outcomes(parents),
+            self._recent(),
+            number,
+            dict(self._meta),
+            self._finished(),
+            dict(self._bulk),
         )
+
+    def unfinished(self) -> dict[int, Bulk]:
+        return dict(self._bulk)
+
+    def unheard(self, bulk: OpenSubmission) -> list[tuple[JobKey, float]]:
+        first, last = bulk.span
+        told = {line.key for line in self._audit if line.what == "submitted"}
+        return [
+            (key, job.submitted_at)
+            for key, job in sorted(self._jobs.items())
+            if first <= key <= last and task_of(key) is None and key not in told
+        ]
+
+    def _is_hidden(self, key: JobKey) -> bool:
+        opened = (one for one in self._bulk.values() if isinstance(one, OpenSubmission) and not one.closed)
+        return any(first <= key <= last for first, last in (one.span for one in opened))
 
     def job(self, key: JobKey) -> Job | None:
         found = self._jobs.get(key)
-        return _copy(found) if found else None
+        return _copy(found) if found and not self._is_hidden(key) else None
 
     def jobs(self, *, active: bool) -> Iterable[Job]:
-        return [_copy(job) for _, job in sorted(self._jobs.items()) if job.state in ACTIVE or not active]
+        return [
+            _copy(job)
+            for key, job in sorted(self._jobs.items())
+            if (job.state in ACTIVE or not active) and not self._is_hidden(key)
+        ]
 
     def tasks(self, array: JobKey) -> Iterable[Job]:
         number = number_of(array)
@@ -64,7 +97,10 @@ class MemoryStore:
         return [
             key
             for key, job in sorted(self._jobs.items())
-            if task_of(key) is None and first <= number_of(key) <= last and uid in (None, job.uid)
+            if task_of(key) is None
+            and first <= number_of(key) <= last
+            and uid in (None, job.uid)
+            and not self._is_hidden(key)
         ]
 
     def cut_off_by(self, key: JobKey) -> list[Job]:
@@ -124,7 +160,7 @@ class MemoryStore:
         count: Counter[int] = Counter()
         kept = []
         for key, job in sorted(self._jobs.items(), reverse=True):
-            if task_of(key) is None:
+            if task_of(key) is None and not self._is_hidden(key):
                 count[job.uid] += 1
                 if count[job.uid] <= RECENT:
                     kept.append((job.uid, key))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import msgspec
 
 from gflow.core.effects import Ran
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, JobState, Line
+from gflow.store.bulk import STEP, Bulk, OpenSubmission, advanced
 
 # How many finished jobs a daemon learns from when it starts.
 LEARNT_FROM = 5000
@@ -39,9 +40,26 @@ class Changes(msgspec.Struct):
     audit: list[Line] = msgspec.field(default_factory=list)
     # Attempts that their jobs' records do not tell any more.
     attempts: list[Ran] = msgspec.field(default_factory=list)
+    # Jobs of an open submission; first and last keys of such jobs that are not wanted any more.
+    staged: list[Job] = msgspec.field(default_factory=list)
+    discarded: list[tuple[JobKey, JobKey]] = msgspec.field(default_factory=list)
+    # What is done in parts, by number; None: it is done.
+    bulk: dict[int, Bulk | None] = msgspec.field(default_factory=dict)
+    # To how many jobs an intent has been done.
+    progress: dict[int, int] = msgspec.field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.submissions or self.blobs or self.meta or self.audit)
+        return bool(
+            self.jobs
+            or self.submissions
+            or self.blobs
+            or self.meta
+            or self.audit
+            or self.staged
+            or self.discarded
+            or self.bulk
+            or self.progress
+        )
 
 
 class Loaded(NamedTuple):
@@ -54,6 +72,7 @@ class Loaded(NamedTuple):
     meta: dict[str, str | int]
     # The latest jobs that finished, for what they say about those to come.
     finished: tuple[Job, ...] = ()
+    bulk: dict[int, Bulk] = {}
 
 
 class Store(Protocol):
@@ -69,12 +88,30 @@ class Store(Protocol):
     def cut_off_by(self, key: JobKey) -> list[Job]: ...
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]: ...
     def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None: ...
+    def unfinished(self) -> dict[int, Bulk]: ...
+    def unheard(self, bulk: OpenSubmission) -> list[tuple[JobKey, float]]: ...
     def blob(self, address: str) -> bytes: ...
     def story(self, key: JobKey) -> list[Line]: ...
     def kept(self, name: str) -> str | int | None: ...
     def newest_line(self) -> int: ...
     def lines(self, after: int, limit: int) -> list[tuple[int, Line]]: ...
     def close(self) -> None: ...
+
+
+def keep_unfinished(unfinished: dict[int, Bulk], changes: Changes) -> None:
+    """What is unfinished after these changes."""
+    for number, bulk in changes.bulk.items():
+        unfinished.pop(number, None)
+        if bulk is not None:
+            unfinished[number] = bulk
+    for number, done in changes.progress.items():
+        if number in unfinished:
+            unfinished[number] = advanced(unfinished[number], done)
+
+
+def neighbours(first: JobKey, count: int) -> tuple[JobKey, ...]:
+    """The keys of jobs that were submitted together: their numbers are neighbours."""
+    return cast("tuple[JobKey, ...]", tuple(range(first, first + count * STEP, STEP)))
 
 
 def address_of(content: bytes) -> str:

@@ -14,6 +14,7 @@ from gflow.core.filter import Filter
 from gflow.core.ids import TASK_BITS
 from gflow.core.model import Job, Spec
 from gflow.store import files
+from gflow.store.bulk import OpenSubmission, bulk_of
 from gflow.store.opening import UNREADABLE, unreadable
 from gflow.store.rows import SELECT, job_of
 
@@ -32,9 +33,13 @@ class Reader:
         try:
             self._db = files.connect(files.real(path), "mode=ro", check_same_thread=False)
             self._db.execute("BEGIN")
-            self._db.execute("SELECT 1 FROM meta").fetchone()  # only the first read fixes the moment
+            # Only the first read fixes the moment. Jobs of submissions that are not closed are not there yet.
+            known = self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'bulk'").fetchone()
+            rows = self._db.execute("SELECT id, data FROM bulk WHERE id > 0").fetchall() if known else []
         except UNREADABLE as error:
             raise unreadable(error) from error
+        opened = [bulk_of(*row) for row in rows]
+        self._hidden = [one.span for one in opened if isinstance(one, OpenSubmission) and not one.closed]
         self._specs: dict[str, Spec] = {}
 
     def close(self) -> None:
@@ -45,12 +50,12 @@ class Reader:
         self._db.interrupt()
 
     def count(self, wanted: Filter) -> int:
-        where, values = condition(wanted)
+        where, values = self._condition(wanted)
         return int(self.rows(f"SELECT count(*) FROM jobs WHERE {where}", values)[0][0])
 
     def page(self, wanted: Filter, limit: int, offset: int, *, newest: bool) -> list[Any]:
         """Rows of jobs by key: `limit` of them (-1: all) from either end, oldest first."""
-        where, values = condition(wanted)
+        where, values = self._condition(wanted)
         order = "DESC" if newest else "ASC"
         rows = self.rows(
             f"{SELECT} WHERE {where} ORDER BY key {order} LIMIT ? OFFSET ?", [*values, limit, offset]
@@ -59,13 +64,20 @@ class Reader:
 
     def recent(self, wanted: Filter, final: int) -> list[Any]:
         """Rows of all active jobs and of the `final` newest ones that are over, by key."""
-        where, values = condition(wanted)
+        where, values = self._condition(wanted)
         # Each half by an index: an OR of them would look at every row.
         newest = f"{SELECT} WHERE finished_at IS NOT NULL AND {where} ORDER BY key DESC LIMIT {int(final)}"
         sql = (
             f"{SELECT} WHERE finished_at IS NULL AND {where} UNION ALL SELECT * FROM ({newest}) ORDER BY key"
         )
         return self.rows(sql, [*values, *values])
+
+    def _condition(self, wanted: Filter) -> tuple[str, list[Any]]:
+        where, values = condition(wanted)
+        for span in self._hidden:
+            where += " AND key NOT BETWEEN ? AND ?"
+            values += span
+        return where, values
 
     def job(self, row: Any) -> Job:
         """The job of a row. Cheap to make, so it is made where it is needed."""

@@ -223,7 +223,16 @@ WHEN old.finished_at IS NOT NULL
 BEGIN SELECT raise(ABORT, 'a final job cannot change'); END;
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10, _V11)
+# What is done in parts, while it is being done: see `store.bulk`.
+_V12 = """
+CREATE TABLE bulk (
+    id   INTEGER PRIMARY KEY,
+    data TEXT NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0
+);
+"""
+
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10, _V11, _V12)
 VERSION = len(MIGRATIONS)
 
 

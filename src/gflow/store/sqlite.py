@@ -18,8 +18,9 @@ from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
 from gflow.core.state import RECENT
 from gflow.errors import StoreError
 from gflow.faults import point
+from gflow.store.bulk import Bulk, OpenSubmission, bulk_of, encode
 from gflow.store.opening import UNREADABLE, WAY_OUT, open_database, unreadable
-from gflow.store.port import LEARNT_FROM, Changes, Loaded, address_of
+from gflow.store.port import LEARNT_FROM, Changes, Loaded, address_of, keep_unfinished, neighbours
 from gflow.store.reading import Reader
 from gflow.store.rows import (
     INSERT,
@@ -34,6 +35,9 @@ from gflow.store.rows import (
     to_row,
 )
 
+# Jobs that are no tasks of arrays.
+WHOLE = f"key & {(1 << TASK_BITS) - 1} = 0"
+
 
 class SqliteStore:
     """The database file of one daemon."""
@@ -47,6 +51,9 @@ class SqliteStore:
         """`kind`: the daemon that opens it (see `ownership`); `verify` reads what a daemon starts from."""
         self.path = path
         self._db = open_database(path, kind, partial(self._verify, verify))
+        self._bulk = self._read_bulk()
+        # The first and last keys of submissions that are not closed: their jobs are hidden.
+        self._hidden = _hidden(self._bulk)
         # The files that commits go to, and which ones these are; of a log, once the first commit made it.
         self._file = os.path.realpath(path)
         self._log = f"{self._file}-wal"
@@ -55,6 +62,8 @@ class SqliteStore:
 
     def _verify(self, verify: Callable[[SqliteStore], object], db: sqlite3.Connection) -> None:
         self._db = db
+        self._bulk = self._read_bulk()
+        self._hidden = _hidden(self._bulk)
         self.load()
         verify(self)
 
@@ -79,6 +88,9 @@ class SqliteStore:
                 raise
         except sqlite3.Error as error:
             raise StoreError(f"the database cannot be written: {error}") from error
+        if changes.bulk or changes.progress:
+            keep_unfinished(self._bulk, changes)
+            self._hidden = _hidden(self._bulk)
 
     def check_in_place(self) -> None:
         """Raise StoreError if the files that we write are not those that the next daemon would find.
@@ -103,6 +115,8 @@ class SqliteStore:
         if len(fresh) < len(changes.jobs):
             done = {job.key for job in fresh}
             self._write_jobs([job for key, job in changes.jobs.items() if key not in done])
+        if changes.staged or changes.discarded or changes.bulk or changes.progress:
+            self._write_parts(changes)
         if changes.attempts:
             db.executemany(
                 "INSERT INTO attempts (key, attempt, started_at, finished_at, gpu_ids, ran_s) "
@@ -121,6 +135,19 @@ class SqliteStore:
                 "INSERT INTO audit (at, key, uid, origin, what, detail) VALUES (?, ?, ?, ?, ?, ?)",
                 changes.audit,
             )
+
+    def _write_parts(self, changes: Changes) -> None:
+        db = self._db
+        db.executemany(INSERT, map(to_new_row, changes.staged))
+        db.executemany("DELETE FROM jobs WHERE key BETWEEN ? AND ?", changes.discarded)
+        for number, bulk in changes.bulk.items():
+            if bulk is None:
+                db.execute("DELETE FROM bulk WHERE id = ?", (number,))
+            else:
+                row = number, encode(bulk).decode()
+                db.execute("INSERT OR REPLACE INTO bulk (id, data) VALUES (?, ?)", row)
+        done = [(count, number) for number, count in changes.progress.items()]
+        db.executemany("UPDATE bulk SET done = ? WHERE id = ?", done)
 
     def _write_jobs(self, jobs: list[Job]) -> None:
         db = self._db
@@ -148,7 +175,25 @@ class SqliteStore:
             next_number=_next_number(meta),
             meta=meta,
             finished=self._finished(),
+            bulk=dict(self._bulk),
         )
+
+    def unfinished(self) -> dict[int, Bulk]:
+        """What was begun in parts and is not done."""
+        return dict(self._bulk)
+
+    def unheard(self, bulk: OpenSubmission) -> list[tuple[JobKey, float]]:
+        """The jobs of a submission whose story does not begin yet, each with when it was submitted."""
+        told = "SELECT 1 FROM audit WHERE audit.key = jobs.key AND what = 'submitted'"
+        mine = f"SELECT key, submitted_at FROM jobs WHERE key BETWEEN ? AND ? AND {WHOLE}"
+        rows = self._rows(f"{mine} AND NOT EXISTS ({told}) ORDER BY key", bulk.span)
+        return [(JobKey(key), at) for key, at in rows]
+
+    def _read_bulk(self) -> dict[int, Bulk]:
+        return {row[0]: bulk_of(*row) for row in self._rows("SELECT id, data, done FROM bulk")}
+
+    def _is_hidden(self, key: int) -> bool:
+        return any(first <= key <= last for first, last in self._hidden)
 
     def _finished(self) -> tuple[Job, ...]:
         """The latest jobs that finished, by key."""
@@ -161,20 +206,23 @@ class SqliteStore:
         found: list[tuple[JobKey, int]] = []
         uid: int | None = self._row("SELECT min(uid) FROM jobs")[0]
         # Tasks of arrays have their own rows; `@` means whole jobs.
-        whole = f"key & {(1 << TASK_BITS) - 1} = 0"
-        sql = f"SELECT key FROM jobs WHERE uid = ? AND {whole} ORDER BY key DESC LIMIT ?"
+        seen = "".join(f" AND key NOT BETWEEN {int(first)} AND {int(last)}" for first, last in self._hidden)
+        sql = f"SELECT key FROM jobs WHERE uid = ? AND {WHOLE}{seen} ORDER BY key DESC LIMIT ?"
         while uid is not None:
             found += [(JobKey(key), uid) for (key,) in self._rows(sql, (uid, RECENT))]
             uid = self._row("SELECT min(uid) FROM jobs WHERE uid > ?", (uid,))[0]
         return [(owner, key) for key, owner in sorted(found)]
 
     def job(self, key: JobKey) -> Job | None:
+        if self._hidden and self._is_hidden(key):
+            return None
         row = self._row(SELECT + " WHERE key = ?", (key,))
         return job_of(row, {}) if row else None
 
     def jobs(self, *, active: bool) -> Iterable[Job]:
         """Jobs by key: those that are not over, or all. Whoever wants less asks a `reader`."""
-        return self._jobs(SELECT + (" WHERE finished_at IS NULL" if active else "") + " ORDER BY key", [])
+        jobs = self._jobs(SELECT + (" WHERE finished_at IS NULL" if active else "") + " ORDER BY key", [])
+        return [job for job in jobs if not self._is_hidden(job.key)] if self._hidden else jobs
 
     def tasks(self, array: JobKey) -> Iterable[Job]:
         """The tasks of an array that have started or ended, by task."""
@@ -184,10 +232,9 @@ class SqliteStore:
 
     def between(self, first: int, last: int, uid: int | None = None) -> list[JobKey]:
         """The jobs there are from number `first` to `last`, perhaps of one person; tasks are not counted."""
-        whole = f"key & {(1 << TASK_BITS) - 1} = 0"
-        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {whole} AND ? IN (-1, uid) ORDER BY key"
+        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {WHOLE} AND ? IN (-1, uid) ORDER BY key"
         rows = self._rows(sql, (job_key(first), job_key(last), -1 if uid is None else uid))
-        return [JobKey(key) for (key,) in rows]
+        return [JobKey(key) for (key,) in rows if not self._hidden or not self._is_hidden(key)]
 
     def cut_off_by(self, key: JobKey) -> list[Job]:
         """Jobs that were cancelled because this one, or a task of it, did not succeed."""
@@ -241,8 +288,7 @@ class SqliteStore:
 
     def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None:
         row = self._row("SELECT first, count FROM submissions WHERE uid = ? AND token = ?", (uid, token))
-        # Jobs submitted together have neighbouring numbers.
-        return tuple(job_key(number_of(JobKey(row[0])) + i) for i in range(row[1])) if row else None
+        return neighbours(JobKey(row[0]), row[1]) if row else None
 
     def has_blob(self, address: str) -> bool:
         return self._row("SELECT 1 FROM blobs WHERE hash = ?", (address,)) is not None
@@ -320,3 +366,7 @@ def _gone(path: str) -> StoreError:
         f"{path} was removed or replaced while gflowd runs, so what it writes now would be lost",
         hint="move the same file back, or: gflowd down; gflowd restore BACKUP; gflowd up",
     )
+
+
+def _hidden(bulk: dict[int, Bulk]) -> list[tuple[JobKey, JobKey]]:
+    return [one.span for one in bulk.values() if isinstance(one, OpenSubmission) and not one.closed]

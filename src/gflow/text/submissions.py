@@ -13,13 +13,21 @@ from gflow.core.tasks import parse_tasks
 MOST_LINES = 1000
 
 
-def submitted_lines(ids: Sequence[str], names: Sequence[str], group: int) -> str:
-    """`Submitted batch job 42`, for each; of a group also its number and how to change its cap."""
-    lines = "".join(map("Submitted batch job {}{}\n".format, ids, names))
-    if group > 0 and len(ids) > 1:
-        lines += f"Submitted {len(ids)} batch jobs with group_id: {group}\n"
-        lines += f"Change how many run at once with: gctl set-limit {group} N\n"
-    return lines
+def submitted_line(id_: str, name: str, *, is_parsable: bool = False) -> str:
+    """`Submitted batch job 42`; for programs the number alone."""
+    if is_parsable:
+        return f"{id_}\n"
+    return f"Submitted batch job {id_} ({name})\n" if name else f"Submitted batch job {id_}\n"
+
+
+def group_lines(count: int, group: int) -> str:
+    """Of jobs that are a group, its number and how to change its cap."""
+    if group <= 0 or count < 2:
+        return ""
+    return (
+        f"Submitted {count} batch jobs with group_id: {group}\n"
+        f"Change how many run at once with: gctl set-limit {group} N\n"
+    )
 
 
 def dry_run_page(specs: Sequence[Spec]) -> str:
@@ -30,6 +38,8 @@ def dry_run_page(specs: Sequence[Spec]) -> str:
         tasks = [f", task_id: {task}" for task in islice(parse_tasks(spec.array), MOST_LINES)] or [""]
         for task in tasks:
             lines.append(f"  [{len(lines)}] {command_line(spec)} (GPUs: {spec.gpus}{task})")
+        if len(lines) > MOST_LINES + 1:
+            break
     if len(lines) - 1 > MOST_LINES or total > len(lines) - 1:
         lines[MOST_LINES + 1 :] = [f"  … and {total - MOST_LINES} more"]
     return "\n".join(lines) + "\n"

@@ -12,6 +12,8 @@ from gflow.wire.requests import OPTIONS
 
 # What one request may name: nobody means more, and everybody else waits meanwhile.
 MOST = 10_000
+# What ranges may mean where it is done in parts: as many as a submission may hold.
+MOST_IN_RANGES = 100_000
 # Each character has one place to go: with two, a long text would be tried in every way.
 _PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)?(?:,|$)")
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
@@ -43,10 +45,10 @@ def selected(texts: list[str]) -> list[str | Numbers | Tasks]:
     return found
 
 
-def check_number(named: int) -> None:
+def check_number(named: int, most: int = MOST) -> None:
     """Refuse to look up more jobs than anybody means."""
-    if named > MOST:
-        raise UsageError(f"more than {MOST:,} jobs are named at once", hint="name fewer of them")
+    if named > most:
+        raise UsageError(f"more than {most:,} jobs are named at once", hint="name fewer of them")
 
 
 def _split(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 from gflow.core.model import Spec
@@ -15,45 +16,51 @@ MOST_BYTES = 64 << 20
 Choice = dict[str, str]
 
 
-def combined(params: tuple[Parameter, ...], rows: list[Choice]) -> list[Choice] | None:
-    """Every row with every combination of the parameters; None: this is no sweep."""
+def counted(params: tuple[Parameter, ...], rows: list[Choice]) -> int:
+    """How many jobs the sweep has; 0: this is none."""
     if not params and not rows:
-        return None
+        return 0
     names = [name for name, _ in params]
     for name in names:
-        if names.count(name) > 1 or any(name in row for row in rows):
+        if names.count(name) > 1 or (rows and name in rows[0]):
             raise UsageError(f"the parameter {name} is given twice")
     count = max(1, len(rows))
     for _, values in params:
         count *= len(values)
     if count > MOST:
         raise UsageError(f"a sweep may have at most {MOST:,} jobs, not {count:,}", hint="see --array")
-    combinations = [dict(zip(names, values, strict=True)) for values in product(*(v for _, v in params))]
-    return [row | choice for row in _checked(rows) or [{}] for choice in combinations]
+    return count
 
 
-def _checked(rows: list[Choice]) -> list[Choice]:
-    """The rows, if all have the same, proper names."""
-    for row in rows:
-        if row.keys() != rows[0].keys():
-            raise UsageError("the rows of a sweep have different names")
+def combined(params: tuple[Parameter, ...], rows: list[Choice]) -> Iterator[Choice]:
+    """Every row with every combination of the parameters."""
+    names = [name for name, _ in params]
+    for row in _checked(rows):
+        for values in product(*(v for _, v in params)):
+            yield row | dict(zip(names, values, strict=True))
+
+
+def _checked(rows: list[Choice]) -> Iterator[Choice]:
+    """The rows (one that says nothing if there are none), if all have the same, proper names."""
     if rows:
         parameters({name: ["1"] for name in rows[0]}, PARAM_FILE)
-    if any("\0" in value for row in rows for value in row.values()):
-        raise UsageError("a parameter cannot hold a NUL character")
-    return rows
+    for row in rows or [{}]:
+        if rows and row.keys() != rows[0].keys():
+            raise UsageError("the rows of a sweep have different names")
+        if any("\0" in value for value in row.values()):
+            raise UsageError("a parameter cannot hold a NUL character")
+        yield row
 
 
-def filled(spec: Spec, choices: list[Choice]) -> list[Spec]:
+def filled(spec: Spec, choices: Iterable[Choice]) -> Iterator[Spec]:
     """The spec with each choice put into its command and its name."""
-    specs = []
     size = 0
     for choice in choices:
-        specs.append(with_values(spec, choice))
-        size += sum(map(len, specs[-1].command))
+        made = with_values(spec, choice)
+        size += sum(map(len, made.command))
         if size > MOST_BYTES:
             raise UsageError("the commands of this sweep are larger than 64 MiB together")
-    return specs
+        yield made
 
 
 def single_values(params: tuple[Parameter, ...]) -> tuple[tuple[str, str], ...]:

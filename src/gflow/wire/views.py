@@ -110,7 +110,13 @@ def jobs_view(entries: Sequence[tuple[Job, Why | None]]) -> dict[str, Any]:
 
 def dry_run_view(specs: Sequence[Spec], scripts: Sequence[str] = ()) -> dict[str, Any]:
     """Jobs that would be submitted, and what sbatch would get. They have no ids yet."""
-    jobs = [
+    jobs = dry_run_jobs(specs)
+    return {"dry_run": True, "jobs": jobs, "total": len(jobs), "scripts": list(scripts)}
+
+
+def dry_run_jobs(specs: Sequence[Spec]) -> list[dict[str, Any]]:
+    """Jobs without ids."""
+    return [
         {
             "name": spec.name or None,
             "gpus": spec.gpus,
@@ -122,7 +128,6 @@ def dry_run_view(specs: Sequence[Spec], scripts: Sequence[str] = ()) -> dict[str
         }
         for spec in specs
     ]
-    return {"dry_run": True, "jobs": jobs, "total": len(jobs), "scripts": list(scripts)}
 
 
 def _tasks(progress: Progress) -> dict[str, Any]:

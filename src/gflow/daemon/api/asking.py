@@ -18,10 +18,11 @@ from gflow.core.model import SHORT, Job, JobState
 from gflow.daemon.api.seeing import Viewer, viewer
 from gflow.daemon.context import Context
 from gflow.daemon.context import context_of as context_of
+from gflow.daemon.slices import in_slices
 from gflow.errors import NotFound, TooLarge, UsageError, WrongType, no_job, unknown
 from gflow.wire.queries import Q, read_query
 from gflow.wire.requests import LARGE, MOST_VALUES_TOGETHER, decode
-from gflow.wire.selections import Numbers, Tasks, check_number, selected
+from gflow.wire.selections import MOST_IN_RANGES, Numbers, Tasks, check_number, selected
 
 T = TypeVar("T")
 # Any request; one that brings jobs, of which a hundred thousand fit in; the commands that those may become.
@@ -39,6 +40,8 @@ _STATE_NAMES |= {"pending": JobState.QUEUED, "held": JobState.HOLD, "completed":
 
 # A number that no job will have, and which the database can hold as a key.
 NO_NUMBER = 10**12
+# Numbers of a range that are looked up at once.
+RANGE = 1000
 # What one question of a listing may consist of: the database takes no longer ones.
 PIECES = 500
 
@@ -139,17 +142,54 @@ def hides_for(request: Request) -> Callable[[JobKey], bool] | None:
     return hides
 
 
+async def all_keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey]:
+    """The same for what is done in parts: ranges may be long, and are looked up a piece at a time."""
+    uid, looks = caller(request)[0], viewer(request)
+    keys: dict[JobKey, None] = {}
+    named = 0
+    async for parts_ in in_slices(selected(texts)):
+        for part in parts_:
+            if isinstance(part, Numbers):
+                _check_given_out(context, looks, part.last)
+                named += part.last - part.first
+                check_number(named, MOST_IN_RANGES)
+                keys |= await _in_range(context, looks, part)
+            elif isinstance(part, Tasks):
+                keys |= {visible(context, looks, job_key(part.number, task)): None for task in part.tasks}
+            else:
+                keys[visible(context, looks, resolve(context.loop.state, uid, part))] = None
+    return list(keys)
+
+
+async def _in_range(context: Context, looks: Viewer, numbers: Numbers) -> dict[JobKey, None]:
+    found: dict[JobKey, None] = {}
+    owner = None if looks.sees_names else looks.uid
+    for first in range(numbers.first, numbers.last + 1, RANGE):
+        last = min(first + RANGE - 1, numbers.last)
+        found |= dict.fromkeys(context.store.between(first, last, owner))
+        if last < numbers.last:
+            await asyncio.sleep(0)
+    if not found:
+        raise NotFound(f"there are no jobs {numbers.first}-{numbers.last}")
+    return found
+
+
+def _check_given_out(context: Context, looks: Viewer, last: int) -> None:
+    """Which numbers were given out to others is not told where that is private."""
+    latest = context.loop.state.next_number - 1
+    if last > latest and looks.sees_names:
+        raise NotFound(
+            f"there is no job {last}", hint=f"the latest is {latest}" if latest else "there are none"
+        )
+
+
 def _between(context: Context, looks: Viewer, numbers: Numbers, named: int) -> list[JobKey]:
     """The jobs of a range: the last one must have been given out, and some of them must be there.
 
     `named`: by all ranges so far. Which numbers were given out to others is not told where that is private.
     """
     first, last = numbers
-    latest = context.loop.state.next_number - 1
-    if last > latest and looks.sees_names:
-        raise NotFound(
-            f"there is no job {last}", hint=f"the latest is {latest}" if latest else "there are none"
-        )
+    _check_given_out(context, looks, last)
     check_number(named)
     found = context.store.between(first, last, None if looks.sees_names else looks.uid)
     if not found:

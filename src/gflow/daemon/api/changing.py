@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from gflow.core.events import Cancel, Hold, Release
-from gflow.core.foresight import blocked_by
+from gflow.core.events import Cancel, Hold, Release, Update
+from gflow.core.foresight import Blocked
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState
+from gflow.core.state import PART
 from gflow.daemon import rules
-from gflow.daemon.api.answers import answer
+from gflow.daemon.api.answers import wants_text
 from gflow.daemon.api.asking import (
     MOST_JOBS_BYTES,
+    all_keys_of,
     caller,
     context_of,
     hides_for,
-    keys_of,
     known,
     read,
     states_of,
 )
+from gflow.daemon.api.many import about
 from gflow.daemon.api.permissions import check, governs_others, rights_of
 from gflow.daemon.api.seeing import viewer
 from gflow.daemon.api.submitting import keep_texts
+from gflow.daemon.bulk import Wanted
 from gflow.daemon.context import Context
-from gflow.daemon.slices import in_slices
-from gflow.daemon.wishes import Updating
-from gflow.errors import Refused, UsageError
+from gflow.daemon.slices import RUN, SLICE, in_slices
+from gflow.daemon.wishes import Hides, Updating, hidden_among, resolved_fields
+from gflow.errors import NotFound, Refused, UsageError
 from gflow.store.port import address_of
-from gflow.wire.changes import describe_update
+from gflow.wire.changes import Change, describe_update
 from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest
-from gflow.wire.views import jobs_view, key_label
+from gflow.wire.views import encode, key_label
 
+# A job, what a cancel would mean for it, and the parents that it would lose.
+Row = tuple[JobKey, str, list[JobKey]]
 # Jobs looked up in one go.
 TOGETHER = 100
 
@@ -45,30 +52,35 @@ async def cancel(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, CancelRequest)
     keys = await _wanted(context, request, wanted)
-    check(request, [known(context, key) for key in keys])
+    async for some in in_slices(keys):
+        check(request, [known(context, key) for key in some])
     over = await _ended(context, keys)
     if wanted.dry_run:
-        return _foretold(request, keys, over)
+        return await _foretold(request, keys, over)
     if len(over) < len(keys):
-        governs = governs_others(request)
-        await context.loop.ask(
-            lambda at: Cancel(at=at, uid=uid, governs=governs, keys=tuple(keys), now=wanted.now), origin
-        )
-    return answer(
+        await _do(context, Wanted(Cancel, uid, origin, governs=governs_others(request), now=wanted.now), keys)
+    return await about(
         request,
-        lambda: jobs_view(context.entries([known(context, key) for key in keys], viewer(request))),
-        lambda: "".join(_cancelled(context, key, over) for key in keys) or "No jobs match.\n",
+        keys,
+        lambda some: (_cancelled(context, key, over) for key in some),
+        "" if keys else "No jobs match.\n",
     )
+
+
+async def _do(context: Context, deed: Wanted, keys: list[JobKey]) -> None:
+    """Do this to the jobs: in one turn if they are few."""
+    if len(keys) > PART:
+        await context.loop.do(deed, keys)
+    else:
+        await context.loop.wish(deed.to(tuple(keys)))
 
 
 async def _ended(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]:
     """Those of the jobs that are over, and how. Looked up a few at a time: others want something too."""
     over: dict[JobKey, JobState] = {}
-    for key in keys:
-        if not context.loop.state.is_active(key):
-            over[key] = known(context, key).state
-            if len(over) % TOGETHER == 0:
-                await asyncio.sleep(0)
+    async for some in in_slices(keys, TOGETHER):
+        state = context.loop.state
+        over |= {key: known(context, key).state for key in some if not state.is_active(key)}
     return over
 
 
@@ -79,7 +91,7 @@ async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> 
     """
     if not wanted.jobs and not wanted.is_filtered:
         raise UsageError("which jobs?", hint="name some, or say which: all, names, states, projects, users")
-    named = keys_of(context, request, wanted.jobs) if wanted.jobs else None
+    named = await all_keys_of(context, request, wanted.jobs) if wanted.jobs else None
     if not wanted.is_filtered:
         return named or []
     uid, looks = caller(request)[0], viewer(request)
@@ -91,8 +103,10 @@ async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> 
         found += [job.key for job in jobs if looks.finds(job) and _matches(job, wanted, states, uid)]
     if named is not None:
         return found
-    taken = set(found)  # a task goes with its array
-    return [key for key in sorted(found) if task_of(key) is None or job_key(number_of(key)) not in taken]
+    taken, chosen = set(found), list[JobKey]()  # a task goes with its array
+    async for keys in in_slices(sorted(found), RUN):
+        chosen += [key for key in keys if task_of(key) is None or job_key(number_of(key)) not in taken]
+    return chosen
 
 
 def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], uid: int) -> bool:
@@ -114,18 +128,37 @@ def _cancelled(context: Context, key: JobKey, over: dict[JobKey, JobState]) -> s
     return f"Job {label(key)} cancelled.\n"
 
 
-def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]) -> Response:
+async def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]) -> Response:
     """What a cancel would do: to these jobs, and to those that wait for them."""
     context, looks = context_of(request), viewer(request)
-    blocked = blocked_by(context.loop.state, [key for key in keys if key not in over])
-    rows: list[tuple[JobKey, str, list[JobKey]]] = [
-        (key, "invalid" if key in over else "ok", []) for key in keys
-    ]
+    blocked = Blocked(context.loop.state, [key for key in keys if key not in over])
+    while blocked.look(SLICE):
+        await asyncio.sleep(0)
+    rows: list[Row] = [(key, "invalid" if key in over else "ok", []) for key in keys]
     rows += [
-        (key, "blocked", parents) for key, parents in blocked.items() if looks.finds(known(context, key))
+        (key, "blocked", parents)
+        for key, parents in blocked.found().items()
+        if looks.finds(known(context, key))
     ]
+    if wants_text(request):
+        return StreamingResponse(_foretold_text(context, rows), media_type="text/plain; charset=utf-8")
+    return StreamingResponse(_foretold_json(context, rows), media_type="application/json")
 
-    def view() -> dict[str, object]:
+
+async def _foretold_text(context: Context, rows: list[Row]) -> AsyncIterator[str]:
+    async for some in in_slices(rows):
+        yield "".join(
+            "\t".join([label(key), known(context, key).state.value, verdict, *_joined(parents)]) + "\n"
+            for key, verdict, parents in some
+        )
+    if not rows:
+        yield "No jobs match.\n"
+
+
+async def _foretold_json(context: Context, rows: list[Row]) -> AsyncIterator[str]:
+    comma = ""
+    yield '{"dry_run":true,"jobs":['
+    async for some in in_slices(rows):
         jobs = [
             {
                 "id": key_label(key),
@@ -133,18 +166,11 @@ def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]
                 "verdict": verdict,
                 "parents": [key_label(parent) for parent in parents],
             }
-            for key, verdict, parents in rows
+            for key, verdict, parents in some
         ]
-        return {"dry_run": True, "jobs": jobs, "total": len(jobs)}
-
-    def text() -> str:
-        lines = [
-            "\t".join([label(key), known(context, key).state.value, verdict, *_joined(parents)])
-            for key, verdict, parents in rows
-        ]
-        return "".join(line + "\n" for line in lines) or "No jobs match.\n"
-
-    return answer(request, view, text)
+        yield comma + encode(jobs).decode()[1:-1]
+        comma = ","
+    yield f'],"total":{len(rows)}}}'
 
 
 def _joined(parents: list[JobKey]) -> list[str]:
@@ -155,65 +181,98 @@ async def hold(request: Request) -> Response:
     """Keep waiting jobs from starting."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
-    keys = _named(context, request, wanted.jobs)
-    governs = governs_others(request)
-    await context.loop.ask(lambda at: Hold(at=at, uid=uid, governs=governs, keys=keys), origin)
-    return _changed(request, keys, "held")
+    keys = await _named(context, request, wanted.jobs)
+    await _do(context, Wanted(Hold, uid, origin, governs=governs_others(request)), keys)
+    return await _changed(request, keys, "held")
 
 
 async def release(request: Request) -> Response:
     """Let held jobs start, perhaps not before a time."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ReleaseRequest)
-    keys = _named(context, request, wanted.jobs)
-    begin_at, governs = wanted.begin_time(), governs_others(request)
-    jobs = context.loop.state.jobs
-    free = frozenset(
-        key for key in keys if begin_at is None and key in jobs and jobs[key].state is not JobState.HOLD
-    )
-    await context.loop.ask(
-        lambda at: Release(at=at, uid=uid, governs=governs, keys=keys, begin_at=begin_at), origin
-    )
-    return _changed(request, keys, "released", free)
+    keys = await _named(context, request, wanted.jobs)
+    begin_at, free = wanted.begin_time(), set[JobKey]()
+    if begin_at is None:
+        async for some in in_slices(keys):
+            jobs = context.loop.state.jobs
+            free.update(key for key in some if key in jobs and jobs[key].state is not JobState.HOLD)
+    deed = Wanted(Release, uid, origin, governs=governs_others(request), begin_at=begin_at)
+    await _do(context, deed, keys)
+    return await _changed(request, keys, "released", free)
 
 
 async def update(request: Request) -> Response:
     """Change what active jobs ask for."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, UpdateRequest, MOST_JOBS_BYTES)
-    keys = _named(context, request, wanted.jobs)
+    keys = await _named(context, request, wanted.jobs)
     change = describe_update(
         wanted, address_of, rules.defaults(context.settings.config), context.settings.shapes
     )
     governs = governs_others(request)
     keep_texts(context, uid, change.blobs)
-    wish = Updating(
-        uid, keys, change, origin, governs=governs, hides=hides_for(request), rights=rights_of(request)
+    hides, rights = hides_for(request), rights_of(request)
+    if len(keys) > PART:
+        rights.check(change.fields)
+        wanted_change = _updating(context, uid, change, origin, keys, hides, governs=governs)
+        await context.loop.do(wanted_change, keys)
+    else:
+        wish = Updating(uid, tuple(keys), change, origin, governs=governs, hides=hides, rights=rights)
+        await context.loop.wish(wish)
+    return await _changed(request, keys, "updated")
+
+
+def _updating(
+    context: Context,
+    uid: int,
+    change: Change,
+    origin: str,
+    keys: list[JobKey],
+    hides: Hides | None,
+    *,
+    governs: bool,
+) -> Wanted:
+    """The update of many jobs. What it says of parents, and a new group, are the same for all of them."""
+    state, group = context.loop.state, 0
+    fields = resolved_fields(state, uid, change)
+    for key in hidden_among({*fields.get("depends_on", ()), *fields.get("depends_any", ())}, hides):
+        raise NotFound(f"there is no job {label(key)} to depend on")
+    if fields.get("max_concurrent"):
+        jobs = (state.jobs[key] for key in keys if key in state.jobs)
+        group = min((job.number for job in jobs if not job.spec.group), default=0)
+    return Wanted(
+        Update,
+        uid,
+        origin,
+        governs=governs,
+        blobs=change.blobs,
+        fields=fields,
+        extend_s=change.extend_s,
+        group=group,
     )
-    await context.loop.wish(wish)
-    return _changed(request, keys, "updated")
 
 
-def _named(context: Context, request: Request, texts: list[str]) -> tuple[JobKey, ...]:
+async def _named(context: Context, request: Request, texts: list[str]) -> list[JobKey]:
     """The jobs that these texts mean, all of which are active and the caller may change."""
-    keys = tuple(keys_of(context, request, texts))
-    jobs = [known(context, key) for key in keys]
-    check(request, jobs)
-    for job in jobs:
-        if job.is_final:
-            raise Refused(
-                f"job {job.label} is over: {job.state.value}", hint=f"gjob redo {job.label} does it again"
-            )
+    keys = await all_keys_of(context, request, texts)
+    async for some in in_slices(keys):
+        jobs = [known(context, key) for key in some]
+        check(request, jobs)
+        for job in jobs:
+            if job.is_final:
+                raise Refused(
+                    f"job {job.label} is over: {job.state.value}",
+                    hint=f"gjob redo {job.label} does it again",
+                )
     return keys
 
 
-def _changed(
-    request: Request, keys: tuple[JobKey, ...], how: str, unless: frozenset[JobKey] = frozenset()
+async def _changed(
+    request: Request, keys: list[JobKey], how: str, unless: AbstractSet[JobKey] = frozenset()
 ) -> Response:
     """The jobs, and what happened to each; `unless`: those that were not held."""
-    context = context_of(request)
-    return answer(
+    return await about(
         request,
-        lambda: jobs_view(context.entries([known(context, key) for key in keys], viewer(request))),
-        lambda: "".join(f"Job {label(key)} {'was not held' if key in unless else how}.\n" for key in keys),
+        keys,
+        lambda some: (f"Job {label(key)} {'was not held' if key in unless else how}.\n" for key in some),
     )

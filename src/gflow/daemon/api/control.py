@@ -7,15 +7,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.events import Drain, Restrict
+from gflow.core.events import Drain, Restrict, Update
 from gflow.core.ids import job_key
 from gflow.core.model import Job, Moment
-from gflow.core.state import State
+from gflow.core.state import PART, State
 from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, known, one_key, read
 from gflow.daemon.api.gpus import drained_view
 from gflow.daemon.api.permissions import check, governs_others
 from gflow.daemon.api.seeing import Viewer, viewer
+from gflow.daemon.bulk import Wanted
 from gflow.daemon.wishes import Updating
 from gflow.errors import Refused
 from gflow.options.table import Option
@@ -74,7 +75,12 @@ async def set_limit(request: Request) -> Response:
     keys = tuple(job.key for job in jobs)
     limit = wanted.max_concurrent
     change = Change(fields={"max_concurrent": limit}, references=References())
-    await context.loop.wish(Updating(uid, keys, change, origin, governs=governs_others(request)))
+    governs = governs_others(request)
+    if len(keys) > PART:
+        deed = Wanted(Update, uid, origin, governs=governs, fields=change.fields)
+        await context.loop.do(deed, keys)
+    else:
+        await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))
     data = {"jobs": [key_label(key) for key in keys], "max_concurrent": limit or None}
     return answer(request, lambda: data, lambda: limit_line(jobs, limit))
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gflow.core.ids import JobKey, label
 from gflow.core.model import Moment
 from gflow.daemon.finding import NEWEST, Found
-from gflow.daemon.slices import in_slices
+from gflow.daemon.slices import FEW, in_slices
 from gflow.text.forms import CSV, csv_cells, csv_writer, yaml_item
 from gflow.text.queue import ORDER, cuttable, queue_sheet, row_maker
 from gflow.text.table import Sheet
@@ -98,7 +98,7 @@ async def as_csv(found: Found, look: Look) -> AsyncIterator[str]:
 async def as_json(found: Found, look: Look) -> AsyncIterator[str]:
     comma = ""
     yield '{"jobs":['
-    async for entries in in_slices(found.entries):
+    async for entries in in_slices(found.entries, FEW):
         yield comma + ",".join(encode(job_view(*entry)).decode() for entry in entries)
         comma = ","
     yield f'],"total":{found.total}}}'

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import Response
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
-from gflow.core.admission import admitted
-from gflow.core.events import Submit
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from gflow.core.admission import Judgements, admitted_part, check_number, check_owner, check_quotas
 from gflow.core.ids import JobKey, label
+from gflow.core.model import Spec
+from gflow.core.quotas import PROJECT, USER
+from gflow.core.state import PART, State
 from gflow.core.updating import overridden
-from gflow.daemon import clock, rules
-from gflow.daemon.abroad import check_targets, local_note, scripts_of, tried, with_patience
-from gflow.daemon.api.answers import answer, noted
+from gflow.daemon import rules
+from gflow.daemon.abroad import check_targets, kind_of, local_note, scripts_of, tried, with_patience
+from gflow.daemon.api.answers import noted, wants_text
 from gflow.daemon.api.asking import (
     MOST_COMMANDS,
     MOST_JOBS_BYTES,
@@ -23,70 +29,94 @@ from gflow.daemon.api.asking import (
     query_of,
     read,
 )
+from gflow.daemon.api.many import about
 from gflow.daemon.api.permissions import acting_user, check, rights_of
 from gflow.daemon.api.rlimits import limits_of
-from gflow.daemon.api.seeing import viewer
+from gflow.daemon.bulk import Taking
 from gflow.daemon.context import Context
 from gflow.daemon.needs import note_of, settled
 from gflow.daemon.redoing import Redoing
+from gflow.daemon.slices import FEW, consumed, in_slices
 from gflow.daemon.wishes import Submitting
-from gflow.errors import UsageError
+from gflow.errors import UsageError, clean_page
 from gflow.options.changing import FIXED_IN_REDO
 from gflow.store.port import address_of
-from gflow.text.submissions import dry_run_page, submitted_lines
+from gflow.text.submissions import dry_run_page, group_lines, submitted_line
 from gflow.wire.changes import describe_options
 from gflow.wire.queries import SubmitQuery
-from gflow.wire.requests import AUTO_MIB, BATCH, Described, Reader, RedoRequest, SubmitRequest
-from gflow.wire.views import dry_run_view, jobs_view
+from gflow.wire.requests import (
+    AUTO_MIB,
+    BATCH,
+    Described,
+    RawSubmitRequest,
+    Reader,
+    RedoRequest,
+    decode_job,
+)
+from gflow.wire.views import dry_run_jobs, encode
 
 
 async def submit(request: Request) -> Response:
     """Take jobs; the answer comes when they are durable."""
-    query, wanted = query_of(request, SubmitQuery), await read(request, SubmitRequest, MOST_JOBS_BYTES)
+    query, wanted = query_of(request, SubmitQuery), await read(request, RawSubmitRequest, MOST_JOBS_BYTES)
     context, (uid, origin) = context_of(request), caller(request)
     config, user = context.settings.config, acting_user(request)
     limits = limits_of(request.scope["state"], strictly=context.settings.is_system)
     reader = Reader(address_of, limits, rules.defaults(config), context.settings.shapes)
-    described = read_submission(wanted, reader)
-    specs = await settled(context, uid, [job.spec for job in described])
-    for job, spec in zip(described, specs, strict=True):
-        job.spec = with_patience(context.settings, spec)
-    check_targets(context.settings, specs)
+    _check_token(wanted.token)
     hides, rights = hides_for(request), rights_of(request)
-    wish = Submitting(uid, user, wanted.token, described, origin, hides=hides, rights=rights)
+    wish = Submitting(uid, user, wanted.token, [], origin, hides=hides, rights=rights)
+    # One job of each kind that may be worth a note, or that a cluster may judge differently.
+    kinds: dict[tuple[object, ...], Described] = {}
+    texts, size = set[str](), 0
+    async for described in in_slices(read_submission(wanted, reader), FEW):
+        specs = await settled(context, uid, [job.spec for job in described])
+        check_targets(context.settings, specs)
+        for job, spec in zip(described, specs, strict=True):
+            job.spec = with_patience(context.settings, spec)
+            kinds.setdefault(kind_of(spec), job)
+            new = {name: text for name, text in job.blobs.items() if name not in texts}
+            texts |= new.keys()
+            size += new_bytes(context, new)
+        wish.add(described)
+    known = [job.spec for job in kinds.values()]
+    note = note_of(known) or local_note(known)
     if query.dry_run:
-        return _dry_run(request, context, wish)
-    note = note_of(specs) or local_note(specs) or await tried(context.settings, context.target, described)
-    keep_texts(context, uid, {name: text for job in described for name, text in job.blobs.items()})
-    return noted(_taken(request, query, await context.loop.submit(wish)), note)
+        return await _dry_run(request, context, wish, note)
+    note = note or await tried(context.settings, context.target, list(kinds.values()))
+    context.fairness.keep(uid, size)
+    return noted(await _taken(request, query, await context.loop.submit(wish)), note)
 
 
 def keep_texts(context: Context, uid: int, blobs: dict[str, bytes]) -> None:
     """Count what these texts add to the disk; refuse them where one person's would be too many."""
-    if context.settings.is_system:
-        new = (text for name, text in blobs.items() if not context.store.has_blob(name))
-        context.fairness.keep(uid, sum(map(len, new)))
+    context.fairness.keep(uid, new_bytes(context, blobs))
 
 
-def read_submission(wanted: SubmitRequest, reader: Reader) -> list[Described]:
-    """The jobs of a submission, sweeps expanded."""
+def new_bytes(context: Context, blobs: dict[str, bytes]) -> int:
+    """Bytes of those texts that the store does not have; 0 where nobody's texts are bounded."""
+    if not blobs or not context.settings.is_system:
+        return 0
+    return sum(len(text) for name, text in blobs.items() if not context.store.has_blob(name))
+
+
+def read_submission(wanted: RawSubmitRequest, reader: Reader) -> Iterator[Described]:
+    """The jobs of a submission one by one, sweeps expanded."""
     if not 1 <= len(wanted.jobs) <= BATCH:
         raise UsageError(f"a submission holds 1 to {BATCH} jobs, not {len(wanted.jobs)}")
-    _check_token(wanted.token)
-    for job in wanted.jobs:
+    count = size = 0
+    for number, raw in enumerate(consumed(wanted.jobs)):
+        job = decode_job(raw, number)
         job.environ = job.environ or wanted.environ
-    found: list[Described] = []
-    size = 0
-    for job in wanted.jobs:
-        more = reader.read_all(job)
-        size += sum(sum(map(len, one.spec.command)) for one in more)
-        found += more
-        if len(found) > BATCH or size > MOST_COMMANDS:
-            raise UsageError(
-                f"a submission holds at most {BATCH:,} jobs, with {MOST_COMMANDS >> 20} MiB of commands",
-                hint="sweeps count with all that they become; an array counts once",
-            )
-    return found
+        for one in reader.read_all(job):
+            count += 1
+            size += sum(map(len, one.spec.command))
+            if count > BATCH or size > MOST_COMMANDS:
+                raise UsageError(
+                    f"a submission holds at most {BATCH:,} jobs, with {MOST_COMMANDS >> 20} MiB of commands",
+                    hint="sweeps count with all that they become; an array counts once",
+                )
+            yield one
 
 
 async def redo(request: Request) -> Response:
@@ -119,7 +149,7 @@ async def redo(request: Request) -> Response:
         hides=hides_for(request),
         rights=rights_of(request),
     )
-    return noted(_taken(request, query, await context.loop.submit(wish)), note)
+    return noted(await _taken(request, query, await context.loop.submit(wish)), note)
 
 
 def _check_token(token: str) -> None:
@@ -127,30 +157,54 @@ def _check_token(token: str) -> None:
         raise UsageError("the token of a submission must be 8 to 200 characters")
 
 
-def _dry_run(request: Request, context: Context, wish: Submitting) -> Response:
-    """Judge a submission as if it came now, and leave it at that."""
-    state = context.loop.state
-    event = wish.event(state, context.store, clock.now())
-    assert isinstance(event, Submit)
-    admitted(state, event.uid, event.user, event.specs, event.outcomes, event.hidden)
-    note = note_of(event.specs) or local_note(event.specs)
-    scripts = scripts_of(context.settings, context.target, state.next_number, wish.jobs)
-    page = dry_run_page(event.specs) + (f"{note}\n" if note else "") + "".join(scripts)
-    return answer(request, lambda: dry_run_view(event.specs, scripts), lambda: page)
+async def _dry_run(request: Request, context: Context, wish: Submitting, note: str) -> Response:
+    """Judge a submission as if it came now, and leave it at that; each part by itself, and their number."""
+    specs: list[Spec] = []
+    scripts: list[str] = []
+    known: Judgements = {}
+    taking, number = Taking(wish), context.loop.state.next_number
+    taking.resolve(context.loop.state)
+    _check_count(context.loop.state, taking)
+    while part := taking.next_part():
+        state = context.loop.state
+        made = taking.specs(part, state)
+        outcomes = taking.outcomes(state, context.store, made)
+        admitted_part(state, wish.uid, made, outcomes, taking.hidden(made), known, known)
+        scripts += scripts_of(context.settings, context.target, number + len(specs), part)
+        specs += made
+        if len(part) == PART:
+            await asyncio.sleep(0)
+    if wants_text(request):
+        page = dry_run_page(specs) + (f"{note}\n" if note else "") + "".join(scripts)
+        return Response(clean_page(page), media_type="text/plain; charset=utf-8")
+    return StreamingResponse(_dry_run_json(specs, scripts), media_type="application/json")
 
 
-def _taken(request: Request, query: SubmitQuery, keys: tuple[JobKey, ...]) -> Response:
+def _check_count(state: State, taking: Taking) -> None:
+    check_owner(state, taking.uid)
+    check_number(state, taking.uid, taking.count)
+    wanted = Counter({(PROJECT, name): count for name, count in taking.projects.items()})
+    wanted[USER, taking.user] = taking.count
+    check_quotas(state, wanted)
+
+
+async def _dry_run_json(specs: list[Spec], scripts: list[str]) -> AsyncIterator[str]:
+    yield '{"dry_run":true,"jobs":['
+    comma = ""
+    async for some in in_slices(specs):
+        yield comma + encode(dry_run_jobs(some)).decode()[1:-1]
+        comma = ","
+    yield f'],"total":{len(specs)},"scripts":{encode(scripts).decode()}}}'
+
+
+async def _taken(request: Request, query: SubmitQuery, keys: Sequence[JobKey]) -> Response:
     context = context_of(request)
 
-    def text() -> str:
-        if query.parsable:
-            return "".join(f"{label(key)}\n" for key in keys)
-        names = [""] * len(keys)
-        if query.named:
-            names = [f" ({job.name})" if job else "" for job in map(context.job, keys)]
-        first = context.job(keys[0]) if len(keys) > 1 else None
-        return submitted_lines(list(map(label, keys)), names, first.spec.group if first else 0)
+    def lines(some: Iterable[JobKey]) -> Iterator[str]:
+        for key in some:
+            job = context.job(key) if query.named and not query.parsable else None
+            yield submitted_line(label(key), job.name if job else "", is_parsable=query.parsable)
 
-    return answer(
-        request, lambda: jobs_view(context.entries(map(context.job, keys), viewer(request))), text, 201
-    )
+    first = context.job(keys[0]) if len(keys) > 1 and not query.parsable else None
+    end = group_lines(len(keys), first.spec.group) if first else ""
+    return await about(request, keys, lines, end, 201)

@@ -1,0 +1,243 @@
+"""What other clients wait for while one client submits, changes or lists a hundred thousand jobs.
+
+    python3 -m benchmarks.bulk                      # this repository's daemon
+    python3 -m benchmarks.bulk --python OTHER/bin/python --jobs 10000 -t submit,cancel
+
+Beside each request a second client asks for /info every 5 ms. Figures: how long the request took; the
+longest and the 99th percentile that the other client waited; the longest that the daemon's loop was at one
+thing, in CPU time (which other work on the machine does not lengthen); the daemon's CPU time and its
+largest memory. See README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import os
+import runpy
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+EVERY_S = 0.005
+# What the loop did in one go is noted from so much CPU time on.
+NOTED_S = 0.005
+TURNS = "BULK_TURNS"
+TRIALS = ("submit", "sweep", "array", "list", "first5", "hold", "release", "update", "cancel")
+
+
+class Figures(NamedTuple):
+    """What one trial showed. Times in ms, memory in MiB."""
+
+    took: float
+    longest: float
+    p99: float
+    turn: float
+    cpu: float
+    peak: float
+    asked: int
+
+
+class Unix(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("gflow", timeout=600)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(600)
+        self.sock.connect(str(self._path))
+
+
+def ask(path: Path, method: str, what: str, body: bytes = b"") -> tuple[int, bytes]:
+    connection = Unix(path)
+    connection.request(method, what, body or None, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, content
+
+
+# ---------------------------------------------------------------- the daemon
+
+
+def be_daemon(arguments: list[str]) -> None:
+    """The daemon, with a note of each thing that its loop was at for long."""
+    from asyncio import events
+
+    run, path = events.Handle._run, os.environ[TURNS]
+
+    def measured(handle: Any) -> None:
+        before = time.thread_time()
+        run(handle)
+        took = time.thread_time() - before
+        if took > NOTED_S:
+            with open(path, "a") as file:
+                file.write(json.dumps([time.monotonic(), took, repr(handle)[:300]]) + "\n")
+
+    events.Handle._run = measured
+    sys.argv = ["gflow", "gflowd", "run", *arguments]
+    runpy.run_module("gflow", run_name="__main__", alter_sys=False)
+
+
+class Daemon:
+    """A daemon of its own in a folder of its own."""
+
+    def __init__(self, python: str, folder: Path) -> None:
+        self.turns = folder / "turns"
+        self.turns.touch()
+        home = folder / "home"
+        home.mkdir()
+        self.socket = home / "run" / "gflow.sock"
+        self.socket.parent.mkdir()
+        env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", TURNS: str(self.turns)}
+        command = [python, str(Path(__file__).resolve()), "daemon", "--cpus", "1"]
+        self.log = (folder / "log").open("w")
+        self.process = subprocess.Popen(command, env=env, cwd=folder, stdout=self.log, stderr=self.log)
+        address = home / ".local/share/gflow/address"
+        while not address.exists():
+            if self.process.poll() is not None:
+                raise SystemExit((folder / "log").read_text())
+            time.sleep(0.05)
+        self.socket = Path(address.read_text())
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def peak_mib(self) -> float:
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def turns_since(self, began: float) -> list[tuple[float, str]]:
+        rows = [json.loads(line) for line in self.turns.read_text().splitlines()]
+        return [(took, what) for at, took, what in rows if at >= began]
+
+    def end(self) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+
+
+@contextmanager
+def daemon(python: str) -> Iterator[Daemon]:
+    folder = Path(tempfile.mkdtemp(prefix="bulk-"))
+    one = Daemon(python, folder)
+    try:
+        yield one
+    finally:
+        one.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---------------------------------------------------------------- trials
+
+
+def measured(one: Daemon, work: Callable[[], None], *, is_verbose: bool) -> Figures:
+    """Do the work in a process of its own, and ask meanwhile."""
+    one.forget_peak()
+    began, cpu = time.monotonic(), one.cpu_s()
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    waits = []
+    while child.is_alive():
+        asked = time.monotonic()
+        ask(one.socket, "GET", "/info")
+        waits.append(time.monotonic() - asked)
+        time.sleep(EVERY_S)
+    took = time.monotonic() - began
+    child.join()
+    if child.exitcode:
+        raise SystemExit("the request failed")
+    turns = one.turns_since(began)
+    if is_verbose:
+        for longest, what in sorted(turns, reverse=True)[:5]:
+            print(f"    {longest * 1000:.0f} ms {what}", file=sys.stderr)
+    return Figures(
+        took * 1000,
+        max(waits) * 1000,
+        sorted(waits)[int(len(waits) * 0.99)] * 1000,
+        max((turn for turn, _ in turns), default=0.0) * 1000,
+        (one.cpu_s() - cpu) * 1000,
+        one.peak_mib(),
+        len(waits),
+    )
+
+
+def submission(jobs: list[dict[str, Any]]) -> bytes:
+    return json.dumps({"token": uuid.uuid4().hex, "environ": "QT0x", "jobs": jobs}).encode()
+
+
+def job(number: int, **options: Any) -> dict[str, Any]:
+    command = ["sh", "-c", "exec sleep 1000", str(number)]
+    return {"command": command, "cwd": "/tmp", "options": {"cpus": 1, "time": "2:00:00", **options}}
+
+
+def must(one: Daemon, what: str, body: bytes) -> None:
+    status, content = ask(one.socket, "POST", what, body)
+    if status not in (200, 201):
+        raise SystemExit(f"{what}: {status} {content[:300]!r}")
+
+
+def works(one: Daemon, count: int) -> dict[str, Callable[[], None]]:
+    """Each trial by name; they build on each other in this order."""
+    everything = json.dumps({"jobs": [f"2-{count}"]}).encode()
+    update = json.dumps({"jobs": [f"2-{count}"], "options": {"priority": 20}}).encode()
+    body = submission([job(number) for number in range(count)])
+    sweep = submission([job(0) | {"options": {"param": f"s=1:{min(count, 10_000)}", "hold": True}}])
+    array = submission([job(0, array=f"1-{count}", hold=True)])
+    return {
+        "submit": lambda: must(one, "/jobs", body),
+        "sweep": lambda: must(one, "/jobs", sweep),
+        "array": lambda: must(one, "/jobs", array),
+        "list": lambda: none(ask(one.socket, "GET", "/jobs")),
+        "first5": lambda: none(ask(one.socket, "GET", "/jobs?limit=5")),
+        "hold": lambda: must(one, "/jobs/hold", everything),
+        "release": lambda: must(one, "/jobs/release", everything),
+        "update": lambda: must(one, "/jobs/update", update),
+        "cancel": lambda: must(one, "/jobs/cancel", b'{"all": true}'),
+    }
+
+
+def none(_: object) -> None:
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", default=sys.executable, help="of an installation of gflow")
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("-t", "--trials", default=",".join(TRIALS))
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what took the loop longest")
+    options = parser.parse_args()
+    print(f"{options.jobs:,} jobs         took s   longest   p99  one go CPU ms   CPU s   peak MiB   asked")
+    with daemon(options.python) as one:
+        todo = works(one, options.jobs)
+        for name in options.trials.split(","):
+            row = measured(one, todo[name], is_verbose=options.verbose)
+            print(
+                f"{name:<12} {row.took / 1000:>12.1f} {row.longest:>9.0f} {row.p99:>5.0f} "
+                f"{row.turn:>14.0f} {row.cpu / 1000:>7.1f} {row.peak:>10.0f} {row.asked:>7}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["daemon"]:
+        be_daemon(sys.argv[2:])
+    else:
+        main()

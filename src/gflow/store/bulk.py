@@ -1,0 +1,91 @@
+"""What is done in parts, as the store knows it while it is being done.
+
+A submission in parts is rolled back: until it is closed, its jobs are hidden, and the next daemon deletes
+them. What is done to many jobs is rolled forward: the next daemon goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from gflow.core.ids import TASK_BITS, JobKey, job_key
+from gflow.errors import StoreError
+
+# From the key of a job to that of the next one.
+STEP = 1 << TASK_BITS
+# Keys from one on, at a distance: (first, how many, distance).
+Run = tuple[int, int, int]
+
+
+class OpenSubmission(msgspec.Struct, frozen=True, tag="submission"):
+    """A submission of which not all jobs have arrived. Closed: they are all there."""
+
+    first: int
+    count: int
+    uid: int
+    origin: str
+    closed: bool = False
+
+    @property
+    def span(self) -> tuple[JobKey, JobKey]:
+        """Its first key and its last."""
+        return job_key(self.first), job_key(self.first + self.count - 1)
+
+
+class Intent(msgspec.Struct, frozen=True, tag="intent"):
+    """What is being done to many jobs: the kind of event and its fields."""
+
+    kind: str
+    uid: int
+    governs: bool
+    origin: str
+    keys: tuple[Run, ...]
+    fields: dict[str, Any] = {}
+    # To how many of them it has been done.
+    done: int = 0
+
+
+Bulk = OpenSubmission | Intent
+encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Bulk).decode
+
+
+def bulk_of(number: int, text: str, done: int = 0) -> Bulk:
+    """The entry of a row of `bulk`."""
+    try:
+        found: Bulk = _decode(text)
+        return advanced(found, done)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"the record {number} of unfinished work in the database is damaged") from error
+
+
+def advanced(bulk: Bulk, done: int) -> Bulk:
+    """The same when so much of it is done."""
+    return msgspec.structs.replace(bulk, done=done) if done and isinstance(bulk, Intent) else bulk
+
+
+def runs_of(keys: Iterable[JobKey]) -> tuple[Run, ...]:
+    """Keys in their order, neighbours together."""
+    runs: list[Run] = []
+    first = count = step = 0
+    for key in keys:
+        if count == 1 and key - first in (1, STEP):
+            step = key - first
+        if count and key == first + count * step:
+            count += 1
+            continue
+        if count:
+            runs.append((first, count, step or STEP))
+        first, count, step = key, 1, 0
+    if count:
+        runs.append((first, count, step or STEP))
+    return tuple(runs)
+
+
+def keys_of(runs: Iterable[Run]) -> Iterator[JobKey]:
+    """The keys that `runs_of` was given."""
+    for first, count, step in runs:
+        yield from map(JobKey, range(first, first + count * step, step))
