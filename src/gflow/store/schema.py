@@ -209,7 +209,7 @@ ALTER TABLE jobs ADD COLUMN headway TEXT;
 
 # Durations go by the boot clock: how long attempts ran, and pauses before retries. That clock goes on after a
 # reboot now and begins by the wall clock: what is active is brought onto it. Of what ended before, only the
-# wall clock knows how long it ran.
+# wall clock knows how long it ran. `bulk` has what is done in parts, while it is being done (`store.bulk`).
 _V11 = """
 ALTER TABLE jobs ADD COLUMN ran_s REAL;
 ALTER TABLE jobs ADD COLUMN retry_boot REAL NOT NULL DEFAULT 0;
@@ -221,10 +221,6 @@ UPDATE attempts SET ran_s = max(0, finished_at - started_at);
 CREATE TRIGGER jobs_final BEFORE UPDATE ON jobs
 WHEN old.finished_at IS NOT NULL
 BEGIN SELECT raise(ABORT, 'a final job cannot change'); END;
-"""
-
-# What is done in parts, while it is being done: see `store.bulk`.
-_V12 = """
 CREATE TABLE bulk (
     id   INTEGER PRIMARY KEY,
     data TEXT NOT NULL,
@@ -232,7 +228,7 @@ CREATE TABLE bulk (
 );
 """
 
-MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10, _V11, _V12)
+MIGRATIONS = (_V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9, _V10, _V11)
 VERSION = len(MIGRATIONS)
 
 

@@ -1,0 +1,156 @@
+PRAGMA application_id = 1734765687;
+PRAGMA user_version = 11;
+BEGIN TRANSACTION;
+CREATE TABLE attempts (
+    key         INTEGER NOT NULL REFERENCES jobs (key) ON DELETE CASCADE,
+    attempt     INTEGER NOT NULL,
+    started_at  REAL NOT NULL,
+    finished_at REAL NOT NULL,
+    gpu_ids     TEXT NOT NULL, ran_s REAL NOT NULL DEFAULT 0,
+    PRIMARY KEY (key, attempt)
+) WITHOUT ROWID;
+INSERT INTO "attempts" VALUES(4194304,1,1.79490628519953346252e+09,1.79490628521109199524e+09,'3',1.15578174591064453125e-02);
+CREATE TABLE audit (
+    id     INTEGER PRIMARY KEY,
+    at     REAL NOT NULL,
+    key    INTEGER,
+    uid    INTEGER,
+    origin TEXT NOT NULL,
+    what   TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+INSERT INTO "audit" VALUES(1,1.79490628502652144432e+09,NULL,NULL,'daemon','daemon started','version 0.1.0');
+INSERT INTO "audit" VALUES(2,1.79490628506064414978e+09,1048576,0,'pid 26113','submitted','');
+INSERT INTO "audit" VALUES(3,1.79490628506064414978e+09,1048576,NULL,'daemon','started','attempt 1 on GPU 0');
+INSERT INTO "audit" VALUES(4,1.79490628507362055779e+09,2097152,0,'pid 26113','submitted','');
+INSERT INTO "audit" VALUES(5,1.79490628507362055779e+09,2097152,NULL,'daemon','started','attempt 1 on GPU 1,2');
+INSERT INTO "audit" VALUES(6,1.79490628508404612541e+09,3145728,0,'pid 26113','submitted','');
+INSERT INTO "audit" VALUES(7,1.79490628508404612541e+09,3145728,NULL,'daemon','started','attempt 1 on GPU 3');
+INSERT INTO "audit" VALUES(8,1.79490628509345841408e+09,4194304,0,'pid 26113','submitted','');
+INSERT INTO "audit" VALUES(9,1.79490628510809874535e+09,5242880,0,'pid 26113','submitted','');
+INSERT INTO "audit" VALUES(10,1.79490628510809874535e+09,5242881,NULL,'daemon','started','attempt 1');
+INSERT INTO "audit" VALUES(11,1.79490628510809874535e+09,5242882,NULL,'daemon','started','attempt 1');
+INSERT INTO "audit" VALUES(12,1.79490628510809874535e+09,5242883,NULL,'daemon','started','attempt 1');
+INSERT INTO "audit" VALUES(13,1.79490628512002658844e+09,6291456,0,'pid 26113','submitted','');
+INSERT INTO "audit" VALUES(14,1.79490628519953346252e+09,3145728,NULL,'daemon','failed','ExitCode:1');
+INSERT INTO "audit" VALUES(15,1.79490628519953346252e+09,4194304,NULL,'daemon','started','attempt 1 on GPU 3');
+INSERT INTO "audit" VALUES(16,1.79490628520162463188e+09,1048576,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(17,1.79490628520162463188e+09,6291456,NULL,'daemon','started','attempt 1 on GPU 0');
+INSERT INTO "audit" VALUES(18,1.79490628521109199524e+09,4194304,NULL,'daemon','retry','after attempt 1: ExitCode:1; next in 10 s');
+INSERT INTO "audit" VALUES(19,1.79490628530292654037e+09,5242881,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(20,1.79490628530292654037e+09,5242883,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(21,1.79490628530292654037e+09,5242882,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(22,1.79490628530292654037e+09,5242880,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(23,1.79490628541080451012e+09,6291456,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(24,1.79490628570033597946e+09,2097152,NULL,'daemon','finished','');
+INSERT INTO "audit" VALUES(25,1.79490628572047734261e+09,7340032,0,'pid 26113','submitted','');
+INSERT INTO "audit" VALUES(26,1.79490628572047734261e+09,7340032,NULL,'daemon','started','attempt 1 on GPU 0,1,2,3');
+INSERT INTO "audit" VALUES(27,1.7949062857398006916e+09,8388608,0,'pid 26113','submitted','');
+INSERT INTO "audit" VALUES(28,1.79490628575158071518e+09,9437184,0,'pid 26113','submitted','');
+INSERT INTO "audit" VALUES(29,1.79490628576645898819e+09,10485760,0,'pid 26113','submitted','');
+INSERT INTO "audit" VALUES(30,1.79490628577701163292e+09,11534336,0,'pid 26113','submitted','');
+CREATE TABLE blobs (
+    hash  TEXT PRIMARY KEY,
+    bytes BLOB NOT NULL
+);
+INSERT INTO "blobs" VALUES('39e11f5745f7b013a8873a48abfce4f0f5f7ee8f',X'504154483D2F7573722F62696E3A2F62696E');
+CREATE TABLE bulk (
+    id   INTEGER PRIMARY KEY,
+    data TEXT NOT NULL,
+    done INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE "holds" (
+    gpu        INTEGER NOT NULL,
+    key        INTEGER NOT NULL REFERENCES jobs (key),
+    memory_mib INTEGER NOT NULL CHECK (memory_mib >= 0),
+    PRIMARY KEY (gpu, key)
+) WITHOUT ROWID;
+INSERT INTO "holds" VALUES(0,7340032,0);
+INSERT INTO "holds" VALUES(1,7340032,0);
+INSERT INTO "holds" VALUES(2,7340032,0);
+INSERT INTO "holds" VALUES(3,7340032,0);
+CREATE TABLE "jobs" (
+    key          INTEGER PRIMARY KEY,
+    uid          INTEGER NOT NULL,
+    user         TEXT NOT NULL,
+    state        TEXT NOT NULL,
+    reason       TEXT NOT NULL DEFAULT '',
+    attempt      INTEGER NOT NULL DEFAULT 0,
+    gpu_ids      TEXT NOT NULL DEFAULT '',
+    submitted_at REAL NOT NULL,
+    started_at   REAL,
+    started_boot REAL,
+    finished_at  REAL,
+    exit_code    INTEGER,
+    signal       INTEGER,
+    stopping     TEXT,
+    target       TEXT NOT NULL,
+    spec         TEXT NOT NULL,
+    progress     TEXT,
+    retries      INTEGER NOT NULL DEFAULT 0,
+    quick_ends   INTEGER NOT NULL DEFAULT 0, cpu_ms INTEGER NOT NULL DEFAULT 0, peak_kib INTEGER NOT NULL DEFAULT 0, retry_at REAL NOT NULL DEFAULT 0, stop_now INTEGER NOT NULL DEFAULT 0, simulated INTEGER NOT NULL DEFAULT 0, ready_at INTEGER NOT NULL DEFAULT 0, abroad TEXT, headway TEXT, ran_s REAL, retry_boot REAL NOT NULL DEFAULT 0,
+    CHECK (CASE state
+        WHEN 'Queued' THEN finished_at IS NULL AND stopping IS NULL
+        WHEN 'Running' THEN finished_at IS NULL AND attempt > 0 AND started_at IS NOT NULL
+        WHEN 'Hold' THEN finished_at IS NULL AND stopping IS NULL
+        WHEN 'Finished' THEN finished_at IS NOT NULL AND stopping IS NULL
+        WHEN 'Failed' THEN finished_at IS NOT NULL AND stopping IS NULL
+        WHEN 'Cancelled' THEN finished_at IS NOT NULL AND stopping IS NULL
+        WHEN 'Timeout' THEN finished_at IS NOT NULL AND stopping IS NULL
+        ELSE 0 END)
+);
+INSERT INTO "jobs" VALUES(1048576,0,'root','Finished','',1,'0',1.79490628506064414978e+09,1.79490628506064414978e+09,1.79490628506064271927e+09,1.79490628520162463188e+09,0,NULL,NULL,'local','{"command":["true"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","gpus":1}',NULL,0,0,0,936,0.0,0,1,1.79490628506064271927e+09,NULL,NULL,1.40979290008544921875e-01,0.0);
+INSERT INTO "jobs" VALUES(2097152,0,'root','Finished','',1,'1,2',1.79490628507362055779e+09,1.79490628507362055779e+09,1.79490628507361888885e+09,1.79490628570033597946e+09,0,NULL,NULL,'local','{"command":["sleep","0.5"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","gpus":2}',NULL,0,0,0,1152,0.0,0,1,1.79490628507361888885e+09,NULL,NULL,6.26714468002319335938e-01,0.0);
+INSERT INTO "jobs" VALUES(3145728,0,'root','Failed','ExitCode:1',1,'3',1.79490628508404612541e+09,1.79490628508404612541e+09,1.79490628508404445648e+09,1.79490628519953346252e+09,1,NULL,NULL,'local','{"command":["false"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","name":"bad","gpus":1}',NULL,0,0,0,932,0.0,0,1,1.79490628508404445648e+09,NULL,NULL,1.1548709869384765625e-01,0.0);
+INSERT INTO "jobs" VALUES(4194304,0,'root','Queued','Retry',1,'',1.79490628509345841408e+09,NULL,NULL,NULL,1,NULL,NULL,'local','{"command":["false"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","gpus":1,"max_retries":1}',NULL,1,0,0,932,1.79490629521109199524e+09,0,1,1.79490628509345698357e+09,NULL,NULL,NULL,1.79490629521108937263e+09);
+INSERT INTO "jobs" VALUES(5242880,0,'root','Finished','',1,'',1.79490628510809874535e+09,1.79490628510809874535e+09,1.79490628510809755325e+09,1.79490628530292654037e+09,0,NULL,NULL,'local','{"command":["sleep","0.1"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","group":-5,"array":"0-2"}','{"pending":"","ok":3}',0,0,0,1152,0.0,0,0,1.79490628510809755325e+09,NULL,NULL,1.94827318191528320312e-01,0.0);
+INSERT INTO "jobs" VALUES(5242881,0,'root','Finished','',1,'',1.79490628510809874535e+09,1.79490628510809874535e+09,1.79490628510809755325e+09,1.79490628530292654037e+09,0,NULL,NULL,'local','{"command":["sleep","0.1"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","group":-5,"array":"0-2"}',NULL,0,0,0,1136,0.0,0,0,0,NULL,NULL,1.94827318191528320312e-01,0.0);
+INSERT INTO "jobs" VALUES(5242882,0,'root','Finished','',1,'',1.79490628510809874535e+09,1.79490628510809874535e+09,1.79490628510809755325e+09,1.79490628530292654037e+09,0,NULL,NULL,'local','{"command":["sleep","0.1"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","group":-5,"array":"0-2"}',NULL,0,0,0,1152,0.0,0,0,0,NULL,NULL,1.94827318191528320312e-01,0.0);
+INSERT INTO "jobs" VALUES(5242883,0,'root','Finished','',1,'',1.79490628510809874535e+09,1.79490628510809874535e+09,1.79490628510809755325e+09,1.79490628530292654037e+09,0,NULL,NULL,'local','{"command":["sleep","0.1"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","group":-5,"array":"0-2"}',NULL,0,0,0,1152,0.0,0,0,0,NULL,NULL,1.94827318191528320312e-01,0.0);
+INSERT INTO "jobs" VALUES(6291456,0,'root','Finished','',1,'0',1.79490628512002658844e+09,1.79490628520162463188e+09,1.79490628520162200928e+09,1.79490628541080451012e+09,0,NULL,NULL,'local','{"command":["sleep","0.2"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","gpus":1,"time_limit_s":600,"depends_on":[1048576]}',NULL,0,0,1,1152,0.0,0,1,1.79490628520162200928e+09,NULL,NULL,2.09180116653442382812e-01,0.0);
+INSERT INTO "jobs" VALUES(7340032,0,'root','Running','',1,'0,1,2,3',1.79490628572047734261e+09,1.79490628572047734261e+09,1.79490628572047519684e+09,NULL,NULL,NULL,NULL,'local','{"command":["sleep","600"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","name":"long","gpus":4}',NULL,0,0,0,0,0.0,0,1,1.79490628572047519684e+09,NULL,NULL,NULL,0.0);
+INSERT INTO "jobs" VALUES(8388608,0,'root','Queued','',0,'',1.7949062857398006916e+09,NULL,NULL,NULL,NULL,NULL,NULL,'local','{"command":["true"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","name":"waits","gpus":2,"project":"paper"}',NULL,0,0,0,0,0.0,0,0,1.79490628573979830742e+09,NULL,NULL,NULL,0.0);
+INSERT INTO "jobs" VALUES(9437184,0,'root','Queued','',0,'',1.79490628575158071518e+09,NULL,NULL,NULL,NULL,NULL,NULL,'local','{"command":["true"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","group":-9,"gpus":4,"array":"0-4"}','{"pending":"0-4"}',0,0,0,0,0.0,0,0,1.79490628575157856941e+09,NULL,NULL,NULL,0.0);
+INSERT INTO "jobs" VALUES(10485760,0,'root','Queued','',0,'',1.79490628576645898819e+09,NULL,NULL,NULL,NULL,NULL,NULL,'local','{"command":["true"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","name":"child","depends_on":[7340032]}',NULL,0,0,0,0,0.0,0,0,0,NULL,NULL,NULL,0.0);
+INSERT INTO "jobs" VALUES(11534336,0,'root','Hold','JobHeldUser',0,'',1.79490628577701163292e+09,NULL,NULL,NULL,NULL,NULL,NULL,'local','{"command":["true"],"cwd":"/tmp","environ":"39e11f5745f7b013a8873a48abfce4f0f5f7ee8f","name":"held","gpus":1,"hold":true}',NULL,0,0,0,0,0.0,0,0,0,NULL,NULL,NULL,0.0);
+CREATE TABLE meta (
+    name  TEXT PRIMARY KEY,
+    value NOT NULL
+) WITHOUT ROWID;
+INSERT INTO "meta" VALUES('boot_clock','{"boot_id":"ffd04004-2c21-452f-9cec-385ce99061fe","offset":1794900511.8825366}');
+INSERT INTO "meta" VALUES('kind','private 0');
+INSERT INTO "meta" VALUES('launch_epoch','ffd04004-2c21-452f-9cec-385ce99061fe ext4:16269 65024:16507611:1794906284956130302');
+INSERT INTO "meta" VALUES('next_number',12);
+INSERT INTO "meta" VALUES('shares','{"uses":{"0":[1.7306325020672129,1794906285.7204752]}}');
+CREATE TABLE submissions (
+    uid   INTEGER NOT NULL,
+    token TEXT NOT NULL,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    at    REAL NOT NULL,
+    PRIMARY KEY (uid, token)
+) WITHOUT ROWID;
+INSERT INTO "submissions" VALUES(0,'2d1ae9ddb966a82d',8388608,1,1.7949062857398006916e+09);
+INSERT INTO "submissions" VALUES(0,'445534638a62f3d1',11534336,1,1.79490628577701163292e+09);
+INSERT INTO "submissions" VALUES(0,'4e5b6b325778b691',2097152,1,1.79490628507362055779e+09);
+INSERT INTO "submissions" VALUES(0,'6cbf062802efb434',1048576,1,1.79490628506064414978e+09);
+INSERT INTO "submissions" VALUES(0,'761125e1d0c23319',5242880,1,1.79490628510809874535e+09);
+INSERT INTO "submissions" VALUES(0,'9f7a662b6d3b3b78',6291456,1,1.79490628512002658844e+09);
+INSERT INTO "submissions" VALUES(0,'c894c4999814a14b',9437184,1,1.79490628575158071518e+09);
+INSERT INTO "submissions" VALUES(0,'ca8e70b92bffc0e9',10485760,1,1.79490628576645898819e+09);
+INSERT INTO "submissions" VALUES(0,'d8b60feed9f729fd',7340032,1,1.79490628572047734261e+09);
+INSERT INTO "submissions" VALUES(0,'d9ea5bd8cf66b4fe',3145728,1,1.79490628508404612541e+09);
+INSERT INTO "submissions" VALUES(0,'f6c840cfcc3a75b0',4194304,1,1.79490628509345841408e+09);
+CREATE INDEX jobs_active ON jobs (key) WHERE finished_at IS NULL;
+CREATE INDEX jobs_of_user ON jobs (uid, key);
+CREATE INDEX jobs_finished ON jobs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX holds_of_job ON holds (key);
+CREATE TRIGGER holds_alone BEFORE INSERT ON holds
+WHEN EXISTS (SELECT 1 FROM holds WHERE gpu = new.gpu AND (memory_mib = 0 OR new.memory_mib = 0))
+BEGIN SELECT raise(ABORT, 'a GPU cannot be given to two jobs unless both share'); END;
+CREATE INDEX audit_of_job ON audit (key, id);
+CREATE INDEX jobs_cut_off ON jobs (reason) WHERE reason LIKE 'DependencyFailed:%';
+CREATE TRIGGER jobs_final BEFORE UPDATE ON jobs
+WHEN old.finished_at IS NOT NULL
+BEGIN SELECT raise(ABORT, 'a final job cannot change'); END;
+COMMIT;
