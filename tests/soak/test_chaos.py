@@ -17,6 +17,7 @@ import pytest
 
 from tests.crash.load import Client, judge
 from tests.harness import Box, wait_until
+from tests.store.test_schemas import DUMPS, build
 
 # By hand, `GFLOW_CHAOS_KILLS=300`.
 KILLS = int(os.environ.get("GFLOW_CHAOS_KILLS", "40"))
@@ -141,3 +142,24 @@ def test_kills_at_every_kind_of_moment_lose_nothing(box: Box) -> None:
         with sqlite3.connect(f"file:{backup}?mode=ro&immutable=1", uri=True) as db:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",), backup
     wait_until(lambda: not list((box.data / "run").glob("*.*")), what="run records to be forgotten")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dump", DUMPS[:-1], ids=lambda path: path.stem)
+def test_kills_during_a_migration_lose_nothing(box: Box, dump: Path) -> None:
+    """The database of an older version, whose daemon is killed again and again while it migrates."""
+    dice = random.Random(dump.stem)
+    box.data.mkdir(parents=True, mode=0o700)
+    build(dump, box.data / "gflow.db")
+    with sqlite3.connect(box.data / "gflow.db") as db:
+        before = {row[0] for row in db.execute("SELECT key >> 20 FROM jobs WHERE key & 0xfffff = 0")}
+    for _ in range(max(2, KILLS // 10)):
+        box.up(*FLAGS, wait=False)
+        time.sleep(dice.uniform(0, STARTING_S))  # the moment itself is what is random
+        box.kill9()
+    box.up(*FLAGS)
+    jobs = box.jobs()
+    assert {job["array_id"] or number for number, job in jobs.items()} == before
+    assert next(job for job in jobs.values() if job["name"] == "long")["reason"] == "Lost"
+    with sqlite3.connect(f"file:{box.data}/gflow.db?mode=ro", uri=True) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
