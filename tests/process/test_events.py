@@ -102,11 +102,11 @@ def test_every_event_of_the_surface_fires(box: Box) -> None:
         wait_until(lambda: wanted <= {event["event"] for event in heard()}, what=f"all of {wanted}")
 
 
-# Told when a shim is killed (test_a_lost_job), when a limit comes near, of real GPUs (test_gpus.py), and of
-# jobs that say how far they are (test_progress.py).
+# Told when a shim is killed (test_a_lost_job), when a limit comes near, of real GPUs (test_gpus.py), of jobs
+# that say how far they are (test_progress.py), and when a reservation takes GPUs (test_governing.py).
 NEEDS_MORE = {
     "notification_failed", "zombie_job_detected", "job_gpu_memory", "job_warned", "job_gpu_idle",
-    "job_gpu_used", "job_idle_limit", "gpu_health_changed", "job_progress",
+    "job_gpu_used", "job_idle_limit", "gpu_health_changed", "job_progress", "job_reserved",
 }  # fmt: skip
 
 

@@ -132,7 +132,8 @@ def test_job_of_others_is_as_if_it_did_not_exist(
         for kind, job in jobs.items():
             suffix = job.partition("_")[1] + job.partition("_")[2]
             seen = asked(made, route, question, job)
-            assert seen[0] in (200, 403 if path == "/stats" else 404), (kind, seen)
+            allowed = (200, 403 if path == "/stats" else 404, *([400] if kind == "task" else []))
+            assert seen[0] in allowed, (kind, seen)  # a range of tasks is written in another way
             for missing in MISSING:
                 assert seen == asked(made, route, question, missing + suffix), (kind, missing)
             assert NAME not in seen[1] and PROJECT not in seen[1]

@@ -37,7 +37,7 @@ from gflow.store.port import Changes, Submission, address_of
 from gflow.store.sqlite import SqliteStore
 from tests.harness import Box
 from tests.store.disk import FAULTS, Disk, Life, is_whole, operations, order, spread
-from tests.store.script import NOON, contents, environment, job, open_store, plan, submitted
+from tests.store.script import NOON, UID, contents, environment, job, open_store, plan, submitted
 
 NOW = NOON + 1000 * DAY_S
 
@@ -480,7 +480,7 @@ def test_kept_bytes_are_counted_once_for_each_person(store: SqliteStore, path: P
     bobs.uid, bobs.user = 1001, "bob"
     save(store, bobs, texts=False)
     size = {number: len(environment(number)) for number in (1, 4, 5)}
-    assert kept_bytes(path, Retention(), NOW) == {1000: size[1] + size[4], 1001: size[1]}
+    assert kept_bytes(path, Retention(), NOW) == {UID: size[1] + size[4], 1001: size[1]}
 
 
 def test_submissions_all_the_time_lose_no_text(path: Path) -> None:

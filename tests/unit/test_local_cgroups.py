@@ -141,6 +141,13 @@ FILES = {
 }
 
 
+def test_shim_in_a_group_of_ours_finds_the_base_folder_above_it():
+    inside = Mounted(
+        {"pids": "/cg/pids/gflow-abc/shim-1-2", "": "/cg/gflow-abc", "cpu": "/cg/cpu/gflow-abcd"}
+    )
+    assert inside.outside("abc").folders == {"pids": "/cg/pids", "": "/cg", "cpu": "/cg/cpu/gflow-abcd"}
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_group_limits_and_tells(tmp_path, version):
     limit, events, peak = FILES[version]

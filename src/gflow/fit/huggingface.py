@@ -24,6 +24,8 @@ TASKS = {
 SIZES = ("hidden_size", "n_embd", "d_model", "dim", "hidden_sizes", "embed_dim", "text_config", "encoder",
          "vision_config", "depths", "encoder_hidden_size", "embedding_size", "n_layer",
          "hidden_dim")  # fmt: skip
+# What PyTorch says on various platforms when the CPU's memory is not enough.
+NO_MEMORY = ("can't allocate memory", "not enough memory")
 
 
 def workload(given: dict[str, Any], recipe: Recipe, task: str = "") -> Workload:
@@ -159,7 +161,7 @@ def _build(config: Any, kind: str, recipe: Recipe) -> Any:
             # Not every model has both ways; then it has its own.
             model = auto.from_config(config, dtype=pure(recipe))
         except (TypeError, KeyError, RuntimeError, AttributeError) as error:
-            if "can't allocate memory" in str(error):
+            if any(words in str(error) for words in NO_MEMORY):
                 raise _too_large(auto, config) from error
             raise Refused(f"transformers cannot build this model: {_in_one_line(error)}") from None
         model = model.to(pure(recipe))

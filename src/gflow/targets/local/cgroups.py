@@ -83,6 +83,16 @@ class Mounted(NamedTuple):
 
     folders: dict[str, str]
 
+    def outside(self, tag: str) -> Mounted:
+        """The same for a shim that is in a group of ours itself: our base folder is above it, not below."""
+        ours = f"/{bases.PREFIX}{tag}"
+        return Mounted(
+            {
+                name: (path + "/").partition(ours + "/")[0].rstrip("/") or path
+                for name, path in self.folders.items()
+            }
+        )
+
 
 def read_mounts(mountinfo: str, own: str) -> Mounted:
     """Our own folder in every hierarchy, from the text of /proc/self/mountinfo and /proc/self/cgroup."""
@@ -111,6 +121,7 @@ def find_layers(tag: str, mounted: Mounted | None = None) -> Layers:
         return Layers()
     if mounted is None:
         mounted = read_mounts(_read("/proc/self/mountinfo"), _read("/proc/self/cgroup"))
+    mounted = mounted.outside(tag)
     unified, controllers = _unified(mounted.folders.get("", ""), tag)
     layers = Layers(kill=unified if unified and os.path.exists(f"{unified}/cgroup.kill") else "")
     memory, memory_version = _limit_layer("memory", unified, controllers, mounted, tag)
