@@ -125,9 +125,12 @@ def test_root_cannot_run_jobs_in_somebody_elses_daemon(made: System) -> None:
     """They would run as that user, and be root's by name."""
     ann = made.ann
     ann.env.pop("GFLOW_SYSTEM_ROOT")
-    ann.up("--simulate-gpus", "1x80G")
-    status, answer = ann.api("POST", "/jobs", {"token": "a" * 16, "jobs": [ann.job_request(["true"])]})
-    assert status == 409 and "alone" in answer["title"], answer
+    try:
+        ann.up("--simulate-gpus", "1x80G")
+        status, answer = ann.api("POST", "/jobs", {"token": "a" * 16, "jobs": [ann.job_request(["true"])]})
+        assert status == 409 and "alone" in answer["title"], answer
+    finally:
+        ann.clean_up()
 
 
 def test_an_installation_that_others_can_rewrite_is_refused(made: System) -> None:
