@@ -108,3 +108,16 @@ def test_environments_of_one_person_have_a_bound_and_equal_ones_count_once(machi
     assert [bring(same + bytes([65 + i])) for i in range(3)] == [201, 429, 429]
     assert bring(same) == 201
     assert machine.bob.submit("--hold", "true")
+
+
+def test_quota_of_a_closed_project_is_not_told_to_others(machine: System) -> None:
+    """Also not by which refusal comes first, for submissions that are taken in parts."""
+    machine.box.ok("gctl", "quota", "set", "--project", "apollo", "--max-queued-jobs", "5")
+    try:
+        for query in ("", "?dry-run=1"):
+            body = submission(project="apollo")
+            body["jobs"] *= 150
+            status, answer = machine.ask(machine.ann, "POST", f"/jobs{query}", body)
+            assert (status, "member" in answer["title"]) == (403, True), answer
+    finally:
+        machine.box.ok("gctl", "quota", "remove", "--project", "apollo")

@@ -72,6 +72,7 @@ async def submit(request: Request) -> Response:
     async for described in in_slices(read_submission(wanted, reader), FEW):
         specs = await settled(context, uid, [job.spec for job in described])
         check_targets(context.settings, specs)
+        rights.check_specs(specs)  # before its quotas: those of a project are for its members to know
         for job, spec in zip(described, specs, strict=True):
             job.spec = with_patience(context.settings, spec)
             kinds.setdefault(kind_of(spec), job)
