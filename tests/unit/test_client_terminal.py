@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gflow.targets.local import lines
 from gflow.targets.local.lines import CODE, END, OUTPUT, frame
 
 SIT = """
@@ -58,3 +60,10 @@ def test_line_that_is_cut_without_an_end_has_no_code(before: bool) -> None:
     line.close()
     said, _ = client.communicate(timeout=20)
     assert said == "code None\n"
+
+
+def test_terminal_socket_has_its_name_only_when_its_owner_can_reach_it(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "chown", lambda *words, **more: seen.append(os.listdir(tmp_path)))
+    lines.listen(str(tmp_path / "1.1.tty"), 1001).close()
+    assert seen == [["1.1.tty.new"]] and os.listdir(tmp_path) == ["1.1.tty"]

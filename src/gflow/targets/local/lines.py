@@ -22,21 +22,27 @@ MOST_CLIENTS = 16
 
 
 def listen(path: str, uid: int | None) -> socket.socket:
-    """A socket that only this person (and root) can reach. The folder is ours: nobody is there before us."""
-    with suppress(FileNotFoundError):
-        os.unlink(path)
+    """A socket that only this person (and root) can reach. The folder is ours: nobody is there before us.
+
+    It gets its name when it is ready: a client that waits for the name is never refused.
+    """
+    name = os.path.basename(path)
+    new = f"{name}.new"
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(os.path.dirname(path), os.O_PATH | os.O_CLOEXEC)
     before = os.umask(0o177)
     try:
+        with suppress(FileNotFoundError):
+            os.unlink(new, dir_fd=folder)
         # A path of any length fits when it is reached through an open folder.
-        made.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+        made.bind(f"/proc/self/fd/{folder}/{new}")
         if uid is not None:
-            os.chown(os.path.basename(path), uid, -1, dir_fd=folder, follow_symlinks=False)
+            os.chown(new, uid, -1, dir_fd=folder, follow_symlinks=False)
+        made.listen(MOST_CLIENTS)
+        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
     finally:
         os.umask(before)
         os.close(folder)
-    made.listen(MOST_CLIENTS)
     made.setblocking(False)
     return made
 
