@@ -13,6 +13,7 @@ from gflow.core.needs import links_of, shape_of
 from gflow.core.place import impossible
 from gflow.core.quotas import PROJECT, USER
 from gflow.core.state import State
+from gflow.core.submissions import Judgements
 from gflow.core.tasks import parse_tasks
 from gflow.errors import NotFound, Refused
 
@@ -20,8 +21,6 @@ from gflow.errors import NotFound, Refused
 MOST_BYTES = 256 << 20
 # How many parents the active jobs of one person may name, each counted once for each job that names it.
 MOST_LINKS = 100_000
-# By the identities of the sets of parents; the spec keeps those alive.
-Judgements = dict[tuple[int, int], tuple[Spec, Wait | None]]
 
 
 def check_owner(state: State, uid: int) -> None:

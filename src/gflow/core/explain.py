@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import msgspec
 
 from gflow.core.ids import label
+from gflow.core.machine import suits
 from gflow.core.model import IDLE, RESERVED, UNKILLABLE, Job, JobState
 from gflow.core.needs import Shape
-from gflow.core.place import available, gib, impossible, suits
+from gflow.core.place import available, gib, impossible
 from gflow.core.state import State
 
 

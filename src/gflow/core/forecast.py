@@ -10,8 +10,9 @@ import msgspec
 from gflow.core.expecting import Question, Start, ahead_of
 from gflow.core.explain import Why, explain, explain_shape, reserved_for
 from gflow.core.ids import label
+from gflow.core.machine import suits
 from gflow.core.model import LOCAL, Job, JobState, Moment
-from gflow.core.place import available, choose, suits
+from gflow.core.place import available, choose
 from gflow.core.promise import may_pass, promised_at
 from gflow.core.state import State
 

@@ -8,9 +8,10 @@ import msgspec
 
 from gflow.core.ids import job_key, number_of, task_of
 from gflow.core.ledger import Ledger
+from gflow.core.machine import SLACK
 from gflow.core.model import Job, JobState
 from gflow.core.needs import INFINITE
-from gflow.core.place import SLACK, placement
+from gflow.core.place import placement
 from gflow.core.promise import may_pass
 from gflow.core.state import State
 

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from gflow.core.ids import JobKey
 from gflow.core.model import Block, Gpu, Job
 from gflow.core.needs import Shape, slots_of
-from gflow.core.place import has_room, suits
 from gflow.core.policy import Drained
 
 UNBOUNDED = 1 << 62
+# A card sold as 80 GB reports a little less; a request for 80G means that card.
+SLACK = 1.02
 # GPUs that a job asks for: their type, and the memory they must have.
 Kind = tuple[str, int]
 
@@ -153,3 +154,15 @@ class Machine:
                     insort(self.idle_line, index)
                 if 0 not in holders.values():
                     self.open.add(index)
+
+
+def has_room(machine: Machine, index: int, shape: Shape) -> bool:
+    """Whether what others use of an idle GPU leaves as much memory as the job needs."""
+    return shape.gpu_memory_mib <= (machine.gpus[index].memory_mib - machine.taken.get(index, 0)) * SLACK
+
+
+def suits(gpu: Gpu, shape: Shape) -> bool:
+    """Whether the GPU is of the kind asked for, whoever has it."""
+    if shape.gpu_type and shape.gpu_type.lower() not in gpu.model.lower():
+        return False
+    return shape.gpu_memory_mib <= gpu.memory_mib * SLACK

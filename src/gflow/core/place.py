@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gflow.core.machine import SLACK, suits
 from gflow.core.topology import nearest_first
 
 if TYPE_CHECKING:
-    from gflow.core.machine import Machine
-    from gflow.core.model import Gpu, Job
+    from gflow.core.model import Job
     from gflow.core.needs import Shape
     from gflow.core.state import State
-
-# A card sold as 80 GB reports a little less; a request for 80G means that card.
-SLACK = 1.02
 
 
 def placement(state: State, job: Job) -> tuple[int, ...] | None:
@@ -87,18 +84,6 @@ def available(state: State, shape: Shape) -> list[int]:
         for index in sorted(state.machine.open)
         if suits(state.machine.gpus[index], shape) and fits_beside(state, index, shape.gpu_memory_mib)
     ]
-
-
-def has_room(machine: Machine, index: int, shape: Shape) -> bool:
-    """Whether what others use of an idle GPU leaves as much memory as the job needs."""
-    return shape.gpu_memory_mib <= (machine.gpus[index].memory_mib - machine.taken.get(index, 0)) * SLACK
-
-
-def suits(gpu: Gpu, shape: Shape) -> bool:
-    """Whether the GPU is of the kind asked for, whoever has it."""
-    if shape.gpu_type and shape.gpu_type.lower() not in gpu.model.lower():
-        return False
-    return shape.gpu_memory_mib <= gpu.memory_mib * SLACK
 
 
 def fits_beside(state: State, index: int, memory_mib: int) -> bool:

@@ -13,6 +13,7 @@ from gflow.core.ids import JobKey
 from gflow.core.lanes import Group
 from gflow.core.model import Job
 from gflow.core.needs import INFINITE, Shape
+from gflow.core.promises import Promise
 from gflow.core.prospect import Prospect
 from gflow.core.state import NO_GPUS, State
 
@@ -27,82 +28,6 @@ QUIET: Final = 2 / 3
 # Guesses are of what most take; most that start take less. So whoever would pass is taken for this part of
 # what is guessed, or for the part of the machine that is promised, if that is more.
 CAUTION: Final = 0.5
-
-
-class Promise:
-    """What one waiting job may count on: when, and what others must leave it then."""
-
-    __slots__ = (
-        "_count",
-        "_gpus",
-        "_line",
-        "caution",
-        "cpus",
-        "group",
-        "key",
-        "memory_mib",
-        "now",
-        "spare",
-        "standing",
-        "until",
-    )
-
-    def __init__(
-        self, key: JobKey, group: Group, prospect: Prospect, place: int, now: float, caution: float
-    ) -> None:
-        self.key, self.group = key, group
-        self.standing = group.standing
-        # Which part of what is guessed of others counts.
-        self.caution = caution
-        # When this was looked at last, and when the job is expected to start.
-        self.now = now
-        self.until = prospect.times[place]
-        # GPUs it can have then (see `gpus`), how many of them it will not need, and what else is left over.
-        self._line, self._count = prospect.gpus, prospect.counts[place]
-        self._gpus: frozenset[int] | None = None
-        self.spare = self._count - group.gpus
-        self.cpus = prospect.cpus[place] - group.cpus
-        self.memory_mib = prospect.memory_mib[place] - group.memory_mib
-
-    @property
-    def gpus(self) -> frozenset[int]:
-        """GPUs it can have then. Of many promises nobody asks."""
-        found = self._gpus
-        if found is None:
-            found = self._gpus = frozenset(self._line[: self._count])
-        return found
-
-    def binds(self, job: Job) -> bool:
-        """Whether this job has to care."""
-        return job.spec.standing <= self.standing
-
-    def is_blocked(self, gpu_ids: tuple[int, ...]) -> bool:
-        """Whether it will need some of these GPUs."""
-        spare = self.spare
-        if len(gpu_ids) <= spare:
-            return False
-        gpus = self.gpus
-        for index in gpu_ids:  # most often there are one or two: then a loop beats sets
-            if index in gpus:
-                spare -= 1
-        return spare < 0
-
-    def allows(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> bool:
-        """Whether a job with these GPUs would be over in time, or in nobody's way."""
-        return self.now + length <= self.until or (
-            not self.is_blocked(gpu_ids)
-            and shape.cpus <= max(0, self.cpus)
-            and shape.memory_mib <= max(0, self.memory_mib)
-        )
-
-    def take(self, shape: Shape, gpu_ids: tuple[int, ...], length: float) -> None:
-        """Such a job has started."""
-        if self.now + length > self.until:
-            gpus = self.gpus
-            self._gpus = gpus.difference(gpu_ids)
-            self.spare -= len(gpus) - len(self._gpus)
-            self.cpus -= shape.cpus
-            self.memory_mib -= shape.memory_mib
 
 
 class Prospects:
@@ -137,7 +62,7 @@ class Prospects:
         if place < 0:
             return None
         caution = caution_for(share_of(self._state, group.shape))
-        return Promise(key, group, prospect, place, self._now, caution)
+        return Promise(key, group, self._now, prospect.times[place], caution, prospect.availability(place))
 
 
 def caution_for(share: float) -> float:

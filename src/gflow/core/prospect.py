@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from gflow.core.ids import JobKey
+from gflow.core.machine import SLACK, suits
 from gflow.core.needs import Shape
-from gflow.core.place import SLACK, suits
+from gflow.core.promises import Availability
 from gflow.core.state import State
 from gflow.core.timetable import Leaver
 
@@ -53,6 +54,9 @@ class Prospect:
                 return place
             place += 1
         return -1
+
+    def availability(self, place: int) -> Availability:
+        return Availability(self.gpus, self.counts[place], self.cpus[place], self.memory_mib[place])
 
     def _look_further(self, wanted: int) -> bool:
         """See at least one moment more, and on until so many GPUs are free; whether there was one.

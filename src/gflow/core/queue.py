@@ -25,7 +25,7 @@ from gflow.core.needs import INFINITE, Shape, named, shape_of
 from gflow.core.shares import ABOUT_BAND
 
 if TYPE_CHECKING:
-    from gflow.core.promise import Promise
+    from gflow.core.promises import Promise
 
 # Limits are generous: of a job's waiting, this part of its limit is counted as its length.
 LIMITS_COUNT: Final = 0.18

@@ -16,8 +16,7 @@ from itertools import islice
 
 import msgspec
 
-from gflow.core.admission import Judgements, admitted_part, check_number, check_owner, check_quotas
-from gflow.core.deps import Wait
+from gflow.core.admission import admitted_part, check_number, check_owner, check_quotas
 from gflow.core.effects import Abandoned, Closed, Effect, Note, Reserved, Settled, Staged
 from gflow.core.ending import finish, free_or_cut_off
 from gflow.core.events import Abandon, Arrive, Close, Open, Stage
@@ -29,34 +28,9 @@ from gflow.core.quotas import PROJECT, USER
 from gflow.core.rounds import start_among
 from gflow.core.state import RECENT, State
 from gflow.core.states import CANCELLED, HOLD, QUEUED
+from gflow.core.submissions import Judgements, Opened
 from gflow.core.tasks import parse_tasks
 from gflow.errors import Refused
-
-
-class Opened:
-    """A submission that is being taken: what it has reserved, and its jobs until it is closed."""
-
-    __slots__ = (
-        "at", "bytes", "count", "first", "is_closed", "jobs", "left", "links", "origin", "projects", "uid",
-        "user", "waits",
-    )  # fmt: skip
-
-    def __init__(self, event: Open, first: int) -> None:
-        self.first, self.count = first, event.count
-        self.uid, self.user, self.at, self.origin = event.uid, event.user, event.at, event.origin
-        self.projects = dict(event.projects)
-        # What its jobs are made of, so far.
-        self.bytes = self.links = 0
-        self.jobs: dict[JobKey, Job] = {}
-        self.is_closed = False
-        # How many have yet to arrive.
-        self.left = event.count
-        # By the identities of both sets of parents, which jobs of one request share.
-        self.waits: Judgements = {}
-
-    def wait_of(self, spec: Spec) -> Wait | None:
-        found = self.waits.get((id(spec.depends_on), id(spec.depends_any))) if spec.parents else None
-        return found[1] if found else None
 
 
 def new_job(key: JobKey, spec: Spec, uid: int, user: str, wall: float) -> Job:

@@ -26,8 +26,8 @@ from gflow.core.states import QUEUED, RUNNING
 from gflow.core.timetable import Leaver, Timetable
 
 if TYPE_CHECKING:
-    from gflow.core.promise import Promise
-    from gflow.core.staging import Opened
+    from gflow.core.promises import Promise
+    from gflow.core.submissions import Opened
 
 # How far back `@~N` reaches, per user.
 RECENT = 100

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from gflow.core.admission import Judgements, admitted_part, check_number, check_owner, check_quotas
+from gflow.core.admission import admitted_part, check_number, check_owner, check_quotas
 from gflow.core.ids import JobKey, label
 from gflow.core.model import Spec
 from gflow.core.quotas import PROJECT, USER
 from gflow.core.state import PART, State
+from gflow.core.submissions import Judgements
 from gflow.core.updating import overridden
 from gflow.daemon import rules
 from gflow.daemon.abroad import check_targets, kind_of, local_note, scripts_of, tried, with_patience
