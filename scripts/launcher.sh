@@ -5,8 +5,8 @@ me=$0
 [ -L "$me" ] && me=$(readlink -f "$me")
 bin=${me%/*}
 for site in "$bin"/../lib/python3*/site-packages; do
-  if [ -f "$site/gflow/client/fast.py" ]; then
-    exec "$bin/python3" -I -S -X utf8 -c 'import sys;s=sys.argv;sys.path.append(s.pop(1));from gflow.client.fast import main;main(s.pop(1))' "$site" "${0##*/}" "$@"
+  if [ -f "$site/gflow/entry.py" ]; then
+    exec "$bin/python3" -I -S -X utf8 -c 'import sys;s=sys.argv;sys.path.append(s.pop(1));from gflow.entry import main;main(s.pop(1))' "$site" "${0##*/}" "$@"
   fi
 done
 exec "$bin/python3" -m gflow "${0##*/}" "$@"

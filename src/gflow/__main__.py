@@ -2,7 +2,7 @@
 
 import sys
 
-from gflow.client.fast import main
+from gflow.entry import main
 
 if __name__ == "__main__":
     program = sys.argv.pop(1) if len(sys.argv) > 1 and sys.argv[1].startswith("g") else "gflow"

@@ -13,6 +13,6 @@ for module in (opening, sqlite):
         module.VERSION = schema.VERSION
 
 if __name__ == "__main__":
-    from gflow.cli.main import main
+    from gflow.cli.main import run as main
 
     sys.exit(main("gflowd", ["run", *sys.argv[1:]]))

@@ -6,8 +6,8 @@ from typing import NoReturn
 
 from starlette.requests import Request
 
-from gflow.client.fast import main
 from gflow.daemon.api import machine
+from gflow.entry import main
 
 
 async def info(request: Request) -> NoReturn:

@@ -22,6 +22,6 @@ asyncio.SelectorEventLoop.add_signal_handler = add_known  # type: ignore[method-
 succession.heed_reloads = lambda: None
 
 if __name__ == "__main__":
-    from gflow.cli.main import main
+    from gflow.cli.main import run as main
 
     sys.exit(main("gflowd", ["run", *sys.argv[1:]]))

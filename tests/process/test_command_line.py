@@ -16,7 +16,7 @@ from gflow.cli.programs import PROGRAMS
 from tests.harness import BIN, Box, wait_until
 
 HOT = {
-    "gflow", "gflow.client", "gflow.client.fast", "gflow.options", "gflow.options.parse",
+    "gflow", "gflow.client", "gflow.client.fast", "gflow.entry", "gflow.options", "gflow.options.parse",
     "gflow.options.paths", "gflow.options.table", "gflow.options.values",
 }  # fmt: skip
 CALL = HOT | {"gflow.cli", "gflow.client.call", "gflow.cli.main", "gflow.errors"}
@@ -40,9 +40,9 @@ DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing
 def test_what_a_command_that_only_prints_loads(daemon: Box, words: str, modules: set[str]) -> None:
     code = (
         "import sys; sys.path.append(sys.argv.pop(1)); program, *words = sys.argv.pop(1).split()\n"
-        "from gflow.client import fast\n"
-        "fast.leave = lambda code: print(code, *sorted(sys.modules))\n"
-        "sys.argv[1:] = words; fast.main(program)"
+        "from gflow import entry\n"
+        "entry.leave = lambda code: print(code, *sorted(sys.modules))\n"
+        "sys.argv[1:] = words; entry.main(program)"
     )
     daemon.submit("true")
     root = str(Path(gflow.__file__).parent.parent)

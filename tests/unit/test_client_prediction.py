@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gflow.client.prediction import predicted_mib
+from gflow.client.capture import predicted_mib
 from gflow.errors import UsageError
 from gflow.fit.planning import Way
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from gflow.cli.fit import MODEL, RECIPE
+from gflow.cli.fit_model import MODEL, RECIPE
 from gflow.errors import Refused, UsageError, unknown
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
@@ -128,7 +128,7 @@ def _work(values: dict[str, Any]) -> Any:
 
 def _training(values: dict[str, Any]) -> Any:
     """On several GPUs weights, gradients and states are spread over them."""
-    from gflow.cli.fit import recipe_of, tape_of
+    from gflow.cli.fit_model import recipe_of, tape_of
     from gflow.fit import formula, picking, stretching
     from gflow.fit.cards import HOPPER
     from gflow.fit.sharing import Shaping, Sharing

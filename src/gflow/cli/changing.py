@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 from gflow.client import call, fast
-from gflow.client.capture import resolved
-from gflow.client.describing import program_of, read_file
+from gflow.client.capture import read_file, resolved
+from gflow.client.describing import program_of
 from gflow.errors import UsageError
 from gflow.options.changing import CHANGEABLE, REDOABLE
 from gflow.options.table import Option

@@ -107,13 +107,22 @@ def _help() -> str:
     return help.render("gflowd COMMAND [options]", about, groups | {"options": (JSON, *COMMON)}, EXAMPLES)
 
 
+def say(values: dict[str, Any], text: str, **data: Any) -> None:
+    """Print the text, or the data if JSON is wanted."""
+    if "json" in values:
+        import json
+
+        text = json.dumps(data)
+    print(text)
+
+
 def status(values: dict[str, Any]) -> int:
     try:
         return call.show("/status", as_json="json" in values)
     except (ConnectionError, Unreachable):
-        from gflow.client import absent
+        from gflow.client import absent, fast
 
-        error = absent.unreachable()
+        error = absent.unreachable(fast.getenv)
         if "json" in values:
             raise error from None
         print(f"Status: Not running\n{error.hint[0].upper()}{error.hint[1:]}")

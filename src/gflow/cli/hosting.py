@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gflow.cli import logout
-from gflow.cli.gflowd import OPTIONS, START
+from gflow.cli.gflowd import OPTIONS, START, say
 from gflow.cli.which import check_alone
-from gflow.client import absent, call
+from gflow.client import absent, call, fast
 from gflow.config.table import SETTINGS
 from gflow.errors import Forbidden, GflowError, Refused, Unreachable, UsageError
 from gflow.options.parse import parse
@@ -47,10 +46,10 @@ def up(values: dict[str, Any]) -> int:
         pass
     settings = _settings(values)
     if not _told(values):
-        from gflow.cli import service
+        from gflow.cli import units
 
-        if service.is_installed(values):
-            return service.hand_over(values, "start")
+        if units.is_installed(values):
+            return units.hand_over(values, "start")
     plan = logout.decide(logout.facts(str(settings.socket)))
     notes = [*settings.notes, *filter(None, [plan.note])]
     log_file = settings.logs / "daemon.log"
@@ -72,11 +71,6 @@ def up(values: dict[str, Any]) -> int:
         notes=notes,
     )
     return 0
-
-
-def say(values: dict[str, Any], text: str, **data: Any) -> None:
-    """Print the text, or the data if JSON is wanted."""
-    print(json.dumps(data) if "json" in values else text)
 
 
 def _start(before: tuple[str, ...], values: dict[str, Any], log_file: Path) -> int | None:
@@ -170,11 +164,11 @@ def down(values: dict[str, Any]) -> int:
     if "kill-jobs" in values:
         _kill_jobs()
         running = 0
-    from gflow.cli import service
+    from gflow.cli import units
 
     scope = {"system": True} if "--system" in status["flags"] else {}
-    if "again" not in values and service.is_active(scope):
-        return service.hand_over(values | scope, "stop")
+    if "again" not in values and units.is_active(scope):
+        return units.hand_over(values | scope, "stop")
     is_again = "again" in values and _handles(status["pid"], signal.SIGUSR2)
     _terminate(status["pid"], signal.SIGUSR2 if is_again else signal.SIGTERM)
     left = f"; {running} running job{'s go' if running > 1 else ' goes'} on" if running else ""
@@ -247,18 +241,18 @@ def restart(values: dict[str, Any]) -> int:
         running, told = False, {}
     passing = {setting.flag for setting in SETTINGS if setting.flag and not setting.kept}
     kept = {name: value for name, value in told.items() if name not in passing}
-    if "system" not in kept | values and running and absent.is_machine_served():
+    if "system" not in kept | values and running and absent.is_machine_served(fast.getenv):
         kept["private"] = True  # one that was started before the machine had its own
     if "system" in kept and os.geteuid():
         raise Forbidden("the machine's gflow daemon is root's")
-    from gflow.cli import service
+    from gflow.cli import units
 
-    if service.is_active(kept):
+    if units.is_active(kept):
         if _told(values):
             raise UsageError(
                 "flags do not reach a service", hint="put it into gflow.toml: gflowd config shows where"
             )
-        return service.hand_over(values | kept, "restart")
+        return units.hand_over(values | kept, "restart")
     _settings(kept | values)  # what is wrong is said while the old one still runs
     down({"again": True} | {name: True for name in values if name == "json"})
     return up(kept | values)

@@ -8,7 +8,7 @@ import sys
 READ_TIMES = ("gbatch", "grun")
 
 
-def main(program: str, words: list[str]) -> int:
+def run(program: str, words: list[str]) -> int:
     """Run one program; `gflow gqueue …`, `gflow queue …` and `gqueue …` are the same."""
     if words[:1] == ["--version"] or (program != "gbatch" and "--version" in words):
         return version(program)
@@ -53,11 +53,26 @@ def _umbrella(words: list[str]) -> int:
 def _run(program: str, words: list[str]) -> int:
     """As if the program itself had been called: also when it fails."""
     try:
-        return main(program, words)
+        return run(program, words)
     except Exception as error:
-        from gflow.cli.report import report
+        return fail(program, error, words)
 
-        return report(program, error, words)
+
+def fail(program: str, error: Exception, words: list[str]) -> int:
+    """Report an error; its exit code. `gbatch` without a daemon offers to start one."""
+    from gflow.cli.report import report
+    from gflow.errors import Unreachable
+
+    if isinstance(error, ConnectionError) and not isinstance(error, BrokenPipeError):
+        from gflow.client import absent, fast
+
+        error = absent.unreachable(fast.getenv)
+    if program == "gbatch" and isinstance(error, Unreachable):
+        from gflow.cli import offer
+
+        if offer.is_answerable(words) and (code := offer.start()) is not None:
+            return code or run(program, words)
+    return report(program, error, words)
 
 
 def _help() -> str:

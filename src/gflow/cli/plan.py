@@ -7,7 +7,7 @@ import shlex
 import sys
 from typing import Any
 
-from gflow.cli.fit import MODEL, RECIPE, recipe_of, run_of
+from gflow.cli.fit_model import MODEL, RECIPE, recipe_of, run_of
 from gflow.errors import Refused, UsageError, unknown
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.options.parse import spellings
+from gflow.options.table import spellings
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.errors import GflowError, Unreachable, clean_json
+from gflow.errors import GflowError, clean_json
 
 # Programs whose --output is a form, and not a file; and how it is asked to be JSON.
 FORMS = ("gqueue", "gstats")
@@ -15,15 +15,6 @@ def report(program: str, error: Exception, words: list[str]) -> int:
     """Print the error; its exit code. `--json` gets an object on stdout."""
     if isinstance(error, BrokenPipeError):
         return 1  # `gflowd config | head`: whoever read has seen enough
-    if isinstance(error, ConnectionError):
-        from gflow.client import absent
-
-        error = absent.unreachable()
-    if program == "gbatch" and isinstance(error, Unreachable):
-        from gflow.cli.offer import is_answerable, start_and_submit
-
-        if is_answerable(words) and (code := start_and_submit(words)) is not None:
-            return code
     if not isinstance(error, GflowError):
         from gflow.cli.crash import bug
 

@@ -29,7 +29,7 @@ def fits(tape: Any, found: Any, room: int) -> bool:
 def largest(values: dict[str, Any], recipe: Any, card: Any, room: int) -> int:
     import msgspec
 
-    from gflow.cli.fit import tape_of
+    from gflow.cli.fit_model import tape_of
     from gflow.fit.stretching import Stretched
     from gflow.fit.verdict import largest_batch
 

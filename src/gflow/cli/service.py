@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from gflow.cli.hosting import down, say
-from gflow.cli.units import MARK, program, system_unit, user_unit
+from gflow.cli.gflowd import say
+from gflow.cli.hosting import down
+from gflow.cli.units import (
+    MARK,
+    NAME,
+    is_active,
+    program,
+    scope_of,
+    system_unit,
+    systemctl,
+    unit_path,
+    user_unit,
+)
 from gflow.client import call
-from gflow.errors import Forbidden, GflowError, Refused, Unreachable, UsageError
-
-NAME = "gflowd.service"
+from gflow.errors import Forbidden, Refused, Unreachable, UsageError
 
 
 def service(values: dict[str, Any], verb: str) -> int:
@@ -35,15 +42,15 @@ def install(values: dict[str, Any]) -> int:
         from gflow.daemon.folders import check_installation
 
         check_installation()
-    path, text = _path(values), _text(values)
+    path, text = unit_path(values), _text(values)
     if path.exists() and MARK not in path.read_text() and "force" not in values:
         raise Refused(f"{path} is there, and not of gflow's making", hint="--force writes over it")
     _reach(values)
     notes = _leave_the_old_one(values)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    _systemctl(values, "daemon-reload")
-    _systemctl(values, "enable", "--now", NAME)
+    systemctl(values, "daemon-reload")
+    systemctl(values, "enable", "--now", NAME)
     if "system" not in values:
         notes += _linger()
     line = f"gflowd is a service now: {path}"
@@ -59,78 +66,26 @@ def install(values: dict[str, Any]) -> int:
 
 def uninstall(values: dict[str, Any]) -> int:
     """Stop the service and take its unit away. Running jobs go on, and the next daemon takes them over."""
-    path = _path(values)
+    path = unit_path(values)
     if not path.exists():
         raise Refused(f"there is no service: {path} is not there")
     if MARK not in path.read_text() and "force" not in values:
         raise Refused(f"{path} is not of gflow's making", hint="--force removes it anyway")
-    _systemctl(values, "disable", "--now", NAME)
+    systemctl(values, "disable", "--now", NAME)
     path.unlink()
-    _systemctl(values, "daemon-reload")
+    systemctl(values, "daemon-reload")
     text = "gflowd is no service any more; running jobs go on. gflowd up starts it again"
     say(values, text, unit=str(path), installed=False)
     return 0
-
-
-def is_installed(values: dict[str, Any]) -> bool:
-    """Whether systemd is to start this daemon."""
-    return shutil.which("systemctl") is not None and _is_ours(_path(values))
-
-
-def is_active(values: dict[str, Any]) -> bool:
-    """Whether systemd has started this daemon."""
-    if not is_installed(values):
-        return False
-    words = ["systemctl", *_scope(values), "is-active", "--quiet", NAME]
-    return subprocess.run(words, capture_output=True).returncode == 0
-
-
-def hand_over(values: dict[str, Any], verb: str) -> int:
-    """Let systemd start, stop or restart the daemon."""
-    if "system" in values and os.geteuid():
-        raise Forbidden("the machine's gflow daemon is root's")
-    _systemctl(values, verb, NAME)
-    done = {"start": "is running", "stop": "is down; running jobs go on", "restart": "is running anew"}[verb]
-    say(values, f"gflowd {done} (a service of systemd)", running=verb != "stop", service=True)
-    return 0
-
-
-def _is_ours(path: Path) -> bool:
-    with suppress(OSError):
-        return MARK in path.read_text()
-    return False
-
-
-def _path(values: dict[str, Any]) -> Path:
-    if "system" in values:
-        root = os.environ.get("GFLOW_SYSTEM_ROOT", "")
-        return Path(f"{root}/etc/systemd/system/{NAME}")
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return Path(config) / "systemd/user" / NAME
 
 
 def _text(values: dict[str, Any]) -> str:
     return system_unit(program()) if "system" in values else user_unit(program(), dict(os.environ))
 
 
-def _scope(values: dict[str, Any]) -> list[str]:
-    return [] if "system" in values else ["--user"]
-
-
-def _systemctl(values: dict[str, Any], *words: str) -> None:
-    scope = _scope(values)
-    done = subprocess.run(["systemctl", *scope, *words], capture_output=True, text=True)
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise GflowError(
-            f"systemctl {' '.join([*scope, *words])} failed: {said[-1] if said else done.returncode}",
-            hint="journalctl" + (" --user" if scope else "") + " -u gflowd says more",
-        )
-
-
 def _reach(values: dict[str, Any]) -> None:
     """Refuse before anything is changed, where systemd is installed and does not run, or not for us."""
-    words = ["systemctl", *_scope(values), "show", "--property=Version"]
+    words = ["systemctl", *scope_of(values), "show", "--property=Version"]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()

@@ -9,14 +9,17 @@ ProtectHome, no PrivateDevices, no NoNewPrivileges (people need sudo and Apptain
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from gflow.errors import UsageError
+from gflow.cli.gflowd import say
+from gflow.errors import Forbidden, GflowError, UsageError
 
-TYPE_CHECKING = False  # typing costs 15 ms to import
-if TYPE_CHECKING:
-    from typing import Any
-
+NAME = "gflowd.service"
 USUAL = "/usr/local/bin/gflowd"
 # KillMode: stopping the service ends the daemon alone; jobs go on. Delegate: their control groups are ours.
 MARK = "# Written by gflowd service install"
@@ -87,3 +90,55 @@ def program() -> str:
 def show(values: dict[str, Any]) -> int:
     sys.stdout.write(system_unit(program()))
     return 0
+
+
+def is_installed(values: dict[str, Any]) -> bool:
+    """Whether systemd is to start this daemon."""
+    return shutil.which("systemctl") is not None and _is_ours(unit_path(values))
+
+
+def is_active(values: dict[str, Any]) -> bool:
+    """Whether systemd has started this daemon."""
+    if not is_installed(values):
+        return False
+    words = ["systemctl", *scope_of(values), "is-active", "--quiet", NAME]
+    return subprocess.run(words, capture_output=True).returncode == 0
+
+
+def hand_over(values: dict[str, Any], verb: str) -> int:
+    """Let systemd start, stop or restart the daemon."""
+    if "system" in values and os.geteuid():
+        raise Forbidden("the machine's gflow daemon is root's")
+    systemctl(values, verb, NAME)
+    done = {"start": "is running", "stop": "is down; running jobs go on", "restart": "is running anew"}[verb]
+    say(values, f"gflowd {done} (a service of systemd)", running=verb != "stop", service=True)
+    return 0
+
+
+def _is_ours(path: Path) -> bool:
+    with suppress(OSError):
+        return MARK in path.read_text()
+    return False
+
+
+def unit_path(values: dict[str, Any]) -> Path:
+    if "system" in values:
+        root = os.environ.get("GFLOW_SYSTEM_ROOT", "")
+        return Path(f"{root}/etc/systemd/system/{NAME}")
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(config) / "systemd/user" / NAME
+
+
+def scope_of(values: dict[str, Any]) -> list[str]:
+    return [] if "system" in values else ["--user"]
+
+
+def systemctl(values: dict[str, Any], *words: str) -> None:
+    scope = scope_of(values)
+    done = subprocess.run(["systemctl", *scope, *words], capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise GflowError(
+            f"systemctl {' '.join([*scope, *words])} failed: {said[-1] if said else done.returncode}",
+            hint="journalctl" + (" --user" if scope else "") + " -u gflowd says more",
+        )

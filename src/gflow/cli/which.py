@@ -35,7 +35,7 @@ def check_alone(values: dict[str, Any]) -> None:
             "this machine has a gflow daemon for everybody, and gbatch uses it",
             hint="gflowd up --private starts one of your own beside it",
         )
-    if absent.is_machine_served():
+    if absent.is_machine_served(fast.getenv):
         theirs = "--system means that one" if os.geteuid() == 0 else "root starts it with gflowd up --system"
         raise Refused(
             "this machine has a gflow daemon for everybody, and it is down",

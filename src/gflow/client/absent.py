@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import posix
+import os
+from typing import TYPE_CHECKING
 
-from gflow.client import fast
 from gflow.errors import Unreachable
 from gflow.options import paths
 
+if TYPE_CHECKING:
+    from gflow.options.paths import Getenv
 
-def is_machine_served() -> bool:
+
+def is_machine_served(get: Getenv) -> bool:
     """Whether this machine is set up to have a daemon for everybody, be it up or down."""
-    return any(map(fast.exists, paths.machine_signs(fast.getenv)))
+    return any(map(os.path.exists, paths.machine_signs(get)))
 
 
-def unreachable() -> Unreachable:
+def unreachable(get: Getenv) -> Unreachable:
     """The error for a daemon that is not there."""
-    chosen = fast.getenv("GFLOW_SOCKET")
-    if not is_machine_served() or chosen not in (
+    chosen = get("GFLOW_SOCKET")
+    if not is_machine_served(get) or chosen not in (
         None,
         "",
-        paths.system_socket(fast.getenv),
-        paths.own_socket(fast.getenv),
+        paths.system_socket(get),
+        paths.own_socket(get),
     ):
         return Unreachable(hint="start it with: gflowd up")
-    if chosen == paths.own_socket(fast.getenv):
+    if chosen == paths.own_socket(get):
         return Unreachable(hint="start it with: gflowd up --private")
-    if posix.geteuid() == 0:
+    if os.geteuid() == 0:
         hint = "start it with: gflowd up --system"
     else:
         hint = "root starts it with gflowd up --system; gflowd up --private starts one of your own"

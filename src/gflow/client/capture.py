@@ -4,11 +4,15 @@ where the Python environments are that --venv and --conda-env name, and what is 
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
 from gflow.client import fast
 from gflow.errors import UsageError
+
+MIB = 1 << 20
+PLAN_HINT = "gflow plan --out plan.json writes one; gflow fit --json > fit.json as well"
 
 
 def captured(values: dict[str, Any]) -> tuple[str, bytes]:
@@ -54,8 +58,6 @@ def resolved(values: dict[str, Any]) -> dict[str, Any]:
     if values.get("conda-env"):
         found["conda-env"] = _existing(_conda_prefix(values["conda-env"]), "--conda-env")
     if isinstance(values.get("fit"), str):
-        from gflow.client.prediction import predicted_mib
-
         found["fit"] = predicted_mib(values["fit"], values.get("gpus"))
     return found
 
@@ -87,3 +89,37 @@ def _conda_prefix(name: str) -> str:
 
 BASIC = (b"HOME", b"USER", b"LOGNAME", b"SHELL", b"PATH", b"LANG")
 FOLDERS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba")
+
+
+def read_file(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def predicted_mib(path: str, gpus: int | None) -> int:
+    """The figure of the file. `gpus`: how many the job asks for, if that is known."""
+    try:
+        found = json.loads(read_file(path))
+    except ValueError:
+        raise UsageError(f"{path} is not a plan: it is no JSON", hint=PLAN_HINT) from None
+    way = found.get("chosen") if isinstance(found, dict) else None
+    size = _predicted_bytes(found, way)
+    if size is None:
+        raise UsageError(f"{path} holds no prediction", hint=PLAN_HINT)
+    planned = way.get("gpus") if isinstance(way, dict) else None
+    if gpus is not None and type(planned) is int and planned != gpus:
+        raise UsageError(
+            f"{path} is a plan for {planned} GPUs, and the job asks for {gpus}", hint=f"--gpus {planned}"
+        )
+    return -(-size // MIB)
+
+
+def _predicted_bytes(found: Any, way: Any) -> int | None:
+    """Bytes on each GPU: of the chosen way of a plan, or of a prediction."""
+    size = way.get("bytes") if isinstance(way, dict) else None
+    if size is None and isinstance(found, dict):
+        size = found.get("process_bytes")
+    return size if type(size) is int and size > 0 else None

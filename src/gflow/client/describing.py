@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from gflow.client import fast
-from gflow.client.capture import captured, resolved
+from gflow.client.capture import captured, read_file, resolved
 from gflow.errors import UsageError
 from gflow.options import directives, slurm
 
@@ -76,14 +76,6 @@ def program_of(command: list[str], *, in_sight: bool) -> list[str]:
         hint = f"quote the whole line: gbatch '{line}'" if len(line) <= 200 and "'" not in line else ""
         raise UsageError(f"{shown} is a word of the shell", hint=hint or "quote the whole line")
     raise UsageError(f"{shown} is neither a file nor a program on your PATH")
-
-
-def read_file(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

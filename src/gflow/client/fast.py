@@ -1,8 +1,7 @@
 """The hot path of the command line: `gbatch` in a few milliseconds of Python.
 
 Imports only builtin C modules and the option table: no os, json, socket or re. The daemon
-renders the text; this prints its bytes. Whatever is not a plain submission goes to
-`gflow.cli`, which may take its time.
+renders the text; this prints its bytes. `gflow.entry` hands any other command to `gflow.cli`.
 """
 
 from __future__ import annotations
@@ -27,24 +26,6 @@ RECEIVE = 1 << 16
 # The shell's name of a folder is kept, so a job can be submitted from a link.
 LINK_TO_FOLDER = 'go there by a link: ln -s "$PWD" ~/link; cd ~/link'
 CUT_OFF = "the daemon hung up in the middle of its answer"
-
-
-def main(program: str) -> NoReturn:
-    """Entry of all command lines. Ends the process."""
-    words = sys.argv[1:]
-    try:
-        code = submit(words) if program == "gbatch" else None
-        if code is None:
-            from gflow.cli.main import main as slow
-
-            code = slow(program, words)
-    except Exception as error:
-        from gflow.cli.report import report
-
-        code = report(program, error, words)
-    except KeyboardInterrupt:
-        code = 130
-    leave(code)
 
 
 def leave(code: int) -> NoReturn:
@@ -298,12 +279,12 @@ def talk_to(path: str) -> None:
 
 
 def unreachable(path: str, error: OSError) -> NoReturn:
-    from gflow.client import absent
+    from gflow.client.absent import unreachable as absent
     from gflow.errors import Forbidden
 
     if isinstance(error, PermissionError):
         raise Forbidden(f"the gflow daemon at {path} belongs to somebody else") from None
-    raise absent.unreachable() from None
+    raise absent(getenv) from None
 
 
 def show(status: int, headers: bytes, body: bytes) -> int:

@@ -6,9 +6,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from gflow.client.waiting import PATIENCE_S
 from gflow.errors import Unreachable
 
+# How long a daemon may be away before waiting for it is given up.
+PATIENCE_S = 60.0
 # Who was not there to begin with may just be restarting; more than that is not worth a wait.
 ABSENT_S = 2.0
 PAUSE_S = 0.05

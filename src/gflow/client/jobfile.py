@@ -16,7 +16,7 @@ import tomllib
 from itertools import pairwise
 from typing import Any
 
-from gflow.client.describing import read_file
+from gflow.client.capture import read_file
 from gflow.errors import UsageError
 from gflow.options.parse import parse
 from gflow.options.table import JOB, SLURM

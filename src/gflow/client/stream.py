@@ -11,7 +11,7 @@ from typing import Any
 
 from gflow.client import absent, fast
 from gflow.client.call import refusal, with_query
-from gflow.client.waiting import PATIENCE_S
+from gflow.client.insisting import PATIENCE_S
 from gflow.errors import Unreachable
 
 JSON = "application/json"
@@ -44,7 +44,7 @@ def events(
             if away_since is None:
                 away_since = time.monotonic()
             if time.monotonic() - away_since > PATIENCE_S:
-                raise absent.unreachable() from error
+                raise absent.unreachable(fast.getenv) from error
             time.sleep(0.1)
 
 

@@ -6,10 +6,9 @@ import time
 from typing import Any
 
 from gflow.client import call
+from gflow.client.insisting import PATIENCE_S
 from gflow.errors import Unreachable
 
-# How long a daemon may be away before waiting for it is given up.
-PATIENCE_S = 60.0
 CODES = {"Timeout": 124, "Cancelled": 130}
 
 

@@ -39,7 +39,7 @@ def _pretrained() -> list[Any]:
 
     if "transformers" not in sys.modules:
         return []
-    from gflow.fit.huggingface import load_torchvision
+    from gflow.fit.light import load_torchvision
 
     load_torchvision()
     from transformers.modeling_utils import PreTrainedModel

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gflow.errors import Refused, UsageError, did_you_mean
+from gflow.fit.light import load_torchvision
 from gflow.fit.recipe import Recipe
 from gflow.fit.workload import Workload, adapt, pictures, pure, words
 
@@ -60,16 +61,6 @@ def _without_pictures(kind: str, config: Any) -> tuple[str, ...]:
     return (
         "the batch has no pictures: of the part that sees, only the weights are counted (--py can have both)",
     )
-
-
-def load_torchvision() -> None:
-    """Before transformers does, which does not bear a build without its operators."""
-    from importlib.util import find_spec
-
-    if find_spec("torchvision") is not None:  # neither missing nor left out
-        from gflow.fit.vision import load
-
-        load()
 
 
 def configuration(given: dict[str, Any]) -> Any:

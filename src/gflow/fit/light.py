@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
+
+from gflow.errors import Refused
 
 COMPILER = "torch._dynamo"
 
@@ -44,7 +47,7 @@ def load(*, transformers: bool, is_ours: bool) -> None:
 
 def _leave_out_torchvision() -> None:
     if "torchvision" not in sys.modules:
-        # What Python and transformers take for "is not installed"; `vision.load` takes it away again.
+        # What Python and transformers take for "is not installed"; `torchvision_models` takes it away again.
         sys.modules["torchvision"] = None  # type: ignore[assignment]
 
 
@@ -85,3 +88,40 @@ class Compiler(ModuleType):
 
 def _as_it_is(function: Any) -> Any:
     return function
+
+
+def torchvision_models() -> Any:
+    """torchvision's models. Its compiled operators may be missing (there are builds for GPUs only); no
+    classifier needs them, so their registrations are passed over. transformers loads it as well, if it is
+    there, and would fail for the same reason."""
+    if sys.modules.get("torchvision", ...) is None:
+        del sys.modules["torchvision"]  # see `load`
+    import torch
+
+    register = torch.library.register_fake
+
+    def tolerant(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+        def wrap(function: Any) -> Any:
+            try:
+                return register(name, *args, **kwargs)(function)
+            except RuntimeError:
+                return function
+
+        return wrap
+
+    torch.library.register_fake = tolerant
+    try:
+        import torchvision.models
+    except ImportError as error:
+        raise Refused(
+            f"torchvision cannot be loaded: {error}", hint="pip install torchvision pillow"
+        ) from None
+    finally:
+        torch.library.register_fake = register
+    return torchvision.models
+
+
+def load_torchvision() -> None:
+    """Before transformers does, which does not bear a build without its operators."""
+    if find_spec("torchvision") is not None:  # neither missing nor left out
+        torchvision_models()

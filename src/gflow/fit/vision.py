@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +9,7 @@ from torch.nn import functional
 
 from gflow.errors import Refused, UsageError, did_you_mean
 from gflow.fit.building import without_values
+from gflow.fit.light import torchvision_models
 from gflow.fit.recipe import Recipe
 from gflow.fit.workload import Workload, pictures, pure, words
 
@@ -18,7 +17,7 @@ CLASSES = 1000
 
 
 def workload(name: str, recipe: Recipe) -> Workload:
-    models = load()
+    models = torchvision_models()
     known = models.list_models(module=models)
     if name not in known:
         raise UsageError(
@@ -47,32 +46,3 @@ def _loss(model: Any, batch: Any) -> Any:
     if not isinstance(out, torch.Tensor):  # GoogLeNet and Inception have a second head
         out = out[0]
     return functional.cross_entropy(out, batch[1])
-
-
-def load() -> Any:
-    """torchvision's models. Its compiled operators may be missing (there are builds for GPUs only); no
-    classifier needs them, so their registrations are passed over. transformers loads it as well, if it is
-    there, and would fail for the same reason."""
-    if sys.modules.get("torchvision", ...) is None:
-        del sys.modules["torchvision"]  # see `light`
-    register = torch.library.register_fake
-
-    def tolerant(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
-        def wrap(function: Any) -> Any:
-            try:
-                return register(name, *args, **kwargs)(function)
-            except RuntimeError:
-                return function
-
-        return wrap
-
-    torch.library.register_fake = tolerant
-    try:
-        import torchvision.models
-    except ImportError as error:
-        raise Refused(
-            f"torchvision cannot be loaded: {error}", hint="pip install torchvision pillow"
-        ) from None
-    finally:
-        torch.library.register_fake = register
-    return torchvision.models

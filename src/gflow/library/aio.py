@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gflow.client import call, fast
-from gflow.client.waiting import PATIENCE_S
+from gflow.client.insisting import PATIENCE_S
 from gflow.errors import Unreachable
 from gflow.library import jobs as plain
 from gflow.library.jobs import Command, Job, JobFailed

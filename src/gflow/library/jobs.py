@@ -9,9 +9,10 @@ from typing import Any
 
 from gflow.client import call, fast
 from gflow.client.describing import describe
+from gflow.client.insisting import PATIENCE_S
 from gflow.client.jobfile import as_words
 from gflow.client.logs import followed
-from gflow.client.waiting import PATIENCE_S, exit_code_of, wait_for
+from gflow.client.waiting import exit_code_of, wait_for
 from gflow.errors import Forbidden, GflowError, UsageError
 from gflow.options.parse import parse
 from gflow.options.table import CAPTURE, JOB

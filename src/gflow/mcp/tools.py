@@ -10,7 +10,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
-from gflow.client import absent
+from gflow.client import absent, fast
 from gflow.errors import GflowError
 from gflow.mcp.foreign_text import contained, own_name
 
@@ -43,7 +43,7 @@ def refusing(tool: F) -> F:
         except GflowError as error:
             raise ToolError(error.message + (f" ({error.hint})" if error.hint else "")) from error
         except ConnectionError as error:
-            away = absent.unreachable()
+            away = absent.unreachable(fast.getenv)
             raise ToolError(f"{away.message} ({away.hint})") from error
 
     return told  # type: ignore[return-value]

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gflow.options.shapes import is_name, parse_shape
-from gflow.options.table import Option
-from gflow.options.values import SIGNALS, is_digits, quote, refuse
+from gflow.options.table import SIGNALS, Option, is_digits, quote, refuse
 
 # Ends that --retry-on names; two of them can say which number.
 RETRY_KINDS = ("any", "failed", "oom", "timeout", "exit", "signal", "lost", "start")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gflow.options.values import read, refuse
+from gflow.options.table import refuse, spellings
+from gflow.options.values import read
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:
@@ -59,18 +60,6 @@ def _meant(option: Option, value: Any, spelled: dict[str, Option]) -> list[tuple
     from gflow.options.slurm import translate
 
     return [(spelled["--" + name], raw) for name, raw in translate(option.name, value).items()]
-
-
-def spellings(table: tuple[Option, ...]) -> dict[str, Option]:
-    """Every way to write every option: `--gpus`, `--gres`, `-g`."""
-    spelled: dict[str, Option] = {}
-    for option in table:
-        spelled["--" + option.name] = option
-        for alias in option.aliases:
-            spelled["-" * min(2, len(alias)) + alias] = option
-        if option.short:
-            spelled["-" + option.short] = option
-    return spelled
 
 
 def _split(word: str, spelled: dict[str, Option], table: tuple[Option, ...]) -> tuple[Option, str | None]:

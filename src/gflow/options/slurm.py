@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gflow.errors import UsageError
-from gflow.options.parse import spellings
 from gflow.options.shapes import is_name, parse_shape
-from gflow.options.table import CAPTURE, JOB
+from gflow.options.table import CAPTURE, JOB, spellings
 from gflow.options.values import read
 
 MARK = "#SBATCH"

@@ -6,6 +6,13 @@ that it fills; a test holds the two equal. `kind` names a reader in `options.val
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+NAME_LENGTH = 200
+SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18}
+
 
 class Option:
     """One option: how it is spelled, what it takes, what it means."""
@@ -46,6 +53,35 @@ class Option:
     @property
     def is_flag(self) -> bool:
         return self.kind == "flag" or (self.kind == "slurm" and not self.metavar)
+
+
+def spellings(table: tuple[Option, ...]) -> dict[str, Option]:
+    """Every way to write every option: `--gpus`, `--gres`, `-g`."""
+    spelled: dict[str, Option] = {}
+    for option in table:
+        spelled["--" + option.name] = option
+        for alias in option.aliases:
+            spelled["-" * min(2, len(alias)) + alias] = option
+        if option.short:
+            spelled["-" + option.short] = option
+    return spelled
+
+
+def refuse(message: str, hint: str = "") -> NoReturn:
+    """Raise the usage error. Imported here: the happy path must not pay for it."""
+    from gflow.errors import UsageError
+
+    raise UsageError(message, hint=hint)
+
+
+def is_digits(text: str) -> bool:
+    """ASCII digits only, and few enough to be a number somebody meant."""
+    return text.isascii() and text.isdigit() and len(text) <= 18
+
+
+def quote(value: Any) -> str:
+    text = value if isinstance(value, str) else str(value)
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
 # What a job can ask for. Also `# GFLOW` directives and keys of the API.

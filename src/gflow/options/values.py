@@ -6,31 +6,24 @@ with one sentence. No `re`, no `datetime`: this runs inside every `gbatch`.
 
 from __future__ import annotations
 
+from gflow.options.table import NAME_LENGTH, SIGNALS, is_digits, quote, refuse
+
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, NoReturn
+    from typing import Any
 
     from gflow.options.table import Option
 
-NAME_LENGTH = 200
 TEN_YEARS_S = 10 * 366 * 86400
 MOST_MIB = 1 << 30
 # The last time that can be shown in every time zone: the end of 9998.
 LAST_TIME = 253_370_764_800
 UNITS = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
-SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "TERM": 15, "CONT": 18}
 ARRAY_TASKS = 100_000
 ARRAY_LAST = 1_000_000
 ARRAY_LANES = 100
 MOST_PARENTS = 10_000
-
-
-def refuse(message: str, hint: str = "") -> NoReturn:
-    """Raise the usage error. Imported here: the happy path must not pay for it."""
-    from gflow.errors import UsageError
-
-    raise UsageError(message, hint=hint)
 
 
 def read(option: Option, value: Any) -> Any:
@@ -39,9 +32,9 @@ def read(option: Option, value: Any) -> Any:
 
 
 def read_flag(value: Any, option: Option) -> bool:
-    if isinstance(value, bool):
-        return value
-    refuse(f"--{option.name} takes no value")
+    if not isinstance(value, bool):
+        refuse(f"--{option.name} takes no value")
+    return value
 
 
 def read_count(value: Any, option: Option) -> int:
@@ -340,16 +333,6 @@ def _whole(value: Any) -> int | None:
         if is_digits(digits):
             return int(value)
     return None
-
-
-def is_digits(text: str) -> bool:
-    """ASCII digits only, and few enough to be a number somebody meant."""
-    return text.isascii() and text.isdigit() and len(text) <= 18
-
-
-def quote(value: Any) -> str:
-    text = value if isinstance(value, str) else str(value)
-    return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
 READERS: dict[str, Callable[[Any, Option], Any]] = {

@@ -13,8 +13,8 @@ from gflow.core.together import check_together
 from gflow.errors import UsageError
 from gflow.options.shapes import spread
 from gflow.options.sweeps import Parameter
-from gflow.options.table import JOB, Option
-from gflow.options.values import NAME_LENGTH, read
+from gflow.options.table import JOB, NAME_LENGTH, Option
+from gflow.options.values import read
 from gflow.wire.races import settle_race
 from gflow.wire.sweeps import combined, counted, filled
 
