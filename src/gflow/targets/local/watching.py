@@ -6,7 +6,8 @@ being stopped may have children still saving their work within the grace time.
 The job's first process is reaped last, when nothing of the job lives any more. Until then its pid, which is
 also the number of the job's process group and session, cannot become another process's: that is why signals
 may go to that group by number. A job is over when nothing of it lives. A zombie does not, also one that we
-cannot reap because a process from outside the job traces it.
+cannot reap because a process from outside the job traces it. A process that such a tracer keeps from ending
+after KILL lives, and ends when its tracer is killed (`tracers`).
 
 CPU time is that of every process of the job: the shim reaps those that nobody waits for, and a
 control group knows even those that were never waited for. The peak of memory is the control
@@ -41,12 +42,13 @@ from gflow.targets.local.launching import Started
 from gflow.targets.local.memory import Memory
 from gflow.targets.local.orders import Order
 from gflow.targets.local.rotation import Logs
+from gflow.targets.local.tracers import Tracers
 
 # A job that lives this long gets a control group: joining one costs milliseconds of waiting for the
 # kernel, which a short job would feel.
 GROUP_AFTER_S = 1.0
 KILL_AGAIN_S = 0.01
-# How long a process that traces the job's own may take to let go of it once that is dead.
+# How long a process that traces the job's own may take to let go of it once that is dead, or was killed.
 TRACED_S = 1.0
 REAP_AT_ONCE = 500
 # Children of ours, dead or alive, from which on a job is taken for a swarm.
@@ -91,6 +93,9 @@ class Watch:
         self.held: list[Held] = []
         # Which process does not die; empty: all did so far.
         self.stuck = ""
+        self._tracers = Tracers(order.uid)
+        # Lines for the job's log.
+        self.notes = self._tracers.notes
 
     def take_over(self, kill_in_ms: int, cpu_ms: int, peak_kib: int) -> None:
         """Go on where a plain shim could not. Negative: nobody asked the job to end."""
@@ -255,7 +260,11 @@ class Watch:
         if not living:
             self._children_left = False
             self.held = held
-        elif self._killed_at is not None and now - self._killed_at >= self._order.unkillable_s > 0:
+            return
+        since_s = 0.0 if self._killed_at is None else now - self._killed_at
+        if since_s >= TRACED_S and self._tracers.kill():
+            self._kill_again_s = KILL_AGAIN_S * 2
+        if since_s >= self._order.unkillable_s > 0:
             self.stuck = self.stuck or tell_stuck(living)
 
     def _join_group(self) -> None:
