@@ -14,6 +14,8 @@ from gflow.targets.local.cgroups import Group
 from gflow.targets.local.family import descendants, resident_kib
 
 WATCHDOG_S = 0.2
+# The watchdog takes two percent of the time at most: it pauses for so many times what its last look took.
+WATCHDOG_SHARE = 50
 # Where nobody has to be stopped, all processes together are measured from the first second on, ever
 # more rarely, and never for more than half a percent of the time: counting a hundred gigabytes takes long.
 FIRST_LOOK_S = 1.0
@@ -39,15 +41,16 @@ class Memory:
 
     def look(self) -> float:
         """Look once; seconds until the next look."""
-        began = time.monotonic()
+        began = time.process_time()
         pids = list(islice(descendants(os.getpid()), None if self._watched_kib else MOST_PROCESSES))
         # A process alone is measured better by the kernel, at its end.
         used = resident_kib(pids) if self._watched_kib or len(pids) > 1 else 0
         self.saw(used)
+        took_s = time.process_time() - began
         if self._watched_kib:
             self.is_exceeded = used > self._watched_kib
+            self._pause_s = max(WATCHDOG_S, took_s * WATCHDOG_SHARE)
         else:
-            took_s = time.monotonic() - began
             self._pause_s = max(min(self._pause_s * 2, LOOK_MOST_S), took_s * LOOK_SHARE)
         return self._pause_s
 

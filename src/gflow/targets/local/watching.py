@@ -17,6 +17,7 @@ that was seen.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import select
@@ -41,6 +42,7 @@ from gflow.targets.local.family import (
 from gflow.targets.local.launching import Started
 from gflow.targets.local.memory import Memory
 from gflow.targets.local.orders import Order
+from gflow.targets.local.realtime import Realtime
 from gflow.targets.local.rotation import Logs
 from gflow.targets.local.tracers import Tracers
 
@@ -53,8 +55,6 @@ TRACED_S = 1.0
 REAP_AT_ONCE = 500
 # Children of ours, dead or alive, from which on a job is taken for a swarm.
 CROWD = 200
-# How we are scheduled then; what we fork is not.
-AHEAD = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
 
 
 class Watch:
@@ -93,6 +93,7 @@ class Watch:
         self.held: list[Held] = []
         # Which process does not die; empty: all did so far.
         self.stuck = ""
+        self._realtime = Realtime()
         self._tracers = Tracers(order.uid)
         # Lines for the job's log.
         self.notes = self._tracers.notes
@@ -171,6 +172,7 @@ class Watch:
         self._reap_at = None
         if self._code is None:
             self._reap_orphans()
+            self._realtime.end()
         if self._code is None:
             return
         if not _has_living_children():
@@ -181,7 +183,7 @@ class Watch:
 
     def _reap_orphans(self) -> None:
         """Collect what lost its parent and ended, until the job's own process is the next one."""
-        for _ in range(REAP_AT_ONCE):
+        for count in itertools.count(1):
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
                 self._look_at_the_first()
@@ -190,8 +192,9 @@ class Watch:
                 self._code = _code_of(found)
                 return
             self._collect(found.si_pid)
+            if count % REAP_AT_ONCE == 0 and not self._realtime.begin():
+                break
         self._reap_at = time.monotonic()
-        self._get_ahead()
 
     def _look_at_the_first(self) -> None:
         """Find out whether the job's process is dead, and a process that traces it keeps that from us."""
@@ -221,6 +224,11 @@ class Watch:
             self._note(usage)
         return bool(dead)
 
+    def _collect_ahead(self, pid: int) -> bool:
+        """The same, before the job's own processes have their turn."""
+        self._realtime.begin()
+        return self._collect(pid)
+
     def _note(self, usage: resource.struct_rusage) -> None:
         """What a process used."""
         self._cpu_s += usage.ru_utime + usage.ru_stime
@@ -232,25 +240,16 @@ class Watch:
             self._group.kill()
         if self._killed_at is None:
             self._killed_at = now
-        if len(children(os.getpid())) > CROWD:
-            self._get_ahead()
+        is_crowd = len(children(os.getpid())) > CROWD
         send_group(self._pid, signal.SIGKILL)
-        kill_descendants(self._collect)
+        kill_descendants(self._collect_ahead if is_crowd else self._collect)
+        self._realtime.end()
         self._reap()
         if self._children_left and self._kill_again_s > KILL_AGAIN_S:
             self._look_at_the_rest(now)
         if self._children_left:
             self._kill_at = now + self._kill_again_s
             self._kill_again_s = min(1.0, self._kill_again_s * 2)
-
-    def _get_ahead(self) -> None:
-        """Run before the job does, where we are root.
-
-        A swarm that forks and leaves all the time would make dead processes faster than we get to collect
-        them, until the machine has no pids left, and would be elsewhere whenever we kill.
-        """
-        with suppress(PermissionError):
-            os.sched_setscheduler(0, AHEAD, os.sched_param(1))
 
     def _look_at_the_rest(self, now: float) -> None:
         """Tell those that live on from zombies which only their tracers may reap."""
@@ -295,8 +294,7 @@ class Watch:
         os.close(self.ended_event)
         self._reap_all()
         self._logs.abandon()
-        if os.sched_getscheduler(0) == AHEAD:  # also where a plain shim did it
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        self._realtime.end()
         if self.memory_event is not None:
             os.close(self.memory_event)
         code, cpu_ms, peak_kib = self._code, int(self._cpu_s * 1000), self._memory.peak_kib()
