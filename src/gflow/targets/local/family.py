@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 # pidfd_send_signal() to the process group that the process leads; Linux 6.9.
 PROCESS_GROUP = 1 << 2
+PAGE = os.sysconf("SC_PAGESIZE")
 # How far down a walk goes: one descriptor is open for each level, and what is deeper comes up.
 DEEP = 200
 
@@ -267,6 +268,18 @@ def status_of(pid: int | str) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------- what they use
+
+
+def mapped_kib(pids: Iterable[int]) -> int:
+    """Memory of these processes, shared pages counted for each of them: at least what `resident_kib` finds.
+
+    The kernel has this number ready; for the other one it walks all pages.
+    """
+    total = 0
+    for pid in pids:
+        with suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:
+            total += int(file.read().split()[1])
+    return total * (PAGE >> 10)
 
 
 def resident_kib(pids: Iterable[int]) -> int:
