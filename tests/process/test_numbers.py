@@ -172,6 +172,23 @@ def test_tracer_that_hides_is_killed_when_it_holds_a_killed_process(box: Box, tr
 
 
 @BOTH_SHIMS
+def test_tracers_that_come_again_do_not_hold_a_killed_job(box: Box) -> None:
+    """One for each process of the job; whoever kills it finds the next one."""
+    box.up("--simulate-gpus", "1x80G", "--cpus", "2")
+    job = box.submit("--gpus", "1", "--grace", "0", "python3", "-c", LEAVES_A_CHILD)
+    pids = [pid_in(box, "first"), pid_in(box, "child")]
+    tracing = f"{sys.executable} {Path(__file__).with_name('tracing.py')} --hold"
+    with ExitStack() as stack:
+        for pid in pids:
+            loop = f"while [ -e /proc/{pid} ]; do {tracing} {pid} 2> /dev/null; done"
+            again = stack.enter_context(subprocess.Popen(["sh", "-c", loop], stdout=subprocess.PIPE))
+            assert again.stdout is not None and again.stdout.readline() == b"ready\n"
+        box.ok("gcancel", "--now", str(job))
+        assert box.finished(job)["state"] == "Cancelled"
+    assert [stat_of(pid) for pid in pids] == [None, None]
+
+
+@BOTH_SHIMS
 def test_tracer_of_another_user_that_holds_a_killed_process_is_named_and_left_alone(box: Box) -> None:
     if os.getuid() != 0:
         pytest.skip("only root becomes another user")

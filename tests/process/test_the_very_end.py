@@ -157,7 +157,7 @@ ORPHANS = """
 import os, time
 open("first", "w").write(str(os.getpid()))
 while not os.path.exists("go"): time.sleep(0.02)
-for _ in range(1500):
+for _ in range(700):
     if os.fork() == 0:
         os.fork()
         os._exit(0)
