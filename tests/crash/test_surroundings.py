@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import resource
@@ -15,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Box, UnixConnection, wait_until
+from tests.process.test_numbers import frozen
 
 MIB = 1 << 20
-PTRACE_CONT, PTRACE_SEIZE, PTRACE_O_TRACEEXIT = 7, 0x4206, 0x40
 
 
 def status_of(pid: int, name: str) -> str:
@@ -75,30 +74,26 @@ def test_out_of_memory_one_request_is_refused_and_nothing_else_happens(box: Box)
 
 @pytest.mark.parametrize("how", ["cancel", "time"])
 def test_a_process_that_cannot_be_killed_keeps_its_gpu_and_holds_up_nobody(box: Box, how: str) -> None:
-    """As one that hangs in the driver. Held here by a tracer that does not let it exit."""
+    """As one that hangs in the driver. Held here by the freezer, which KILL does not end."""
     box.up("--simulate-gpus", "2x80G", "--cpus", "4")
     limit = ("--time", "0:01") if how == "time" else ()
     job = box.submit("--gpus", "1", "--grace", "0", *limit, "echo $$ > pid; exec sleep 600")
     written = box.work / "pid"
     pid = int(wait_until(lambda: written.exists() and written.read_text()))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.ptrace(PTRACE_SEIZE, pid, None, ctypes.c_void_p(PTRACE_O_TRACEEXIT)):
-        pytest.skip("nothing may be traced here")
-    if how == "cancel":
-        box.ok("gcancel", "--now", str(job))
-    wait_until(lambda: box.job(job)["stopping"])
-    wait_until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, what="the tracer to hold it")
-    wide = box.submit("--gpus", "2", "true")
-    assert box.finished(box.submit("--gpus", "1", "true"))["state"] == "Finished"
-    assert box.job(job)["state"] == "Running"
-    assert box.job(wide)["state"] == "Queued"
-    assert f"{job} " in box.ok("gqueue")
-    box.kill9()  # a restart changes nothing about it
-    box.up()
-    assert box.job(job)["state"] == "Running"
-    assert box.job(wide)["state"] == "Queued"
-    libc.ptrace(PTRACE_CONT, pid, None, None)
-    os.waitpid(pid, 0)
+    with frozen(pid):
+        if how == "cancel":
+            box.ok("gcancel", "--now", str(job))
+        wait_until(lambda: box.job(job)["stopping"])
+        wait_until(lambda: int(status_of(pid, "SigPnd"), 16) & 1 << signal.SIGKILL - 1, what="KILL")
+        wide = box.submit("--gpus", "2", "true")
+        assert box.finished(box.submit("--gpus", "1", "true"))["state"] == "Finished"
+        assert box.job(job)["state"] == "Running"
+        assert box.job(wide)["state"] == "Queued"
+        assert f"{job} " in box.ok("gqueue")
+        box.kill9()  # a restart changes nothing about it
+        box.up()
+        assert box.job(job)["state"] == "Running"
+        assert box.job(wide)["state"] == "Queued"
     assert box.finished(job)["state"] == {"cancel": "Cancelled", "time": "Timeout"}[how]
     assert box.finished(wide)["state"] == "Finished"
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,9 +63,9 @@ def pid_in(box: Box, name: str) -> int:
 
 
 @contextmanager
-def traced(pid: int) -> Iterator[int]:
-    """A process outside the job that traces this one; its pid."""
-    words = [sys.executable, str(Path(__file__).with_name("tracing.py")), str(pid)]
+def traced(pid: int, *options: str) -> Iterator[int]:
+    """A process outside the job that traces this one (options: see tracing.py); its pid."""
+    words = [sys.executable, str(Path(__file__).with_name("tracing.py")), *options, str(pid)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tracer:
         try:
             assert tracer.stdout is not None
@@ -137,6 +137,76 @@ def test_job_ends_by_itself_though_an_outsider_traces_its_first_process(box: Box
         assert box.finished(job)["state"] == "Finished"
         assert stat_of(child) is None
     assert box.finished(box.submit("true"))["state"] == "Finished"
+
+
+@BOTH_SHIMS
+@pytest.mark.parametrize("groups", ["with control groups", "without"])
+@pytest.mark.parametrize("which", ["child", "first process"])
+def test_tracer_that_holds_a_killed_process_is_killed_too(box: Box, which: str, groups: str) -> None:
+    """KILL does not reach a process that its tracer stopped on its way out."""
+    env = {"GFLOW_NO_CGROUPS": "1"} if groups == "without" else {}
+    box.up("--simulate-gpus", "1x80G", "--cpus", "2", env=env)
+    job = box.submit("--gpus", "1", "--grace", "0", "python3", "-c", LEAVES_A_CHILD)
+    first, child = pid_in(box, "first"), pid_in(box, "child")
+    with traced(first if which == "first process" else child, "--hold") as tracer:
+        box.ok("gcancel", "--now", str(job))
+        assert box.finished(job)["state"] == "Cancelled"
+        assert stat_of(first) is None and stat_of(child) is None
+        wait_until(lambda: (stat := stat_of(tracer)) is None or stat.state == "Z", what="its end")
+    assert f"its tracer {tracer} (" in box.text_of(job)
+
+
+@BOTH_SHIMS
+@pytest.mark.parametrize("tracer", ["a thread", "a tracer that is traced"])
+def test_tracer_that_hides_is_killed_when_it_holds_a_killed_process(box: Box, tracer: str) -> None:
+    box.up("--cpus", "2")
+    job = box.submit("--grace", "0", "echo $$ > first; exec sleep 600")
+    first = pid_in(box, "first")
+    with ExitStack() as stack:
+        last = stack.enter_context(traced(first, "--hold", *(["--thread"] if tracer == "a thread" else [])))
+        if tracer != "a thread":
+            last = stack.enter_context(traced(last, "--hold"))
+        box.ok("gcancel", "--now", str(job))
+        assert box.finished(job)["state"] == "Cancelled"
+        assert f"its tracer {last} (" in box.text_of(job)
+
+
+@BOTH_SHIMS
+def test_tracers_that_come_again_do_not_hold_a_killed_job(box: Box) -> None:
+    """One for each process of the job; whoever kills it finds the next one."""
+    box.up("--simulate-gpus", "1x80G", "--cpus", "2")
+    job = box.submit("--gpus", "1", "--grace", "0", "python3", "-c", LEAVES_A_CHILD)
+    pids = [pid_in(box, "first"), pid_in(box, "child")]
+    tracing = f"{sys.executable} {Path(__file__).with_name('tracing.py')} --hold"
+    with ExitStack() as stack:
+        for pid in pids:
+            loop = f"while [ -e /proc/{pid} ]; do {tracing} {pid} 2> /dev/null; done"
+            again = stack.enter_context(subprocess.Popen(["sh", "-c", loop], stdout=subprocess.PIPE))
+            assert again.stdout is not None and again.stdout.readline() == b"ready\n"
+        box.ok("gcancel", "--now", str(job))
+        assert box.finished(job)["state"] == "Cancelled"
+    assert [stat_of(pid) for pid in pids] == [None, None]
+
+
+@BOTH_SHIMS
+def test_tracer_of_another_user_that_holds_a_killed_process_is_named_and_left_alone(box: Box) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root becomes another user")
+    box.env["GFLOW_JOBS__UNKILLABLE_SECS"] = "2"
+    box.up("--simulate-gpus", "1x80G", "--cpus", "2")
+    job = box.submit("--gpus", "1", "--grace", "0", "echo $$ > first; exec sleep 600")
+    first = pid_in(box, "first")
+    with traced(first, "--hold", "--uids", "65534,65534,65534") as tracer:
+        box.ok("gcancel", "--now", str(job))
+        reason = wait_until(
+            lambda: (box.job(job)["reason"] or "").startswith("Unkillable: ") and box.job(job)["reason"]
+        )
+        assert f"pid {first} (sleep) in t state" in reason
+        assert f"traced by {tracer} (" in reason and "user 65534)" in reason
+        assert f"its tracer {tracer} (" in box.text_of(job)
+        stat = stat_of(tracer)
+        assert stat is not None and stat.state != "Z"
+    assert box.finished(job)["state"] == "Cancelled"
 
 
 FORKS = """

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import BIN, Box, wait_until
+from tests.process.test_numbers import traced
 from tests.system import System, system
 
 # What the plain shim cannot do is left to the other one.
@@ -303,3 +304,27 @@ def test_log_of_another_user_on_a_terminal_is_escaped_and_piped_is_not(
     assert on_terminal(machine.ann, "gjob", "log", *follow, str(job)) == written
     command = [str(BIN / "gjob"), "log", *follow, str(job)]
     assert subprocess.run(command, env=machine.box.env, capture_output=True, check=True).stdout == written
+
+
+@pytest.mark.parametrize("shim", SHIMS)
+@pytest.mark.parametrize("tracer", ["owner's", "owner's with more rights", "root's"])
+def test_tracer_that_holds_a_killed_process_is_killed_where_its_owner_may(
+    machine: System, shim: str, tracer: str
+) -> None:
+    """Root's shim signals with the rights of the job's owner. Last here: plain shims become Python ones."""
+    uid = machine.ann.person.pw_uid
+    uids = {"owner's": (uid, uid, uid), "owner's with more rights": (uid, 0, 0), "root's": (0, 0, 0)}[tracer]
+    job = machine.ann.submit(*SHIMS[shim], "--grace", "0", *SLEEP)
+    _, pid = process_of(machine, job)
+    wait_until(lambda: became(pid, "sleep"))
+    with traced(pid, "--hold", "--uids", ",".join(map(str, uids))) as number:
+        machine.ann.ok("gcancel", "--now", str(job))
+        if tracer == "root's":
+            told = f"its tracer {number} (python3, user 0) keeps it from ending; it is another user's"
+            wait_until(lambda: told in machine.log_of(machine.ann, job), what="its name")
+            assert status_of(number)["State"] != "Z (zombie)"
+            assert machine.box.job(job)["state"] == "Running"
+        else:
+            assert machine.box.finished(job)["state"] == "Cancelled"
+            assert f"its tracer {number} (" in machine.log_of(machine.ann, job)
+    assert machine.box.finished(job)["state"] == "Cancelled"

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from gflow.targets.local.family import children
 from tests.harness import Box, wait_until
 
 SOURCE = Path(__file__).with_name("swarm.c")
@@ -149,3 +151,37 @@ def test_daemons_whose_shim_is_killed(started: Box, program: Path) -> None:
     assert started.finished(job)["reason"] == "Lost"
     started.finished(after)
     assert started.text_of(after).split() == ["unlocked", "nobody"]
+
+
+ORPHANS = """
+import os, time
+open("first", "w").write(str(os.getpid()))
+while not os.path.exists("go"): time.sleep(0.02)
+for _ in range(700):
+    if os.fork() == 0:
+        os.fork()
+        os._exit(0)
+    os.wait()
+open("made", "w").close()
+time.sleep(600)
+"""
+
+
+@BOTH_SHIMS
+@pytest.mark.skipif(os.getuid() != 0, reason="only root's shims may run before a job does")
+def test_shim_gives_its_real_time_priority_back_when_the_dead_are_collected(box: Box) -> None:
+    box.up("--cpus", "4", env={"GFLOW_NO_CGROUPS": "1"})
+    job = box.submit("python3", "-c", ORPHANS)
+    wait_until(lambda: (box.work / "first").exists(), what="the job")
+    shim = int((box.data / f"run/{job}.1").read_text().split()[3])
+    os.kill(shim, signal.SIGSTOP)
+    try:
+        (box.work / "go").touch()
+        wait_until(lambda: (box.work / "made").exists(), what="the orphans")
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    wait_until(lambda: len(children(shim)) == 1, what="their end")
+    wait_until(lambda: os.sched_getscheduler(shim) == os.SCHED_OTHER, what="the usual scheduling policy")
+    assert box.job(job)["state"] == "Running"
+    box.ok("gcancel", "--now", str(job))
+    box.finished(job)

@@ -20,7 +20,7 @@ from gflow.targets.port import Run
 from gflow.testing import FakeTarget, gpus, running
 
 SETTINGS = SimpleNamespace(
-    is_system=False, log_cap_mib=1, logs="/logs", progress="/progress", max_processes=7, unkillable_s=60,
+    is_system=False, log_cap_mib=1, logs="/logs", socket="/gflowd.sock", max_processes=7, unkillable_s=60,
     gpu=SimpleNamespace(visible_by="uuid"),
 )  # fmt: skip
 

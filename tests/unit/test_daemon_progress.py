@@ -18,7 +18,7 @@ def test_what_a_job_said_before_its_end_is_heard_out(tmp_path, monkeypatch) -> N
     monkeypatch.setattr(progress, "PAUSE_S", 60.0)
     monkeypatch.chdir(tmp_path)  # a long path does not fit into an address
     job = SimpleNamespace(key=1 << 20, uid=os.getuid())
-    settings = SimpleNamespace(is_system=False, progress=tmp_path / "progress.sock")
+    settings = SimpleNamespace(is_system=False, socket=tmp_path / "gflowd.sock")
     monkeypatch.setattr(progress, "parse_label", lambda text: job.key)
     state = SimpleNamespace(jobs={job.key: job}, running={})
     heard: list[int] = []
@@ -28,12 +28,12 @@ def test_what_a_job_said_before_its_end_is_heard_out(tmp_path, monkeypatch) -> N
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             for step in range(1, 6):
                 said = {"job": "1", "attempt": 1, "step": step}
-                sock.sendto(json.dumps(said).encode(), settings.progress.name)
+                sock.sendto(json.dumps(said).encode(), "progress.sock")
         await asyncio.sleep(0.01)
         assert heard == [1], "reading pauses"
         ear.hear_out(job.uid)
         assert heard == [1, 2, 3, 4, 5]
         ear.close()
-        assert not settings.progress.exists()
+        assert not (tmp_path / "progress.sock").exists()
 
     asyncio.run(main())

@@ -177,7 +177,7 @@ class Performer:
         if job.target != LOCAL:
             return distant_launch(self._settings, job, script, environ)
         told = told_to(job, script, self._devices(job.gpu_ids))
-        told["GFLOW_PROGRESS"] = str(place_of(self._settings, job.uid))
+        told["GFLOW_PROGRESS"] = place_of(self._settings, job.uid)
         return Launch(
             job=resumed(job),
             script=script,

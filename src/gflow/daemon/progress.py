@@ -74,7 +74,7 @@ class Ear:
         for uid, sock in self._socks.items():
             self._loop.remove_reader(sock)
             sock.close()
-            place_of(self._settings, uid).unlink(missing_ok=True)
+            Path(place_of(self._settings, uid)).unlink(missing_ok=True)
 
     def listen(self, uid: int) -> None:
         """Hear jobs of this user. Where that cannot be, they run all the same."""
@@ -144,14 +144,14 @@ def _sender(more: list[tuple[int, int, bytes]]) -> int | None:
     return None
 
 
-def place_of(settings: Settings, uid: int) -> Path:
-    """The socket to which jobs of this user write."""
-    shared = settings.progress
-    return shared.with_name(f"progress-{uid}.sock") if settings.is_system else shared
+def place_of(settings: Settings, uid: int) -> str:
+    """The socket to which jobs of this user write: how far they are."""
+    name = f"progress-{uid}.sock" if settings.is_system else "progress.sock"
+    return f"{os.path.dirname(settings.socket)}/{name}"
 
 
 def _bind(settings: Settings, uid: int) -> socket.socket:
-    path = place_of(settings, uid)
+    path = Path(place_of(settings, uid))
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

@@ -99,11 +99,6 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         return self.data / "slurm"
 
     @property
-    def progress(self) -> Path:
-        """The socket at which jobs say how far they are."""
-        return self.socket.with_name("progress.sock")
-
-    @property
     def logs(self) -> Path:
         return self.data / "logs"
 

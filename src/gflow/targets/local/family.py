@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 # pidfd_send_signal() to the process group that the process leads; Linux 6.9.
 PROCESS_GROUP = 1 << 2
+PAGE = os.sysconf("SC_PAGESIZE")
 # How far down a walk goes: one descriptor is open for each level, and what is deeper comes up.
 DEEP = 200
 
@@ -221,24 +222,24 @@ def _tracer_of(pid: int) -> int:
     """Who traces a process, or a thread of it; 0: nobody."""
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            if tracer := int(_status(f"{pid}/task/{thread}").get("TracerPid", "0")):
+            if tracer := int(status_of(f"{pid}/task/{thread}").get("TracerPid", "0")):
                 return tracer
     return 0
 
 
 def tell_of(pid: int) -> str:
     """A process for people: `4711 (python3, user 1000)`."""
-    return f"{pid} ({_name_of(pid)}, user {_status(pid).get('Uid', '?').split()[0]})"
+    return f"{pid} ({_name_of(pid)}, user {status_of(pid).get('Uid', '?').split()[0]})"
 
 
 def _name_of(pid: int) -> str:
     """The name of a process; it chose it itself, so it may hold anything."""
-    name = _status(pid).get("Name", "?")
+    name = status_of(pid).get("Name", "?")
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def tell_stuck(living: list[int]) -> str:
-    """Which process does not die, and in what it waits: `pid 4711 (cp) in D state (nfs_wait)`."""
+    """Which process does not die, in what it waits or who holds it: `pid 4711 (cp) in D state (nfs_wait)`."""
     stats = [(pid, stat) for pid in living if (stat := stat_of(pid)) is not None]
     if not stats:
         return ""
@@ -246,11 +247,19 @@ def tell_stuck(living: list[int]) -> str:
     waits = ""
     with suppress(OSError), open(f"/proc/{pid}/wchan") as file:
         waits = file.read().strip("0\n")
+    tracer = _tracer_of(pid) if stat.state == "t" else 0
+    traced = f", traced by {tell_of(tracer)}" if tracer else ""
     more = f" and {len(stats) - 1} more" if len(stats) > 1 else ""
-    return f"pid {pid} ({_name_of(pid)}) in {stat.state} state" + (f" ({waits})" if waits else "") + more
+    return (
+        f"pid {pid} ({_name_of(pid)}) in {stat.state} state"
+        + (f" ({waits})" if waits else "")
+        + traced
+        + more
+    )
 
 
-def _status(pid: int | str) -> dict[str, str]:
+def status_of(pid: int | str) -> dict[str, str]:
+    """What /proc/PID/status says of a process, or of `PID/task/THREAD`; nothing if it is gone or hidden."""
     try:
         with open(f"/proc/{pid}/status", errors="replace") as file:
             return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
@@ -259,6 +268,18 @@ def _status(pid: int | str) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------- what they use
+
+
+def mapped_kib(pids: Iterable[int]) -> int:
+    """Memory of these processes, shared pages counted for each of them: at least what `resident_kib` finds.
+
+    The kernel has this number ready; for the other one it walks all pages.
+    """
+    total = 0
+    for pid in pids:
+        with suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:
+            total += int(file.read().split()[1])
+    return total * (PAGE >> 10)
 
 
 def resident_kib(pids: Iterable[int]) -> int:

@@ -205,6 +205,8 @@ class Shim:
             signals = self.wait(0 if self.words else watch.next_look())
             watch.hear(self._words_for(order), signals)
             watch.look(reap=signal.SIGCHLD in signals)
+            while watch.notes:
+                write_note(order, watch.notes.pop(0))
             if watch.stuck != told:
                 told = watch.stuck
                 record.write_stuck(fd, told)

@@ -51,8 +51,10 @@ class LocalTarget:
         self._begin_again = begin_again
         self._tries: dict[Run, int] = {}
         # Where jobs find what is meant for them: beside their records, unless those are root's alone.
-        self._shown_dir = shown_dir or run_dir
+        self._shown_dir = str(shown_dir or run_dir)
         self._folder = str(run_dir)
+        # A path into a folder that exists, of each that jobs need.
+        self._entries = [f"{folder}/." for folder in {self._folder, self._shown_dir}]
         # Names our control groups and shared leases: those of another daemon are none of our business.
         self.tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
         self._on_end = on_end
@@ -80,6 +82,8 @@ class LocalTarget:
 
     def _make_folders(self) -> None:
         """Make what somebody has removed while we run. Records that were in it are gone."""
+        if all(os.access(entry, os.F_OK) for entry in self._entries):
+            return
         if not os.path.isdir(self._folder):
             os.mkdir(self._folder, 0o700)
             log.warning(
@@ -263,7 +267,8 @@ class LocalTarget:
         """
         living = record.held_in(self._folder).keys()
         self._strays = living - keep
-        for path in [path for folder in {self._run_dir, self._shown_dir} for path in folder.iterdir()]:
+        folders = {self._run_dir, Path(self._shown_dir)}
+        for path in [path for folder in folders for path in folder.iterdir()]:
             run, _, what = path.name.rpartition(".")
             if (run if what in SHOWN else path.name) not in keep | living:
                 path.unlink(missing_ok=True)

@@ -6,7 +6,8 @@ being stopped may have children still saving their work within the grace time.
 The job's first process is reaped last, when nothing of the job lives any more. Until then its pid, which is
 also the number of the job's process group and session, cannot become another process's: that is why signals
 may go to that group by number. A job is over when nothing of it lives. A zombie does not, also one that we
-cannot reap because a process from outside the job traces it.
+cannot reap because a process from outside the job traces it. A process that such a tracer keeps from ending
+after KILL lives, and ends when its tracer is killed (`tracers`).
 
 CPU time is that of every process of the job: the shim reaps those that nobody waits for, and a
 control group knows even those that were never waited for. The peak of memory is the control
@@ -16,6 +17,7 @@ that was seen.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import select
@@ -40,19 +42,19 @@ from gflow.targets.local.family import (
 from gflow.targets.local.launching import Started
 from gflow.targets.local.memory import Memory
 from gflow.targets.local.orders import Order
+from gflow.targets.local.realtime import Realtime
 from gflow.targets.local.rotation import Logs
+from gflow.targets.local.tracers import Tracers
 
 # A job that lives this long gets a control group: joining one costs milliseconds of waiting for the
 # kernel, which a short job would feel.
 GROUP_AFTER_S = 1.0
 KILL_AGAIN_S = 0.01
-# How long a process that traces the job's own may take to let go of it once that is dead.
+# How long a process that traces the job's own may take to let go of it once that is dead, or was killed.
 TRACED_S = 1.0
 REAP_AT_ONCE = 500
 # Children of ours, dead or alive, from which on a job is taken for a swarm.
 CROWD = 200
-# How we are scheduled then; what we fork is not.
-AHEAD = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
 
 
 class Watch:
@@ -91,6 +93,10 @@ class Watch:
         self.held: list[Held] = []
         # Which process does not die; empty: all did so far.
         self.stuck = ""
+        self._realtime = Realtime()
+        self._tracers = Tracers(order.uid)
+        # Lines for the job's log.
+        self.notes = self._tracers.notes
 
     def take_over(self, kill_in_ms: int, cpu_ms: int, peak_kib: int) -> None:
         """Go on where a plain shim could not. Negative: nobody asked the job to end."""
@@ -166,6 +172,7 @@ class Watch:
         self._reap_at = None
         if self._code is None:
             self._reap_orphans()
+            self._realtime.end()
         if self._code is None:
             return
         if not _has_living_children():
@@ -176,7 +183,7 @@ class Watch:
 
     def _reap_orphans(self) -> None:
         """Collect what lost its parent and ended, until the job's own process is the next one."""
-        for _ in range(REAP_AT_ONCE):
+        for count in itertools.count(1):
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
                 self._look_at_the_first()
@@ -185,8 +192,9 @@ class Watch:
                 self._code = _code_of(found)
                 return
             self._collect(found.si_pid)
+            if count % REAP_AT_ONCE == 0 and not self._realtime.begin():
+                break
         self._reap_at = time.monotonic()
-        self._get_ahead()
 
     def _look_at_the_first(self) -> None:
         """Find out whether the job's process is dead, and a process that traces it keeps that from us."""
@@ -216,6 +224,11 @@ class Watch:
             self._note(usage)
         return bool(dead)
 
+    def _collect_ahead(self, pid: int) -> bool:
+        """The same, before the job's own processes have their turn."""
+        self._realtime.begin()
+        return self._collect(pid)
+
     def _note(self, usage: resource.struct_rusage) -> None:
         """What a process used."""
         self._cpu_s += usage.ru_utime + usage.ru_stime
@@ -227,25 +240,16 @@ class Watch:
             self._group.kill()
         if self._killed_at is None:
             self._killed_at = now
-        if len(children(os.getpid())) > CROWD:
-            self._get_ahead()
+        is_crowd = len(children(os.getpid())) > CROWD
         send_group(self._pid, signal.SIGKILL)
-        kill_descendants(self._collect)
+        kill_descendants(self._collect_ahead if is_crowd else self._collect)
+        self._realtime.end()
         self._reap()
         if self._children_left and self._kill_again_s > KILL_AGAIN_S:
             self._look_at_the_rest(now)
         if self._children_left:
             self._kill_at = now + self._kill_again_s
             self._kill_again_s = min(1.0, self._kill_again_s * 2)
-
-    def _get_ahead(self) -> None:
-        """Run before the job does, where we are root.
-
-        A swarm that forks and leaves all the time would make dead processes faster than we get to collect
-        them, until the machine has no pids left, and would be elsewhere whenever we kill.
-        """
-        with suppress(PermissionError):
-            os.sched_setscheduler(0, AHEAD, os.sched_param(1))
 
     def _look_at_the_rest(self, now: float) -> None:
         """Tell those that live on from zombies which only their tracers may reap."""
@@ -255,7 +259,11 @@ class Watch:
         if not living:
             self._children_left = False
             self.held = held
-        elif self._killed_at is not None and now - self._killed_at >= self._order.unkillable_s > 0:
+            return
+        since_s = 0.0 if self._killed_at is None else now - self._killed_at
+        if since_s >= TRACED_S and self._tracers.kill():
+            self._kill_again_s = KILL_AGAIN_S * 2
+        if since_s >= self._order.unkillable_s > 0:
             self.stuck = self.stuck or tell_stuck(living)
 
     def _join_group(self) -> None:
@@ -286,8 +294,7 @@ class Watch:
         os.close(self.ended_event)
         self._reap_all()
         self._logs.abandon()
-        if os.sched_getscheduler(0) == AHEAD:  # also where a plain shim did it
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        self._realtime.end()
         if self.memory_event is not None:
             os.close(self.memory_event)
         code, cpu_ms, peak_kib = self._code, int(self._cpu_s * 1000), self._memory.peak_kib()

@@ -30,7 +30,7 @@
 
 /* When to look at logs: rotation.py says the same, and why. Rates in bytes per millisecond. */
 enum { LOG_LEAST_MS = 5, LOG_USUAL_LEAST_MS = 10, LOG_LOOK_MS = 2000, LOG_QUIET_MS = 4000, LOG_MOST_RATE = 1 << 20 };
-enum { KILL_AGAIN_MS = 50, REAP_AT_ONCE = 500, FAR_DOWN = 200 };
+enum { KILL_AGAIN_MS = 50, REAP_AT_ONCE = 500, AHEAD_MS = 100, FAR_DOWN = 200 };
 /* All processes together are measured ever more rarely, and never for more than half a percent of the time. */
 enum { MEMORY_LOOK_MS = 1000, MEMORY_LOOK_MOST_MS = 30000, MEMORY_LOOK_SHARE = 200, MOST_PROCESSES = 1000 };
 static const long long NEVER = INT64_MAX;
@@ -42,11 +42,12 @@ typedef struct {
     int trouble, record;
     const Leases *leases;
     int pidfd;                                             /* readable when the job's process has ended */
-    bool ended, children_left, more_dead, ahead, stopping, killed;
+    bool ended, children_left, more_dead, crowded, stopping, killed;
     siginfo_t how;                                         /* it ended */
     long peak_kib;
     long long cpu_us;
     long long kill_at, log_cap, log_at, log_ms, log_size, log_seen, memory_at, memory_ms;
+    long long ahead_since, ahead_from;                     /* 0: we are not; the next time that we may be */
 } Watch;
 
 static long long now_ms(void) {
@@ -121,17 +122,28 @@ static bool collect(Watch *watch, pid_t pid) {
 }
 
 /* Run before the job does, where we are root: one that forks and leaves all the time would make dead processes faster
- * than we get to collect them, until the machine has no pids left. */
-static void get_ahead(Watch *watch) {
-    watch->ahead = true;
-    sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &(struct sched_param){1});
+ * than we get to collect them, until the machine has no pids left. Returns whether we do. realtime.py says for how long. */
+static bool get_ahead(Watch *watch) {
+    watch->crowded = true;
+    if (now_ms() >= watch->ahead_from && !watch->ahead_since &&
+        !sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &(struct sched_param){1}))
+        watch->ahead_since = now_ms();
+    return watch->ahead_since && now_ms() - watch->ahead_since < AHEAD_MS;
+}
+
+/* Run as everybody else again, for as long as we did not. */
+static void fall_back(Watch *watch) {
+    if (!watch->ahead_since) return;
+    watch->ahead_from = 2 * now_ms() - watch->ahead_since;
+    watch->ahead_since = 0;
+    ask_for_slices(SHORT_SLICE);
 }
 
 /* Collect what lost its parent and ended, until the job's own process is the next one. Not more than some at a time:
  * a job that forks all the time makes them as fast. */
 static void reap_orphans(Watch *watch) {
-    int most = REAP_AT_ONCE;
-    while (most--) {
+    watch->more_dead = false;
+    for (int count = 1; !watch->more_dead; count++) {
         siginfo_t found = {0};
         if (waitid(P_ALL, 0, &found, WEXITED | WNOHANG | WNOWAIT) || !found.si_pid) break;
         if (found.si_pid == watch->pid) {
@@ -140,9 +152,9 @@ static void reap_orphans(Watch *watch) {
             break;
         }
         collect(watch, found.si_pid);
+        watch->more_dead = count % REAP_AT_ONCE == 0 && !get_ahead(watch);
     }
-    watch->more_dead = most < 0;
-    if (watch->more_dead && !watch->ahead) get_ahead(watch);
+    fall_back(watch);
 }
 
 /* Collect the dead behind the job's own process, which the kernel names first. */
@@ -213,7 +225,9 @@ static void kill_all(Watch *watch) {
             return;
         }
     }
+    if (watch->crowded) get_ahead(watch);                 /* shim.py falls back when it has killed */
     hand_over(watch);
+    fall_back(watch);
     killpg(watch->pid, SIGKILL);                          /* no Python to hand over to: what we can do */
     watch->kill_at = now_ms() + KILL_AGAIN_MS;
 }
@@ -331,7 +345,6 @@ static void conclude(Watch *watch, End *end) {
     char trouble[4000];
     while (collect(watch, -1)) continue;                  /* its numbers may be others' from now on */
     if (watch->pidfd >= 0) close(watch->pidfd);
-    if (watch->ahead) ask_for_slices(SHORT_SLICE);        /* and as everybody else again */
     ssize_t size = read(watch->trouble, trouble, sizeof trouble - 1);
     close(watch->trouble);
     *end = (End){-1, -1, "", (long)(watch->cpu_us / 1000), watch->peak_kib};
