@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import resource
 import shutil
@@ -10,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,27 @@ def test_socket_flooded_by_one_user_leaves_descriptors_for_the_others() -> None:
             assert descriptors_of(machine.box) < DESCRIPTORS // 2
             job = submitted(machine, machine.ann, "true", memory="64M")
             assert machine.box.finished(job)["state"] == "Finished"
+        finally:
+            for connection in held:
+                connection.close()
+
+
+def test_uids_without_account_have_the_connections_of_one_user() -> None:
+    with system(env={"GFLOW_PEOPLE__MAX_CONNECTIONS": "8"}) as machine:
+        machine.up()
+        held = [UnixConnection(machine.box.socket) for _ in range(64)]
+        answered = 0
+        try:
+            for number, connection in enumerate(held):
+                os.seteuid(2_000_000_000 + number)
+                try:
+                    connection.request("GET", "/health")
+                finally:
+                    os.seteuid(0)
+                with suppress(OSError, http.client.HTTPException):  # hung up on
+                    answered += connection.getresponse().status != 429
+            assert answered == 8
+            assert machine.ask(machine.ann, "GET", "/health")[0] == 200
         finally:
             for connection in held:
                 connection.close()

@@ -8,8 +8,18 @@ import pytest
 
 from gflow.daemon.api import connections as module
 from gflow.daemon.api.connections import LOOPBACK, Bounds, Connections, bounds_of, network_of
+from gflow.daemon.people import Account
 
-BOUNDS = Bounds(total=100, of_user=20, strangers=10, of_network=5, scarce_from=150)
+BOUNDS = Bounds(total=100, shared=100, of_user=20, strangers=10, of_network=5, scarce_from=150)
+FIRST_WITHOUT_ACCOUNT = 100_000
+
+
+@pytest.fixture(autouse=True)
+def accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def account_of(uid: int) -> Account | None:
+        return Account(f"u{uid}", "/", uid, "") if uid < FIRST_WITHOUT_ACCOUNT else None
+
+    monkeypatch.setattr(module, "account_of", account_of)
 
 
 class Sock:
@@ -64,6 +74,39 @@ def test_few_descriptors_left_lets_each_user_have_a_few() -> None:
     assert sum(ticket is not None and not ticket.is_refused for ticket in taken) == module.WHEN_SCARCE
     assert known.user(1002, Sock(fd=160)).is_refused is False
     assert known.stranger("192.0.2.1", Sock(fd=160)) is None
+
+
+def test_uids_without_account_share_the_bound_of_one_user() -> None:
+    known = Connections(BOUNDS)
+    taken = [known.user(FIRST_WITHOUT_ACCOUNT + number, Sock()) for number in range(90)]
+    admitted = [ticket for ticket in taken if ticket is not None and not ticket.is_refused]
+    assert len(admitted) == BOUNDS.of_user
+    assert sum(ticket is not None for ticket in taken) == BOUNDS.of_user + module.REFUSALS_OF_PEER
+    for ticket in taken:
+        if ticket is not None:
+            ticket.release()
+    assert known.user(FIRST_WITHOUT_ACCOUNT, Sock()).is_refused is False
+
+
+def test_uid_of_the_daemon_needs_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.os, "getuid", lambda: FIRST_WITHOUT_ACCOUNT)
+    known = Connections(BOUNDS)
+    for _ in range(BOUNDS.of_user):
+        known.user(FIRST_WITHOUT_ACCOUNT + 1, Sock())
+    assert known.user(FIRST_WITHOUT_ACCOUNT, Sock()).is_refused is False
+
+
+def test_few_connections_of_each_account_are_kept_free_of_the_others() -> None:
+    known = Connections(BOUNDS._replace(shared=75))
+    for uid in range(1000, 1004):
+        for _ in range(BOUNDS.of_user):
+            known.user(uid, Sock())
+    for number in range(BOUNDS.of_user):
+        known.user(FIRST_WITHOUT_ACCOUNT + number, Sock())
+    assert known.stranger("192.0.2.1", Sock()) is None
+    taken = [known.user(2000, Sock()) for _ in range(BOUNDS.of_user)]
+    assert [ticket.is_refused for ticket in taken[: module.WHEN_SCARCE]] == [False] * module.WHEN_SCARCE
+    assert taken[module.WHEN_SCARCE].is_refused
 
 
 @pytest.mark.parametrize(
@@ -123,7 +166,7 @@ def test_token_shown_makes_a_stranger_a_user() -> None:
 @pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 20_000, 1 << 20])
 def test_bounds_leave_half_of_the_descriptors_to_jobs(descriptors: int) -> None:
     bounds = bounds_of(descriptors, 512)
-    assert bounds.of_user <= bounds.total <= max(8, descriptors // 2)
+    assert bounds.of_user <= bounds.shared <= bounds.total <= max(8, descriptors // 2)
     assert 1 <= bounds.of_network <= bounds.strangers <= bounds.total
     assert bounds_of(descriptors).of_user == bounds.total
 

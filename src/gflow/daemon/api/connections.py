@@ -4,17 +4,22 @@ descriptors for running jobs and the store."""
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from collections import Counter
 from contextlib import suppress
 from typing import NamedTuple
 
+from gflow.daemon.people import account_of
+
 # A user: the uid. A peer at the port that has not shown a token: its network.
 Peer = int | str
+# All uids that have no account, together: one user can have thousands of them (subordinate uids).
+NO_ACCOUNT = "no account"
 
 # Connections at the port that have not shown a token yet, and those of one network among them.
 MOST_STRANGERS = 256
-# What each peer may have while descriptors are scarce.
+# What each user with an account may have while descriptors are scarce or others have taken the rest.
 WHEN_SCARCE = 8
 # Connections that root may have beyond the bound for all: to look after a machine that is overrun.
 FOR_ROOT = 64
@@ -27,6 +32,9 @@ class Bounds(NamedTuple):
     """How many connections there may be at once."""
 
     total: int
+    # Beyond this many, a connection is admitted only for a user with an account who has fewer than
+    # `WHEN_SCARCE`, and for root.
+    shared: int
     of_user: int
     strangers: int
     of_network: int
@@ -44,6 +52,7 @@ def bounds_of(descriptors: int, of_user: int = 0) -> Bounds:
     strangers = min(MOST_STRANGERS, max(2, descriptors // 16))
     return Bounds(
         total=total,
+        shared=total - total // 4 if of_user else total,
         of_user=min(of_user, max(WHEN_SCARCE, total // 4)) if of_user else total,
         strangers=strangers,
         of_network=max(1, strangers // 2),
@@ -88,9 +97,10 @@ class Connections:
 
     def user(self, uid: int, sock: socket.socket) -> Ticket | None:
         """Admit a connection of this user, or admit it to be refused; None: close it at once."""
-        ticket = Ticket(self, uid, sock)
-        if not self._has_room(uid, sock.fileno()):
-            if self._refusals.total() >= REFUSALS or self._refusals[uid] >= REFUSALS_OF_PEER:
+        peer = self._peer_of(uid)
+        ticket = Ticket(self, peer, sock)
+        if not self._has_room(peer, sock.fileno()):
+            if not self._may_refuse(peer, sock.fileno()):
                 return None
             ticket.is_refused = True
         self._count(ticket)
@@ -99,7 +109,7 @@ class Connections:
     def stranger(self, address: str, sock: socket.socket) -> Ticket | None:
         """Admit a connection to the port. Where there are too many, the oldest that has shown no token goes:
         a client that shows one does so at once, so idle connections keep none out."""
-        if self._open >= self._bounds.total or sock.fileno() >= self._bounds.scarce_from:
+        if self._open >= self._bounds.shared or sock.fileno() >= self._bounds.scarce_from:
             return None
         ticket = Ticket(self, network_of(address), sock)
         ticket.is_stranger = True
@@ -112,29 +122,42 @@ class Connections:
         return ticket
 
     def recognise(self, ticket: Ticket, uid: int) -> bool:
+        peer = self._peer_of(uid)
         if not ticket.is_stranger:
-            return ticket.peer == uid
-        if ticket.is_evicted or not self._has_room(uid, ticket.sock.fileno()):
+            return ticket.peer == peer
+        if ticket.is_evicted or not self._has_room(peer, ticket.sock.fileno()):
             return False
         self._leave(ticket)
-        ticket.is_stranger, ticket.peer = False, uid
-        self._of[uid] += 1
+        ticket.is_stranger, ticket.peer = False, peer
+        self._of[peer] += 1
         return True
 
     def forget(self, ticket: Ticket) -> None:
-        self._open -= 1
+        self._open -= not ticket.is_refused
         if not ticket.is_evicted:
             self._leave(ticket)
 
-    def _has_room(self, uid: int, fd: int) -> bool:
+    def _peer_of(self, uid: int) -> Peer:
+        """The daemon's own uid needs no account: that of a container often has none."""
+        known = uid in (0, os.getuid()) or uid in self._of or account_of(uid) is not None
+        return uid if known else NO_ACCOUNT
+
+    def _has_room(self, peer: Peer, fd: int) -> bool:
         bounds = self._bounds
-        if uid == 0:
+        if peer == 0:
             return self._open < bounds.total + FOR_ROOT
-        most = WHEN_SCARCE if fd >= bounds.scarce_from else bounds.of_user
-        return self._open < bounds.total and self._of[uid] < most
+        if peer != NO_ACCOUNT and self._of[peer] < min(WHEN_SCARCE, bounds.of_user):
+            return self._open < bounds.total
+        is_plenty = self._open < bounds.shared and fd < bounds.scarce_from
+        return is_plenty and self._of[peer] < bounds.of_user
+
+    def _may_refuse(self, peer: Peer, fd: int) -> bool:
+        """Whether this peer is told that it has too many. Refusals take nothing from `total`."""
+        of_peer, of_all = self._refusals[peer], self._refusals.total()
+        return fd < self._bounds.scarce_from and of_peer < REFUSALS_OF_PEER and of_all < REFUSALS
 
     def _count(self, ticket: Ticket) -> None:
-        self._open += 1
+        self._open += not ticket.is_refused
         (self._refusals if ticket.is_refused else self._of)[ticket.peer] += 1
 
     def _leave(self, ticket: Ticket) -> None:
