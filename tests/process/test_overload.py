@@ -8,8 +8,10 @@ import resource
 import shutil
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,9 +70,11 @@ def flooded(port: int, count: int) -> Iterator[None]:
 def test_port_flooded_by_strangers_leaves_descriptors_for_jobs(box: Box, tls: bool) -> None:
     port = free_port()
     env = {"GFLOW_DAEMON__PORT": str(port)}
+    client = None
     if tls:
         cert, key = certificate(box.root)
         env |= {"GFLOW_DAEMON__TLS_CERT": str(cert), "GFLOW_DAEMON__TLS_KEY": str(key)}
+        client = ssl.create_default_context(cafile=str(cert))
     box.preexec = _few_descriptors
     box.up("--simulate-gpus", "1x80G", env=env)
     token = made_token(box)
@@ -78,9 +82,28 @@ def test_port_flooded_by_strangers_leaves_descriptors_for_jobs(box: Box, tls: bo
         jobs = [box.submit("--memory", "64M", "true") for _ in range(2)]
         assert [box.finished(job)["state"] for job in jobs] == ["Finished"] * 2
         assert descriptors_of(box) < DESCRIPTORS // 2
-        if not tls:  # who shows a token at once is served in the midst of it
-            assert Caller(port, token).ask("GET", "/jobs")[0] == 200
+        # Who shows a token at once is served in the midst of it.
+        assert Caller(port, token, client).ask("GET", "/jobs")[0] == 200
     assert "Traceback" not in (box.root / "daemon.log").read_text()
+
+
+def test_token_holders_are_served_in_a_flood_of_strangers(box: Box) -> None:
+    port = free_port()
+    box.up("--simulate-gpus", "1x80G", env={"GFLOW_DAEMON__PORT": str(port)})
+    caller, is_over = Caller(port, made_token(box)), threading.Event()
+
+    def flood() -> None:
+        while not is_over.is_set():
+            with flooded(port, 500):
+                pass
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        assert [caller.ask("GET", "/health")[0] for _ in range(6)] == [200] * 6
+    finally:
+        is_over.set()
+        flooding.join()
 
 
 def test_socket_flooded_by_one_user_leaves_descriptors_for_the_others() -> None:

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from gflow.daemon.api import connections as module
-from gflow.daemon.api.connections import LOOPBACK, Bounds, Connections, bounds_of, network_of
+from gflow.daemon.api.connections import LOOPBACK, Bounds, Connections, NoRoomYet, bounds_of, network_of
 from gflow.daemon.people import Account
 
 BOUNDS = Bounds(total=100, shared=100, of_user=20, strangers=10, of_network=5, scarce_from=150)
@@ -15,19 +15,27 @@ FIRST_WITHOUT_ACCOUNT = 100_000
 
 
 @pytest.fixture(autouse=True)
-def accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     def account_of(uid: int) -> Account | None:
         return Account(f"u{uid}", "/", uid, "") if uid < FIRST_WITHOUT_ACCOUNT else None
 
     monkeypatch.setattr(module, "account_of", account_of)
+    monkeypatch.setattr(module, "FRESH_S", 0.0)
 
 
 class Sock:
-    """A socket that only has a number, and remembers that it was shut down."""
+    """A socket that only has a number and perhaps unread bytes, and remembers that it was shut down."""
 
-    def __init__(self, fd: int = 10) -> None:
+    def __init__(self, fd: int = 10, unread: bytes = b"") -> None:
         self.fd = fd
+        self.unread = unread
         self.is_down = False
+
+    def recv(self, size: int, flags: int) -> bytes:
+        assert flags == socket.MSG_PEEK | socket.MSG_DONTWAIT
+        if not self.unread:
+            raise BlockingIOError
+        return self.unread[:size]
 
     def fileno(self) -> int:
         return self.fd
@@ -146,6 +154,34 @@ def test_strangers_beyond_their_bound_replace_those_of_the_largest_network() -> 
         known.stranger(f"192.0.2.{number}", sock)
     assert [sock.is_down for sock in near] == [True, True, False, False, False]
     assert not any(sock.is_down for sock in far)
+
+
+def test_stranger_with_a_request_in_progress_or_unread_bytes_is_not_evicted() -> None:
+    known, asking, sending, idle = Connections(BOUNDS), Sock(), Sock(unread=b"GET"), Sock()
+    busy = known.stranger("127.0.0.1", asking)
+    busy.is_busy = True
+    for sock in (sending, idle):
+        known.stranger("127.0.0.1", sock)
+    for _ in range(3):
+        known.stranger("127.0.0.1", Sock())
+    assert (asking.is_down, sending.is_down, idle.is_down) == (False, False, True)
+    busy.is_busy, sending.unread = False, b""
+    for _ in range(2):
+        known.stranger("127.0.0.1", Sock())
+    assert (asking.is_down, sending.is_down) == (True, True)
+
+
+def test_newcomer_waits_while_all_strangers_of_its_network_are_fresh() -> None:
+    known, socks = Connections(BOUNDS), [Sock() for _ in range(5)]
+    tickets = [known.stranger("127.0.0.1", sock) for sock in socks]
+    for ticket in tickets:
+        ticket.refresh(60)
+    with pytest.raises(NoRoomYet):
+        known.stranger("127.0.0.1", Sock())
+    assert not any(sock.is_down for sock in socks)
+    assert known.stranger("192.0.2.1", Sock()) is not None
+    assert tickets[3].recognise(1001)
+    assert known.stranger("127.0.0.1", Sock()) is not None
 
 
 def test_token_shown_makes_a_stranger_a_user() -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import time
 from collections import Counter
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from gflow.daemon.people import account_of
@@ -19,6 +21,9 @@ NO_ACCOUNT = "no account"
 
 # Connections at the port that have not shown a token yet, and those of one network among them.
 MOST_STRANGERS = 256
+# How long a stranger is not evicted: after its accept, and after its first byte (the head of a request is
+# read in the next turns of the loop; a TLS handshake takes one or two round trips).
+FRESH_S, FRESH_TLS_S = 0.05, 0.5
 # What each user with an account may have while descriptors are scarce or others have taken the rest.
 WHEN_SCARCE = 8
 # Connections that root may have beyond the bound for all: to look after a machine that is overrun.
@@ -60,16 +65,26 @@ def bounds_of(descriptors: int, of_user: int = 0) -> Bounds:
     )
 
 
+class NoRoomYet(Exception):
+    """All strangers of this network are fresh or have a request in progress: none can be evicted now."""
+
+
 class Ticket:
     """One connection, counted until `release`."""
 
-    __slots__ = ("_connections", "is_evicted", "is_refused", "is_stranger", "peer", "sock")
+    __slots__ = (
+        "_connections", "fresh_until", "is_busy", "is_evicted", "is_refused", "is_stranger",
+        "peer", "sock",
+    )  # fmt: skip
 
     def __init__(self, connections: Connections, peer: Peer, sock: socket.socket) -> None:
         self._connections: Connections | None = connections
         self.peer = peer
         self.sock = sock
         self.is_stranger = self.is_evicted = False
+        # Strangers: a request is in progress; not evicted before this time.
+        self.is_busy = False
+        self.fresh_until = 0.0
         # Admitted only to be told that there are too many.
         self.is_refused = False
 
@@ -78,6 +93,10 @@ class Ticket:
         connections, self._connections = self._connections, None
         if connections is not None:
             connections.forget(self)
+
+    def refresh(self, for_s: float) -> None:
+        """Something has come: the connection is not idle for this time."""
+        self.fresh_until = time.monotonic() + for_s
 
     def recognise(self, uid: int) -> bool:
         """The peer has shown a token of this user; whether the user may have one more connection."""
@@ -107,12 +126,16 @@ class Connections:
         return ticket
 
     def stranger(self, address: str, sock: socket.socket) -> Ticket | None:
-        """Admit a connection to the port. Where there are too many, the oldest that has shown no token goes:
-        a client that shows one does so at once, so idle connections keep none out."""
+        """Admit a connection to the port; None: close it at once.
+
+        Where there are too many, the oldest idle one that has shown no token is evicted: a client that shows
+        one does so at once, so idle connections keep none out. Raises `NoRoomYet` where none is idle.
+        """
         if self._open >= self._bounds.shared or sock.fileno() >= self._bounds.scarce_from:
             return None
         ticket = Ticket(self, network_of(address), sock)
         ticket.is_stranger = True
+        ticket.refresh(FRESH_S)
         if self._of[ticket.peer] >= self._bounds.of_network:
             self._evict(ticket.peer)
         elif len(self._strangers) >= self._bounds.strangers:
@@ -168,15 +191,28 @@ class Connections:
         self._strangers.pop(ticket, None)
 
     def _evict(self, network: Peer) -> None:
-        """Hang up on the oldest stranger of this network. Its descriptor is counted until it is closed."""
-        oldest = next((one for one in self._strangers if one.peer == network), None)
-        if oldest is not None:
-            self._leave(oldest)
-            oldest.is_evicted = True
-            with suppress(OSError):  # closed just now
-                oldest.sock.shutdown(socket.SHUT_RDWR)
+        """Hang up on the oldest idle stranger of this network. Its descriptor counts until it is closed."""
+        now = time.monotonic()
+        oldest = next((one for one in self._strangers if one.peer == network and _is_idle(one, now)), None)
+        if oldest is None:
+            raise NoRoomYet
+        self._leave(oldest)
+        oldest.is_evicted = True
+        with suppress(OSError):  # closed just now
+            oldest.sock.shutdown(socket.SHUT_RDWR)
 
 
+def _is_idle(ticket: Ticket, now: float) -> bool:
+    """Whether no request is in progress and nothing that has come waits to be read."""
+    if ticket.is_busy or now < ticket.fresh_until:
+        return False
+    try:
+        return not ticket.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:  # nothing has come, or it is closed
+        return True
+
+
+@lru_cache(maxsize=1024)
 def network_of(address: str) -> str:
     """What counts as one peer: an IPv4 address, an IPv6 network of 64 bits, everything on this machine."""
     try:
