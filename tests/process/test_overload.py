@@ -87,6 +87,29 @@ def test_port_flooded_by_strangers_leaves_descriptors_for_jobs(box: Box, tls: bo
     assert "Traceback" not in (box.root / "daemon.log").read_text()
 
 
+def memory_of(box: Box) -> int:
+    """Resident bytes of the daemon."""
+    assert box.daemon is not None
+    lines = Path(f"/proc/{box.daemon.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:"))
+
+
+def test_strangers_with_tls_use_little_memory(box: Box) -> None:
+    port, (cert, key) = free_port(), certificate(box.root)
+    tls = {"GFLOW_DAEMON__TLS_CERT": str(cert), "GFLOW_DAEMON__TLS_KEY": str(key)}
+    box.up("--simulate-gpus", "1x80G", env={"GFLOW_DAEMON__PORT": str(port), **tls})
+    before = memory_of(box)
+    with flooded(port, 400):
+        wait_until(lambda: descriptors_of(box) > 100)
+        assert memory_of(box) - before < 8 << 20
+    client = ssl.create_default_context(cafile=str(cert))
+    client.check_hostname = False
+    for _ in range(400):
+        with client.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=20)):
+            pass
+    assert memory_of(box) - before < 24 << 20
+
+
 def test_token_holders_are_served_in_a_flood_of_strangers(box: Box) -> None:
     port = free_port()
     box.up("--simulate-gpus", "1x80G", env={"GFLOW_DAEMON__PORT": str(port)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import ssl
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from gflow.daemon.api import connections as counting
-from gflow.daemon.api import server, silent
+from gflow.daemon.api import server, silent, trimming
 from gflow.daemon.api.connections import Bounds, Connections, Ticket
 from gflow.daemon.listening import Listening
 from tests.process.test_overload import certificate
@@ -128,6 +129,17 @@ def tls_states() -> int:
     return sum(isinstance(one, sslproto.SSLProtocol) for one in gc.get_objects())
 
 
+def hello_of(cert: object) -> bytes:
+    """What a client sends first."""
+    sent = ssl.MemoryBIO()
+    client = ssl.create_default_context(cafile=str(cert)).wrap_bio(
+        ssl.MemoryBIO(), sent, server_hostname="localhost"
+    )
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
+
+
 def test_request_that_came_before_a_flood_is_answered(tmp_path: Path) -> None:
     async def do(port: Port) -> None:
         port.answered.set()
@@ -175,6 +187,46 @@ def test_silent_connection_has_no_tls_state(tmp_path: Path, no_collector: None) 
     on_port(tmp_path, ROOMY, do, tls=True)
 
 
+def test_tls_state_goes_when_its_connection_ends(tmp_path: Path, no_collector: None) -> None:
+    async def do(port: Port) -> None:
+        hello = hello_of(port.certificate)
+        socks = [port.connect(hello) for _ in range(20)]
+        await until(lambda: tls_states() == 20)
+        for sock in socks:
+            sock.close()
+        await until(lambda: tls_states() == 0)
+
+    on_port(tmp_path, ROOMY, do, tls=True)
+
+
+def asked_with_tls(port: Port) -> ssl.SSLSocket:
+    """A connection that has its answer and reads no more."""
+    context = ssl.create_default_context(cafile=str(port.certificate))
+    sock = socket.create_connection(("127.0.0.1", port.number), timeout=20)
+    client = context.wrap_socket(sock, server_hostname="localhost")
+    client.sendall(ASK.replace(b"Connection: close\r\n", b""))
+    assert client.recv(65_536).startswith(b"HTTP/1.1 200")
+    return client
+
+
+def test_tls_state_goes_after_a_keep_alive_timeout(
+    tmp_path: Path, no_collector: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REFUSAL_S", 0.05)
+    made = server.uvicorn.Config
+    monkeypatch.setattr(
+        server.uvicorn, "Config", lambda *args, **more: made(*args, **more, timeout_keep_alive=0)
+    )
+
+    async def do(port: Port) -> None:
+        port.answered.set()
+        client = await asyncio.to_thread(asked_with_tls, port)
+        await until(lambda: tls_states() == 0)  # the client never answers the end of TLS
+        client.close()
+
+    on_port(tmp_path, ROOMY, do, tls=True)
+
+
 def test_what_is_no_tls_is_closed_at_once(tmp_path: Path, no_collector: None) -> None:
     async def do(port: Port) -> None:
         assert await received(port.connect(ASK)) == b""
@@ -210,3 +262,28 @@ def test_newcomer_is_accepted_when_others_are_no_longer_fresh(
         assert (await received(port.connect(ASK))).endswith(b"done")
 
     on_port(tmp_path, BOUNDS, do)
+
+
+def test_memory_is_given_back_after_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Libc:
+        trimmed = 0
+
+        def malloc_trim(self, pad: int) -> None:
+            self.trimmed += 1
+
+    libc = Libc()
+    monkeypatch.setattr(trimming, "_libc", libc)
+    monkeypatch.setattr(trimming, "DELAY_S", 0.01)
+
+    async def main() -> None:
+        trimmer = trimming.Trimmer()
+        for _ in range(trimming.AFTER - 1):
+            trimmer.count()
+        await asyncio.sleep(0.05)
+        assert libc.trimmed == 0
+        for _ in range(2 * trimming.AFTER):
+            trimmer.count()
+        await until(lambda: libc.trimmed)
+        assert libc.trimmed == 1
+
+    asyncio.run(main())

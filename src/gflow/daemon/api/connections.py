@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
@@ -73,7 +74,7 @@ class Ticket:
     """One connection, counted until `release`."""
 
     __slots__ = (
-        "_connections", "fresh_until", "is_busy", "is_evicted", "is_refused", "is_stranger",
+        "_connections", "fresh_until", "is_busy", "is_evicted", "is_refused", "is_stranger", "on_release",
         "peer", "sock",
     )  # fmt: skip
 
@@ -87,12 +88,15 @@ class Ticket:
         self.fresh_until = 0.0
         # Admitted only to be told that there are too many.
         self.is_refused = False
+        self.on_release: Callable[[], None] | None = None
 
     def release(self) -> None:
         """The descriptor is closed. Only the first call counts."""
         connections, self._connections = self._connections, None
         if connections is not None:
             connections.forget(self)
+            if self.on_release is not None:
+                self.on_release()
 
     def refresh(self, for_s: float) -> None:
         """Something has come: the connection is not idle for this time."""

@@ -8,6 +8,8 @@ import logging
 import os
 import socket
 import ssl
+import traceback
+from asyncio import sslproto
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ from uvicorn.server import ServerState
 
 from gflow.daemon.api.connections import FRESH_S, Connections, NoRoomYet, Ticket
 from gflow.daemon.api.silent import Silent
+from gflow.daemon.api.trimming import Trimmer
 from gflow.daemon.listening import Listening
 from gflow.daemon.people import peer, peer_uid
 from gflow.errors import Refused
@@ -38,6 +41,8 @@ PORT_REST_S = 0.004
 # How long the head of a request may take to come, and a TLS handshake after its first byte.
 PATIENCE_S = 30.0
 HANDSHAKE_S = 5.0
+# What a connection with TLS reads at once, in place of asyncio's 256 KiB: each keeps a buffer of this size.
+TLS_BUFFER_BYTES = 16 << 10
 # How long a peer that is refused has time to read that.
 REFUSAL_S = 1.0
 # Pauses in accepting when there are no descriptors or no memory: the first, the longest; how often to log it.
@@ -101,6 +106,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._unset_keepalive_if_required()  # a timer that has fired would keep the connection in memory
         self.ticket.release()
         super().connection_lost(exc)
 
@@ -230,8 +236,10 @@ class Server:
         make = partial(Refusal if ticket.is_refused else self._make, ticket=ticket)
         try:
             await self._loop.connect_accepted_socket(make, sock, **self._tls)
-        except (OSError, asyncio.CancelledError):  # no TLS spoken, not in time, or we close
+        except (OSError, asyncio.CancelledError) as error:  # no TLS spoken, not in time, or we close
             ticket.release()  # its transport closes the socket
+            # Its frames refer to the TLS state and to themselves: the collector would find them much later.
+            traceback.clear_frames(error.__traceback__)
 
     def _pause(self, error: OSError) -> None:
         """Let those that wait wait, until others have closed something."""
@@ -270,7 +278,9 @@ class PortServer(Server):
         super().__init__(listener, admit, make)
         self._first = first
         self._silent = Silent(self._start, is_tls=tls is not None)
+        self._trimmer = Trimmer()
         if tls is not None:
+            sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
             self._tls = {
                 "ssl": tls,
                 "ssl_handshake_timeout": HANDSHAKE_S,
@@ -289,6 +299,8 @@ class PortServer(Server):
         self._silent.add(sock, ticket)
 
     def _start(self, sock: socket.socket, ticket: Ticket) -> None:
+        if self._tls:
+            ticket.on_release = self._trimmer.count
         super()._take(sock, ticket)
 
 
