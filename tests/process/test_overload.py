@@ -129,6 +129,16 @@ def test_token_holders_are_served_in_a_flood_of_strangers(box: Box) -> None:
         flooding.join()
 
 
+def test_invalid_requests_are_logged_once_a_minute(box: Box) -> None:
+    port = free_port()
+    box.up("--simulate-gpus", "1x80G", env={"GFLOW_DAEMON__PORT": str(port)})
+    for _ in range(50):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+            sock.sendall(b"no request\r\n\r\n")
+            assert b" 400 " in sock.recv(1000)
+    assert (box.root / "daemon.log").read_text().count("Invalid HTTP request") == 1
+
+
 def test_socket_flooded_by_one_user_leaves_descriptors_for_the_others() -> None:
     with system(env={"GFLOW_PEOPLE__MAX_CONNECTIONS": "8"}) as machine:
         machine.box.preexec = _few_descriptors

@@ -203,6 +203,8 @@ def _listen(context: Context, listener: socket.socket) -> list[tuple[Server, set
     settings, app = context.settings, make_app(context)
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     connections = Connections(bounds_of(descriptors, settings.most_connections))
+    later = asyncio.get_running_loop().call_later
+    logging.getLogger("uvicorn.error").addFilter(daemon_log.PerMinute(later))
     served = serve(listener, app, connections)
     if not settings.listening.port:
         return [served]
