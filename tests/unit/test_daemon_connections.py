@@ -6,20 +6,16 @@ import socket
 
 import pytest
 
+from gflow.daemon import people
 from gflow.daemon.api import connections as module
 from gflow.daemon.api.connections import LOOPBACK, Bounds, Connections, NoRoomYet, bounds_of, network_of
-from gflow.daemon.people import Account
+from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT
 
 BOUNDS = Bounds(total=100, shared=100, of_user=20, strangers=10, of_network=5, scarce_from=150)
-FIRST_WITHOUT_ACCOUNT = 100_000
 
 
 @pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    def account_of(uid: int) -> Account | None:
-        return Account(f"u{uid}", "/", uid, "") if uid < FIRST_WITHOUT_ACCOUNT else None
-
-    monkeypatch.setattr(module, "account_of", account_of)
+def surroundings(accounts: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FRESH_S", 0.0)
 
 
@@ -97,7 +93,7 @@ def test_uids_without_account_share_the_bound_of_one_user() -> None:
 
 
 def test_uid_of_the_daemon_needs_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.os, "getuid", lambda: FIRST_WITHOUT_ACCOUNT)
+    monkeypatch.setattr(people.os, "getuid", lambda: FIRST_WITHOUT_ACCOUNT)
     known = Connections(BOUNDS)
     for _ in range(BOUNDS.of_user):
         known.user(FIRST_WITHOUT_ACCOUNT + 1, Sock())

@@ -4,7 +4,6 @@ descriptors for running jobs and the store."""
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 import time
 from collections import Counter
@@ -13,12 +12,10 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
-from gflow.daemon.people import account_of
+from gflow.daemon.people import NO_ACCOUNT, counted_as
 
-# A user: the uid. A peer at the port that has not shown a token: its network.
+# A user: the uid, or NO_ACCOUNT. A peer at the port that has not shown a token: its network.
 Peer = int | str
-# All uids that have no account, together: one user can have thousands of them (subordinate uids).
-NO_ACCOUNT = "no account"
 
 # Connections at the port that have not shown a token yet, and those of one network among them.
 MOST_STRANGERS = 256
@@ -120,7 +117,7 @@ class Connections:
 
     def user(self, uid: int, sock: socket.socket) -> Ticket | None:
         """Admit a connection of this user, or admit it to be refused; None: close it at once."""
-        peer = self._peer_of(uid)
+        peer: Peer = counted_as(uid)
         ticket = Ticket(self, peer, sock)
         if not self._has_room(peer, sock.fileno()):
             if not self._may_refuse(peer, sock.fileno()):
@@ -149,7 +146,7 @@ class Connections:
         return ticket
 
     def recognise(self, ticket: Ticket, uid: int) -> bool:
-        peer = self._peer_of(uid)
+        peer: Peer = counted_as(uid)
         if not ticket.is_stranger:
             return ticket.peer == peer
         if ticket.is_evicted or not self._has_room(peer, ticket.sock.fileno()):
@@ -163,11 +160,6 @@ class Connections:
         self._open -= not ticket.is_refused
         if not ticket.is_evicted:
             self._leave(ticket)
-
-    def _peer_of(self, uid: int) -> Peer:
-        """The daemon's own uid needs no account: that of a container often has none."""
-        known = uid in (0, os.getuid()) or uid in self._of or account_of(uid) is not None
-        return uid if known else NO_ACCOUNT
 
     def _has_room(self, peer: Peer, fd: int) -> bool:
         bounds = self._bounds
