@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import resource
 import shutil
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -67,9 +70,11 @@ def flooded(port: int, count: int) -> Iterator[None]:
 def test_port_flooded_by_strangers_leaves_descriptors_for_jobs(box: Box, tls: bool) -> None:
     port = free_port()
     env = {"GFLOW_DAEMON__PORT": str(port)}
+    client = None
     if tls:
         cert, key = certificate(box.root)
         env |= {"GFLOW_DAEMON__TLS_CERT": str(cert), "GFLOW_DAEMON__TLS_KEY": str(key)}
+        client = ssl.create_default_context(cafile=str(cert))
     box.preexec = _few_descriptors
     box.up("--simulate-gpus", "1x80G", env=env)
     token = made_token(box)
@@ -77,9 +82,61 @@ def test_port_flooded_by_strangers_leaves_descriptors_for_jobs(box: Box, tls: bo
         jobs = [box.submit("--memory", "64M", "true") for _ in range(2)]
         assert [box.finished(job)["state"] for job in jobs] == ["Finished"] * 2
         assert descriptors_of(box) < DESCRIPTORS // 2
-        if not tls:  # who shows a token at once is served in the midst of it
-            assert Caller(port, token).ask("GET", "/jobs")[0] == 200
+        # Who shows a token at once is served in the midst of it.
+        assert Caller(port, token, client).ask("GET", "/jobs")[0] == 200
     assert "Traceback" not in (box.root / "daemon.log").read_text()
+
+
+def memory_of(box: Box) -> int:
+    """Resident bytes of the daemon."""
+    assert box.daemon is not None
+    lines = Path(f"/proc/{box.daemon.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:"))
+
+
+def test_strangers_with_tls_use_little_memory(box: Box) -> None:
+    port, (cert, key) = free_port(), certificate(box.root)
+    tls = {"GFLOW_DAEMON__TLS_CERT": str(cert), "GFLOW_DAEMON__TLS_KEY": str(key)}
+    box.up("--simulate-gpus", "1x80G", env={"GFLOW_DAEMON__PORT": str(port), **tls})
+    before = memory_of(box)
+    with flooded(port, 400):
+        wait_until(lambda: descriptors_of(box) > 100)
+        assert memory_of(box) - before < 8 << 20
+    client = ssl.create_default_context(cafile=str(cert))
+    client.check_hostname = False
+    for _ in range(400):
+        with client.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=20)):
+            pass
+    assert memory_of(box) - before < 24 << 20
+
+
+def test_token_holders_are_served_in_a_flood_of_strangers(box: Box) -> None:
+    port = free_port()
+    box.up("--simulate-gpus", "1x80G", env={"GFLOW_DAEMON__PORT": str(port)})
+    caller, is_over = Caller(port, made_token(box)), threading.Event()
+
+    def flood() -> None:
+        while not is_over.is_set():
+            with flooded(port, 500):
+                pass
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        assert [caller.ask("GET", "/health")[0] for _ in range(6)] == [200] * 6
+    finally:
+        is_over.set()
+        flooding.join()
+
+
+def test_invalid_requests_are_logged_once_a_minute(box: Box) -> None:
+    port = free_port()
+    box.up("--simulate-gpus", "1x80G", env={"GFLOW_DAEMON__PORT": str(port)})
+    for _ in range(50):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+            sock.sendall(b"no request\r\n\r\n")
+            assert b" 400 " in sock.recv(1000)
+    assert (box.root / "daemon.log").read_text().count("Invalid HTTP request") == 1
 
 
 def test_socket_flooded_by_one_user_leaves_descriptors_for_the_others() -> None:
@@ -95,6 +152,27 @@ def test_socket_flooded_by_one_user_leaves_descriptors_for_the_others() -> None:
             assert descriptors_of(machine.box) < DESCRIPTORS // 2
             job = submitted(machine, machine.ann, "true", memory="64M")
             assert machine.box.finished(job)["state"] == "Finished"
+        finally:
+            for connection in held:
+                connection.close()
+
+
+def test_uids_without_account_have_the_connections_of_one_user() -> None:
+    with system(env={"GFLOW_PEOPLE__MAX_CONNECTIONS": "8"}) as machine:
+        machine.up()
+        held = [UnixConnection(machine.box.socket) for _ in range(64)]
+        answered = 0
+        try:
+            for number, connection in enumerate(held):
+                os.seteuid(2_000_000_000 + number)
+                try:
+                    connection.request("GET", "/health")
+                finally:
+                    os.seteuid(0)
+                with suppress(OSError, http.client.HTTPException):  # hung up on
+                    answered += connection.getresponse().status != 429
+            assert answered == 8
+            assert machine.ask(machine.ann, "GET", "/health")[0] == 200
         finally:
             for connection in held:
                 connection.close()

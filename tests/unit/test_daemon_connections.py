@@ -6,18 +6,32 @@ import socket
 
 import pytest
 
+from gflow.daemon import people
 from gflow.daemon.api import connections as module
-from gflow.daemon.api.connections import LOOPBACK, Bounds, Connections, bounds_of, network_of
+from gflow.daemon.api.connections import LOOPBACK, Bounds, Connections, NoRoomYet, bounds_of, network_of
+from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT
 
-BOUNDS = Bounds(total=100, of_user=20, strangers=10, of_network=5, scarce_from=150)
+BOUNDS = Bounds(total=100, shared=100, of_user=20, strangers=10, of_network=5, scarce_from=150)
+
+
+@pytest.fixture(autouse=True)
+def surroundings(accounts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRESH_S", 0.0)
 
 
 class Sock:
-    """A socket that only has a number, and remembers that it was shut down."""
+    """A socket that only has a number and perhaps unread bytes, and remembers that it was shut down."""
 
-    def __init__(self, fd: int = 10) -> None:
+    def __init__(self, fd: int = 10, unread: bytes = b"") -> None:
         self.fd = fd
+        self.unread = unread
         self.is_down = False
+
+    def recv(self, size: int, flags: int) -> bytes:
+        assert flags == socket.MSG_PEEK | socket.MSG_DONTWAIT
+        if not self.unread:
+            raise BlockingIOError
+        return self.unread[:size]
 
     def fileno(self) -> int:
         return self.fd
@@ -66,6 +80,39 @@ def test_few_descriptors_left_lets_each_user_have_a_few() -> None:
     assert known.stranger("192.0.2.1", Sock(fd=160)) is None
 
 
+def test_uids_without_account_share_the_bound_of_one_user() -> None:
+    known = Connections(BOUNDS)
+    taken = [known.user(FIRST_WITHOUT_ACCOUNT + number, Sock()) for number in range(90)]
+    admitted = [ticket for ticket in taken if ticket is not None and not ticket.is_refused]
+    assert len(admitted) == BOUNDS.of_user
+    assert sum(ticket is not None for ticket in taken) == BOUNDS.of_user + module.REFUSALS_OF_PEER
+    for ticket in taken:
+        if ticket is not None:
+            ticket.release()
+    assert known.user(FIRST_WITHOUT_ACCOUNT, Sock()).is_refused is False
+
+
+def test_uid_of_the_daemon_needs_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(people.os, "getuid", lambda: FIRST_WITHOUT_ACCOUNT)
+    known = Connections(BOUNDS)
+    for _ in range(BOUNDS.of_user):
+        known.user(FIRST_WITHOUT_ACCOUNT + 1, Sock())
+    assert known.user(FIRST_WITHOUT_ACCOUNT, Sock()).is_refused is False
+
+
+def test_few_connections_of_each_account_are_kept_free_of_the_others() -> None:
+    known = Connections(BOUNDS._replace(shared=75))
+    for uid in range(1000, 1004):
+        for _ in range(BOUNDS.of_user):
+            known.user(uid, Sock())
+    for number in range(BOUNDS.of_user):
+        known.user(FIRST_WITHOUT_ACCOUNT + number, Sock())
+    assert known.stranger("192.0.2.1", Sock()) is None
+    taken = [known.user(2000, Sock()) for _ in range(BOUNDS.of_user)]
+    assert [ticket.is_refused for ticket in taken[: module.WHEN_SCARCE]] == [False] * module.WHEN_SCARCE
+    assert taken[module.WHEN_SCARCE].is_refused
+
+
 @pytest.mark.parametrize(
     ("addresses", "peer"),
     [
@@ -105,6 +152,34 @@ def test_strangers_beyond_their_bound_replace_those_of_the_largest_network() -> 
     assert not any(sock.is_down for sock in far)
 
 
+def test_stranger_with_a_request_in_progress_or_unread_bytes_is_not_evicted() -> None:
+    known, asking, sending, idle = Connections(BOUNDS), Sock(), Sock(unread=b"GET"), Sock()
+    busy = known.stranger("127.0.0.1", asking)
+    busy.is_busy = True
+    for sock in (sending, idle):
+        known.stranger("127.0.0.1", sock)
+    for _ in range(3):
+        known.stranger("127.0.0.1", Sock())
+    assert (asking.is_down, sending.is_down, idle.is_down) == (False, False, True)
+    busy.is_busy, sending.unread = False, b""
+    for _ in range(2):
+        known.stranger("127.0.0.1", Sock())
+    assert (asking.is_down, sending.is_down) == (True, True)
+
+
+def test_newcomer_waits_while_all_strangers_of_its_network_are_fresh() -> None:
+    known, socks = Connections(BOUNDS), [Sock() for _ in range(5)]
+    tickets = [known.stranger("127.0.0.1", sock) for sock in socks]
+    for ticket in tickets:
+        ticket.refresh(60)
+    with pytest.raises(NoRoomYet):
+        known.stranger("127.0.0.1", Sock())
+    assert not any(sock.is_down for sock in socks)
+    assert known.stranger("192.0.2.1", Sock()) is not None
+    assert tickets[3].recognise(1001)
+    assert known.stranger("127.0.0.1", Sock()) is not None
+
+
 def test_token_shown_makes_a_stranger_a_user() -> None:
     known, first = Connections(BOUNDS._replace(of_user=2)), Sock()
     ticket = known.stranger("127.0.0.1", first)
@@ -123,7 +198,7 @@ def test_token_shown_makes_a_stranger_a_user() -> None:
 @pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 20_000, 1 << 20])
 def test_bounds_leave_half_of_the_descriptors_to_jobs(descriptors: int) -> None:
     bounds = bounds_of(descriptors, 512)
-    assert bounds.of_user <= bounds.total <= max(8, descriptors // 2)
+    assert bounds.of_user <= bounds.shared <= bounds.total <= max(8, descriptors // 2)
     assert 1 <= bounds.of_network <= bounds.strangers <= bounds.total
     assert bounds_of(descriptors).of_user == bounds.total
 

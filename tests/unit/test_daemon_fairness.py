@@ -1,11 +1,14 @@
 """What one person may have under way, and root any number of."""
 
+import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 
 import pytest
 
-from gflow.daemon.api.fairness import Fairness
+from gflow.daemon.api.fairness import MOST_STREAMS, Fairness
 from gflow.errors import TooMany
+from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT
 
 MOST = 1 << 30
 
@@ -38,3 +41,17 @@ def test_bound_of_kept_texts_goes_by_what_was_counted_and_brought_since():
 
 def test_a_daemon_of_ones_own_holds_nobody_back():
     Fairness().keep(1001, 10 * MOST)
+
+
+def test_uids_without_account_have_the_streams_of_one_user(accounts):
+    async def main():
+        fairness = Fairness(is_shared=True)
+        async with AsyncExitStack() as held:
+            for number in range(MOST_STREAMS):
+                await held.enter_async_context(fairness.stream(FIRST_WITHOUT_ACCOUNT + number))
+            with pytest.raises(TooMany):
+                await held.enter_async_context(fairness.stream(FIRST_WITHOUT_ACCOUNT + MOST_STREAMS))
+            await held.enter_async_context(fairness.stream(1001))
+        await held.enter_async_context(fairness.stream(FIRST_WITHOUT_ACCOUNT))
+
+    asyncio.run(main())

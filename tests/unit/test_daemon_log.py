@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 
-from gflow.daemon.daemon_log import Once
+from gflow.daemon.daemon_log import Once, PerMinute
 
 WRITES = """
 import logging, os, sys
@@ -61,3 +62,23 @@ def test_traceback_is_logged_once_for_each_place_and_then_counted() -> None:
         f"it failed 0: ZeroDivisionError: division by zero, {count} times so far" for count in (10, 100, 1000)
     ]
     assert not any(record.exc_info for record in later)
+
+
+def test_warning_is_logged_at_once_and_then_counted_each_minute(caplog) -> None:
+    waiting: list[Callable[[], None]] = []
+    per_minute = PerMinute(lambda _, call: waiting.append(call))
+
+    def passed(text: str, level: int = logging.WARNING) -> bool:
+        return per_minute.filter(logging.LogRecord("x", level, "f", 1, text, (), None))
+
+    assert [passed("bad") for _ in range(4)] == [True, False, False, False]
+    assert passed("worse")
+    assert [passed("grave", logging.ERROR) for _ in range(2)] == [True, True]
+    for call in [waiting.pop(0), waiting.pop(0)]:
+        call()
+    assert [record.getMessage() for record in caplog.records] == ["bad: 3 times more within a minute"]
+    assert [passed("bad"), passed("worse")] == [False, True]
+    waiting.pop(0)()
+    assert caplog.records[-1].getMessage() == "bad: 1 times more within a minute"
+    waiting.pop(1)()
+    assert passed("bad")

@@ -13,6 +13,7 @@ import pytest
 from gflow.daemon.threads import OF_USER, WORKERS, Threads
 from gflow.store.sqlite import SqliteStore
 from tests.harness import wait_until
+from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT
 
 ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
 
@@ -45,7 +46,7 @@ async def until(condition: Callable[[], Any]) -> None:
     await asyncio.get_running_loop().run_in_executor(None, wait_until, condition)
 
 
-def test_one_user_leaves_threads_to_the_others() -> None:
+def test_one_user_leaves_threads_to_the_others(accounts: None) -> None:
     async def main(threads: Threads) -> None:
         theirs, mine = Work(), Work()
         many = [asyncio.ensure_future(threads.run(1001, theirs)) for _ in range(50)]
@@ -75,6 +76,21 @@ def test_work_of_a_client_that_is_gone_is_not_begun() -> None:
         assert work.begun == WORKERS
 
     with_threads(main)
+
+
+def test_uids_without_account_have_the_threads_of_one_user(accounts: None) -> None:
+    async def main(threads: Threads) -> None:
+        theirs, mine = Work(), Work()
+        uids = range(FIRST_WITHOUT_ACCOUNT, FIRST_WITHOUT_ACCOUNT + 50)
+        many = [asyncio.ensure_future(threads.run(uid, theirs)) for uid in uids]
+        await until(lambda: theirs.begun >= OF_USER)
+        mine.go.set()
+        assert await asyncio.wait_for(threads.run(1002, mine), 20) == 1
+        assert theirs.begun == OF_USER
+        theirs.go.set()
+        await asyncio.gather(*many)
+
+    with_threads(main, is_shared=True)
 
 
 def test_turn_lasts_as_long_as_the_work_of_a_client_that_is_gone() -> None:

@@ -8,7 +8,9 @@ import stat
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 # When the file is larger, another one is begun; the one before is kept beside it.
@@ -17,6 +19,9 @@ MOST_BYTES = 16 << 20
 FRAMES = 3
 # An error that has come so often is told again, in a line.
 TELL_AGAIN = frozenset(10**power for power in range(1, 13))
+MINUTE_S = 60.0
+
+log = logging.getLogger("gflow.api")
 
 
 def set_up(path: Path) -> None:
@@ -49,6 +54,37 @@ class Once(logging.Filter):
         record.msg = f"{record.getMessage().strip()}: {kind.__name__}: {error}, {count} times so far"
         record.args = record.exc_info = record.exc_text = None
         return count in TELL_AGAIN
+
+
+class PerMinute(logging.Filter):
+    """Passes a warning of a logger when it is new, and then a line a minute with how often it came again.
+
+    For warnings that strangers can cause. `later` is the loop's `call_later`.
+    """
+
+    def __init__(self, later: Callable[[float, Callable[[], None]], object]) -> None:
+        super().__init__()
+        self._later = later
+        self._counts: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info or record.levelno > logging.WARNING:
+            return True
+        if record.msg in self._counts:
+            self._counts[record.msg] += 1
+            return False
+        self._begin(record.msg)
+        return True
+
+    def _begin(self, text: str) -> None:
+        self._counts[text] = 0
+        self._later(MINUTE_S, partial(self._tell, text))
+
+    def _tell(self, text: str) -> None:
+        count = self._counts.pop(text)
+        if count:
+            log.warning("%s: %d times more within a minute", text.rstrip("."), count)
+            self._begin(text)
 
 
 class _Bounded(logging.StreamHandler):  # type: ignore[type-arg]

@@ -203,11 +203,13 @@ def _listen(context: Context, listener: socket.socket) -> list[tuple[Server, set
     settings, app = context.settings, make_app(context)
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     connections = Connections(bounds_of(descriptors, settings.most_connections))
-    servers = []
-    if settings.listening.port:
-        gate = Gate(app, context.tokens, settings.listening.hosts, is_system=settings.is_system)
-        servers += serve_port(settings.listening, gate, connections)
-    return [*servers, serve(listener, app, connections)]
+    later = asyncio.get_running_loop().call_later
+    logging.getLogger("uvicorn.error").addFilter(daemon_log.PerMinute(later))
+    served = serve(listener, app, connections)
+    if not settings.listening.port:
+        return [served]
+    gate = Gate(app, context.tokens, settings.listening.hosts, is_system=settings.is_system)
+    return [*serve_port(settings.listening, gate, connections, served[0]), served]
 
 
 class Daemon:

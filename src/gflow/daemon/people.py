@@ -24,6 +24,8 @@ KNOWN_S = 60.0
 ACCOUNT_S = 2.0
 MOST_ACCOUNTS = 4096
 DAY_S = 86_400
+# In place of any uid that has no account: one user can have thousands of these (subordinate uids).
+NO_ACCOUNT = -1
 # Bytes for one entry of the user database, and for its strings (an LDAP entry may be long).
 ENTRY_BYTES, STRINGS_BYTES = 256, 65_536
 
@@ -95,6 +97,14 @@ def account_of(uid: int) -> Account | None:
         account = _look_up(uid)
         _known_accounts[uid] = now, account
     return account
+
+
+def counted_as(uid: int) -> int:
+    """As whom this uid is counted where users have limits: all that have no account are one together.
+
+    The daemon's own uid needs no account: that of a container often has none.
+    """
+    return uid if uid in (0, os.getuid()) or account_of(uid) is not None else NO_ACCOUNT
 
 
 def _look_up(uid: int) -> Account | None:

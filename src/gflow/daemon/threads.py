@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from gflow.daemon.people import counted_as
 from gflow.errors import StoreError
 from gflow.store.reading import Reader
 
@@ -77,6 +78,7 @@ class Threads:
 
     @asynccontextmanager
     async def _turn(self, uid: int) -> AsyncIterator[None]:
+        uid = counted_as(uid)
         turn = self._turns.setdefault(uid, _Turn(self._of_user))
         turn.tasks += 1
         try:

@@ -18,6 +18,7 @@ from gflow.core.model import SHORT, Job, JobState
 from gflow.daemon.api.seeing import Viewer, viewer
 from gflow.daemon.context import Context
 from gflow.daemon.context import context_of as context_of
+from gflow.daemon.people import counted_as
 from gflow.daemon.slices import in_slices
 from gflow.errors import NotFound, TooLarge, UsageError, WrongType, no_job, unknown
 from gflow.wire.queries import Q, read_query
@@ -59,12 +60,13 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
         raise WrongType(f"the request must be application/json, not {kind[:60]!a}")
     body, values = bytearray(), 0
     fairness, (uid, _) = context_of(request).fairness, caller(request)
+    counted = counted_as(uid)
     most = most if request.scope["state"]["pid"] else min(most, MOST_REMOTE_BYTES)
     try:
         async with asyncio.timeout(PATIENCE_S):
             async for chunk in request.stream():
                 body += chunk
-                fairness.read(uid, len(chunk))
+                fairness.read(counted, len(chunk))
                 values += chunk.count(b",")
                 if len(body) > most or values > MOST_VALUES_TOGETHER:
                     raise TooLarge(
@@ -76,7 +78,7 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
     except ClientDisconnect:  # nobody is left to hear it
         raise UsageError("the request broke off") from None
     finally:
-        fairness.done(uid, len(body))
+        fairness.done(counted, len(body))
     if len(body) <= LARGE:
         wanted: T = decode(bytes(body), into)
         return wanted

@@ -5,16 +5,24 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
-# A user: the uid. A peer at the port that has not shown a token: its network.
+from gflow.daemon.people import NO_ACCOUNT, counted_as
+
+# A user: the uid, or NO_ACCOUNT. A peer at the port that has not shown a token: its network.
 Peer = int | str
 
 # Connections at the port that have not shown a token yet, and those of one network among them.
 MOST_STRANGERS = 256
-# What each peer may have while descriptors are scarce.
+# How long a stranger is not evicted: after its accept, and after its first byte (the head of a request is
+# read in the next turns of the loop; a TLS handshake takes one or two round trips).
+FRESH_S, FRESH_TLS_S = 0.05, 0.5
+# What each user with an account may have while descriptors are scarce or others have taken the rest.
 WHEN_SCARCE = 8
 # Connections that root may have beyond the bound for all: to look after a machine that is overrun.
 FOR_ROOT = 64
@@ -27,6 +35,9 @@ class Bounds(NamedTuple):
     """How many connections there may be at once."""
 
     total: int
+    # Beyond this many, a connection is admitted only for a user with an account who has fewer than
+    # `WHEN_SCARCE`, and for root.
+    shared: int
     of_user: int
     strangers: int
     of_network: int
@@ -44,6 +55,7 @@ def bounds_of(descriptors: int, of_user: int = 0) -> Bounds:
     strangers = min(MOST_STRANGERS, max(2, descriptors // 16))
     return Bounds(
         total=total,
+        shared=total - total // 4 if of_user else total,
         of_user=min(of_user, max(WHEN_SCARCE, total // 4)) if of_user else total,
         strangers=strangers,
         of_network=max(1, strangers // 2),
@@ -51,24 +63,41 @@ def bounds_of(descriptors: int, of_user: int = 0) -> Bounds:
     )
 
 
+class NoRoomYet(Exception):
+    """All strangers of this network are fresh or have a request in progress: none can be evicted now."""
+
+
 class Ticket:
     """One connection, counted until `release`."""
 
-    __slots__ = ("_connections", "is_evicted", "is_refused", "is_stranger", "peer", "sock")
+    __slots__ = (
+        "_connections", "fresh_until", "is_busy", "is_evicted", "is_refused", "is_stranger", "on_release",
+        "peer", "sock",
+    )  # fmt: skip
 
     def __init__(self, connections: Connections, peer: Peer, sock: socket.socket) -> None:
         self._connections: Connections | None = connections
         self.peer = peer
         self.sock = sock
         self.is_stranger = self.is_evicted = False
+        # Strangers: a request is in progress; not evicted before this time.
+        self.is_busy = False
+        self.fresh_until = 0.0
         # Admitted only to be told that there are too many.
         self.is_refused = False
+        self.on_release: Callable[[], None] | None = None
 
     def release(self) -> None:
         """The descriptor is closed. Only the first call counts."""
         connections, self._connections = self._connections, None
         if connections is not None:
             connections.forget(self)
+            if self.on_release is not None:
+                self.on_release()
+
+    def refresh(self, for_s: float) -> None:
+        """Something has come: the connection is not idle for this time."""
+        self.fresh_until = time.monotonic() + for_s
 
     def recognise(self, uid: int) -> bool:
         """The peer has shown a token of this user; whether the user may have one more connection."""
@@ -88,21 +117,26 @@ class Connections:
 
     def user(self, uid: int, sock: socket.socket) -> Ticket | None:
         """Admit a connection of this user, or admit it to be refused; None: close it at once."""
-        ticket = Ticket(self, uid, sock)
-        if not self._has_room(uid, sock.fileno()):
-            if self._refusals.total() >= REFUSALS or self._refusals[uid] >= REFUSALS_OF_PEER:
+        peer: Peer = counted_as(uid)
+        ticket = Ticket(self, peer, sock)
+        if not self._has_room(peer, sock.fileno()):
+            if not self._may_refuse(peer, sock.fileno()):
                 return None
             ticket.is_refused = True
         self._count(ticket)
         return ticket
 
     def stranger(self, address: str, sock: socket.socket) -> Ticket | None:
-        """Admit a connection to the port. Where there are too many, the oldest that has shown no token goes:
-        a client that shows one does so at once, so idle connections keep none out."""
-        if self._open >= self._bounds.total or sock.fileno() >= self._bounds.scarce_from:
+        """Admit a connection to the port; None: close it at once.
+
+        Where there are too many, the oldest idle one that has shown no token is evicted: a client that shows
+        one does so at once, so idle connections keep none out. Raises `NoRoomYet` where none is idle.
+        """
+        if self._open >= self._bounds.shared or sock.fileno() >= self._bounds.scarce_from:
             return None
         ticket = Ticket(self, network_of(address), sock)
         ticket.is_stranger = True
+        ticket.refresh(FRESH_S)
         if self._of[ticket.peer] >= self._bounds.of_network:
             self._evict(ticket.peer)
         elif len(self._strangers) >= self._bounds.strangers:
@@ -112,29 +146,37 @@ class Connections:
         return ticket
 
     def recognise(self, ticket: Ticket, uid: int) -> bool:
+        peer: Peer = counted_as(uid)
         if not ticket.is_stranger:
-            return ticket.peer == uid
-        if ticket.is_evicted or not self._has_room(uid, ticket.sock.fileno()):
+            return ticket.peer == peer
+        if ticket.is_evicted or not self._has_room(peer, ticket.sock.fileno()):
             return False
         self._leave(ticket)
-        ticket.is_stranger, ticket.peer = False, uid
-        self._of[uid] += 1
+        ticket.is_stranger, ticket.peer = False, peer
+        self._of[peer] += 1
         return True
 
     def forget(self, ticket: Ticket) -> None:
-        self._open -= 1
+        self._open -= not ticket.is_refused
         if not ticket.is_evicted:
             self._leave(ticket)
 
-    def _has_room(self, uid: int, fd: int) -> bool:
+    def _has_room(self, peer: Peer, fd: int) -> bool:
         bounds = self._bounds
-        if uid == 0:
+        if peer == 0:
             return self._open < bounds.total + FOR_ROOT
-        most = WHEN_SCARCE if fd >= bounds.scarce_from else bounds.of_user
-        return self._open < bounds.total and self._of[uid] < most
+        if peer != NO_ACCOUNT and self._of[peer] < min(WHEN_SCARCE, bounds.of_user):
+            return self._open < bounds.total
+        is_plenty = self._open < bounds.shared and fd < bounds.scarce_from
+        return is_plenty and self._of[peer] < bounds.of_user
+
+    def _may_refuse(self, peer: Peer, fd: int) -> bool:
+        """Whether this peer is told that it has too many. Refusals take nothing from `total`."""
+        of_peer, of_all = self._refusals[peer], self._refusals.total()
+        return fd < self._bounds.scarce_from and of_peer < REFUSALS_OF_PEER and of_all < REFUSALS
 
     def _count(self, ticket: Ticket) -> None:
-        self._open += 1
+        self._open += not ticket.is_refused
         (self._refusals if ticket.is_refused else self._of)[ticket.peer] += 1
 
     def _leave(self, ticket: Ticket) -> None:
@@ -145,15 +187,28 @@ class Connections:
         self._strangers.pop(ticket, None)
 
     def _evict(self, network: Peer) -> None:
-        """Hang up on the oldest stranger of this network. Its descriptor is counted until it is closed."""
-        oldest = next((one for one in self._strangers if one.peer == network), None)
-        if oldest is not None:
-            self._leave(oldest)
-            oldest.is_evicted = True
-            with suppress(OSError):  # closed just now
-                oldest.sock.shutdown(socket.SHUT_RDWR)
+        """Hang up on the oldest idle stranger of this network. Its descriptor counts until it is closed."""
+        now = time.monotonic()
+        oldest = next((one for one in self._strangers if one.peer == network and _is_idle(one, now)), None)
+        if oldest is None:
+            raise NoRoomYet
+        self._leave(oldest)
+        oldest.is_evicted = True
+        with suppress(OSError):  # closed just now
+            oldest.sock.shutdown(socket.SHUT_RDWR)
 
 
+def _is_idle(ticket: Ticket, now: float) -> bool:
+    """Whether no request is in progress and nothing that has come waits to be read."""
+    if ticket.is_busy or now < ticket.fresh_until:
+        return False
+    try:
+        return not ticket.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:  # nothing has come, or it is closed
+        return True
+
+
+@lru_cache(maxsize=1024)
 def network_of(address: str) -> str:
     """What counts as one peer: an IPv4 address, an IPv6 network of 64 bits, everything on this machine."""
     try:

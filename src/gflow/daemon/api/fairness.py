@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
+from gflow.daemon.people import counted_as
 from gflow.errors import TooMany
 
 # Bytes of requests that are being read, and listings that are being made, of one person at once.
@@ -37,7 +38,10 @@ class Fairness:
         return uid == 0 or not self._is_shared
 
     def read(self, uid: int, size: int) -> None:
-        """Count bytes that have come, until `done`; refuse them where they are too many."""
+        """Count bytes that have come, until `done`; refuse them where they are too many.
+
+        `uid`: as whom it is counted, the same for both.
+        """
         self._bytes[uid] += size
         if not self._is_free(uid) and self._bytes[uid] > MOST_BYTES:
             raise TooMany(f"you are sending more than {MOST_BYTES >> 20} MiB at once")
@@ -69,11 +73,12 @@ class Fairness:
 
     def listing(self, uid: int) -> AbstractAsyncContextManager[None]:
         """A turn for a listing, which costs memory while it is made."""
-        return nullcontext() if self._is_free(uid) else self._turn(uid)
+        return nullcontext() if self._is_free(uid) else self._turn(counted_as(uid))
 
     @asynccontextmanager
     async def stream(self, uid: int) -> AsyncIterator[None]:
         """A stream of events, for as long as it is open."""
+        uid = counted_as(uid)
         if not self._is_free(uid) and self._streams[uid] >= MOST_STREAMS:
             raise TooMany(f"you have {MOST_STREAMS} streams of events open", hint="one tells of all jobs")
         self._streams[uid] += 1

@@ -8,6 +8,8 @@ import logging
 import os
 import socket
 import ssl
+import traceback
+from asyncio import sslproto
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,9 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gflow.daemon.api.connections import Connections, Ticket
+from gflow.daemon.api.connections import FRESH_S, Connections, NoRoomYet, Ticket
+from gflow.daemon.api.silent import Silent
+from gflow.daemon.api.trimming import Trimmer
 from gflow.daemon.listening import Listening
 from gflow.daemon.people import peer, peer_uid
 from gflow.errors import Refused
@@ -29,9 +33,16 @@ log = logging.getLogger("gflow.api")
 BACKLOG = 4096
 AT_ONCE = 64
 TURN_S = 0.005
-# How long the head of a request may take to come, and a TLS handshake.
+# The same at the port, and how long none are taken there after so many: a request at the socket takes several
+# turns, and does not wait for a flood of strangers in each.
+PORT_AT_ONCE = 8
+PORT_TURN_S = 0.001
+PORT_REST_S = 0.004
+# How long the head of a request may take to come, and a TLS handshake after its first byte.
 PATIENCE_S = 30.0
-HANDSHAKE_S = 10.0
+HANDSHAKE_S = 5.0
+# What a connection with TLS reads at once, in place of asyncio's 256 KiB: each keeps a buffer of this size.
+TLS_BUFFER_BYTES = 16 << 10
 # How long a peer that is refused has time to read that.
 REFUSAL_S = 1.0
 # Pauses in accepting when there are no descriptors or no memory: the first, the longest; how often to log it.
@@ -95,6 +106,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._unset_keepalive_if_required()  # a timer that has fired would keep the connection in memory
         self.ticket.release()
         super().connection_lost(exc)
 
@@ -115,6 +127,14 @@ class PortProtocol(Connection):
     def connection_made(self, transport: Any) -> None:
         self.app_state = {"ticket": self.ticket}
         super().connection_made(transport)
+
+    def on_headers_complete(self) -> None:
+        self.ticket.is_busy = True
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        self.ticket.is_busy = bool(self.pipeline)
+        super().on_response_complete()
 
 
 class Refusal(asyncio.Protocol):
@@ -143,42 +163,46 @@ class Server:
     logs a traceback for each that it has no descriptor for.
     """
 
+    at_once, turn_s, rest_s = AT_ONCE, TURN_S, 0.0
+
     def __init__(
         self,
         listener: socket.socket,
         admit: Callable[[socket.socket, Any], Ticket | None],
         make: Callable[..., Connection],
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._listener = listener
         self._admit = admit
         self._make = make
-        self._tls: dict[str, Any] = {
-            "ssl": tls,
-            "ssl_handshake_timeout": HANDSHAKE_S if tls else None,
-            "ssl_shutdown_timeout": REFUSAL_S if tls else None,
-        }
+        self._tls: dict[str, Any] = {}
         self._loop = asyncio.get_running_loop()
         # Connections that are being set up: with TLS, until the handshake is done.
         self._coming: set[asyncio.Task[None]] = set()
+        # Accepted, and waiting until there is room for it.
+        self._held: tuple[socket.socket, Any] | None = None
+        self._is_resting = False
         self._pause_s = PAUSE_S
         self._told_at = -TELL_AGAIN_S
         listener.setblocking(False)
         listener.listen(BACKLOG)
-        self._loop.add_reader(listener, self._accept)
+        self._loop.add_reader(listener, self.accept)
 
     def close(self) -> None:
         self._loop.remove_reader(self._listener)
         self._listener.close()
+        if self._held is not None:
+            self._held[0].close()
         for task in self._coming:
             task.cancel()
 
-    def _accept(self) -> None:
+    def accept(self) -> None:
         """Take some of those that wait; the others in the loop's next turn."""
-        taken, until = 0, self._loop.time() + TURN_S
-        while taken < AT_ONCE and self._loop.time() < until:
+        if self._is_resting:
+            return
+        taken, until = 0, self._loop.time() + self.turn_s
+        while taken < self.at_once and self._loop.time() < until:
             try:
-                sock, address = self._listener.accept()
+                sock, address = self._held or self._listener.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionAbortedError:
@@ -188,35 +212,96 @@ class Server:
                     raise
                 self._pause(error)
                 return
-            self._pause_s = PAUSE_S
-            ticket = self._admit(sock, address)
+            self._pause_s, self._held = PAUSE_S, None
+            try:
+                ticket = self._admit(sock, address)
+            except NoRoomYet:
+                self._held = sock, address
+                self._rest(FRESH_S)
+                return
             if ticket is None:
                 sock.close()
                 continue
             taken += 1
-            task = self._loop.create_task(self._serve(sock, ticket))
-            self._coming.add(task)
-            task.add_done_callback(self._coming.discard)
+            self._take(sock, ticket)
+        if self.rest_s:
+            self._rest(self.rest_s)
+
+    def _take(self, sock: socket.socket, ticket: Ticket) -> None:
+        task = self._loop.create_task(self._serve(sock, ticket))
+        self._coming.add(task)
+        task.add_done_callback(self._coming.discard)
 
     async def _serve(self, sock: socket.socket, ticket: Ticket) -> None:
         make = partial(Refusal if ticket.is_refused else self._make, ticket=ticket)
         try:
             await self._loop.connect_accepted_socket(make, sock, **self._tls)
-        except (OSError, asyncio.CancelledError):  # no TLS spoken, not in time, or we close
+        except (OSError, asyncio.CancelledError) as error:  # no TLS spoken, not in time, or we close
             ticket.release()  # its transport closes the socket
+            # Its frames refer to the TLS state and to themselves: the collector would find them much later.
+            traceback.clear_frames(error.__traceback__)
 
     def _pause(self, error: OSError) -> None:
         """Let those that wait wait, until others have closed something."""
         if self._loop.time() - self._told_at >= TELL_AGAIN_S:
             self._told_at = self._loop.time()
             log.error("no connections are accepted for now: %s", error.strerror)
-        self._loop.remove_reader(self._listener)
-        self._loop.call_later(self._pause_s, self._go_on)
+        self._rest(self._pause_s)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
+    def _rest(self, for_s: float) -> None:
+        self._is_resting = True
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(for_s, self._go_on)
+
     def _go_on(self) -> None:
+        self._is_resting = False
         if self._listener.fileno() >= 0:
-            self._loop.add_reader(self._listener, self._accept)
+            self._loop.add_reader(self._listener, self.accept)
+            self.accept()
+
+
+class PortServer(Server):
+    """Accepts connections at the port, after those at the socket, and sets them up when something comes."""
+
+    at_once, turn_s, rest_s = PORT_AT_ONCE, PORT_TURN_S, PORT_REST_S
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        admit: Callable[[socket.socket, Any], Ticket | None],
+        make: Callable[..., Connection],
+        *,
+        tls: ssl.SSLContext | None,
+        first: Server,
+    ) -> None:
+        super().__init__(listener, admit, make)
+        self._first = first
+        self._silent = Silent(self._start, is_tls=tls is not None)
+        self._trimmer = Trimmer()
+        if tls is not None:
+            sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
+            self._tls = {
+                "ssl": tls,
+                "ssl_handshake_timeout": HANDSHAKE_S,
+                "ssl_shutdown_timeout": REFUSAL_S,
+            }
+
+    def accept(self) -> None:
+        self._first.accept()
+        super().accept()
+
+    def close(self) -> None:
+        super().close()
+        self._silent.close()
+
+    def _take(self, sock: socket.socket, ticket: Ticket) -> None:
+        self._silent.add(sock, ticket)
+
+    def _start(self, sock: socket.socket, ticket: Ticket) -> None:
+        if self._tls:
+            ticket.on_release = self._trimmer.count
+        super()._take(sock, ticket)
 
 
 def serve(listener: socket.socket, app: ASGIApp, connections: Connections) -> tuple[Server, set[Any]]:
@@ -229,15 +314,20 @@ def serve(listener: socket.socket, app: ASGIApp, connections: Connections) -> tu
     return Server(listener, admit, make), known
 
 
-def serve_port(listening: Listening, app: ASGIApp, connections: Connections) -> list[tuple[Server, set[Any]]]:
-    """Serve `app`, which must ask for tokens, on a port: at each address that the host's name has here."""
+def serve_port(
+    listening: Listening, app: ASGIApp, connections: Connections, first: Server
+) -> list[tuple[Server, set[Any]]]:
+    """Serve `app`, which must ask for tokens, on a port: at each address that the host's name has here.
+
+    `first`: the server whose connections go first.
+    """
     make, known = _protocols(PortProtocol, app)
     tls = listening.tls()
 
     def admit(sock: socket.socket, address: Any) -> Ticket | None:
         return connections.stranger(address[0], sock)
 
-    return [(Server(one, admit, make, tls), known) for one in _bound(listening)]
+    return [(PortServer(one, admit, make, tls=tls, first=first), known) for one in _bound(listening)]
 
 
 def _bound(listening: Listening) -> list[socket.socket]:
