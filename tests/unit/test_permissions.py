@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gflow.core.model import Job, Moment, Spec
@@ -69,3 +70,23 @@ def test_nothing_but_the_public_is_shown_of_others_jobs(names):
 def test_owner_and_root_see_everything(uid, sees_all):
     job = secretive_job()
     assert Viewer(uid, sees_all=sees_all, sees_names=False).shown(job) is job
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("job 1 has GPU 0", "job 1 has GPU 0"),
+        ("job 2 has GPU 0", "another job has GPU 0"),
+        ("job 2_3 has GPU 0", "another job has GPU 0"),
+        ("job 9 did not succeed", "another job did not succeed"),
+        ("after attempt 1: Preempted: 2", "after attempt 1: Preempted: another job"),
+        ("DependencyFailed:1", "DependencyFailed:1"),
+        ("Unkillable: job 2", "Unkillable: another job"),
+        ("2 jobs come before it", "2 jobs come before it"),
+    ],
+)
+def test_sentence_for_a_private_viewer_names_no_hidden_job(text: str, shown: str) -> None:
+    owners = {job_key(1): ANN, job_key(2): BOB, job_key(2, 3): BOB}
+    jobs = {key: msgspec.structs.replace(secretive_job(), key=key, uid=uid) for key, uid in owners.items()}
+    assert Viewer(ANN, sees_all=False, sees_names=False, job=jobs.get).said(text) == shown
+    assert Viewer(ANN, sees_all=False, sees_names=True, job=jobs.get).said(text) == text

@@ -136,6 +136,7 @@ def _told(eyes: Viewer, wanted: Wanted, number: int, line: Line, job: Job | None
     shown = job_view(eyes.shown(job)) if job is not None and names else None
     if job is not None and not eyes.knows(job):
         line = line._replace(detail="")  # it may name paths and commands
+    line = line._replace(detail=eyes.said(line.detail))
     return b"".join(
         _frame(name, number if name is names[-1] else None, happening_view(number, name, line, shown))
         for name in names
