@@ -110,6 +110,41 @@ def test_environments_of_one_person_have_a_bound_and_equal_ones_count_once(machi
     assert machine.bob.submit("--hold", "true")
 
 
+@pytest.mark.parametrize(
+    ("options", "fits"),
+    [({}, 10), ({"array": "1-4"}, 2), ({"param": ["x=1,2,3,4"]}, 2)],
+    ids=["job", "array", "sweep"],
+)
+def test_long_commands_of_one_person_have_the_same_bound(options: dict[str, Any], fits: int) -> None:
+    """Each job, task and job of a sweep has its own on the disk."""
+    with system(env={"GFLOW_PEOPLE__MAX_KEPT_MIB": "4"}) as made:
+        made.up()
+
+        def bring() -> int:
+            body = submission(**options)
+            body["jobs"][0]["command"] = ["true", "x" * 400_000]
+            return made.ask(made.ann, "POST", "/jobs", body)[0]
+
+        assert [bring() for _ in range(fits + 2)] == [201] * fits + [429] * 2
+        assert made.bob.submit("--hold", "true")
+
+
+def test_redo_and_update_with_a_long_command_are_counted() -> None:
+    with system(env={"GFLOW_PEOPLE__MAX_KEPT_MIB": "4"}) as made:
+        made.up()
+        body = submission()
+        body["jobs"][0]["command"] = ["true", "x" * 900_000]
+        job = made.ask(made.ann, "POST", "/jobs", body)[1]["jobs"][0]["id"]
+        again = [
+            made.ask(made.ann, "POST", "/jobs/redo", {"token": os.urandom(8).hex(), "job": str(job)})[0]
+            for _ in range(4)
+        ]
+        assert again == [201, 201, 201, 429]
+        change = {"jobs": [str(job)], "command": ["true", "y" * 900_000]}
+        assert made.ask(made.ann, "POST", "/jobs/update", change)[0] == 429
+        assert update(made, made.ann, job, comment="short")[0] == 200
+
+
 def test_quota_of_a_closed_project_is_not_told_to_others(machine: System) -> None:
     """Also not by which refusal comes first, for submissions that are taken in parts."""
     machine.box.ok("gctl", "quota", "set", "--project", "apollo", "--max-queued-jobs", "5")

@@ -362,7 +362,8 @@ SETTINGS = (
         "people.max_kept_mib",
         "count",
         1024,
-        "MiB of environments and scripts of one person's jobs that are kept there, equal ones counted once",
+        "MiB of environments, scripts (equal ones counted once) and long commands of one person's jobs that"
+        " are kept there",
         low=1,
     ),
     Setting(

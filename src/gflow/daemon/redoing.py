@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -35,18 +36,22 @@ class Redoing(Submitting):
         origin: str,
         hides: Hides | None = None,
         rights: Rights | None = None,
+        keep: Callable[[list[Spec]], None] = lambda specs: None,
     ) -> None:
         super().__init__(uid, user, token, [], origin, hides=hides, rights=rights)
         self._key = key
         self._change = change
         self._clear_deps = clear_deps
         self._cascade = cascade
+        # Counts what the specs take, or refuses them.
+        self._keep = keep
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         jobs = self._jobs(state, store)
         new = {job.key: state.next_number + index for index, job in enumerate(jobs)}
         specs = [_again(store, job, new) for job in jobs]
         specs[0] = self._overridden(state, jobs[0], specs[0])
+        self._keep(specs)
         return self.submit(state, store, in_groups(state, specs), at)
 
     def _jobs(self, state: State, store: Store) -> list[Job]:

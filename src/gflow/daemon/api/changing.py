@@ -37,6 +37,7 @@ from gflow.daemon.slices import RUN, SLICE, in_slices
 from gflow.daemon.wishes import Hides, Updating, hidden_among, resolved_fields
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.store.port import address_of
+from gflow.store.rows import USUAL_BYTES
 from gflow.wire.changes import Change, describe_update
 from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest
 from gflow.wire.views import encode, key_label
@@ -211,6 +212,7 @@ async def update(request: Request) -> Response:
     )
     governs = governs_others(request)
     keep_texts(context, uid, change.blobs)
+    await _keep_fields(context, uid, change, keys)
     hides, rights = hides_for(request), rights_of(request)
     if len(keys) > PART:
         rights.check(change.fields)
@@ -220,6 +222,18 @@ async def update(request: Request) -> Response:
         wish = Updating(uid, tuple(keys), change, origin, governs=governs, hides=hides, rights=rights)
         await context.loop.wish(wish)
     return await _changed(request, keys, "updated")
+
+
+async def _keep_fields(context: Context, uid: int, change: Change, keys: list[JobKey]) -> None:
+    """Count what long values add to each of the jobs' specs."""
+    more = len(encode(change.fields)) - USUAL_BYTES
+    if more <= 0:
+        return
+    rows = 0
+    async for some in in_slices(keys):
+        jobs = (context.loop.state.jobs.get(key) for key in some)
+        rows += sum(1 + (len(job.progress.pending) if job and job.progress else 0) for job in jobs)
+    context.fairness.keep(uid, more * rows)
 
 
 def _updating(
