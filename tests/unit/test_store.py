@@ -277,6 +277,9 @@ def test_the_jobs_of_a_range_are_whole_jobs_that_are_there(store):
     save(store, job(2), job(3, task=4), ended(5), job(9))
     assert store.between(2, 8) == [job_key(2), job_key(5)]
     assert store.between(6, 8) == []
+    one = store.job(job_key(2))
+    assert store.between(2, 2, (one.uid, None)) == store.between(2, 2, (one.uid, one.user)) == [job_key(2)]
+    assert store.between(2, 2, (one.uid, "eve")) == store.between(2, 2, (one.uid + 1, one.user)) == []
 
 
 def test_jobs_cut_off_by_a_job_or_its_tasks_are_found(store):

@@ -66,7 +66,7 @@ class Redoing(Submitting):
         while line:
             for job in store.cut_off_by(line.pop().key):
                 # Somebody else's job that waited for it is theirs to redo: it would run as whoever asks.
-                if job.key not in found and job.uid == root.uid:
+                if job.key not in found and (job.uid, job.user) == (root.uid, root.user):
                     found[job.key] = job
                     line.append(job)
         return [root] + [found[key] for key in _in_order(found) if key != root.key]

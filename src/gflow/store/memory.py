@@ -93,13 +93,15 @@ class MemoryStore:
             _copy(job) for key, job in sorted(self._jobs.items()) if number_of(key) == number and key != array
         ]
 
-    def between(self, first: int, last: int, uid: int | None = None) -> list[JobKey]:
+    def between(self, first: int, last: int, owner: tuple[int, str | None] | None = None) -> list[JobKey]:
+        uid, user = owner or (None, None)
         return [
             key
             for key, job in sorted(self._jobs.items())
             if task_of(key) is None
             and first <= number_of(key) <= last
             and uid in (None, job.uid)
+            and user in (None, job.user)
             and not self._is_hidden(key)
         ]
 

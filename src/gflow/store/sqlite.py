@@ -230,10 +230,15 @@ class SqliteStore:
             SELECT + " WHERE key > ? AND key < ? ORDER BY key", [array, array + (1 << TASK_BITS)]
         )
 
-    def between(self, first: int, last: int, uid: int | None = None) -> list[JobKey]:
-        """The jobs there are from number `first` to `last`, perhaps of one person; tasks are not counted."""
-        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {WHOLE} AND ? IN (-1, uid) ORDER BY key"
-        rows = self._rows(sql, (job_key(first), job_key(last), -1 if uid is None else uid))
+    def between(self, first: int, last: int, owner: tuple[int, str | None] | None = None) -> list[JobKey]:
+        """The jobs there are from number `first` to `last`; tasks are not counted.
+
+        `owner`: only those of this uid and name (None: any name).
+        """
+        uid, user = owner or (None, None)
+        mine = "ifnull(?, uid) = uid AND ifnull(?, user) = user"
+        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {WHOLE} AND {mine} ORDER BY key"
+        rows = self._rows(sql, (job_key(first), job_key(last), uid, user))
         return [JobKey(key) for (key,) in rows if not self._hidden or not self._is_hidden(key)]
 
     def cut_off_by(self, key: JobKey) -> list[Job]:

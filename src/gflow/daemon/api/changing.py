@@ -33,6 +33,7 @@ from gflow.daemon.api.seeing import viewer
 from gflow.daemon.api.submitting import keep_texts
 from gflow.daemon.bulk import Wanted
 from gflow.daemon.context import Context
+from gflow.daemon.people import Person
 from gflow.daemon.slices import RUN, SLICE, in_slices
 from gflow.daemon.wishes import Hides, Updating, hidden_among, resolved_fields
 from gflow.errors import NotFound, Refused, UsageError
@@ -95,13 +96,13 @@ async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> 
     named = await all_keys_of(context, request, wanted.jobs) if wanted.jobs else None
     if not wanted.is_filtered:
         return named or []
-    uid, looks = caller(request)[0], viewer(request)
+    looks = viewer(request)
     states = states_of(",".join(wanted.states))
     found: list[JobKey] = []
     among = list(context.loop.state.jobs) if named is None else named
     async for keys in in_slices(among):
         jobs = (known(context, key) for key in keys if named or key in context.loop.state.jobs)
-        found += [job.key for job in jobs if looks.finds(job) and _matches(job, wanted, states, uid)]
+        found += [job.key for job in jobs if looks.finds(job) and _matches(job, wanted, states, looks.person)]
     if named is not None:
         return found
     taken, chosen = set(found), list[JobKey]()  # a task goes with its array
@@ -110,8 +111,8 @@ async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> 
     return chosen
 
 
-def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], uid: int) -> bool:
-    if job.is_final or (not wanted.users and not wanted.jobs and job.uid != uid):
+def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], person: Person) -> bool:
+    if job.is_final or (not wanted.users and not wanted.jobs and not person.owns(job)):
         return False
     return (
         (not states or job.state in states)

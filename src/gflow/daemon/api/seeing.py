@@ -11,9 +11,9 @@ from starlette.requests import Request
 from gflow.core.explain import Why
 from gflow.core.ids import JobKey, parse_label
 from gflow.core.model import CUT_OFF, PREEMPTED, Job, Spec
-from gflow.daemon.api.permissions import is_operator, sees_names
+from gflow.daemon.api.permissions import is_operator, person_behind, sees_names
 from gflow.daemon.context import NAMELESS, context_of
-from gflow.daemon.people import user_name
+from gflow.daemon.people import Person, user_name
 from gflow.text.gpus import titled
 from gflow.text.queue import Entry
 
@@ -34,14 +34,14 @@ class Viewer:
 
     def __init__(
         self,
-        uid: int,
+        person: Person,
         *,
         sees_all: bool,
         sees_names: bool,
         governs: bool = True,
         job: Callable[[JobKey], Job | None] = lambda key: None,
     ) -> None:
-        self.uid = uid
+        self.person = person
         # Looks a job up.
         self._job = job
         # Whether what is about the whole machine, and no job, is shown in full.
@@ -51,18 +51,22 @@ class Viewer:
         self.sees_names = sees_names
 
     @property
+    def uid(self) -> int:
+        return self.person.uid
+
+    @property
     def user(self) -> str:
         """Their own name."""
         return user_name(self.uid)
 
     @property
-    def kind(self) -> tuple[int, bool, bool, bool]:
+    def kind(self) -> tuple[Person, bool, bool, bool]:
         """Whoever has the same sees the same."""
-        return self.uid, self.sees_all, self.sees_names, self.governs
+        return self.person, self.sees_all, self.sees_names, self.governs
 
     def knows(self, job: Job) -> bool:
         """Whether everything about this job is shown."""
-        return self.sees_all or job.uid == self.uid
+        return self.sees_all or self.person.owns(job)
 
     def finds(self, job: Job) -> bool:
         """Whether this job is shown at all."""
@@ -120,7 +124,7 @@ class Viewer:
 def viewer(request: Request) -> Viewer:
     settings, uid = context_of(request).settings, request.scope["state"]["uid"]
     return Viewer(
-        uid,
+        person_behind(request),
         sees_all=not settings.is_system or uid == 0,
         sees_names=sees_names(request),
         governs=is_operator(request),
