@@ -75,8 +75,19 @@ def test_operator_raises_priority_and_owner_may_change_the_rest(machine: System)
     assert update(machine, machine.opal, job, priority=200)[0] == 200
     assert update(machine, machine.bob, job, comment="still mine")[0] == 200
     again = {"token": os.urandom(8).hex(), "job": str(job)}
-    assert machine.ask(machine.bob, "POST", "/jobs/redo", again)[0] == 409
+    assert machine.ask(machine.bob, "POST", "/jobs/redo", {**again, "options": {"priority": 11}})[0] == 409
     assert machine.ask(machine.bob, "POST", "/jobs/redo", {**again, "options": {"priority": 10}})[0] == 201
+
+
+def test_redo_of_a_raised_job_has_the_highest_priority_of_users(machine: System) -> None:
+    job = submit(machine, machine.bob)[1]["jobs"][0]["id"]
+    assert update(machine, machine.opal, job, priority=200)[0] == 200
+    done = machine.bob.run("gjob", "redo", str(job))
+    assert done.returncode == 0, done.stderr
+    assert "priority 200 became 10" in done.stderr
+    again = machine.ask(machine.bob, "GET", "/jobs/@")[1]["jobs"][0]
+    assert (again["redone_from"], again["priority"]) == (job, 10)
+    assert "priority" not in machine.bob.run("gjob", "redo", str(job), "--priority", "5").stderr
 
 
 def test_slurms_nice_passes_the_same_check(machine: System) -> None:

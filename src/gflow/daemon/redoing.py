@@ -45,14 +45,24 @@ class Redoing(Submitting):
         self._cascade = cascade
         # Counts what the specs take, or refuses them.
         self._keep = keep
+        # What the caller is told besides; empty: nothing.
+        self.note = ""
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         jobs = self._jobs(state, store)
         new = {job.key: state.next_number + index for index, job in enumerate(jobs)}
-        specs = [_again(store, job, new) for job in jobs]
+        specs = [self._capped(_again(store, job, new)) for job in jobs]
         specs[0] = self._overridden(state, jobs[0], specs[0])
         self._keep(specs)
         return self.submit(state, store, in_groups(state, specs), at)
+
+    def _capped(self, spec: Spec) -> Spec:
+        """A priority that an operator gave is not for a new job, and no reason to refuse it."""
+        capped = self.rights.capped(spec) if self.rights is not None else spec
+        if capped is not spec and "priority" not in self._change.fields:
+            most = capped.priority
+            self.note = f"priority {spec.priority} became {most}, the highest that users may ask for here"
+        return capped
 
     def _jobs(self, state: State, store: Store) -> list[Job]:
         """The job, then whoever was cancelled because of it; parents before children."""

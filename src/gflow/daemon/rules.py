@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gflow.config.reading import Config
 from gflow.core.model import LOCAL, Spec
 from gflow.daemon.notify.destinations import is_in_domain
@@ -45,6 +47,13 @@ class Rights(NamedTuple):
         if self.is_bound:
             self._check_priority(fields.get("priority", 0))
             self._check_grace(fields.get("grace_s", 0))
+
+    def capped(self, spec: Spec) -> Spec:
+        """The spec with no higher priority than the caller may ask for: an operator may have raised it."""
+        most = self.config["people.max_priority"]
+        if not self.is_bound or spec.priority <= most:
+            return spec
+        return msgspec.structs.replace(spec, priority=most)
 
     def _check_priority(self, priority: int) -> None:
         most = self.config["people.max_priority"]

@@ -158,7 +158,8 @@ async def redo(request: Request) -> Response:
         rights=rights_of(request),
         keep=partial(keep_specs, context, uid),
     )
-    return noted(await _taken(request, query, await context.loop.submit(wish)), note)
+    keys = await context.loop.submit(wish)
+    return noted(await _taken(request, query, keys), "; ".join(filter(None, (note, wish.note))))
 
 
 def _check_token(token: str) -> None:
