@@ -211,6 +211,34 @@ def test_a_story_is_told_in_order_and_of_one_job(store):
     assert store.story(job_key(7)) == []
 
 
+def test_a_story_has_lines_that_are_about_many_jobs(store):
+    def line(key, what, detail=""):
+        return Line(1.0, key, 1000, "cli", what, detail)
+
+    mine, other = job_key(3), job_key(50)
+    store.commit(
+        Changes(
+            audit=[
+                line(None, "updated", "20 jobs 1-20: of an earlier job of this number"),
+                line(mine, "submitted"),
+                line(None, "updated", "20 jobs 1-20: gpus = 1"),
+                line(other, "held"),
+                line(None, "gpu", "20 jobs 1-20: no"),
+                line(None, "held", "20 jobs 1-20"),
+                line(mine, "cancelled"),
+            ]
+        )
+    )
+    story = [(line.key, line.what, line.detail) for line in store.story(mine)]
+    assert story[-4:] == [
+        (mine, "submitted", ""),
+        (mine, "updated", "gpus = 1"),
+        (mine, "held", ""),
+        (mine, "cancelled", ""),
+    ]
+    assert [line.what for line in store.story(other)] == ["held"]
+
+
 def test_settings_are_kept_and_replaced(store):
     store.commit(Changes(meta={"allowed_gpus": "0,1", "next_number": 7}))
     store.commit(Changes(meta={"allowed_gpus": "all"}))

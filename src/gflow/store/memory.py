@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gflow.core.audit import of_job
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
 from gflow.core.state import RECENT
@@ -138,7 +139,8 @@ class MemoryStore:
         return self._blobs[address]
 
     def story(self, key: JobKey) -> list[Line]:
-        return [line for line in self._audit if line.key == key]
+        told = (line if line.key == key else of_job(line, key) for line in self._audit)
+        return [line for line in told if line is not None]
 
     def kept(self, name: str) -> str | int | None:
         return self._meta.get(name)
