@@ -56,12 +56,17 @@ class System:
         self.box.up(*flags, **more)
         return self
 
-    def ask(self, box: Box, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    def ask(self, box: Box, method: str, path: str, body: Any = None, *, accept: str = "") -> tuple[int, Any]:
         """One request as this person (or root): the kernel tells who connects, and as whom it runs."""
         connection = UnixConnection(self.box.socket)
         try:
             with acting_as(box.person):
-                connection.request(method, path, None if body is None else json.dumps(body))
+                connection.request(
+                    method,
+                    path,
+                    None if body is None else json.dumps(body),
+                    {"Accept": accept} if accept else {},
+                )
                 response = connection.getresponse()
             text = response.read()
             return response.status, json.loads(text) if text[:1] in (b"{", b"[") else text

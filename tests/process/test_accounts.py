@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,6 +126,56 @@ def test_waiting_job_does_not_run_as_new_owner_of_its_uid(machine: tuple[System,
     made.box.ok("gjob", "release", str(job))
     final = made.box.finished(job)
     assert (final["state"], name in final["reason"]) == ("Failed", True)
+
+
+def hand_over(made: System) -> str:
+    """Bob's account is deleted, and Ann's gets his uid; the name that this has now."""
+    administer("userdel", "--force", made.bob.person.pw_name)
+    administer("usermod", "-u", str(made.bob.person.pw_uid), made.ann.person.pw_name)
+    return made.ann.person.pw_name
+
+
+@pytest.mark.parametrize("shim", ["plain", "python"])
+def test_launch_compares_the_name_of_the_account_afresh(shim: str) -> None:
+    """Also if the daemon has an older answer of the user database."""
+    with system(env={"GFLOW_SHIM": shim}) as made:
+        made.box.program = [sys.executable, str(Path(__file__).with_name("believing_daemon.py"))]
+        made.up()
+        proof = made.root / "proof"
+        job = made.bob.submit("--hold", "--output", "/dev/null", f"id > {proof}")
+        name = hand_over(made)
+        assert made.ask(made.bob, "GET", "/stats")[1]["user"] == made.bob.person.pw_name, "not yet seen"
+        made.box.ok("gjob", "release", str(job))
+        final = made.box.finished(job)
+        assert (final["state"], proof.exists()) == ("Failed", False)
+        assert final["reason"] == (
+            f"StartFailed: uid {made.bob.person.pw_uid} belongs to {name} now, "
+            f"and not to {made.bob.person.pw_name}"
+        )
+
+
+@pytest.mark.parametrize("privacy", ["open", "private"])
+def test_next_owner_of_a_uid_does_not_own_jobs_of_the_former(privacy: str) -> None:
+    refused = 403 if privacy == "open" else 404
+    with system(env={"GFLOW_PEOPLE__PRIVACY": privacy}) as made:
+        made.up()
+        over = made.bob.submit("--output", "/dev/null", "echo", "secretword")
+        held = made.bob.submit("--hold", "--output", "/dev/null", "echo", "secretword")
+        made.box.finished(over)
+        new, name = made.bob, hand_over(made)
+        wait_until(lambda: made.ask(new, "GET", "/stats")[1]["user"] == name, what="the change to be seen")
+        for job in (over, held):
+            for path in (f"/jobs/{job}", f"/jobs/{job}-{job}", "/jobs?all=1", "/events?after=0&follow=0"):
+                assert "secretword" not in str(made.ask(new, "GET", path)[1]), path
+            for path in ("log", "history"):
+                assert made.ask(new, "GET", f"/jobs/{job}/{path}")[0] == refused
+            again = {"token": os.urandom(8).hex(), "job": str(job)}
+            assert made.ask(new, "POST", "/jobs/redo", again)[0] == refused
+        for verb, more in {"cancel": {}, "hold": {}, "update": {"options": {"comment": "mine"}}}.items():
+            for named in (str(held), f"{held}-{held}"):
+                assert made.ask(new, "POST", f"/jobs/{verb}", {"jobs": [named], **more})[0] == refused
+        assert made.ask(new, "POST", "/jobs/cancel", {"all": True}) == (200, {"jobs": [], "total": 0})
+        assert made.ask(made.opal, "POST", "/jobs/cancel", {"jobs": [str(held)]})[0] == 200
 
 
 def test_uid_without_account_may_not_submit(machine: tuple[System, int]) -> None:

@@ -75,8 +75,19 @@ def test_operator_raises_priority_and_owner_may_change_the_rest(machine: System)
     assert update(machine, machine.opal, job, priority=200)[0] == 200
     assert update(machine, machine.bob, job, comment="still mine")[0] == 200
     again = {"token": os.urandom(8).hex(), "job": str(job)}
-    assert machine.ask(machine.bob, "POST", "/jobs/redo", again)[0] == 409
+    assert machine.ask(machine.bob, "POST", "/jobs/redo", {**again, "options": {"priority": 11}})[0] == 409
     assert machine.ask(machine.bob, "POST", "/jobs/redo", {**again, "options": {"priority": 10}})[0] == 201
+
+
+def test_redo_of_a_raised_job_has_the_highest_priority_of_users(machine: System) -> None:
+    job = submit(machine, machine.bob)[1]["jobs"][0]["id"]
+    assert update(machine, machine.opal, job, priority=200)[0] == 200
+    done = machine.bob.run("gjob", "redo", str(job))
+    assert done.returncode == 0, done.stderr
+    assert "priority 200 became 10" in done.stderr
+    again = machine.ask(machine.bob, "GET", "/jobs/@")[1]["jobs"][0]
+    assert (again["redone_from"], again["priority"]) == (job, 10)
+    assert "priority" not in machine.bob.run("gjob", "redo", str(job), "--priority", "5").stderr
 
 
 def test_slurms_nice_passes_the_same_check(machine: System) -> None:
@@ -108,6 +119,41 @@ def test_environments_of_one_person_have_a_bound_and_equal_ones_count_once(machi
     assert [bring(same + bytes([65 + i])) for i in range(3)] == [201, 429, 429]
     assert bring(same) == 201
     assert machine.bob.submit("--hold", "true")
+
+
+@pytest.mark.parametrize(
+    ("options", "fits"),
+    [({}, 10), ({"array": "1-4"}, 2), ({"param": ["x=1,2,3,4"]}, 2)],
+    ids=["job", "array", "sweep"],
+)
+def test_long_commands_of_one_person_have_the_same_bound(options: dict[str, Any], fits: int) -> None:
+    """Each job, task and job of a sweep has its own on the disk."""
+    with system(env={"GFLOW_PEOPLE__MAX_KEPT_MIB": "4"}) as made:
+        made.up()
+
+        def bring() -> int:
+            body = submission(**options)
+            body["jobs"][0]["command"] = ["true", "x" * 400_000]
+            return made.ask(made.ann, "POST", "/jobs", body)[0]
+
+        assert [bring() for _ in range(fits + 2)] == [201] * fits + [429] * 2
+        assert made.bob.submit("--hold", "true")
+
+
+def test_redo_and_update_with_a_long_command_are_counted() -> None:
+    with system(env={"GFLOW_PEOPLE__MAX_KEPT_MIB": "4"}) as made:
+        made.up()
+        body = submission()
+        body["jobs"][0]["command"] = ["true", "x" * 900_000]
+        job = made.ask(made.ann, "POST", "/jobs", body)[1]["jobs"][0]["id"]
+        again = [
+            made.ask(made.ann, "POST", "/jobs/redo", {"token": os.urandom(8).hex(), "job": str(job)})[0]
+            for _ in range(4)
+        ]
+        assert again == [201, 201, 201, 429]
+        change = {"jobs": [str(job)], "command": ["true", "y" * 900_000]}
+        assert made.ask(made.ann, "POST", "/jobs/update", change)[0] == 429
+        assert update(made, made.ann, job, comment="short")[0] == 200
 
 
 def test_quota_of_a_closed_project_is_not_told_to_others(machine: System) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import gflow
 from gflow.daemon.folders import TRUST
 from tests.harness import Box
 from tests.system import System, system
@@ -152,6 +153,22 @@ def test_an_installation_that_others_can_rewrite_is_refused(made: System) -> Non
     env = made.box.env | {"PATH": f"{stub.parent}:{made.box.env['PATH']}"}
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     assert done.returncode == 1 and "another user than root" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["sitecustomize.py", "gflow/fit/tables.py", "gflow/daemon/loop.py"])
+def test_a_module_file_of_another_user_is_refused(made: System, name: str) -> None:
+    """Also in folders of root's, and of a module that is loaded later."""
+    folder = made.root / "installed"
+    shutil.copytree(Path(gflow.__file__).parent, folder / "gflow")
+    (folder / "sitecustomize.py").touch()
+    assert made.bob.person is not None
+    os.chown(folder / name, made.bob.person.pw_uid, -1)
+    made.box.env["PYTHONPATH"] = str(folder)
+    made.box.env.pop(TRUST, None)
+    made.up(wait=False)
+    assert made.box.daemon is not None
+    assert made.box.daemon.wait(20) == 1
+    assert f"{folder / name} could be changed by another user" in made.box.log()
 
 
 # ---------------------------------------------------------------- one's own daemon

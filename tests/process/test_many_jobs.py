@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
+from gflow.core.state import PART
 from tests.harness import Box
 
 # More than one part, and more than one slice of an answer.
@@ -33,6 +37,30 @@ def test_a_sweep_of_many_is_held_updated_released_and_cancelled(daemon: Box) -> 
     assert daemon.ok("gqueue", "-n", "5", "-f", "JOBID") == "JOBID\n"
     events = [line["event"] for line in daemon.api("GET", f"/jobs/{MANY}/history")[1]["events"]]
     assert events == ["submitted", "updated", "updated", "released", "held", "cancel", "cancelled"]
+
+
+def test_a_change_of_many_is_few_lines_of_the_audit_and_in_the_history_of_each(daemon: Box) -> None:
+    daemon.ok("gbatch", "--hold", "--param", f"seed=1:{MANY}", "echo", "{seed}")
+
+    def lines() -> int:
+        with closing(sqlite3.connect(f"file:{daemon.data}/gflow.db?mode=ro", uri=True)) as db:
+            return int(db.execute("SELECT count(*) FROM audit").fetchone()[0])
+
+    before = lines()
+    whole = {"jobs": [f"1-{MANY}"], "options": {"comment": "all of them"}}
+    assert daemon.api("POST", "/jobs/update", whole)[0] == 200
+    odd = [str(job) for job in range(1, MANY, 2)]
+    assert daemon.api("POST", "/jobs/update", {"jobs": odd, "options": {"priority": 7}})[0] == 200
+    assert lines() - before <= 2 * (MANY // PART + 1)
+    for job in (1, 2, MANY):
+        told = daemon.api("GET", f"/jobs/{job}/history")[1]["events"]
+        assert [line["event"] for line in told] == ["submitted", "updated", "updated"][: 2 + job % 2]
+        assert told[1]["detail"] == "comment = all of them"
+        assert job % 2 == 0 or told[2]["detail"] == "priority = 7"
+    events = daemon.api("GET", "/events?after=0&follow=0&events=job_updated")[1].decode()
+    assert events.count("event: job_updated\n") == MANY + MANY // 2
+    only = daemon.api("GET", "/events?after=0&follow=0&events=job_updated&job=3")[1].decode()
+    assert only.count("event: job_updated\n") == 2 and '"detail":"priority = 7"' in only
 
 
 def test_the_first_few_of_many_are_listed_with_the_number_of_all(daemon: Box) -> None:

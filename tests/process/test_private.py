@@ -18,6 +18,17 @@ FIRST = 77_700
 # Numbers without a job: given out and thrown away since; not given out yet.
 MISSING = ("77100", "99900")
 NAME, PROJECT = "secretname", "apollo"
+CONFIG = """
+[projects]
+known_projects = ["apollo", "gemini", "mercury"]
+
+[projects.members]
+mercury = ["{bob}"]
+gemini = ["{ann}"]
+
+[quota.users]
+{bob} = {{max_running_gpus = 8}}
+"""
 Asked = tuple[str, Any]
 
 
@@ -92,6 +103,9 @@ def machine() -> Iterator[tuple[System, dict[str, str]]]:
         logs = made.box.data / "logs"
         logs.mkdir(parents=True)
         made.box.data.chmod(0o700)
+        config = made.root / "etc/gflow/gflow.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text(CONFIG.format(ann=made.ann.person.pw_name, bob=made.bob.person.pw_name))
         (logs / f"{FIRST}.log").touch()
         made.up()
         words = ("--name", NAME, "--project", PROJECT, "--output", "/dev/null")
@@ -184,3 +198,65 @@ def test_full_project_is_refused_without_numbers(machine: tuple[System, dict[str
     status, answer = made.ask(made.ann, "POST", "/jobs", words)
     assert status == 409
     assert not any(char.isdigit() for char in answer["title"])
+
+
+def test_settings_that_name_people_are_shown_to_operators_alone(
+    machine: tuple[System, dict[str, str]],
+) -> None:
+    made, _ = machine
+    name = made.bob.person.pw_name
+    seen = made.ask(made.ann, "GET", "/status")[1]["settings"]
+    assert name not in str(seen) and "mercury" not in str(seen)
+    assert "people.privacy" in seen
+    for box in (made.opal, made.box):
+        settings = made.ask(box, "GET", "/status")[1]["settings"]
+        assert settings["projects.members"]["value"]["mercury"] == [name]
+        assert name in settings["quota.users"]["value"]
+
+
+def test_refusal_of_a_project_lists_the_callers_own_alone(machine: tuple[System, dict[str, str]]) -> None:
+    made, _ = machine
+
+    def refused(project: str) -> tuple[int, str, str]:
+        words = {"token": token(), "jobs": [described(project=project, hold=True)]}
+        status, answer = made.ask(made.ann, "POST", "/jobs", words)
+        return status, answer["title"].replace(project, "NAME"), answer["hint"]
+
+    assert refused("nothing") == refused("mercury")
+    assert refused("nothing")[2] == "known projects: apollo, gemini"
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/plain"])
+@pytest.mark.parametrize("path", ["/info", "/info?long=1", "/gpus", "/jobs/@/why", "/jobs/@", "/jobs"])
+def test_gpus_and_reasons_do_not_name_jobs_of_others(
+    machine: tuple[System, dict[str, str]], path: str, accept: str
+) -> None:
+    made, jobs = machine
+    waits = made.ann.submit("--gpus", "2", "true")
+    try:
+        _, answer = made.ask(made.ann, "GET", path, accept=accept)
+        assert jobs["running"] not in json.dumps(answer, default=str)
+        assert path != "/jobs/@/why" or "another job has GPU" in str(answer)
+        if path == "/info" and accept == "application/json":
+            gpu = answer["gpus"][0]
+            assert (gpu["available"], gpu["jobs"], gpu["holders"][0]["id"]) == (False, [], None)
+        if not path.startswith("/jobs"):
+            assert jobs["running"] in str(made.ask(made.opal, "GET", path, accept=accept)[1])
+    finally:
+        made.ann.ok("gcancel", str(waits))
+
+
+def test_preempted_job_does_not_name_the_job_that_it_made_way_for(
+    machine: tuple[System, dict[str, str]],
+) -> None:
+    made, _ = machine
+    mine = made.ann.submit("--gpus", "1", "--preemptible", "sleep", "600")
+    wait_until(lambda: made.box.job(mine)["state"] == "Running")
+    other = made.bob.submit("--gpus", "1", "--output", "/dev/null", "sleep", "600")
+    try:
+        wait_until(lambda: made.box.job(mine)["state"] == "Queued")
+        for path in (f"/jobs/{mine}", f"/jobs/{mine}/history", f"/events?after=0&follow=0&job={mine}"):
+            assert str(other) not in str(made.ask(made.ann, "GET", path)[1]), path
+        assert str(other) in str(made.ask(made.box, "GET", f"/jobs/{mine}/history")[1])
+    finally:
+        made.box.ok("gcancel", "--now", str(mine), str(other))

@@ -16,8 +16,9 @@ import pytest
 
 from gflow.config.reading import load
 from gflow.core.ids import job_key
-from gflow.core.model import Job, JobState, Line
+from gflow.core.model import Job, JobState, Line, Progress, Spec
 from gflow.core.statistics import Question
+from gflow.core.tasks import parse_tasks
 from gflow.daemon import keeper
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
@@ -34,6 +35,7 @@ from gflow.store.keeping import (
     throw_away_unrun_texts,
 )
 from gflow.store.port import Changes, Submission, address_of
+from gflow.store.rows import kept_size
 from gflow.store.sqlite import SqliteStore
 from tests.harness import Box
 from tests.store.disk import FAULTS, Disk, Life, is_whole, operations, order, spread
@@ -481,6 +483,25 @@ def test_kept_bytes_are_counted_once_for_each_person(store: SqliteStore, path: P
     save(store, bobs, texts=False)
     size = {number: len(environment(number)) for number in (1, 4, 5)}
     assert kept_bytes(path, Retention(), NOW) == {UID: size[1] + size[4], 1001: size[1]}
+
+
+def test_kept_bytes_have_what_specs_are_longer_than_usual(store: SqliteStore, path: Path) -> None:
+    """Of each job, for its record has its own; and of tasks that have none yet."""
+    long = Spec(command=("true", "é" * 2000), cwd="/")
+    jobs = [Job(key=job_key(number), spec=long, uid=UID, user="ann", submitted_at=1.0) for number in (1, 2)]
+    save(store, waiting(3), *jobs, texts=False)
+    array = msgspec.structs.replace(long, array="1-10")
+    progress = Progress(pending=parse_tasks("3-10"), active=2)
+    save(
+        store,
+        Job(key=job_key(4), spec=array, uid=1001, user="bob", submitted_at=1.0, progress=progress),
+        texts=False,
+    )
+    assert kept_bytes(path, Retention(), NOW) == {
+        UID: 2 * kept_size(long),
+        1001: kept_size(array) // 11 * 9,
+    }
+    assert kept_size(long) > 2000, "bytes, not characters"
 
 
 def test_submissions_all_the_time_lose_no_text(path: Path) -> None:

@@ -7,7 +7,9 @@ from gflow.core.events import Update
 from gflow.core.foresight import blocked_by
 from gflow.core.ids import label
 from gflow.core.lanes import MOST_STALE
+from gflow.core.model import Moment
 from gflow.core.policy import Policy
+from gflow.core.updating import MOST_SHOWN, _shown
 
 from .machine import Machine, gpu, key_of
 
@@ -214,3 +216,10 @@ def test_nobody_fills_the_memory_with_long_commands(monkeypatch):
     machine.cancel(3)
     machine.update(2, command=("x" * 600,))
     assert machine.state.ledger.bytes == {1001: sum(machine[job].spec.size for job in (1, 2))}
+
+
+def test_long_change_is_cut_in_the_story():
+    event = Update(
+        at=Moment(1.0, 1.0), uid=1000, keys=(), outcomes={}, fields={"parameters": (("x", "y" * 5000),)}
+    )
+    assert len(_shown(event)) == MOST_SHOWN + 1

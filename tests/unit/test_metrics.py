@@ -80,7 +80,7 @@ def scrape(size: int) -> int:
     meters = Meters()
     meters.recount(state.jobs.values())
     loop = SimpleNamespace(state=state, meters=meters, read_only="")
-    context: Any = SimpleNamespace(loop=loop, watch=None, started_boot=0.0)
+    context: Any = SimpleNamespace(loop=loop, watch=None, started_boot=0.0, job=state.jobs.get)
     request: Any = SimpleNamespace(
         app=SimpleNamespace(state=SimpleNamespace(context=context)), scope={"state": {"uid": 0}}
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gflow.core.model import Job, Moment, Spec
 from gflow.daemon.api.app import ROUTES
 from gflow.daemon.api.permissions import PERMISSIONS, guarded
 from gflow.daemon.api.seeing import PUBLIC, Viewer
+from gflow.daemon.people import Person
 from gflow.text.pages import job_page
 from gflow.wire.views import encode, job_view
 from tests.unit.builders import job_key
@@ -56,7 +58,7 @@ def secretive_job() -> Job:
 @pytest.mark.parametrize("names", [True, False])
 def test_nothing_but_the_public_is_shown_of_others_jobs(names):
     job = secretive_job()
-    shown = Viewer(BOB, sees_all=False, sees_names=names).shown(job)
+    shown = Viewer(Person(BOB), sees_all=False, sees_names=names).shown(job)
     text = encode(job_view(shown)).decode() + job_page(shown, None, Moment(2.0, 2.0), "") + repr(shown)
     assert SECRET not in text
     assert ("ann" in text) is names
@@ -68,4 +70,41 @@ def test_nothing_but_the_public_is_shown_of_others_jobs(names):
 @pytest.mark.parametrize(("uid", "sees_all"), [(ANN, False), (0, True)])
 def test_owner_and_root_see_everything(uid, sees_all):
     job = secretive_job()
-    assert Viewer(uid, sees_all=sees_all, sees_names=False).shown(job) is job
+    assert Viewer(Person(uid), sees_all=sees_all, sees_names=False).shown(job) is job
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("job 1 has GPU 0", "job 1 has GPU 0"),
+        ("job 2 has GPU 0", "another job has GPU 0"),
+        ("job 2_3 has GPU 0", "another job has GPU 0"),
+        ("job 9 did not succeed", "another job did not succeed"),
+        ("after attempt 1: Preempted: 2", "after attempt 1: Preempted: another job"),
+        ("DependencyFailed:1", "DependencyFailed:1"),
+        ("Unkillable: job 2", "Unkillable: another job"),
+        ("2 jobs come before it", "2 jobs come before it"),
+    ],
+)
+def test_sentence_for_a_private_viewer_names_no_hidden_job(text: str, shown: str) -> None:
+    owners = {job_key(1): ANN, job_key(2): BOB, job_key(2, 3): BOB}
+    jobs = {key: msgspec.structs.replace(secretive_job(), key=key, uid=uid) for key, uid in owners.items()}
+    assert Viewer(Person(ANN), sees_all=False, sees_names=False, job=jobs.get).said(text) == shown
+    assert Viewer(Person(ANN), sees_all=False, sees_names=True, job=jobs.get).said(text) == text
+
+
+@pytest.mark.parametrize(
+    ("person", "is_theirs"),
+    [
+        (Person(ANN, "ann"), True),
+        (Person(ANN), True),
+        (Person(ANN, "eve"), False),
+        (Person(BOB, "ann"), False),
+        (Person(BOB), False),
+    ],
+)
+def test_job_belongs_to_uid_and_name(person: Person, is_theirs: bool) -> None:
+    job = secretive_job()
+    assert person.owns(job) is is_theirs
+    assert Viewer(person, sees_all=False, sees_names=True).knows(job) is is_theirs
+    assert Viewer(person, sees_all=False, sees_names=False).finds(job) is is_theirs

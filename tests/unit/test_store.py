@@ -211,6 +211,34 @@ def test_a_story_is_told_in_order_and_of_one_job(store):
     assert store.story(job_key(7)) == []
 
 
+def test_a_story_has_lines_that_are_about_many_jobs(store):
+    def line(key, what, detail=""):
+        return Line(1.0, key, 1000, "cli", what, detail)
+
+    mine, other = job_key(3), job_key(50)
+    store.commit(
+        Changes(
+            audit=[
+                line(None, "updated", "20 jobs 1-20: of an earlier job of this number"),
+                line(mine, "submitted"),
+                line(None, "updated", "20 jobs 1-20: gpus = 1"),
+                line(other, "held"),
+                line(None, "gpu", "20 jobs 1-20: no"),
+                line(None, "held", "20 jobs 1-20"),
+                line(mine, "cancelled"),
+            ]
+        )
+    )
+    story = [(line.key, line.what, line.detail) for line in store.story(mine)]
+    assert story[-4:] == [
+        (mine, "submitted", ""),
+        (mine, "updated", "gpus = 1"),
+        (mine, "held", ""),
+        (mine, "cancelled", ""),
+    ]
+    assert [line.what for line in store.story(other)] == ["held"]
+
+
 def test_settings_are_kept_and_replaced(store):
     store.commit(Changes(meta={"allowed_gpus": "0,1", "next_number": 7}))
     store.commit(Changes(meta={"allowed_gpus": "all"}))
@@ -277,6 +305,9 @@ def test_the_jobs_of_a_range_are_whole_jobs_that_are_there(store):
     save(store, job(2), job(3, task=4), ended(5), job(9))
     assert store.between(2, 8) == [job_key(2), job_key(5)]
     assert store.between(6, 8) == []
+    one = store.job(job_key(2))
+    assert store.between(2, 2, (one.uid, None)) == store.between(2, 2, (one.uid, one.user)) == [job_key(2)]
+    assert store.between(2, 2, (one.uid, "eve")) == store.between(2, 2, (one.uid + 1, one.user)) == []
 
 
 def test_jobs_cut_off_by_a_job_or_its_tasks_are_found(store):

@@ -33,6 +33,7 @@ class Setting:
         low: int = 0,
         example: Any = None,
         asked: bool = False,
+        names_others: bool = False,
     ) -> None:
         self.key = key
         self.kind = kind
@@ -50,6 +51,8 @@ class Setting:
         self.example = example
         # Whether `gflowd init` asks for it without --advanced.
         self.asked = asked
+        # Whether its value names users or projects: with people.privacy it is shown to operators alone.
+        self.names_others = names_others
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -306,6 +309,7 @@ SETTINGS = (
         "the only projects that jobs may belong to (default: any)",
         example=("vision", "speech"),
         asked=True,
+        names_others=True,
     ),
     Setting("projects.require_project", "flag", False, "refuse jobs without --project", asked=True),
     Setting(
@@ -314,6 +318,7 @@ SETTINGS = (
         {},
         "who may use a project of the machine's daemon: users, and Unix groups with @ (default: everybody)",
         example={"vision": ("ann", "@vision")},
+        names_others=True,
     ),
     Setting(
         "people.operators",
@@ -357,7 +362,8 @@ SETTINGS = (
         "people.max_kept_mib",
         "count",
         1024,
-        "MiB of environments and scripts of one person's jobs that are kept there, equal ones counted once",
+        "MiB of environments, scripts (equal ones counted once) and long commands of one person's jobs that"
+        " are kept there",
         low=1,
     ),
     Setting(
@@ -405,9 +411,15 @@ SETTINGS = (
         {},
         "the same by name, over the default; gctl quota set says it while gflowd runs, over this file",
         example={"ann": {"max_running_gpus": 8}},
+        names_others=True,
     ),
     Setting(
-        "quota.projects", "quotas", {}, "the same for projects", example={"vision": {"max_running_jobs": 20}}
+        "quota.projects",
+        "quotas",
+        {},
+        "the same for projects",
+        example={"vision": {"max_running_jobs": 20}},
+        names_others=True,
     ),
     Setting("notifications.enabled", "flag", False, "whether webhooks and mails are sent"),
     Setting(

@@ -50,6 +50,8 @@ GOVERNED = frozenset(
 DEPENDENCIES = frozenset({"depends_on", "depends_any", "no_auto_cancel"})
 CALLED = {"depends_any": "depends on any", "warning": "signal", "parameters": "parameter"}
 DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Spec)}
+# Characters of a change that the audit has.
+MOST_SHOWN = 1000
 HIDDEN = frozenset({"environ", "script_path", "template", "name_template"})
 
 
@@ -265,7 +267,8 @@ def _shown(event: Update) -> str:
     parts = [f"{_option(name)} = {_value(name, value)}" for name, value in fields if name not in HIDDEN]
     if event.extend_s:
         parts.append(f"time limit + {event.extend_s} s")
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"
 
 
 def _value(field: str, value: Any) -> str:

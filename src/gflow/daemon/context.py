@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 from starlette.requests import Request
 
-from gflow.core.explain import explain
+from gflow.core.explain import Why, explain
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job
 from gflow.daemon.api.fairness import Fairness
@@ -43,6 +43,12 @@ class Viewer(Protocol):
 
     def shown(self, job: Job) -> Job: ...
 
+    def finds(self, job: Job) -> bool: ...
+
+    def said(self, text: str) -> str: ...
+
+    def why(self, why: Why | None) -> Why | None: ...
+
 
 class Context(NamedTuple):
     """The daemon, as its routes see it."""
@@ -74,7 +80,7 @@ class Context(NamedTuple):
     def entries(self, jobs: Iterable[Job | None], viewer: Viewer) -> list[Entry]:
         """Jobs as somebody may see them, each with the reason why it waits."""
         state = self.loop.state
-        return [(viewer.shown(job), explain(state, job)) for job in jobs if job is not None]
+        return [(viewer.shown(job), viewer.why(explain(state, job))) for job in jobs if job is not None]
 
     def _waiting_task(self, key: JobKey) -> Job | None:
         """A task that has not started is part of its array's record; shown as if it were a job."""

@@ -6,7 +6,8 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from gflow.daemon.settings import Settings
@@ -43,27 +44,67 @@ def check_installation() -> None:
     )
 
 
-def _loaded_from() -> list[Path]:
-    """The interpreter, this package, and every folder that modules are loaded from."""
-    places = [sys.executable, __file__, *sys.path]
-    absolute = [Path(os.path.abspath(place)) for place in places]
-    return [_nearest(path) for one in absolute for path in (one, one.resolve())]
+def _loaded_from() -> list[str]:
+    """The interpreter, every folder that modules are loaded from, and every file of theirs."""
+    tops = {os.path.abspath(place) for place in (sys.executable, *sys.path)}
+    places = {_nearest(place) for one in tops for place in (one, os.path.realpath(one))}
+    real = lru_cache(maxsize=None)(os.path.realpath)
+    for file in set(_module_files()):
+        folder, name = os.path.split(os.path.abspath(file))
+        places |= {os.path.join(folder, name), os.path.join(real(folder), name)}
+    return sorted(places, key=len)  # a folder before what is in it
 
 
-def _nearest(path: Path) -> Path:
+def _module_files() -> Iterator[str]:
+    """Files of the modules that are loaded, compiled ones too, and all files of their packages.
+
+    Some modules of a package are loaded when they are needed, and our own has the native shim. The standard
+    library is large: of that one only what is loaded counts.
+    """
+    packages = set[str]()
+    for name, module in sorted(sys.modules.items()):
+        files = (getattr(module, "__file__", None), getattr(module, "__cached__", None))
+        yield from (file for file in files if file and os.path.lexists(file))
+        if "." not in name and name not in sys.stdlib_module_names:
+            packages.update(getattr(module, "__path__", ()))
+    for package in packages:
+        for folder, _, names in os.walk(package):
+            yield from (os.path.join(folder, name) for name in names)
+
+
+def _nearest(path: str) -> str:
     """The path, or the first folder above it that is there: what is missing, its owner could make."""
-    return next(place for place in (path, *path.parents) if place.exists())
+    return next(str(place) for place in (Path(path), *Path(path).parents) if place.exists())
 
 
-def rewritable(paths: Iterable[Path]) -> Path | None:
-    """The first of these, or of the folders above them, that somebody else than root could change."""
+def rewritable(paths: Iterable[str | Path]) -> Path | None:
+    """The first of these, or of the folders above them, that somebody else than root could change.
+
+    What a symbolic link leads to counts as well, but not the folders above that.
+    """
+    seen = set[str]()
     for path in paths:
-        for place in (path, *path.parents):
-            found = place.stat()
-            is_open = found.st_mode & 0o002 and not found.st_mode & stat.S_ISVTX
-            if found.st_uid or is_open:
-                return place
+        place = os.path.abspath(path)
+        while place not in seen:  # if it was, so were the folders above it
+            seen.add(place)
+            found = os.lstat(place)
+            if _is_others(found) or (stat.S_ISLNK(found.st_mode) and _is_others(os.stat(place))):
+                return Path(place)
+            place = os.path.dirname(place)
     return None
+
+
+def _is_others(found: os.stat_result) -> bool:
+    """Whether somebody else than root owns this or may write to it.
+
+    Of folders the group may be another one: Debian's /usr/local belongs to `staff`, who are as good as root.
+    """
+    mode = found.st_mode
+    if stat.S_ISLNK(mode):
+        return bool(found.st_uid)
+    is_open = mode & 0o002 and not mode & stat.S_ISVTX
+    is_groups = stat.S_ISREG(mode) and mode & 0o020 and found.st_gid
+    return bool(found.st_uid or is_open or is_groups)
 
 
 def check_trusted(path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from gflow.core.audit import FEW, told_once
 from gflow.core.effects import Accepted, Effect, Keep, Note, Ran, Save, Settled, Staged
 from gflow.core.engine import step
 from gflow.core.events import Event, GpusSeen, Tick
@@ -427,6 +428,7 @@ class Loop:
 
 def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: str, at: Moment) -> None:
     """What of these effects the commit must hold."""
+    lines: list[Line] = []
     for effect in effects:
         if isinstance(effect, Save):
             changes.jobs[effect.job.key] = effect.job
@@ -442,10 +444,11 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
             who, where = (uid, origin) if effect.is_personal else (None, "daemon")
             if effect.origin:
                 who, where = effect.uid, effect.origin
-            changes.audit.append(Line(at.wall, effect.key, who, where, effect.what, effect.detail))
+            lines.append(Line(at.wall, effect.key, who, where, effect.what, effect.detail))
         elif isinstance(effect, Keep):
             changes.meta[effect.name] = effect.value
-            changes.audit.append(Line(at.wall, None, uid, origin, effect.name, effect.value))
+            lines.append(Line(at.wall, None, uid, origin, effect.name, effect.value))
+    changes.audit += told_once(lines) if len(lines) > FEW else lines
 
 
 def keep_counts(changes: Changes, state: State) -> None:

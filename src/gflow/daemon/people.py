@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gflow.core.model import Job
+
 # What the kernel tells about the other end of a socket: pid, uid, gid; and its further groups.
 _UCRED = struct.Struct("3i")
 SO_PEERGROUPS = 59
@@ -42,6 +44,18 @@ class Account(NamedTuple):
     gid: int
     # Why it may not be used at the moment (locked, expired); empty if it may.
     barred: str
+
+
+class Person(NamedTuple):
+    """Whom a request comes from, as an owner of jobs."""
+
+    uid: int
+    # The name that the uid has now; None: any, where all jobs are one user's or the database does not answer.
+    name: str | None = None
+
+    def owns(self, job: Job) -> bool:
+        """Whether it is theirs. What an earlier account of the same uid left behind is not."""
+        return job.uid == self.uid and self.name in (None, job.user)
 
 
 class _Shadow(ctypes.Structure):
@@ -141,6 +155,13 @@ def barred_by(password: str, expires: int, now: float) -> str:
 def user_name(uid: int) -> str:
     account = account_of(uid)
     return account.name if account else str(uid)
+
+
+def person_of(uid: int) -> Person:
+    """The account that has this uid now. While the user database is silent, the uid alone counts."""
+    account = account_of(uid)
+    name = account.name if account else str(uid) if _is_absent(uid) else None
+    return Person(uid, name)
 
 
 def home_of(uid: int) -> str:

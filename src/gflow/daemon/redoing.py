@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -35,19 +36,33 @@ class Redoing(Submitting):
         origin: str,
         hides: Hides | None = None,
         rights: Rights | None = None,
+        keep: Callable[[list[Spec]], None] = lambda specs: None,
     ) -> None:
         super().__init__(uid, user, token, [], origin, hides=hides, rights=rights)
         self._key = key
         self._change = change
         self._clear_deps = clear_deps
         self._cascade = cascade
+        # Counts what the specs take, or refuses them.
+        self._keep = keep
+        # What the caller is told besides; empty: nothing.
+        self.note = ""
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         jobs = self._jobs(state, store)
         new = {job.key: state.next_number + index for index, job in enumerate(jobs)}
-        specs = [_again(store, job, new) for job in jobs]
+        specs = [self._capped(_again(store, job, new)) for job in jobs]
         specs[0] = self._overridden(state, jobs[0], specs[0])
+        self._keep(specs)
         return self.submit(state, store, in_groups(state, specs), at)
+
+    def _capped(self, spec: Spec) -> Spec:
+        """A priority that an operator gave is not for a new job, and no reason to refuse it."""
+        capped = self.rights.capped(spec) if self.rights is not None else spec
+        if capped is not spec and "priority" not in self._change.fields:
+            most = capped.priority
+            self.note = f"priority {spec.priority} became {most}, the highest that users may ask for here"
+        return capped
 
     def _jobs(self, state: State, store: Store) -> list[Job]:
         """The job, then whoever was cancelled because of it; parents before children."""
@@ -61,7 +76,7 @@ class Redoing(Submitting):
         while line:
             for job in store.cut_off_by(line.pop().key):
                 # Somebody else's job that waited for it is theirs to redo: it would run as whoever asks.
-                if job.key not in found and job.uid == root.uid:
+                if job.key not in found and (job.uid, job.user) == (root.uid, root.user):
                     found[job.key] = job
                     line.append(job)
         return [root] + [found[key] for key in _in_order(found) if key != root.key]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gflow.config.reading import Config
 from gflow.core.model import LOCAL, Spec
 from gflow.daemon.notify.destinations import is_in_domain
@@ -46,6 +48,13 @@ class Rights(NamedTuple):
             self._check_priority(fields.get("priority", 0))
             self._check_grace(fields.get("grace_s", 0))
 
+    def capped(self, spec: Spec) -> Spec:
+        """The spec with no higher priority than the caller may ask for: an operator may have raised it."""
+        most = self.config["people.max_priority"]
+        if not self.is_bound or spec.priority <= most:
+            return spec
+        return msgspec.structs.replace(spec, priority=most)
+
     def _check_priority(self, priority: int) -> None:
         most = self.config["people.max_priority"]
         if priority > most:
@@ -73,14 +82,26 @@ class Rights(NamedTuple):
     def _check_project(self, project: str) -> None:
         """A project may be demanded, must be one of those known here, and may be for its members alone."""
         known = self.config["projects.known_projects"]
-        hint = f"known projects: {', '.join(known)}" if known else "gbatch --project CODE …"
         if not project:
             if self.config["projects.require_project"]:
-                raise Refused("every job needs a project here", hint=hint)
-        elif known and project not in known:
-            raise Refused(f"there is no project {project!a} here", hint=hint)
-        elif self.is_bound and project in self.config["projects.members"] and not self.is_member(project):
+                raise Refused("every job needs a project here", hint=self._own_projects(known))
+        elif known and not self._is_known(project, known):
+            raise Refused(f"there is no project {project!a} here", hint=self._own_projects(known))
+        elif not self._may_use(project):
             raise Forbidden(f"you are not a member of project {project!a}", hint="ask its administrator")
+
+    def _own_projects(self, known: Iterable[str]) -> str:
+        """A hint that names the projects that the caller may use, and no others."""
+        names = ", ".join(filter(self._may_use, known))
+        return f"known projects: {names}" if names else "gbatch --project CODE …"
+
+    def _is_known(self, project: str, known: Iterable[str]) -> bool:
+        """Whether it is one of these; one that others alone may use does not exist where that is private."""
+        is_private = self.config["people.privacy"] == "private"
+        return project in known and (not is_private or self._may_use(project))
+
+    def _may_use(self, project: str) -> bool:
+        return not self.is_bound or project not in self.config["projects.members"] or self.is_member(project)
 
     def is_member(self, project: str) -> bool:
         """Whether the configuration names the caller, or a group of theirs, as a member."""

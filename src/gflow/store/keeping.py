@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from gflow.store.copying import back_up, copy
 from gflow.store.files import beside
 from gflow.store.opening import check_database
 from gflow.store.port import LAUNCH_EPOCH
+from gflow.store.rows import USUAL_BYTES, waiting_tasks
 from gflow.store.swapping import RESTORED, swap_in
 
 DAY_S = 86400.0
@@ -177,7 +179,11 @@ def throw_away_unrun_texts(database: Path, retention: Retention, now: float, sin
 
 
 def kept_bytes(database: Path, retention: Retention, now: float) -> dict[int, int]:
-    """Bytes of environments and scripts that jobs of each person (by uid) refer to, each text once."""
+    """Bytes that the jobs of each person (by uid) keep on the disk.
+
+    Environments and scripts that they refer to, each text once; and their specs, as far as those are longer
+    than usual, each by itself.
+    """
     texts = " UNION ".join(
         f"SELECT uid, json_extract(spec, '{path}') AS hash FROM jobs "
         "WHERE finished_at IS NULL OR finished_at >= ?1"
@@ -185,7 +191,20 @@ def kept_bytes(database: Path, retention: Retention, now: float) -> dict[int, in
     )
     sql = f"SELECT uid, sum(length(bytes)) FROM ({texts}) JOIN blobs USING (hash) GROUP BY uid"
     with closing(files.connect(files.real(database), "mode=ro")) as db:
-        return dict(db.execute(sql, (now - retention.texts_days * DAY_S,)))
+        kept = Counter(dict(db.execute(sql, (now - retention.texts_days * DAY_S,))))
+        kept.update(_spec_bytes(db))
+    return dict(kept)
+
+
+def _spec_bytes(db: sqlite3.Connection) -> Counter[int]:
+    """Bytes beyond the usual of specs by uid, with those that the tasks of active arrays will have."""
+    more = f"length(CAST(spec AS BLOB)) - {USUAL_BYTES}"
+    each = f"SELECT uid, sum({more}) FROM jobs WHERE {more} > 0 GROUP BY uid"
+    arrays = f"SELECT uid, {more}, progress FROM jobs WHERE finished_at IS NULL AND progress NOTNULL"
+    found = Counter(dict(db.execute(each)))
+    for uid, size, progress in db.execute(f"{arrays} AND {more} > 0"):
+        found[uid] += size * waiting_tasks(progress)
+    return found
 
 
 def _delete_texts(db: sqlite3.Connection, before: float, unrun_before: float = 0.0) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from gflow.core.audit import of_job
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
 from gflow.core.state import RECENT
@@ -93,13 +94,15 @@ class MemoryStore:
             _copy(job) for key, job in sorted(self._jobs.items()) if number_of(key) == number and key != array
         ]
 
-    def between(self, first: int, last: int, uid: int | None = None) -> list[JobKey]:
+    def between(self, first: int, last: int, owner: tuple[int, str | None] | None = None) -> list[JobKey]:
+        uid, user = owner or (None, None)
         return [
             key
             for key, job in sorted(self._jobs.items())
             if task_of(key) is None
             and first <= number_of(key) <= last
             and uid in (None, job.uid)
+            and user in (None, job.user)
             and not self._is_hidden(key)
         ]
 
@@ -136,7 +139,8 @@ class MemoryStore:
         return self._blobs[address]
 
     def story(self, key: JobKey) -> list[Line]:
-        return [line for line in self._audit if line.key == key]
+        told = (line if line.key == key else of_job(line, key) for line in self._audit)
+        return [line for line in told if line is not None]
 
     def kept(self, name: str) -> str | int | None:
         return self._meta.get(name)

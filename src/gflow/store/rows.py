@@ -34,6 +34,9 @@ INSERT = (
 )
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
+# Bytes of a spec that any job may take; what is longer counts as kept (people.max_kept_mib).
+USUAL_BYTES = 1024
+
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _decode_spec = msgspec.json.Decoder(Spec).decode
 _decode_progress = msgspec.json.Decoder(Progress, dec_hook=lambda _, text: parse_tasks(text)).decode
@@ -90,6 +93,19 @@ def to_new_row(job: Job) -> tuple[Any, ...]:
         _encode(job.progress).decode() if job.progress else None,
         job.ready_at,
     )
+
+
+def kept_size(spec: Spec) -> int:
+    """Bytes beyond the usual that a job's spec takes on the disk; each task of an array has a copy."""
+    more = len(_encode(spec)) - USUAL_BYTES
+    if more <= 0:
+        return 0
+    return more * (1 + len(parse_tasks(spec.array))) if spec.array else more
+
+
+def waiting_tasks(progress: str) -> int:
+    """How many tasks of an array have no record yet, by its column `progress`."""
+    return len(_decode_progress(progress).pending)
 
 
 def attempt_row(ran: Ran) -> tuple[Any, ...]:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from gflow.core.audit import GROUPED, of_job
 from gflow.core.ids import TASK_BITS, JobKey, job_key, label, number_of, task_of
-from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
+from gflow.core.model import ACTIVE, CUT_OFF, FINAL, Job, JobState, Line
 from gflow.core.state import RECENT
+from gflow.core.states import ENDED
 from gflow.errors import StoreError
 from gflow.faults import point
 from gflow.store.bulk import Bulk, OpenSubmission, bulk_of, encode
@@ -230,10 +234,15 @@ class SqliteStore:
             SELECT + " WHERE key > ? AND key < ? ORDER BY key", [array, array + (1 << TASK_BITS)]
         )
 
-    def between(self, first: int, last: int, uid: int | None = None) -> list[JobKey]:
-        """The jobs there are from number `first` to `last`, perhaps of one person; tasks are not counted."""
-        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {WHOLE} AND ? IN (-1, uid) ORDER BY key"
-        rows = self._rows(sql, (job_key(first), job_key(last), -1 if uid is None else uid))
+    def between(self, first: int, last: int, owner: tuple[int, str | None] | None = None) -> list[JobKey]:
+        """The jobs there are from number `first` to `last`; tasks are not counted.
+
+        `owner`: only those of this uid and name (None: any name).
+        """
+        uid, user = owner or (None, None)
+        mine = "ifnull(?, uid) = uid AND ifnull(?, user) = user"
+        sql = f"SELECT key FROM jobs WHERE key BETWEEN ? AND ? AND {WHOLE} AND {mine} ORDER BY key"
+        rows = self._rows(sql, (job_key(first), job_key(last), uid, user))
         return [JobKey(key) for (key,) in rows if not self._hidden or not self._is_hidden(key)]
 
     def cut_off_by(self, key: JobKey) -> list[Job]:
@@ -305,10 +314,16 @@ class SqliteStore:
 
     def story(self, key: JobKey) -> list[Line]:
         """What happened to a job, in order."""
-        rows = self._rows(
-            "SELECT at, key, uid, origin, what, detail FROM audit WHERE key = ? ORDER BY id", (key,)
-        )
-        return [Line(*row) for row in rows]
+        select = "SELECT id, at, key, uid, origin, what, detail FROM audit"
+        own = [(row[0], Line(*row[1:])) for row in self._rows(f"{select} WHERE key = ? ORDER BY id", (key,))]
+        # Lines about many jobs have no key: those of its life may be about this one.
+        after = own[0][0] if own and own[0][1].what == "submitted" else 0
+        before = own[-1][0] if own and own[-1][1].what in map(ENDED.get, FINAL) else sys.maxsize
+        several = f"{select} WHERE key IS NULL AND id BETWEEN ? AND ? AND what IN {GROUPED}"
+        for row in self._rows(several, (after, before)):
+            if line := of_job(Line(*row[1:]), key):
+                own.append((row[0], line))
+        return [line for _, line in sorted(own, key=itemgetter(0))]
 
     def kept(self, name: str) -> str | int | None:
         """A value that was committed under this name."""

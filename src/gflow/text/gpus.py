@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,12 +18,17 @@ WORDS = {
 NONE = "No GPUs: jobs without --gpus run here as usual.\n"
 
 
+def titled(job: Job) -> str:
+    return f"{job.label} ({job.name})"
+
+
 def gpu_table(
     gpus: Sequence[Gpu],
     holders: Mapping[int, list[Job]],
     blocked: Mapping[int, Block] | None = None,
     drained: str | None = None,
     columns: int = 0,
+    title: Callable[[Job], str] = titled,
 ) -> str:
     """`ginfo`: one row of idle GPUs, then one for each job that has some, then one for each reason
     for which some get none."""
@@ -36,7 +41,7 @@ def gpu_table(
         rows.append(["gpu", str(len(idle)), ",".join(map(str, idle)), "idle", ""])
     for job in {job.key: job for jobs in holders.values() for job in jobs}.values():
         ids = ",".join(map(str, job.gpu_ids))
-        rows.append(["gpu", str(len(job.gpu_ids)), ids, "allocated", f"{job.label} ({job.name})"])
+        rows.append(["gpu", str(len(job.gpu_ids)), ids, "allocated", title(job)])
     for why in dict.fromkeys(why for _, why in sorted(blocked.items())):
         indices = sorted(index for index in blocked if blocked[index] == why)
         ids = ",".join(map(str, indices))
@@ -77,7 +82,8 @@ def _card(view: Mapping[str, Any]) -> list[str]:
     for job in view["holders"]:
         used = f", uses {_mib(job['used_mib'])}" if job["used_mib"] is not None else ""
         limit = f" of {_mib(job['limit_mib'])}" if job["limit_mib"] else ""
-        lines.append(f"  Job {job['id']} ({job['name']}) of {job['user']}{used}{limit}")
+        whose = "Another job" if job["id"] is None else f"Job {job['id']} ({job['name']}) of {job['user']}"
+        lines.append(f"  {whose}{used}{limit}")
     for other in view["processes"]:
         used = _mib(other["memory_mib"]) if other["memory_mib"] is not None else "memory unknown"
         note = f" ({other['tolerated']}: blocks nothing)" if other["tolerated"] else ""

@@ -523,9 +523,9 @@ class Process(TypedDict):
 
 
 class Holder(TypedDict):
-    """A job that has a GPU."""
+    """A job that has a GPU. No id: it is of somebody else, where people see nothing of others' jobs."""
 
-    id: int | str
+    id: int | str | None
     name: str
     user: str
     used_mib: int | None

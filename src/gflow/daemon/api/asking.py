@@ -165,7 +165,7 @@ async def all_keys_of(context: Context, request: Request, texts: list[str]) -> l
 
 async def _in_range(context: Context, looks: Viewer, numbers: Numbers) -> dict[JobKey, None]:
     found: dict[JobKey, None] = {}
-    owner = None if looks.sees_names else looks.uid
+    owner = None if looks.sees_names else looks.person
     for first in range(numbers.first, numbers.last + 1, RANGE):
         last = min(first + RANGE - 1, numbers.last)
         found |= dict.fromkeys(context.store.between(first, last, owner))
@@ -193,7 +193,7 @@ def _between(context: Context, looks: Viewer, numbers: Numbers, named: int) -> l
     first, last = numbers
     _check_given_out(context, looks, last)
     check_number(named)
-    found = context.store.between(first, last, None if looks.sees_names else looks.uid)
+    found = context.store.between(first, last, None if looks.sees_names else looks.person)
     if not found:
         raise NotFound(f"there are no jobs {first}-{last}")
     return found

@@ -33,10 +33,12 @@ from gflow.daemon.api.seeing import viewer
 from gflow.daemon.api.submitting import keep_texts
 from gflow.daemon.bulk import Wanted
 from gflow.daemon.context import Context
+from gflow.daemon.people import Person
 from gflow.daemon.slices import RUN, SLICE, in_slices
 from gflow.daemon.wishes import Hides, Updating, hidden_among, resolved_fields
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.store.port import address_of
+from gflow.store.rows import USUAL_BYTES
 from gflow.wire.changes import Change, describe_update
 from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest
 from gflow.wire.views import encode, key_label
@@ -94,13 +96,13 @@ async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> 
     named = await all_keys_of(context, request, wanted.jobs) if wanted.jobs else None
     if not wanted.is_filtered:
         return named or []
-    uid, looks = caller(request)[0], viewer(request)
+    looks = viewer(request)
     states = states_of(",".join(wanted.states))
     found: list[JobKey] = []
     among = list(context.loop.state.jobs) if named is None else named
     async for keys in in_slices(among):
         jobs = (known(context, key) for key in keys if named or key in context.loop.state.jobs)
-        found += [job.key for job in jobs if looks.finds(job) and _matches(job, wanted, states, uid)]
+        found += [job.key for job in jobs if looks.finds(job) and _matches(job, wanted, states, looks.person)]
     if named is not None:
         return found
     taken, chosen = set(found), list[JobKey]()  # a task goes with its array
@@ -109,8 +111,8 @@ async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> 
     return chosen
 
 
-def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], uid: int) -> bool:
-    if job.is_final or (not wanted.users and not wanted.jobs and job.uid != uid):
+def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], person: Person) -> bool:
+    if job.is_final or (not wanted.users and not wanted.jobs and not person.owns(job)):
         return False
     return (
         (not states or job.state in states)
@@ -211,6 +213,7 @@ async def update(request: Request) -> Response:
     )
     governs = governs_others(request)
     keep_texts(context, uid, change.blobs)
+    await _keep_fields(context, uid, change, keys)
     hides, rights = hides_for(request), rights_of(request)
     if len(keys) > PART:
         rights.check(change.fields)
@@ -220,6 +223,18 @@ async def update(request: Request) -> Response:
         wish = Updating(uid, tuple(keys), change, origin, governs=governs, hides=hides, rights=rights)
         await context.loop.wish(wish)
     return await _changed(request, keys, "updated")
+
+
+async def _keep_fields(context: Context, uid: int, change: Change, keys: list[JobKey]) -> None:
+    """Count what long values add to each of the jobs' specs."""
+    more = len(encode(change.fields)) - USUAL_BYTES
+    if more <= 0:
+        return
+    rows = 0
+    async for some in in_slices(keys):
+        jobs = (context.loop.state.jobs.get(key) for key in some)
+        rows += sum(1 + (len(job.progress.pending) if job and job.progress else 0) for job in jobs)
+    context.fairness.keep(uid, more * rows)
 
 
 def _updating(

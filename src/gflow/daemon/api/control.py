@@ -15,7 +15,7 @@ from gflow.daemon.api.answers import answer
 from gflow.daemon.api.asking import caller, context_of, known, one_key, read
 from gflow.daemon.api.gpus import drained_view
 from gflow.daemon.api.permissions import check, governs_others
-from gflow.daemon.api.seeing import Viewer, viewer
+from gflow.daemon.api.seeing import ANOTHER, Viewer, viewer
 from gflow.daemon.bulk import Wanted
 from gflow.daemon.wishes import Updating
 from gflow.errors import Refused
@@ -106,7 +106,7 @@ def gpu_lines(state: State, looks: Viewer) -> list[dict[str, Any]]:
     lines = []
     for index, gpu in state.machine.gpus.items():
         holders = [looks.shown(state.jobs[key]) for key in sorted(state.machine.holders.get(index, ()))]
-        notes = [f"job {job.label} ({job.name})" for job in holders]
+        notes = [f"job {looks.title(job)}" if looks.finds(job) else ANOTHER for job in holders]
         if index in state.machine.foreign:
             notes.append(f"unmanaged: {state.machine.foreign[index]}")
         if index in state.machine.blocked:

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow import __version__
+from gflow.core.audit import spread_all
 from gflow.core.ids import JobKey, number_of
 from gflow.core.model import Job, Line
 from gflow.daemon.api.answers import Turn
@@ -38,8 +39,9 @@ REPLAY = 10_000
 GOVERNORS = frozenset({"notification failed"})
 
 
-# A line of the story: its number, what it says, and the job that it is about.
-Told = tuple[int, Line, Job | None]
+# A line of the story: its number, what it says, whether it is the last of its number (one may be about many
+# jobs), and the job that it is about.
+Told = tuple[int, Line, bool, Job | None]
 
 
 class Wanted(NamedTuple):
@@ -113,11 +115,8 @@ def _lines(context: Context, after: int) -> list[Told]:
     """What comes after this line, each with its job as it is now."""
 
     def read() -> list[Told]:
-        lines = context.store.lines(after, LINES)
-        return [
-            (number, line, None if line.key is None else context.job(JobKey(line.key)))
-            for number, line in lines
-        ]
+        lines = spread_all(context.store.lines(after, LINES), LINES)
+        return [(*one, None if one[1].key is None else context.job(JobKey(one[1].key))) for one in lines]
 
     return context.loop.news.shared(after, read)
 
@@ -126,7 +125,7 @@ def _frames_of(lines: list[Told], eyes: Viewer, wanted: Wanted) -> bytes:
     return b"".join(_told(eyes, wanted, *one) for one in lines)
 
 
-def _told(eyes: Viewer, wanted: Wanted, number: int, line: Line, job: Job | None) -> bytes:
+def _told(eyes: Viewer, wanted: Wanted, number: int, line: Line, is_last: bool, job: Job | None) -> bytes:
     """The frames of one line; the last has the id, so that a caller who lost the end gets all again."""
     if not wanted.has(line) or (line.what in GOVERNORS and not eyes.governs):
         return b""
@@ -136,8 +135,11 @@ def _told(eyes: Viewer, wanted: Wanted, number: int, line: Line, job: Job | None
     shown = job_view(eyes.shown(job)) if job is not None and names else None
     if job is not None and not eyes.knows(job):
         line = line._replace(detail="")  # it may name paths and commands
+    line = line._replace(detail=eyes.said(line.detail))
     return b"".join(
-        _frame(name, number if name is names[-1] else None, happening_view(number, name, line, shown))
+        _frame(
+            name, number if is_last and name is names[-1] else None, happening_view(number, name, line, shown)
+        )
         for name in names
     )
 

@@ -25,7 +25,7 @@ class Fairness:
 
     def __init__(self, *, is_shared: bool = False, most_kept: int = 0) -> None:
         self._is_shared = is_shared
-        # Bytes of environments and scripts that one person's jobs may keep on root's disk.
+        # Bytes of environments, scripts and long specs that one person's jobs may keep on root's disk.
         self._most_kept = most_kept
         self._bytes: Counter[int] = Counter()
         self._listings: dict[int, asyncio.Semaphore] = {}
@@ -56,10 +56,11 @@ class Fairness:
         now = self._kept.get(uid, 0) + self._brought[uid]
         if now + size > self._most_kept:
             raise TooMany(
-                f"environments and scripts of your jobs take {now >> 20} of {self._most_kept >> 20} MiB, "
+                f"environments, scripts and long commands of your jobs take {now >> 20} of "
+                f"{self._most_kept >> 20} MiB, "
                 f"and these would take {size / (1 << 20):.1f} more",
-                hint="submit with --export NONE or fewer variables: equal environments are kept once; "
-                "those of jobs that never ran go within two hours",
+                hint="submit with --export NONE or fewer variables, and scripts instead of long commands: "
+                "equal ones are kept once, and those of jobs that never ran go within two hours",
             )
         self._brought[uid] += size
 

@@ -45,8 +45,8 @@ def _with_kept(job: Job) -> Job:
     return job if kept is None else msgspec.structs.replace(job, gpu_ids=kept)
 
 
-def blocked_of(state: State) -> dict[int, Block]:
-    """All GPUs that get no new jobs, whoever found that out."""
+def blocked_of(state: State, looks: Viewer | None = None) -> dict[int, Block]:
+    """All GPUs that get no new jobs, whoever found that out. `looks`: who is told; None: nobody yet."""
     found = ((index, state.machine.closed(index)) for index in state.machine.gpus)
     # That a GPU is restricted is no news while a job has it.
     closed = {
@@ -55,20 +55,25 @@ def blocked_of(state: State) -> dict[int, Block]:
         if why and (why.kind != "Restricted" or index not in state.machine.holders)
     }
     stuck = [job for key in state.stuck if (job := state.running.get(key)) is not None]
-    return {index: Block(UNKILLABLE, f"job {job.label}") for job in stuck for index in job.gpu_ids} | closed
+    said = looks.said if looks else str
+    return {
+        index: Block(UNKILLABLE, said(f"job {job.label}")) for job in stuck for index in job.gpu_ids
+    } | closed
 
 
 def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
     """Everything about the GPUs, as JSON."""
     state = context.loop.state
     report = context.watch.latest if context.watch else Report()
-    holders, blocked = holders_of(state, looks), blocked_of(state)
+    holders, blocked = holders_of(state, looks), blocked_of(state, looks)
     gpus = []
     for gpu in state.machine.gpus.values():
         jobs = holders.get(gpu.index, [])
-        view = gpu_view(gpu, jobs, blocked.get(gpu.index)) | _meters(gpu, report)
+        known = [job for job in jobs if looks.finds(job)]
+        view = gpu_view(gpu, known, blocked.get(gpu.index)) | _meters(gpu, report)
+        view["available"] &= not jobs
         view |= _times(context, gpu, jobs)
-        view["holders"] = [_holder(gpu, job, report) for job in jobs]
+        view["holders"] = [_holder(gpu, job, report, looks) for job in jobs]
         view["processes"] = [_stranger(one, looks) for one in report.strangers.get(gpu.index, ())]
         gpus.append(view)
     return {
@@ -143,10 +148,10 @@ def _stranger(one: Stranger, looks: Viewer) -> dict[str, Any]:
     return (one if looks.sees_names else one._replace(user=NAMELESS, command=NAMELESS))._asdict()
 
 
-def _holder(gpu: Gpu, job: Job, report: Report) -> dict[str, Any]:
+def _holder(gpu: Gpu, job: Job, report: Report, looks: Viewer) -> dict[str, Any]:
     used: Mapping[int, int] = report.used.get(Run(job.key, job.attempt).name, {})
     return {
-        "id": key_label(job.key),
+        "id": key_label(job.key) if looks.finds(job) else None,
         "name": job.name,
         "user": job.user,
         "used_mib": used.get(gpu.index) if report.cards else None,

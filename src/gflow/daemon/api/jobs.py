@@ -97,7 +97,8 @@ async def why(request: Request) -> Response:
     """Why a job waits: all that is in its way, when it will probably start, what would start now."""
     context = context_of(request)
     job = one(context, request)
-    at, shown = clock.now(), viewer(request).shown(job)
+    at, looks = clock.now(), viewer(request)
+    shown = looks.shown(job)
     question = Question(context.loop.state, job, at.boot) if job in context.loop.state.ready else None
     if question is not None:
         uid, _ = caller(request)
@@ -106,6 +107,9 @@ async def why(request: Request) -> Response:
     found = outlook(context.loop.state, job, at, question) if waits else None
     if found is not None and job.abroad is not None:
         found = await foreseen(context, job, found)
+    if found is not None:
+        blockers = [why for why in map(looks.why, found.blockers) if why is not None]
+        found = msgspec.structs.replace(found, blockers=blockers)
     data = {"job": key_label(job.key), "state": job.state.value, "reason": shown.reason or None}
     data |= msgspec.to_builtins(found or Outlook([], None, []))
     return answer(request, lambda: data, lambda: why_page(shown, found, at.wall))
@@ -116,6 +120,7 @@ async def history(request: Request) -> Response:
     context = context_of(request)
     job = one(context, request)
     check(request, [job])
-    lines = context.store.story(job.key)
+    said = viewer(request).said
+    lines = [line._replace(detail=said(line.detail)) for line in context.store.story(job.key)]
     data = {"job": key_label(job.key), "events": [line_view(line, user_name) for line in lines]}
     return answer(request, lambda: data, lambda: story_page(lines, user_name))

@@ -42,19 +42,25 @@ async def info(request: Request) -> Response:
         request,
         lambda: gpus_data(context, looks),
         lambda: gpu_table(
-            gpus, holders_of(state, looks), blocked_of(state), state.machine.drained_why, width
+            gpus,
+            holders_of(state, looks),
+            blocked_of(state, looks),
+            state.machine.drained_why,
+            width,
+            looks.title,
         ),
     )
 
 
 async def status(request: Request) -> Response:
     """The daemon: its version, its settings, what it has and what runs."""
-    context = context_of(request)
+    context, looks = context_of(request), viewer(request)
     context.loop.look_at_store()
     state = context.loop.state
     running = sum(state.group_running.values())
     # The record of an array whose tasks have all started neither runs nor waits.
-    strays = [stray_view(name, content) for name, content in sorted(context.strays().items())]
+    living = context.strays() if looks.sees_names else {}  # whose they are is not known
+    strays = [stray_view(name, content) for name, content in sorted(living.items())]
     started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.tasks)
     data = {
         "version": __version__,
@@ -74,6 +80,7 @@ async def status(request: Request) -> Response:
         "settings": {
             key: found._replace(value=BY_KEY[key].shown(found.value))._asdict()
             for key, found in context.settings.config.found.items()
+            if looks.sees_names or not BY_KEY[key].names_others
         },
         "config_files": list(context.settings.config.files),
         "notes": [*context.settings.notes, *_troubles(state), *map(_unknown, strays)],

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from gflow.core.model import Job
 from gflow.daemon.context import context_of
-from gflow.daemon.people import is_member, unusable, user_name
+from gflow.daemon.people import Person, is_member, person_of, unusable, user_name
 from gflow.daemon.rules import Rights
 from gflow.errors import Forbidden, no_job
 
@@ -103,6 +103,12 @@ def is_operator(request: Request) -> bool:
     return state["uid"] == 0 or is_member(settings.operators, state["groups"])
 
 
+def person_behind(request: Request) -> Person:
+    """The caller, as an owner of jobs. A user's own daemon has nobody else's."""
+    uid = request.scope["state"]["uid"]
+    return person_of(uid) if context_of(request).settings.is_system else Person(uid)
+
+
 def sees_names(request: Request) -> bool:
     """Whether the caller is to know that there are jobs of others, and whose."""
     settings = context_of(request).settings
@@ -131,8 +137,8 @@ def acting_user(request: Request) -> str:
 
 def check(request: Request, jobs: list[Job]) -> None:
     """Refuse unless the route's row lets the caller do this to all of these jobs."""
-    uid, who = request.scope["state"]["uid"], request.scope["who"]
-    foreign = [job for job in jobs if job.uid != uid]
+    uid, who, person = request.scope["state"]["uid"], request.scope["who"], person_behind(request)
+    foreign = [job for job in jobs if not person.owns(job)]
     if not foreign or not context_of(request).settings.is_system:
         return  # a user's daemon has nobody's jobs but its owner's and root's: the engine tells those apart
     if who is Who.OWNER and uid == 0:
@@ -141,4 +147,4 @@ def check(request: Request, jobs: list[Job]) -> None:
         return
     if not sees_names(request):
         raise no_job(foreign[0].label)
-    raise Forbidden(f"job {foreign[0].label} belongs to {user_name(foreign[0].uid)}")
+    raise Forbidden(f"job {foreign[0].label} belongs to {foreign[0].user}")

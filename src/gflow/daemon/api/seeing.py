@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 
 import msgspec
 from starlette.requests import Request
 
-from gflow.core.model import Job, Spec
-from gflow.daemon.api.permissions import is_operator, sees_names
+from gflow.core.explain import Why
+from gflow.core.ids import JobKey, parse_label
+from gflow.core.model import CUT_OFF, PREEMPTED, Job, Spec
+from gflow.daemon.api.permissions import is_operator, person_behind, sees_names
 from gflow.daemon.context import NAMELESS, context_of
-from gflow.daemon.people import user_name
+from gflow.daemon.people import Person, user_name
+from gflow.text.gpus import titled
 from gflow.text.queue import Entry
 
 # All other fields are their owner's alone, those to come as well.
@@ -20,13 +24,26 @@ PUBLIC = (
     "requeue", "max_retries", "project",
 )  # fmt: skip
 START_FAILED = "StartFailed"
+# Where the daemon's own sentences name a job.
+_NAMED = re.compile(rf"(job |{PREEMPTED}|{CUT_OFF})([0-9]+(?:_[0-9]+)?)\b")
+ANOTHER = "another job"
 
 
 class Viewer:
     """Somebody who looks at jobs."""
 
-    def __init__(self, uid: int, *, sees_all: bool, sees_names: bool, governs: bool = True) -> None:
-        self.uid = uid
+    def __init__(
+        self,
+        person: Person,
+        *,
+        sees_all: bool,
+        sees_names: bool,
+        governs: bool = True,
+        job: Callable[[JobKey], Job | None] = lambda key: None,
+    ) -> None:
+        self.person = person
+        # Looks a job up.
+        self._job = job
         # Whether what is about the whole machine, and no job, is shown in full.
         self.governs = governs
         # Whether nothing is hidden; whether it is shown that there are jobs of others, and whose.
@@ -34,27 +51,45 @@ class Viewer:
         self.sees_names = sees_names
 
     @property
+    def uid(self) -> int:
+        return self.person.uid
+
+    @property
     def user(self) -> str:
         """Their own name."""
         return user_name(self.uid)
 
     @property
-    def kind(self) -> tuple[int, bool, bool, bool]:
+    def kind(self) -> tuple[Person, bool, bool, bool]:
         """Whoever has the same sees the same."""
-        return self.uid, self.sees_all, self.sees_names, self.governs
+        return self.person, self.sees_all, self.sees_names, self.governs
 
     def knows(self, job: Job) -> bool:
         """Whether everything about this job is shown."""
-        return self.sees_all or job.uid == self.uid
+        return self.sees_all or self.person.owns(job)
 
     def finds(self, job: Job) -> bool:
         """Whether this job is shown at all."""
         return self.sees_names or self.knows(job)
 
+    def said(self, text: str) -> str:
+        """A sentence of the daemon's without the ids of jobs that are hidden, or are not there."""
+        return text if self.sees_names else _NAMED.sub(self._unnamed, text)
+
+    def _unnamed(self, found: re.Match[str]) -> str:
+        key = parse_label(found[2])
+        job = None if key is None else self._job(key)
+        return found[0] if job is not None and self.finds(job) else found[1].removesuffix("job ") + ANOTHER
+
+    def title(self, job: Job) -> str:
+        """The id and name of a job that has GPUs."""
+        return titled(job) if self.finds(job) else ANOTHER
+
     def shown(self, job: Job) -> Job:
         """The job, as much of it as is to be seen."""
         if self.knows(job):
-            return job
+            reason = self.said(job.reason)
+            return job if reason == job.reason else msgspec.structs.replace(job, reason=reason)
         public = {name: getattr(job.spec, name) for name in PUBLIC}
         user, reason = job.user, job.reason
         if not self.sees_names:
@@ -70,7 +105,11 @@ class Viewer:
     def entries(self, entries: Iterable[Entry]) -> Iterable[Entry]:
         if self.sees_all:
             return entries
-        return ((self.shown(job), why) for job, why in entries)
+        return ((self.shown(job), self.why(why)) for job, why in entries)
+
+    def why(self, why: Why | None) -> Why | None:
+        """Why a job waits, as much of it as is to be known."""
+        return why if why is None or self.sees_names else Why(why.code, self.said(why.detail))
 
     def name(self, user: str) -> str:
         """A person, as far as they are to be known."""
@@ -84,5 +123,10 @@ class Viewer:
 
 def viewer(request: Request) -> Viewer:
     settings, uid = context_of(request).settings, request.scope["state"]["uid"]
-    sees_all = not settings.is_system or uid == 0
-    return Viewer(uid, sees_all=sees_all, sees_names=sees_names(request), governs=is_operator(request))
+    return Viewer(
+        person_behind(request),
+        sees_all=not settings.is_system or uid == 0,
+        sees_names=sees_names(request),
+        governs=is_operator(request),
+        job=context_of(request).job,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -42,6 +43,7 @@ from gflow.daemon.wishes import Submitting
 from gflow.errors import UsageError, clean_page
 from gflow.options.changing import FIXED_IN_REDO
 from gflow.store.port import address_of
+from gflow.store.rows import kept_size
 from gflow.text.submissions import dry_run_page, group_lines, submitted_line
 from gflow.wire.changes import describe_options
 from gflow.wire.queries import SubmitQuery
@@ -79,7 +81,7 @@ async def submit(request: Request) -> Response:
             kinds.setdefault(kind_of(spec), job)
             new = {name: text for name, text in job.blobs.items() if name not in texts}
             texts |= new.keys()
-            size += new_bytes(context, new)
+            size += new_bytes(context, new) + kept_size(job.spec)
         wish.add(described)
     known = [job.spec for job in kinds.values()]
     note = note_of(known) or local_note(known)
@@ -93,6 +95,11 @@ async def submit(request: Request) -> Response:
 def keep_texts(context: Context, uid: int, blobs: dict[str, bytes]) -> None:
     """Count what these texts add to the disk; refuse them where one person's would be too many."""
     context.fairness.keep(uid, new_bytes(context, blobs))
+
+
+def keep_specs(context: Context, uid: int, specs: Iterable[Spec]) -> None:
+    """The same for specs that are longer than usual; those of jobs are not shared."""
+    context.fairness.keep(uid, sum(map(kept_size, specs)))
 
 
 def new_bytes(context: Context, blobs: dict[str, bytes]) -> int:
@@ -150,8 +157,10 @@ async def redo(request: Request) -> Response:
         origin=origin,
         hides=hides_for(request),
         rights=rights_of(request),
+        keep=partial(keep_specs, context, uid),
     )
-    return noted(await _taken(request, query, await context.loop.submit(wish)), note)
+    keys = await context.loop.submit(wish)
+    return noted(await _taken(request, query, keys), "; ".join(filter(None, (note, wish.note))))
 
 
 def _check_token(token: str) -> None:

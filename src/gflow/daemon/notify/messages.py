@@ -8,6 +8,7 @@ from email.message import EmailMessage
 from typing import Any, NamedTuple
 
 from gflow import __version__
+from gflow.core.audit import GROUPED
 from gflow.core.model import Job, Line
 from gflow.wire.happenings import LEADS_TO
 from gflow.wire.views import key_label, rfc3339
@@ -28,7 +29,8 @@ class Notice(NamedTuple):
     @property
     def id(self) -> str:
         """The same whenever this is told again, so that it can be told apart from others."""
-        return f"{self.host}-{self.number}"
+        part = f"-{self.job.label}" if self.job is not None and self.line.what in GROUPED else ""
+        return f"{self.host}-{self.number}{part}"
 
     @property
     def title(self) -> str:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gflow.core.audit import spread_all
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, Line
 from gflow.daemon import clock
@@ -103,11 +104,12 @@ class Notifier:
             if not lines:
                 await self._loop.news.wait(LOOK_S)
                 continue
-            due = [notice for number, line in lines if (notice := self._notice(destination, number, line))]
+            about = spread_all(lines, LINES)
+            due = [notice for number, line, _ in about if (notice := self._notice(destination, number, line))]
             pairs = [(notice, to) for notice in due for to in self.addresses(destination, notice)]
             await asyncio.gather(*(self._deliver(destination, notice, to) for notice, to in pairs))
-            place = lines[-1][0]
-            if due or len(lines) == LINES:
+            place = about[-1][0]
+            if due or len(about) >= LINES:
                 await self._remember(destination, place)
 
     async def _remember(self, destination: Destination, place: int) -> None:

@@ -72,7 +72,7 @@ def _become(order: Order, groups: list[Group], trouble: int, listener: socket.so
         for group in groups:
             group.join()
         if order.uid is not None:
-            person.become(order.uid)
+            person.become(order.uid, order.user)
         _exec(order, trouble, listener)
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126

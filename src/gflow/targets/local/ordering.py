@@ -50,6 +50,7 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
         terminal=places.terminal if spec.pty else "",
         max_processes=launch.max_processes,
         unkillable_s=launch.unkillable_s,
+        user=job.user if launch.uid is not None else "",
     )
 
 

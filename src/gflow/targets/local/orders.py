@@ -52,6 +52,8 @@ class Order(NamedTuple):
     max_processes: int = 0
     # Seconds after KILL at which a process that still lives is reported; 0: never.
     unkillable_s: int = 0
+    # The name of the account that `uid` must have; empty: any.
+    user: str = ""
 
     @property
     def is_plain(self) -> bool:
@@ -92,6 +94,7 @@ def to_fields(order: Order) -> list[bytes]:
         ended(order.beside),
         b"%d" % order.max_processes,
         b"%d" % order.unkillable_s,
+        text(order.user),
     ]
 
 
@@ -99,7 +102,7 @@ def from_fields(fields: list[bytes]) -> Order:
     text = os.fsdecode
     (_, key, attempt, record, cwd, umask, log, error_log, log_cap, grace_s, stop_file, memory_mib, cpus,
      limits, leases, sharing, command, has_script, script, script_path, environ, extra, uid,
-     snapshot, terminal, beside, max_processes, unkillable_s) = fields  # fmt: skip
+     snapshot, terminal, beside, max_processes, unkillable_s, user) = fields  # fmt: skip
     return Order(
         key=int(key),
         attempt=int(attempt),
@@ -127,6 +130,7 @@ def from_fields(fields: list[bytes]) -> Order:
         beside=tuple(map(text, parts(beside))),
         max_processes=int(max_processes),
         unkillable_s=int(unkillable_s),
+        user=text(user),
     )
 
 

@@ -33,12 +33,17 @@ class _Sets(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable"))
 
 
-def become(uid: int) -> None:
-    """Be this person: groups, then gid, then uid; no capabilities, and no way back."""
+def become(uid: int, name: str = "") -> None:
+    """Be this person: groups, then gid, then uid; no capabilities, and no way back.
+
+    `name`: of the account that the uid must have, as the user database says now; empty: any.
+    """
     try:
         person = pwd.getpwuid(uid)
     except KeyError:
         raise OSError(0, f"there is no user {uid} here") from None
+    if name and person.pw_name != name:
+        raise OSError(0, f"uid {uid} belongs to {person.pw_name} now, and not to {name}")
     gid = person.pw_gid
     _set_login(uid)
     try:
@@ -97,7 +102,7 @@ def let_read(fd: int, uid: int) -> None:
         os.fchown(fd, uid, -1)
 
 
-def as_person(uid: int | None, act: Callable[[], None]) -> None:
+def as_person(uid: int | None, act: Callable[[], None], name: str = "") -> None:
     """Do something to files of theirs, as them: in a child that gives up root first. Errors stay there."""
     if uid is None:
         with suppress(OSError):
@@ -107,7 +112,7 @@ def as_person(uid: int | None, act: Callable[[], None]) -> None:
     if pid == 0:
         code = 1
         try:
-            become(uid)
+            become(uid, name)
             act()
             code = 0
         finally:

@@ -268,7 +268,7 @@ def write_note(order: Order, line: str) -> None:
         os.write(log, f"gflow: {line}\n".encode(errors="replace"))
         os.close(log)
 
-    as_person(order.uid, note)
+    as_person(order.uid, note, order.user)
 
 
 def _noted(_number: int, _frame: object) -> None:

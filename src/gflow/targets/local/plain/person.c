@@ -65,6 +65,11 @@ const char *become_person(const Message *order) {
         snprintf(text, sizeof text, "there is no user %s here", order->field[UID].at);
         return text;
     }
+    const char *name = order->field[USER].at;             /* looked up afresh: a uid can be given to another account */
+    if (*name && strcmp(person->pw_name, name)) {
+        snprintf(text, sizeof text, "uid %s belongs to %s now, and not to %s", order->field[UID].at, person->pw_name, name);
+        return text;
+    }
     gid_t gid = person->pw_gid;
     set_login(uid);
     if (initgroups(person->pw_name, gid) || setresgid(gid, gid, gid) || setresuid(uid, uid, uid)) {

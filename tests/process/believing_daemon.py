@@ -1,0 +1,14 @@
+"""The daemon as it is, but it believes for good what the user database told it once."""
+
+from __future__ import annotations
+
+import sys
+
+from gflow.daemon import people
+
+people.ACCOUNT_S = 1e9
+
+if __name__ == "__main__":
+    from gflow.cli.main import main
+
+    sys.exit(main("gflowd", ["run", *sys.argv[1:]]))
