@@ -65,6 +65,8 @@ class Loop:
         self, state: State, store: Store, perform: Callable[[list[Effect]], None], *, paranoid: bool = False
     ) -> None:
         self.state = state
+        # Counts what may have changed the state.
+        self.version = 0
         self.store = store
         # Why nothing can be written at the moment; empty while all is well.
         self.read_only = ""
@@ -257,6 +259,7 @@ class Loop:
     def _try_turn(self, wishes: list[Waiting]) -> bool:
         """One turn; False if the engine failed in the middle, and then memory is what the disk has."""
         turn = Turn(wishes)
+        self.version += 1
         at, began = clock.now(), time.perf_counter()
         try:
             for wish, future in wishes:
@@ -391,6 +394,7 @@ class Loop:
     def _go_back(self) -> None:
         if self._is_ahead:
             self.state = reload(self.state, self.store)
+            self.version += 1
             self.meters.recount(self.state.jobs.values())
             self._is_ahead = False
             for first, bulk_ in self.store.unfinished().items():
