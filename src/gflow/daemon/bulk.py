@@ -82,7 +82,7 @@ class Taking:
 
     def __init__(self, wish: Submitting) -> None:
         self.uid, self.user, self.token, self.origin = wish.uid, wish.user, wish.token, wish.origin
-        self.count, self.first, self.staged = len(wish.jobs), 0, 0
+        self.count, self.first, self.staged = wish.count, 0, 0
         # Each is let go as it is made a job.
         self._left = deque(wish.jobs)
         self.projects = wish.projects
