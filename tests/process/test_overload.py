@@ -151,7 +151,7 @@ def test_bug_that_users_can_repeat_does_not_fill_the_log(box: Box) -> None:
 
 
 def resident_mib(box: Box) -> float:
-    """The most memory that the daemon had since `clear_refs`."""
+    """The most memory that the daemon has had."""
     assert box.daemon is not None
     lines = Path(f"/proc/{box.daemon.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
@@ -185,3 +185,22 @@ def test_unread_dry_runs_of_sweeps_hold_little_memory(box: Box, accept: str) -> 
     finally:
         for connection in asked:
             connection.close()
+
+
+def test_bulk_submission_of_a_client_that_hung_up_leaves_nothing(box: Box) -> None:
+    """It takes seconds until all 20,000 jobs are there; the client leaves when the first are."""
+    box.up()
+    job = {"command": ["true"], "cwd": "/tmp", "options": {"hold": True}}
+
+    def count(table: str) -> int:
+        with sqlite3.connect(box.data / "gflow.db") as db:
+            return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+    asked = UnixConnection(box.socket)
+    asked.request("POST", "/jobs", json.dumps({"token": "token-of-many", "jobs": [job] * 20_000}))
+    wait_until(lambda: count("jobs"), what="the first part")
+    asked.close()
+    box.submit("--hold", "true")
+    wait_until(lambda: not count("bulk"), what="the submission to be given up")
+    assert count("jobs") == box.api("GET", "/jobs?limit=1")[1]["total"] == 1
+    assert "Traceback" not in (box.root / "daemon.log").read_text()

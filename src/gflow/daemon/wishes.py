@@ -101,6 +101,8 @@ class Submitting:
         self.token = token
         self.jobs: list[Described] = []
         self.origin = origin
+        # Whether nobody waits for it any more.
+        self.is_dropped = False
         # How many jobs there are, and each project gets; parents that are named by what was submitted last.
         self.count = 0
         self.projects: Counter[str] = Counter()

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow.core.ids import JobKey, label
+from gflow.core.state import PART
 from gflow.core.updating import overridden
 from gflow.daemon import rules
 from gflow.daemon.abroad import check_targets, kind_of, local_note, tried
@@ -21,6 +22,7 @@ from gflow.daemon.api.asking import (
     one_key,
     query_of,
     read,
+    while_connected,
 )
 from gflow.daemon.api.dry_run import dry_run
 from gflow.daemon.api.expanding import Expansion, bytes_of
@@ -78,7 +80,9 @@ async def submit(request: Request) -> Response:
         note = note_of(known) or local_note(known)
         note = note or await tried(context.settings, context.target, list(kinds.values()))
         context.fairness.keep(uid, sizes[0])
-        return noted(await _taken(request, query, await context.loop.submit(wish)), note)
+        coming = context.loop.submit(wish)
+        keys = await (while_connected(request, coming) if wish.count > PART else coming)
+        return noted(await _taken(request, query, keys), note)
 
 
 def keep_texts(context: Context, uid: int, blobs: dict[str, bytes]) -> None:
