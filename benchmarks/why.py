@@ -25,7 +25,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from gflow.core.expecting import Question, Start, ahead_of
+from gflow.core.expecting import Start, question_of
+from gflow.core.line import QueueSnapshot, ahead_of
 from gflow.core.foretold import Case
 from gflow.core.ids import job_key
 from gflow.core.model import Job
@@ -70,8 +71,8 @@ class Asking(Replay):
             self.told[latest - 1] = self._asked(job, now)
 
     def _asked(self, job: Job, now: float) -> Told | None:
-        question = Question(self.state, job, now)
-        start, case = question.start(self.state), question.case(self.state)
+        question = question_of(self.state, job, now)
+        start, case = question.start(), question.case()
         if start is None or case is None:
             return None
         self.state.foretold.tell(job.key, case)
@@ -90,7 +91,11 @@ def plain(state: State, job: Job, wall: float) -> float:
         for one in state.running.values()
     ]
     heapq.heapify(ends)
-    line = [[group.key.shape.gpus, count, group.key.limit_s] for group, count in ahead_of(state, job)]
+    snapshot, own = QueueSnapshot.of(state, now), state.ready.group_of(job)
+    copy = snapshot.copy_of(own, job.key)
+    assert copy is not None
+    ahead = sorted(ahead_of(snapshot, (job.key, copy)), key=lambda one: one[0].order)
+    line = [[group.shape.gpus, count, group.limit] for group, count in ahead]
     while True:
         for one in line:
             while one[1] and one[0] <= free:

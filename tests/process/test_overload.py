@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import resource
 import shutil
@@ -225,3 +226,59 @@ def test_bug_that_users_can_repeat_does_not_fill_the_log(box: Box) -> None:
     log = box.root / "daemon.log"
     wait_until(lambda: "100 times so far" in log.read_text(), what="the last count, after its answer")
     assert log.read_text().count("Traceback") == 1
+
+
+def resident_mib(box: Box) -> float:
+    """The most memory that the daemon has had."""
+    assert box.daemon is not None
+    lines = Path(f"/proc/{box.daemon.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/plain"])
+def test_unread_dry_runs_of_sweeps_hold_little_memory(box: Box, accept: str) -> None:
+    """Each would become 50 MiB of commands (as text, the first 1,000 of them)."""
+    box.up()
+    count = 5000 if accept == "application/json" else 1000
+    job = {"command": ["true", "x" * ((50 << 20) // count) + "{n}"], "cwd": "/tmp"}
+    job["options"] = {"param": {"n": [str(n) for n in range(count)]}}
+    body = json.dumps({"token": "token-of-a-sweep", "jobs": [job]})
+    assert box.daemon is not None
+    before = resident_mib(box)
+    asked = [UnixConnection(box.socket) for _ in range(4)]
+    try:
+        for connection in asked:
+            connection.request("POST", "/jobs?dry-run=1", body, {"accept": accept})
+        for connection in asked:  # the head and the first few bytes of each have come
+            connection.sock.settimeout(60)
+            assert connection.sock.recv(4096).startswith(b"HTTP/1.1 200")
+        assert box.api("GET", "/health")[0] == 200
+        assert resident_mib(box) - before < 50
+        size = 0
+        while piece := asked[0].sock.recv(1 << 20):
+            size += len(piece)
+            if size > 50 << 20:  # all of it comes when it is read
+                break
+        assert size > 50 << 20
+    finally:
+        for connection in asked:
+            connection.close()
+
+
+def test_bulk_submission_of_a_client_that_hung_up_leaves_nothing(box: Box) -> None:
+    """It takes seconds until all 20,000 jobs are there; the client leaves when the first are."""
+    box.up()
+    job = {"command": ["true"], "cwd": "/tmp", "options": {"hold": True}}
+
+    def count(table: str) -> int:
+        with sqlite3.connect(box.data / "gflow.db") as db:
+            return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+    asked = UnixConnection(box.socket)
+    asked.request("POST", "/jobs", json.dumps({"token": "token-of-many", "jobs": [job] * 20_000}))
+    wait_until(lambda: count("jobs"), what="the first part")
+    asked.close()
+    box.submit("--hold", "true")
+    wait_until(lambda: not count("bulk"), what="the submission to be given up")
+    assert count("jobs") == box.api("GET", "/jobs?limit=1")[1]["total"] == 1
+    assert "Traceback" not in (box.root / "daemon.log").read_text()

@@ -37,7 +37,7 @@ from gflow.core.events import (
     Unclaim,
     Update,
 )
-from gflow.core.expecting import Question
+from gflow.core.expecting import question_of
 from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of
 from gflow.core.model import Block, Headway, Idle, Job, JobState, Spec
 from gflow.core.tasks import parse_tasks
@@ -563,8 +563,8 @@ def foresee(world: World, dice: Dice) -> None:
     key, state, at = some_key(world, dice), world.state, world.clock.now()
     job, case = state.jobs.get(key), None
     if job is not None and job in state.ready:
-        question = Question(state, job, at.boot)
-        start, case = question.start(state), question.case(state)
+        question = question_of(state, job, at.boot)
+        start, case = question.start(), question.case()
         assert start is None or start.earliest <= start.expected <= start.latest, "a forecast without sense"
         assert case is None or case.worst_s >= 0, "a start in the past is foretold"
     world.apply(Foresee(at=at, key=key, case=case))

@@ -21,6 +21,7 @@ from gflow.core.state import PART, State
 from gflow.daemon import bulk
 from gflow.daemon.bulk import Wanted
 from gflow.daemon.loop import Loop, reload
+from gflow.daemon.turns import MOST_PLACES, Turns
 from gflow.daemon.wishes import Submitting
 from gflow.errors import NotFound, ReadOnly, Refused, StoreError
 from gflow.store.bulk import Intent, OpenSubmission, keys_of, runs_of
@@ -463,3 +464,143 @@ def test_an_open_submission_knows_its_keys():
 
 def test_the_part_is_the_one_of_the_engine():
     assert bulk.PART == core_state.PART == State(cpus=1, memory_mib=1).part
+
+
+# ---------------------------------------------------------------- turns, and clients that hang up
+
+
+def test_bulk_requests_of_users_take_turns_part_by_part(store):
+    """One user has ten under way; the other waits for as many parts as its own request has, not for ten."""
+
+    async def scene(loop):
+        many = [asyncio.ensure_future(loop.submit(wanted(MANY, token=f"token-{n}"))) for n in range(10)]
+        while not store.sizes:
+            await asyncio.sleep(0)
+        before = len(store.sizes)
+        await loop.submit(wanted(MANY, token="token-of-bob", uid=1002, user="bob"))
+        commits = len(store.sizes) - before
+        assert not all(one.done() for one in many)
+        await asyncio.gather(*many)
+        return commits
+
+    own = 1 + 4 + 1 + 4  # open, stage, close, arrive
+    assert play(store, scene) <= 4 * own
+    assert len(list(store.jobs(active=True))) == 11 * MANY
+
+
+def test_jobs_of_a_small_submission_arrive_before_those_of_a_large_one(store):
+    async def scene(loop):
+        large = asyncio.ensure_future(loop.submit(wanted(20 * PART, token="token-large")))
+        while not loop.state.arriving:
+            await asyncio.sleep(0)
+        await loop.submit(wanted(MANY, token="token-of-bob", uid=1002, user="bob"))
+        left = len(loop.state.arriving)
+        await large
+        return left
+
+    assert play(store, scene) > 0
+
+
+def test_two_bulk_requests_of_a_user_are_under_way_at_once(store):
+    async def scene(loop):
+        many = [asyncio.ensure_future(loop.submit(wanted(MANY, token=f"token-{n}"))) for n in range(6)]
+        seen = set()
+        while not all(one.done() for one in many):
+            seen.add(len(loop.state.open))
+            await asyncio.sleep(0)
+        return seen
+
+    assert max(play(store, scene)) == MOST_PLACES
+
+
+def test_submission_of_a_client_that_hung_up_leaves_nothing(store):
+    async def scene(loop):
+        asked = [asyncio.ensure_future(loop.submit(wanted(MANY, token=f"token-{n}"))) for n in range(5)]
+        while not any(opened.jobs for opened in loop.state.open.values()):
+            await asyncio.sleep(0)
+        for one in asked:
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        # Of the same user, so it waits for what is given up.
+        await loop.submit(wanted(PART + 1, token="token-after"))
+        while loop.state.open or store.unfinished():
+            await asyncio.sleep(0)
+        return len(loop.state.jobs)
+
+    assert play(store, scene) == PART + 1
+    assert len(list(store.jobs(active=True))) == PART + 1
+    assert not store.unfinished()
+
+
+def test_submission_that_is_closed_stays_when_its_client_hangs_up(store):
+    async def scene(loop):
+        asked = asyncio.ensure_future(loop.submit(wanted(MANY)))
+        while not loop.state.arriving:
+            await asyncio.sleep(0)
+        asked.cancel()
+        return await loop.submit(wanted(MANY))
+
+    assert len(play(store, scene)) == MANY
+    assert len(list(store.jobs(active=True))) == MANY
+
+
+def test_next_try_of_a_client_that_hung_up_gets_all_jobs_once(store):
+    async def scene(loop):
+        asked = asyncio.ensure_future(loop.submit(wanted(MANY)))
+        while not any(opened.jobs for opened in loop.state.open.values()):
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        return await loop.submit(wanted(MANY))
+
+    keys = play(store, scene)
+    assert [job.key for job in store.jobs(active=True)] == list(keys)
+    assert len(keys) == MANY
+
+
+def test_submission_that_another_client_waits_for_goes_on(store):
+    async def scene(loop):
+        asked = [asyncio.ensure_future(loop.submit(wanted(MANY))) for _ in range(2)]
+        while not any(opened.jobs for opened in loop.state.open.values()):
+            await asyncio.sleep(0)
+        asked[0].cancel()
+        return await asked[1]
+
+    assert len(play(store, scene)) == MANY
+
+
+@pytest.mark.parametrize("is_noted", [False, True], ids=["before the intent", "after the intent"])
+def test_deed_of_a_client_that_hung_up_is_done_if_it_was_noted(store, is_noted):
+    async def scene(loop):
+        keys = await loop.submit(wanted(MANY, hold=False))
+        deed = Wanted(Hold, 1001, "cli", governs=False)
+        asked = asyncio.ensure_future(loop.do(deed, keys[1:]))
+        while not (store.unfinished() if is_noted else loop.state.claimed):
+            await asyncio.sleep(0)
+        asked.cancel()
+        while loop.state.claimed or store.unfinished():
+            await asyncio.sleep(0)
+        return {loop.state.jobs[key].state for key in keys[1:]}
+
+    assert play(store, scene) == {JobState.HOLD if is_noted else JobState.QUEUED}
+
+
+def test_turn_of_who_gave_up_waiting_is_passed_on():
+    async def main():
+        turns, order = Turns(), []
+
+        async def take(uid, number):
+            async with turns.of(uid):
+                order.append((uid, number))
+
+        async with turns.of(1):
+            waiting = [asyncio.ensure_future(take(uid, n)) for uid in (1, 2, 3) for n in range(2)]
+            await asyncio.sleep(0)
+            waiting[0].cancel()
+            waiting[4].cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert order == [(1, 1), (2, 0), (3, 1), (2, 1)]
+        async with turns.of(4):
+            pass
+
+    asyncio.run(asyncio.wait_for(main(), 20))

@@ -3,10 +3,13 @@
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import pytest
 
-from gflow.daemon.api.fairness import MOST_STREAMS, Fairness
+from gflow.daemon.api import answers
+from gflow.daemon.api.asking import MOST_COMMANDS
+from gflow.daemon.api.fairness import MOST_EXPANSIONS, MOST_HELD, MOST_STREAMS, Fairness
 from gflow.errors import TooMany
 from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT
 
@@ -53,5 +56,77 @@ def test_uids_without_account_have_the_streams_of_one_user(accounts):
                 await held.enter_async_context(fairness.stream(FIRST_WITHOUT_ACCOUNT + MOST_STREAMS))
             await held.enter_async_context(fairness.stream(1001))
         await held.enter_async_context(fairness.stream(FIRST_WITHOUT_ACCOUNT))
+
+    asyncio.run(main())
+
+
+def test_submissions_under_way_of_one_user_have_a_bound():
+    fairness = Fairness(is_shared=True)
+    assert MOST_COMMANDS <= MOST_HELD, "one request may have all of it"
+    with fairness.holding(1001) as hold, fairness.holding(1001) as more, fairness.holding(1002) as other:
+        hold(MOST_HELD - 1)
+        hold(1)
+        other(MOST_HELD)
+        with pytest.raises(TooMany, match="256 MiB"):
+            more(1)
+    with fairness.holding(1001) as hold:
+        hold(MOST_HELD)
+    with fairness.holding(0) as hold:
+        hold(10 * MOST_HELD)
+
+
+def test_expansions_alternate_between_users():
+    fairness, begun, running = Fairness(is_shared=True), [], []
+
+    async def expand(uid, go):
+        async with fairness.expansion(uid):
+            begun.append(uid)
+            running.append(uid)
+            assert len(running) <= MOST_EXPANSIONS
+            await go.wait()
+            running.remove(uid)
+
+    async def main():
+        go, free = asyncio.Event(), asyncio.Event()
+        free.set()
+        many = [asyncio.ensure_future(expand(1001, go)) for _ in range(50)]
+        await asyncio.sleep(0)
+        await asyncio.wait_for(expand(1002, free), 20)
+        assert begun == [1001, 1002], "a user has one turn at a time"
+        go.set()
+        await asyncio.gather(*many)
+
+    asyncio.run(main())
+
+
+def test_answer_that_is_not_read_is_given_up(monkeypatch):
+    monkeypatch.setattr(answers, "UNREAD_S", 0.01)
+
+    async def main():
+        gone, made = asyncio.Event(), []
+
+        async def pieces():
+            for number in range(1000):
+                made.append(number)
+                yield "x"
+                await asyncio.sleep(0)
+
+        async def send(message):
+            if message["type"] == "http.response.body" and not gone.is_set():
+                await gone.wait()
+
+        async def receive():
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        scope = {"type": "http", "state": {"abort": gone.set}}
+        released = SimpleNamespace(yes=False)
+        async with AsyncExitStack() as stack:
+            stack.callback(setattr, released, "yes", True)
+            answer = answers.InTime(pieces(), stack.pop_all())
+        await asyncio.wait_for(answer(scope, receive, send), 20)
+        assert gone.is_set()
+        assert released.yes
+        assert len(made) < 1000
 
     asyncio.run(main())

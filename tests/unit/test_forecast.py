@@ -10,13 +10,16 @@ import pytest
 
 from gflow.core.engine import step
 from gflow.core.events import Cancel, Event, Exited, Foresee, SetQuota, Submit
-from gflow.core.expecting import Listing, Question
+from gflow.core.expecting import Listing, question_of
 from gflow.core.forecast import outlook
 from gflow.core.foretold import Case, Outcome
+from gflow.core.line import QueueSnapshot
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.quotas import USER, Limits
 from gflow.daemon import keeper
+from gflow.daemon.forecasts import Forecasts
+from gflow.daemon.threads import Threads
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
 from gflow.text.why import why_page
@@ -126,7 +129,7 @@ def test_those_far_back_wait_for_the_work_before_them() -> None:
     for entry in entries:
         step(replay.state, replay._submission(entry, 10.0))
     state = replay.state
-    found = Question(state, state.jobs[len(entries) << 20], 10.0).start(state)
+    found = question_of(state, state.jobs[len(entries) << 20], 10.0).start()
     assert found is not None
     assert found.expected == pytest.approx(10.0 + 1201 * HOUR)
 
@@ -134,7 +137,7 @@ def test_those_far_back_wait_for_the_work_before_them() -> None:
 def test_what_is_told_is_noted_and_compared_with_the_start() -> None:
     """Who is cancelled meanwhile is forgotten; what changed goes with the next commit."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
-    case, at = Question(state, job, now).case(state), Moment(now, now)
+    case, at = question_of(state, job, now).case(), Moment(now, now)
     assert case == Case(now, pytest.approx(HOUR - 1), True)
     step(state, Foresee(at=at, key=job.key, case=case))
     assert state.foretold.record.open == {job.key: case}
@@ -156,10 +159,10 @@ def test_what_is_told_is_noted_and_compared_with_the_start() -> None:
 def test_a_listing_tells_when_those_who_wait_will_start() -> None:
     entries = [Entry(0.0, 900.0, 4), Entry(1.0, 2 * HOUR, 4), Entry(2.0, HOUR, 2), Entry(3.0, HOUR, 2)]
     state, _, now = stopped(entries)
-    starts = Listing(state, now).starts()
+    starts = Listing(QueueSnapshot.of(state, now)).starts()
     assert starts == {3 << 20: 900.0, 4 << 20: 900.0, 2 << 20: pytest.approx(900.0 + HOUR)}
     for key in starts:
-        assert Question(state, state.jobs[key], now).start(state).expected == pytest.approx(starts[key])
+        assert question_of(state, state.jobs[key], now).start().expected == pytest.approx(starts[key])
 
 
 def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,11 +177,13 @@ def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.Monk
             if not posted.done():
                 posted.set_result(make(Moment(2.0, 2.0)))
 
-        task = asyncio.ensure_future(keeper.foresee(SimpleNamespace(state=state, post=post)))
+        loop, threads = SimpleNamespace(state=state, post=post, version=0), Threads()
+        task = asyncio.ensure_future(keeper.foresee(loop, Forecasts(loop, threads)))
         try:
             return await asyncio.wait_for(posted, 30)
         finally:
             task.cancel()
+            threads.close(5)
 
     event = asyncio.run(noted())
     assert isinstance(event, Foresee)

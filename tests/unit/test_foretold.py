@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.core.expecting import SLACK_S, Listing, Question
+from gflow.core.expecting import SLACK_S, Listing, question_of
 from gflow.core.foretold import (
     FEW,
     LEARNT_FROM,
@@ -24,6 +24,7 @@ from gflow.core.foretold import (
     quantiles,
     wait_of,
 )
+from gflow.core.line import QueueSnapshot
 from gflow.simulate.trace import Entry
 from tests.unit.test_forecast import HOUR, stopped
 
@@ -163,7 +164,7 @@ def test_quantiles_hold_their_part(cases: list[Weighed]) -> None:
 
 def test_before_anything_is_learnt_what_is_played_is_within() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
-    found = Question(state, job, now).start(state)
+    found = question_of(state, job, now).start()
     assert found is not None
     assert found.expected == pytest.approx(HOUR)
     assert found.latest == pytest.approx(HOUR + SLACK_S)
@@ -175,11 +176,11 @@ def test_once_something_is_learnt_that_is_what_is_told() -> None:
     entries = [Entry(0.0, first, 4), Entry(1.0, 2 * HOUR, 4), Entry(2.0, HOUR, 2), Entry(3.0, HOUR, 2)]
     state, job, now = stopped(entries)
     waited(state.foretold, 0.4, MOST_CASES)
-    found = Question(state, job, now).start(state)
+    found = question_of(state, job, now).start()
     assert found is not None
     assert found.expected - now == pytest.approx(0.4 * first, abs=60)
     assert found.latest - now == pytest.approx(0.4 * first + SLACK_S, abs=60)
-    starts = Listing(state, now).starts()
+    starts = Listing(QueueSnapshot.of(state, now)).starts()
     assert starts[job.key] == found.expected
     assert starts[2 << 20] - now == pytest.approx(0.4 * (first + HOUR), abs=60)
 
@@ -189,7 +190,7 @@ def test_without_limits_on_all_who_wait_nothing_is_bounded() -> None:
     first = Entry(0.0, HOUR, 4, limit=3600)
     for limit in (0, 7200):
         state, job, now = stopped([first, Entry(1.0, HOUR, 4, limit=limit)], exact=False)
-        case = Question(state, job, now).case(state)
+        case = question_of(state, job, now).case()
         assert case is not None
         assert case.is_bounded == (limit > 0)
 

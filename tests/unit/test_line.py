@@ -8,9 +8,10 @@ import pytest
 
 from gflow.core import line as lines
 from gflow.core.engine import step
-from gflow.core.expecting import Question
+from gflow.core.expecting import question_of
 from gflow.core.ids import number_of
-from gflow.core.line import MOST_FAR, MOST_NEAR, Waiting, line
+from gflow.core.line import MOST_FAR, MOST_NEAR, Member, QueueSnapshot, Waiting, line
+from gflow.core.model import Job
 from gflow.core.playing import EXPECTED, Play
 from gflow.core.policy import Policy
 from gflow.core.promise import MOST_ASKED
@@ -35,13 +36,25 @@ def waiting(count: int) -> State:
     return replay.state
 
 
+def member(snapshot: QueueSnapshot, state: State, job: Job) -> Member:
+    group = snapshot.copy_of(state.ready.group_of(job), job.key)
+    assert group is not None
+    return job.key, group
+
+
+def played(state: State, now: float, job: Job | None = None) -> Play:
+    """The queue simulated, with this job in any case."""
+    snapshot = QueueSnapshot.of(state, now)
+    return Play(snapshot, EXPECTED, line(snapshot, True, job and member(snapshot, state, job)))
+
+
 def work(who: list[Waiting]) -> float:
     return sum(one.count * one.expected * one.size for one in who)
 
 
 def test_a_short_line_is_taken_as_it_is() -> None:
     state = waiting(MOST_NEAR + MOST_FAR - 1)
-    who = line(state, True)
+    who = line(QueueSnapshot.of(state, 0.0), True)
     assert sorted(one.key for one in who) == sorted(state.ready.where)
     assert {one.count for one in who} == {1}
 
@@ -50,7 +63,8 @@ def test_of_a_long_line_some_stand_for_all() -> None:
     count = 6000
     state = waiting(count)
     last = state.jobs[(count + 1) << 20]
-    who = line(state, True, last)
+    snapshot = QueueSnapshot.of(state, 0.0)
+    who = line(snapshot, True, member(snapshot, state, last))
     assert len({one.key for one in who}) == len(who) <= MOST_NEAR + MOST_FAR + MOST_ASKED + 1
     assert [one.count for one in who if one.key == last.key] == [1]
     oldest = min(who, key=lambda one: one.key)
@@ -60,7 +74,7 @@ def test_of_a_long_line_some_stand_for_all() -> None:
     )
     assert sum(one.count for one in who) == pytest.approx(count, rel=0.01)
     assert work(who) == pytest.approx(everything, rel=0.02)
-    assert not line(state, False), "nobody waits for CPUs alone"
+    assert not line(QueueSnapshot.of(state, 0.0), False), "nobody waits for CPUs alone"
 
 
 def test_many_who_are_all_different_are_some_too() -> None:
@@ -70,7 +84,7 @@ def test_many_who_are_all_different_are_some_too() -> None:
     replay = Replay(entries, GPUS, Policy(fair_share=False), exact=True)
     for entry in entries:
         step(replay.state, replay._submission(entry, entry.submit))
-    who = line(replay.state, True)
+    who = line(QueueSnapshot.of(replay.state, 0.0), True)
     assert len(who) <= MOST_NEAR + MOST_FAR + MOST_ASKED
     assert sum(one.count for one in who) == pytest.approx(count, rel=0.01)
 
@@ -78,7 +92,7 @@ def test_many_who_are_all_different_are_some_too() -> None:
 def test_who_asks_for_more_than_there_is_takes_no_part() -> None:
     state = waiting(50)
     state.machine.restrict(frozenset({0, 1}))
-    assert {one.size for one in line(state, True)} == {1, 2}
+    assert {one.size for one in line(QueueSnapshot.of(state, 0.0), True)} == {1, 2}
 
 
 def test_of_those_as_long_as_each_other_the_first_comes_first() -> None:
@@ -86,7 +100,7 @@ def test_of_those_as_long_as_each_other_the_first_comes_first() -> None:
     replay = Replay(entries, GPUS, Policy(fair_share=False), exact=True)
     for entry in entries:
         step(replay.state, replay._submission(entry, entry.submit))
-    starts = Play(replay.state, 1.0, EXPECTED, line(replay.state, True)).all()
+    starts = played(replay.state, 1.0).all()
     assert min(starts, key=lambda key: starts[key]) == 2 << 20
 
 
@@ -95,10 +109,10 @@ def test_a_long_line_is_told_much_as_if_all_were_played(monkeypatch: pytest.Monk
     now = 6000.0
     for number in (40, 1000, 2000, 5001):
         job = state.jobs[number << 20]
-        some = Play(state, now, EXPECTED, line(state, True, job)).start_of(job.key)
+        some = played(state, now, job).start_of(job.key)
         with monkeypatch.context() as patch:
             patch.setattr(lines, "MOST_NEAR", 10**6)
-            every = Play(state, now, EXPECTED, line(state, True, job)).start_of(job.key)
+            every = played(state, now, job).start_of(job.key)
         assert some is not None
         assert every is not None
         assert some - now == pytest.approx(every - now, rel=0.2)
@@ -108,7 +122,7 @@ def test_a_forecast_of_a_long_line_counts_all_of_it() -> None:
     """Not only those who are looked at one by one."""
     state = waiting(5000)
     job = state.jobs[5001 << 20]
-    case = Question(state, job, 6000.0).case(state)
+    case = question_of(state, job, 6000.0).case()
     assert case is not None
     older = sum(
         len(group.members) * group.length * group.key.shape.gpus for group in state.ready.groups.values()

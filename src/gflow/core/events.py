@@ -68,6 +68,8 @@ class Arrive(Event, frozen=True, kw_only=True):
     """Time to put some of those that arrive where they wait."""
 
     most: int
+    # Of this submission; 0, or if none of it is left: whoever is first.
+    first: int = 0
 
 
 class Deed(Event, frozen=True, kw_only=True):

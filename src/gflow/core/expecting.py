@@ -5,22 +5,20 @@ known; so what is told is what became of those who were told the same before: wh
 and nearly all (`core.foretold`; `benchmarks/why.py` tries that on traces). Before anything is learnt, what is
 played counts too.
 
-To ask looks at the queue; to think does not, and may take long: a thread can do it.
+All of it is computed from a snapshot (`core.line`), which may take long: a thread can do it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import inf
 
 import msgspec
 
 from gflow.core.foretold import Case, wait_of
 from gflow.core.ids import JobKey
-from gflow.core.lanes import Group
-from gflow.core.line import line, size_of
+from gflow.core.line import Member, QueueSnapshot, Waiting, ahead_of, line, size_of
 from gflow.core.model import Job
-from gflow.core.playing import AT_WORST, EXPECTED, Play
+from gflow.core.playing import AT_WORST, EXPECTED, Lengths, Play
 from gflow.core.state import State
 
 # So much later than foretold is not late.
@@ -40,106 +38,117 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Question:
-    """When a waiting job will start if the queue goes on as it stands now."""
+    """When a waiting job will start if the queue goes on as it stands in a snapshot."""
 
-    def __init__(self, state: State, job: Job, now: float) -> None:
-        self._job = job
-        self._now = now
-        with_gpus = job.spec.shape.gpus > 0
-        who = line(state, with_gpus, job)
-        self._at_worst = Play(state, now, AT_WORST, who, with_gpus=with_gpus)
+    def __init__(self, snapshot: QueueSnapshot, job: Member) -> None:
+        self._snapshot, self._job = snapshot, job
+        self._with_gpus = job[1].shape.gpus > 0
+        self._at_worst: Play | None = None
         # Only as long as nothing better is known.
         self._expected: Play | None = None
-        if not state.foretold.is_learnt(self._at_worst.is_bounded):
-            self._expected = Play(state, now, EXPECTED, who, with_gpus=with_gpus)
+        # How many come before it, and how long the whole machine is busy with them.
+        self._ahead, self._work = 0, 0.0
 
     def think(self) -> None:
-        """The long part."""
-        for play in (self._at_worst, self._expected):
-            if play is not None:
-                play.start_of(self._job.key)
+        """The long part. Looks at nothing but the snapshot: any thread can do it."""
+        if self.is_answered:
+            return
+        for group, count in ahead_of(self._snapshot, self._job):
+            self._ahead += count
+            self._work += count * group.length * size_of(group.shape, self._with_gpus)
+        self._work /= max(1, self._snapshot.pool(self._with_gpus).usable)
+        who = line(self._snapshot, self._with_gpus, self._job)
+        at_worst = self._play(AT_WORST, who)
+        if not self._snapshot.is_learnt[at_worst.is_bounded]:
+            self._expected = self._play(EXPECTED, who)
+        self._at_worst = at_worst
 
-    def start(self, state: State) -> Start | None:
+    def _play(self, lengths: Lengths, who: list[Waiting]) -> Play:
+        play = Play(self._snapshot, lengths, who, with_gpus=self._with_gpus)
+        play.start_of(self._job[0])
+        return play
+
+    @property
+    def is_answered(self) -> bool:
+        return self._at_worst is not None
+
+    @property
+    def ahead(self) -> int:
+        """How many come before it."""
+        self.think()
+        return self._ahead
+
+    def start(self) -> Start | None:
         """What can be said; None: it is not in sight."""
-        case = self.case(state)
+        case, now = self.case(), self._snapshot.now
         if case is None:
             return None
         middle, late = (
-            self._now + wait_of(part, case.worst_s, case.is_bounded)
-            for part in state.foretold.parts(case.is_bounded, self._now)
+            now + wait_of(part, case.worst_s, case.is_bounded)
+            for part in self._snapshot.parts[case.is_bounded]
         )
         if self._expected is None:
-            return Start(middle, self._now, late + SLACK_S)
-        found = self._played(state, self._expected)
-        return None if found is None else Start(found, self._now, max(found, late) + SLACK_S)
+            return Start(middle, now, late + SLACK_S)
+        found = self._played(self._expected)
+        return None if found is None else Start(found, now, max(found, late) + SLACK_S)
 
-    def case(self, state: State) -> Case | None:
+    def case(self) -> Case | None:
         """What will be compared with what comes: how long it waits at worst."""
-        worst = self._played(state, self._at_worst)
-        return None if worst is None else Case(self._now, worst - self._now, self._at_worst.is_bounded)
+        self.think()
+        assert self._at_worst is not None
+        worst, now = self._played(self._at_worst), self._snapshot.now
+        return None if worst is None else Case(now, worst - now, self._at_worst.is_bounded)
 
-    def _played(self, state: State, play: Play) -> float | None:
+    def _played(self, play: Play) -> float | None:
         """When it starts in this story. Too far ahead to be played: when the work before it could be done."""
-        found = play.start_of(self._job.key)
-        if play.is_cut and self._job in state.ready:
-            found = max(found or play.now, self._now + play.lengths.waiting * sum(_works(state, self._job)))
+        found = play.start_of(self._job[0])
+        if play.is_cut:
+            found = max(found or play.now, self._snapshot.now + play.lengths.waiting * self._work)
         return None if found == inf else found
 
 
-def _works(state: State, job: Job) -> Iterator[float]:
-    """How long the whole machine is busy with each group that comes before a job."""
-    with_gpus = job.spec.shape.gpus > 0
-    total = len(state.machine.usable) if with_gpus else state.machine.cpus
-    for group, count in ahead_of(state, job):
-        yield count * group.length * size_of(group.key.shape, with_gpus) / max(1, total)
+def question_about(state: State, job: Job, snapshot: QueueSnapshot) -> Question | None:
+    """About a job that waits for resources; None: it does not any more."""
+    group = state.ready.where.get(job.key)
+    copy = None if group is None else snapshot.copy_of(group, job.key)
+    return None if copy is None else Question(snapshot, (job.key, copy))
 
 
-def ahead_of(state: State, job: Job) -> list[tuple[Group, int]]:
-    """Who stands before it, in order: of which group how many."""
-    own = state.ready.group_of(job)
-    mine = state.ready.standing(own)
-    found = []
-    for group in state.ready.groups.values():
-        if group is own:
-            before = sum(other < job.key for other in group.members)
-            if before:
-                found.append((mine, group, before))
-        elif (standing := state.ready.standing(group)) < mine:
-            found.append((standing, group, len(group.members)))
-    found.sort(key=lambda one: one[0])
-    return [(group, count) for _, group, count in found]
+def question_of(state: State, job: Job, now: float) -> Question:
+    """About a job that waits for resources, from a snapshot of its own."""
+    found = question_about(state, job, QueueSnapshot.of(state, now))
+    assert found is not None
+    return found
 
 
 class Listing:
     """When those who wait will start, as `Question` says: the first in line, and some of the others."""
 
-    def __init__(self, state: State, now: float) -> None:
-        kinds = () if state.machine.is_drained else (False, True)
-        self._now = now
-        self._told = [self._story(state, with_gpus) for with_gpus in kinds]
-
-    def _story(self, state: State, with_gpus: bool) -> tuple[Play, float | None]:
-        """What is to be played, and which part of it is waited for in the middle, if that is known."""
-        who, told = line(state, with_gpus), state.foretold
-        play = Play(state, self._now, AT_WORST, who, with_gpus=with_gpus)
-        if told.is_learnt(play.is_bounded):
-            return play, told.parts(play.is_bounded, self._now)[0]
-        return Play(state, self._now, EXPECTED, who, with_gpus=with_gpus), None
+    def __init__(self, snapshot: QueueSnapshot) -> None:
+        self._snapshot = snapshot
 
     def starts(self) -> dict[JobKey, float]:
-        """The long part."""
+        """The long part. Looks at nothing but the snapshot: any thread can do it."""
         found: dict[JobKey, float] = {}
-        for play, part in self._told:
-            for key, start in play.all().items():
-                wait = start - self._now
-                found[key] = self._now + (wait if part is None else wait_of(part, wait, play.is_bounded))
+        for with_gpus in () if self._snapshot.is_drained else (False, True):
+            found |= self._starts(with_gpus)
         return found
+
+    def _starts(self, with_gpus: bool) -> dict[JobKey, float]:
+        """By which part of the worst case is waited for in the middle, if that is known."""
+        snapshot, now = self._snapshot, self._snapshot.now
+        who = line(snapshot, with_gpus)
+        worst = Play(snapshot, AT_WORST, who, with_gpus=with_gpus)
+        if not snapshot.is_learnt[worst.is_bounded]:
+            return Play(snapshot, EXPECTED, who, with_gpus=with_gpus).all()
+        part = snapshot.parts[worst.is_bounded][0]
+        return {key: now + wait_of(part, start - now, worst.is_bounded) for key, start in worst.all().items()}
 
 
 def played_starts(state: State, now: float) -> dict[JobKey, float]:
     """When those who wait would start if all went as expected and nobody came: what is decided by this must
     not move with what happened to others."""
-    found: dict[JobKey, float] = {}
+    snapshot, found = QueueSnapshot.of(state, now), dict[JobKey, float]()
     for with_gpus in (False, True):
-        found |= Play(state, now, EXPECTED, line(state, with_gpus), with_gpus=with_gpus).all()
+        found |= Play(snapshot, EXPECTED, line(snapshot, with_gpus), with_gpus=with_gpus).all()
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gflow.core.expecting import Question, Start, ahead_of
+from gflow.core.expecting import Question, Start, question_of
 from gflow.core.explain import Why, explain, explain_shape, reserved_for
 from gflow.core.ids import label
 from gflow.core.machine import suits
@@ -34,11 +34,13 @@ class Outlook(msgspec.Struct, frozen=True):
 
 def outlook(state: State, job: Job, at: Moment, question: Question | None = None) -> Outlook:
     """Of a job that waits; nothing is changed. `question`: about its start, thought about already."""
-    blockers = list(_blockers(state, job, at))
-    if job.state is not JobState.QUEUED or job not in state.ready:
+    if question is None and job in state.ready:
+        question = question_of(state, job, at.boot)
+    blockers = list(_blockers(state, job, at, question))
+    if question is None or job.state is not JobState.QUEUED or job not in state.ready:
         begin = may_begin_at(job, at) if job.key in state.later else 0.0
         return Outlook(blockers, Start(begin, begin, begin) if begin > at.wall else None, [])
-    start = (question or Question(state, job, at.boot)).start(state)
+    start = question.start()
     return Outlook(
         blockers,
         start and Start(*(at.shown(time) for time in msgspec.structs.astuple(start))),
@@ -56,7 +58,7 @@ def may_begin_at(job: Job, at: Moment) -> float:
 # ---------------------------------------------------------------- what is in the way
 
 
-def _blockers(state: State, job: Job, at: Moment) -> Iterator[Why]:
+def _blockers(state: State, job: Job, at: Moment, question: Question | None) -> Iterator[Why]:
     if job.state is JobState.HOLD:
         yield Why(job.reason or "JobHeldUser", f"gjob release {job.label} lets it go on")
     if (wait := state.waits.get(job.key)) is not None:
@@ -66,6 +68,8 @@ def _blockers(state: State, job: Job, at: Moment) -> Iterator[Why]:
         yield said
     if job.key not in state.abroad or job in state.ready:  # it may start here
         yield from _in_the_way_here(state, job, at)
+        if question is not None and job in state.ready and (ahead := question.ahead):
+            yield Why("Priority", f"{ahead} job{'s come' if ahead > 1 else ' comes'} before it")
 
 
 def _in_the_way_here(state: State, job: Job, at: Moment) -> Iterator[Why]:
@@ -112,8 +116,6 @@ def _short_of(state: State, job: Job, at: Moment) -> Iterator[Why]:
             break
         if promise.binds(job):
             yield Why("Promise", f"job {label(promise.key)} has waited longer and is promised its start")
-    if job in state.ready and (ahead := sum(count for _, count in ahead_of(state, job))):
-        yield Why("Priority", f"{ahead} job{'s come' if ahead > 1 else ' comes'} before it")
 
 
 # ---------------------------------------------------------------- what else would do

@@ -12,11 +12,8 @@ from math import inf
 from typing import NamedTuple
 
 from gflow.core.ids import JobKey
-from gflow.core.lanes import Group
-from gflow.core.line import Waiting, size_of
-from gflow.core.model import Job
+from gflow.core.line import GroupCopy, QueueSnapshot, Running, Waiting
 from gflow.core.promise import MOST_ASKED, QUIET, caution_for, taken_for
-from gflow.core.state import State
 
 # How often somebody is looked at: that bounds what a story costs.
 MOST_LOOKS = 100_000
@@ -56,31 +53,26 @@ class Promised:
 
 
 class Play:
-    """One story. `starts` has who has started, with when. To make one looks at the queue; to play it does
-    not."""
+    """One story. `starts` has who has started, with when."""
 
     def __init__(
-        self, state: State, now: float, lengths: Lengths, who: list[Waiting], *, with_gpus: bool = True
+        self, snapshot: QueueSnapshot, lengths: Lengths, who: list[Waiting], *, with_gpus: bool = True
     ) -> None:
-        machine = state.machine
-        self._policy = state.policy
-        self._total = len(machine.usable) if with_gpus else machine.cpus
-        self._free = len(machine.idle) if with_gpus else machine.free_cpus
+        pool, now = snapshot.pool(with_gpus), snapshot.now
+        self._policy = snapshot.policy
+        self._total, self._free = pool.usable, pool.free
         self.now = now
         self._looks = 0
         self.starts: dict[JobKey, float] = {}
         self.lengths = lengths
         self._ends = [
-            (_end(state, job, now, lengths), size_of(job.spec.shape, with_gpus))
-            for job in state.running.values()
+            (_end(job, now, lengths), job.gpus if with_gpus else job.cpus) for job in snapshot.running
         ]
         self._who = who
         # Whether so much happens that not all of it is played.
         self.is_cut = False
         # Whether time limits alone decide how long all of this takes.
-        self.is_bounded = all(job.spec.time_limit_s for job in state.running.values()) and all(
-            one.limit for one in who
-        )
+        self.is_bounded = all(job.limit for job in snapshot.running) and all(one.limit for one in who)
         # Those alike, in order; of them the first is the next, and lies last.
         self._alike: list[list[Waiting]] = []
         # By standing, the highest first: who has waited longest last.
@@ -88,10 +80,10 @@ class Play:
         self._promises: list[Promised] = []
 
     def _line_up(self) -> None:
-        """Everybody to their place. That takes a while, so it waits until somebody wants to know."""
+        """Everybody to their place."""
         who, self._who = self._who, []
         heapq.heapify(self._ends)
-        alike: dict[Group, list[Waiting]] = {}
+        alike: dict[GroupCopy, list[Waiting]] = {}
         for one in sorted(who, key=lambda one: one.place, reverse=True):
             alike.setdefault(one.group, []).append(one)
         # By the first of each.
@@ -195,7 +187,7 @@ class Play:
 
     def _heads(self, line: list[Waiting]) -> Iterator[Waiting]:
         """The first of each group, who has waited longest first."""
-        groups: set[Group] = set()
+        groups: set[GroupCopy] = set()
         for one in reversed(line):
             if one.key not in self.starts and one.group not in groups:
                 groups.add(one.group)
@@ -204,14 +196,12 @@ class Play:
                     return
 
 
-def _end(state: State, job: Job, now: float, lengths: Lengths) -> float:
+def _end(job: Running, now: float, lengths: Lengths) -> float:
     """When a running job is over in this story."""
-    assert job.started_boot is not None
-    if job.stopping:
+    if job.is_stopping:
         return now
-    limit = job.spec.time_limit_s
-    last = max(now, job.started_boot + limit) if limit else inf
-    if limit and lengths.by_limits:
+    last = max(now, job.started + job.limit) if job.limit else inf
+    if job.limit and lengths.by_limits:
         return last
-    old = now + lengths.running * max(0.0, now - job.started_boot)
-    return min(last, max(old, state.expected_end(job, now)))
+    old = now + lengths.running * max(0.0, now - job.started)
+    return min(last, max(old, job.expected_end))

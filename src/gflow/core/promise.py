@@ -210,7 +210,12 @@ def promised_at(state: State, job: Job) -> float | None:
 
 def times_of(state: State, shape: Shape, quiet: bool) -> float:
     """For how many times its own length such a job may have to wait."""
-    times: float = state.policy.patience * share_of(state, shape) ** NARROWER
+    return times_for(state.policy.patience, share_of(state, shape), quiet)
+
+
+def times_for(patience: float, share: float, quiet: bool) -> float:
+    """The same of a job that wants this part of the machine."""
+    times: float = patience * share**NARROWER
     return 1.0 if quiet and times > 1.0 else times
 
 

@@ -149,8 +149,22 @@ def _leave_waits(state: State, opened: Opened) -> None:
 
 def arrive(state: State, event: Arrive, effects: list[Effect]) -> None:
     """Put the first few of those that arrive where they wait, and start what may start of them."""
-    groups = {take_in(state, key, event.at, effects) for key in list(islice(state.arriving, event.most))}
+    opened = state.open.get(event.first)
+    keys = _next_of(state, opened, event.most) if opened is not None else []
+    keys = keys or list(islice(state.arriving, event.most))
+    groups = {take_in(state, key, event.at, effects) for key in keys}
     start_among(state, [group for group in groups if group and group.members], event.at, effects)
+
+
+def _next_of(state: State, opened: Opened, most: int) -> list[JobKey]:
+    """The next jobs of a closed submission that have yet to arrive; some may have come out of order."""
+    found: list[JobKey] = []
+    while len(found) < most and opened.cursor < opened.count:
+        key = job_key(opened.first + opened.cursor)
+        opened.cursor += 1
+        if state.arriving.get(key) == opened.first:
+            found.append(key)
+    return found
 
 
 def arrive_first(state: State, keys: Iterable[JobKey], at: Moment, effects: list[Effect]) -> None:

@@ -15,8 +15,8 @@ class Opened:
     """A submission that is being taken: what it has reserved, and its jobs until it is closed."""
 
     __slots__ = (
-        "at", "bytes", "count", "first", "is_closed", "jobs", "left", "links", "origin", "projects", "uid",
-        "user", "waits",
+        "at", "bytes", "count", "cursor", "first", "is_closed", "jobs", "left", "links", "origin", "projects",
+        "uid", "user", "waits",
     )  # fmt: skip
 
     def __init__(self, event: Open, first: int) -> None:
@@ -27,8 +27,8 @@ class Opened:
         self.bytes = self.links = 0
         self.jobs: dict[JobKey, Job] = {}
         self.is_closed = False
-        # How many have yet to arrive.
-        self.left = event.count
+        # How many have yet to arrive, and how many were looked for in order.
+        self.left, self.cursor = event.count, 0
         # By the identities of both sets of parents, which jobs of one request share.
         self.waits: Judgements = {}
 

@@ -4,12 +4,12 @@ A submission is all or nothing: its jobs become durable part by part, hidden, an
 commit on that closes it (`core.staging`). A daemon that ends before leaves an open submission, and the next
 one deletes what there is of it. What is done to jobs (cancel, hold, release, update) is judged for all of
 them first, then noted as an intent in one commit, then done part by part; the next daemon goes on with it.
-Both are answered when all of it is durable.
+Both are answered when all of it is durable. Users take turns, part by part (`daemon.turns`). A request whose
+client hung up is given up as long as nothing is settled: the submission is not closed, the intent not noted.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ from gflow.core.ids import JobKey, job_key
 from gflow.core.model import JobState, Line, Moment, Spec
 from gflow.core.state import PART, State
 from gflow.daemon.wishes import Meaning, Submitting, hidden_among, parents_of
-from gflow.errors import GflowError
+from gflow.errors import GflowError, UsageError
 from gflow.faults import point
 from gflow.store.bulk import Bulk, Intent, OpenSubmission, keys_of, runs_of
 from gflow.store.port import Changes, Store, Submission, neighbours
@@ -49,29 +49,13 @@ if TYPE_CHECKING:
     from gflow.daemon.loop import Loop
 
 log = logging.getLogger("gflow.bulk")
-# Seconds for others after each part: a request of theirs takes several rounds of the event loop.
-PAUSE_S = 0.001
+# Whose turn it is when jobs arrive.
+ARRIVALS = -1
 # Jobs of a submission that was refused are deleted so many at a time.
 DELETED = 20 * PART
 DEEDS: dict[str, type[Deed]] = {"cancel": Cancel, "hold": Hold, "release": Release, "update": Update}
 _KINDS = {type_: kind for kind, type_ in DEEDS.items()}
 _SPEC_TYPES = {field.name: field.type for field in msgspec.structs.fields(Spec)}
-
-
-class Turns:
-    """One part at a time, of all requests together, and a pause after each."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def __aenter__(self) -> None:
-        await self._lock.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            await asyncio.sleep(PAUSE_S)
-        finally:
-            self._lock.release()
 
 
 # ---------------------------------------------------------------- submissions
@@ -82,7 +66,7 @@ class Taking:
 
     def __init__(self, wish: Submitting) -> None:
         self.uid, self.user, self.token, self.origin = wish.uid, wish.user, wish.token, wish.origin
-        self.count, self.first, self.staged = len(wish.jobs), 0, 0
+        self.count, self.first, self.staged = wish.count, 0, 0
         # Each is let go as it is made a job.
         self._left = deque(wish.jobs)
         self.projects = wish.projects
@@ -233,31 +217,43 @@ class _Deleting:
 
 
 class _Arriving:
-    """Put some jobs where they wait; the submissions of which all have arrived then."""
+    """Put some jobs where they wait: those of a submission, or (0) whoever is first."""
 
     origin = "daemon"
 
+    def __init__(self, first: int) -> None:
+        self._first = first
+
     def event(self, state: State, store: Store, at: Moment) -> Event:
-        return Arrive(at=at, most=PART)
+        return Arrive(at=at, most=PART, first=self._first)
 
     def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         return None
+
+
+def check_wanted(request: Submitting | Wanted) -> None:
+    """Go no further with what nobody waits for."""
+    if request.is_dropped:
+        raise UsageError("the client hung up")
 
 
 async def submit(loop: Loop, wish: Submitting) -> tuple[JobKey, ...]:
     """Take a submission in parts: all of it, or nothing and the reason why."""
     taking = Taking(wish)
     wish.jobs = []
-    async with loop.turns:
+    async with loop.turns.of(wish.uid):
+        check_wanted(wish)
         await loop.wish(_Opening(taking))
     point("bulk.opened")
     try:
         while part := taking.next_part():
-            async with loop.turns:
+            async with loop.turns.of(wish.uid):
+                check_wanted(wish)
                 await loop.wish(_Staging(taking, part))
             point("bulk.staged")
         arrived = loop.arrival(taking.first)
-        async with loop.turns:
+        async with loop.turns.of(wish.uid):
+            check_wanted(wish)
             await loop.wish(_Closing(taking))
     except GflowError:
         await _give_up(loop, taking)
@@ -274,7 +270,7 @@ async def _give_up(loop: Loop, taking: Taking) -> None:
         jobs = await loop.wish(_Abandoning(taking.first))
         for start in range(0, taking.staged, DELETED):
             last = min(start + DELETED, taking.staged) - 1
-            async with loop.turns:
+            async with loop.turns.of(taking.uid):
                 span = job_key(taking.first + start), job_key(taking.first + last)
                 await loop.wish(_Deleting(taking.first, span))
                 for _ in range(min(DELETED, len(jobs))):
@@ -285,10 +281,13 @@ async def _give_up(loop: Loop, taking: Taking) -> None:
 
 
 async def see_in(loop: Loop) -> None:
-    """Let all arrive who are to."""
+    """Let all arrive who are to; users take turns, and whoever is first has one too."""
+    uid = ARRIVALS
     while loop.state.arriving:
-        async with loop.turns:
-            await loop.wish(_Arriving())
+        async with loop.turns.of(ARRIVALS):
+            closed = {one.uid: one.first for one in reversed(loop.state.open.values()) if one.is_closed}
+            uid = min((other for other in closed if other > uid), default=ARRIVALS)
+            await loop.wish(_Arriving(closed.get(uid, 0)))
         point("bulk.arrived")
 
 
@@ -326,6 +325,8 @@ class Wanted:
         self.kind, self.uid, self.origin, self.governs = kind, uid, origin, governs
         self.more = more
         self.blobs = blobs or {}
+        # Whether the client hung up.
+        self.is_dropped = False
 
     @classmethod
     def of(cls, intent: Intent) -> Wanted:
@@ -415,11 +416,13 @@ async def do(loop: Loop, deed: Wanted, keys: Sequence[JobKey]) -> None:
     intent, number = deed.intent(keys), loop.next_intent()
     try:
         for part in _parts(keys):
-            async with loop.turns:
+            async with loop.turns.of(deed.uid):
+                check_wanted(deed)
                 weight = await loop.wish(_Claiming(deed, part, weight))
                 claimed += part
         loop.busy.add(number)
-        async with loop.turns:
+        async with loop.turns.of(deed.uid):
+            check_wanted(deed)
             await loop.wish(_Intending(deed, number, intent))
     except GflowError:
         loop.busy.discard(number)
@@ -436,7 +439,7 @@ async def carry_out(loop: Loop, number: int, deed: Wanted, keys: Sequence[JobKey
     try:
         for part in _parts(keys[done:]):
             done += len(part)
-            async with loop.turns:
+            async with loop.turns.of(deed.uid):
                 await _do_part(loop, deed, part, {number: done})
             point("bulk.done-part")
         await loop.wish(_Done(number, tuple(keys)))

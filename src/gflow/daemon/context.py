@@ -13,6 +13,7 @@ from gflow.core.explain import Why, explain
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job
 from gflow.daemon.api.fairness import Fairness
+from gflow.daemon.forecasts import Forecasts
 from gflow.daemon.gpus import GpuWatch
 from gflow.daemon.loop import Loop
 from gflow.daemon.mps import Mps
@@ -62,6 +63,7 @@ class Context(NamedTuple):
     stopped: asyncio.Event
     tokens: Tokens
     notifier: Notifier
+    forecasts: Forecasts
     watch: GpuWatch | None = None
     mps: Mps | None = None
     fairness: Fairness = Fairness()

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 
 from gflow.core.events import Event, Foresee
-from gflow.core.expecting import Question
 from gflow.core.foretold import Case
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import Moment
 from gflow.core.statistics import Question as UsageQuestion
 from gflow.daemon import clock
 from gflow.daemon.api.fairness import Fairness
+from gflow.daemon.forecasts import Forecasts
 from gflow.daemon.loop import Loop
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
@@ -37,6 +37,8 @@ LOOK_S = 3600.0
 # Soon after the start, or a daemon that is restarted every hour would never get to it.
 FIRST_LOOK_S = 60.0
 FORESEEN_EVERY_S = 60.0
+# The daemon's own turn, where users have theirs.
+OWN_TURN = -1
 
 
 async def keep(settings: Settings, fairness: Fairness) -> None:
@@ -63,16 +65,15 @@ async def _count(settings: Settings, fairness: Fairness) -> None:
     fairness.counted(kept, before)
 
 
-async def foresee(loop: Loop) -> None:
+async def foresee(loop: Loop, forecasts: Forecasts) -> None:
     """Once a minute, note what would be told to the latest who waits: `gjob why` learns from what comes."""
     while True:
         await asyncio.sleep(FORESEEN_EVERY_S)
         state, key, case = loop.state, job_key(loop.state.next_number - 1), None
         job = state.jobs.get(key)
         if job is not None and job in state.ready and state.foretold.wants(key):
-            question = Question(state, job, clock.now().boot)
-            await asyncio.to_thread(question.think)
-            case = question.case(loop.state)
+            question = await forecasts.about(OWN_TURN, job)
+            case = None if question is None else question.case()
         if case is not None or state.foretold.record.open:
             loop.post(_noted(key, case))
 

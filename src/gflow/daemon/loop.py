@@ -37,6 +37,7 @@ from gflow.daemon import bulk, clock
 from gflow.daemon.meters import Meters
 from gflow.daemon.news import News
 from gflow.daemon.timers import Alarm
+from gflow.daemon.turns import Places, Turns
 from gflow.daemon.wishes import Keeping, Noting, Plain, Submitting, Wish
 from gflow.errors import GflowError, ReadOnly, StoreError, TransitionError
 from gflow.faults import point
@@ -59,6 +60,34 @@ class Turn(msgspec.Struct):
     answers: list[tuple[asyncio.Future[Any], Any]] = msgspec.field(default_factory=list)
 
 
+class _Taken:
+    """A submission that is being taken. It is dropped when nobody waits for it any more."""
+
+    def __init__(self, wish: Submitting, future: asyncio.Future[Any]) -> None:
+        self.wish, self.future = wish, future
+        self._waiting = 0
+
+    async def keys(self) -> tuple[JobKey, ...]:
+        self._waiting += 1
+        try:
+            keys: tuple[JobKey, ...] = await asyncio.shield(self.future)
+            return keys
+        except asyncio.CancelledError:
+            self.wish.is_dropped = self._waiting == 1
+            raise
+        finally:
+            self._waiting -= 1
+
+
+def _giving_back(place: Callable[[], None]) -> Callable[[asyncio.Future[Any]], None]:
+    def give_back(future: asyncio.Future[Any]) -> None:
+        place()
+        if not future.cancelled():
+            future.exception()  # nobody may be left to hear it, and that is no bug
+
+    return give_back
+
+
 class Loop:
     """Feeds the engine, commits what it decides, then lets it happen."""
 
@@ -66,6 +95,8 @@ class Loop:
         self, state: State, store: Store, perform: Callable[[list[Effect]], None], *, paranoid: bool = False
     ) -> None:
         self.state = state
+        # Counts what may have changed the state.
+        self.version = 0
         self.store = store
         # Why nothing can be written at the moment; empty while all is well.
         self.read_only = ""
@@ -80,13 +111,14 @@ class Loop:
         self._backlog: list[Waiting] = []
         # Whether memory has what the disk has not, because even reading failed.
         self._is_ahead = False
-        self._tokens: dict[tuple[int, str], asyncio.Future[Any]] = {}
+        self._tokens: dict[tuple[int, str], _Taken] = {}
         self._waiters: dict[JobKey, list[asyncio.Future[Job]]] = {}
         self._noticing: list[set[JobKey]] = []
-        # What is done in parts: one part at a time; who waits for the last job of a submission to arrive, by
-        # its first number; the task that lets jobs arrive, and those that go on with what was begun; which of
-        # that is being done.
-        self.turns = bulk.Turns()
+        # What is done in parts: one part at a time, and few requests of each user; who waits for the last job
+        # of a submission to arrive, by its first number; the task that lets jobs arrive, and those that go on
+        # with what was begun; which of that is being done.
+        self.turns = Turns()
+        self._places = Places()
         self._arrivals: dict[int, asyncio.Future[None]] = {}
         self._seeing_in: asyncio.Task[None] | None = None
         self._resumed: set[asyncio.Task[None]] = set()
@@ -115,17 +147,24 @@ class Loop:
 
     async def submit(self, wish: Submitting) -> tuple[JobKey, ...]:
         """The keys of the submission's jobs; those it made before, if its token is known."""
-        known = self.store.submission(wish.uid, wish.token)
-        if known is not None:
-            return known
-        name = (wish.uid, wish.token)
-        future = self._tokens.get(name)
-        if future is None:
-            future = self._taken(wish)
-            self._tokens[name] = future
-            future.add_done_callback(lambda _: self._tokens.pop(name, None))
-        keys: tuple[JobKey, ...] = await asyncio.shield(future)
-        return keys
+        place = await self._places.take(wish.uid) if len(wish.jobs) > PART else None
+        try:
+            name = (wish.uid, wish.token)
+            while (taken := self._tokens.get(name)) is not None and taken.wish.is_dropped:
+                await asyncio.wait([taken.future])  # it is being given up; this is the client's next try
+            known = self.store.submission(*name)
+            if known is not None:
+                return known
+            if taken is None:
+                taken = self._tokens[name] = _Taken(wish, self._taken(wish))
+                taken.future.add_done_callback(lambda _: self._tokens.pop(name, None))
+                if place is not None:
+                    taken.future.add_done_callback(_giving_back(place))
+                    place = None
+        finally:
+            if place is not None:
+                place()
+        return await taken.keys()
 
     def _taken(self, wish: Submitting) -> asyncio.Future[Any]:
         """The keys of its jobs, in one turn or in many."""
@@ -136,8 +175,19 @@ class Loop:
 
     async def do(self, deed: bulk.Wanted, keys: Sequence[JobKey]) -> None:
         """Do something to many jobs, in many turns."""
-        self._check_writable()
-        await asyncio.shield(asyncio.ensure_future(bulk.do(self, deed, keys)))
+        place = await self._places.take(deed.uid)
+        try:
+            self._check_writable()
+        except ReadOnly:
+            place()
+            raise
+        doing = asyncio.ensure_future(bulk.do(self, deed, keys))
+        doing.add_done_callback(_giving_back(place))
+        try:
+            await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            deed.is_dropped = True
+            raise
 
     async def ended(self, key: JobKey) -> Job | None:
         """The job once it is final; None if there never was one."""
@@ -258,6 +308,7 @@ class Loop:
     def _try_turn(self, wishes: list[Waiting]) -> bool:
         """One turn; False if the engine failed in the middle, and then memory is what the disk has."""
         turn = Turn(wishes)
+        self.version += 1
         at, began = clock.now(), time.perf_counter()
         try:
             for wish, future in wishes:
@@ -392,6 +443,7 @@ class Loop:
     def _go_back(self) -> None:
         if self._is_ahead:
             self.state = reload(self.state, self.store)
+            self.version += 1
             self.meters.recount(self.state.jobs.values())
             self._is_ahead = False
             for first, bulk_ in self.store.unfinished().items():

@@ -34,6 +34,7 @@ from gflow.daemon.api.fairness import Fairness
 from gflow.daemon.api.gate import Gate
 from gflow.daemon.api.server import Server, bind, serve, serve_port
 from gflow.daemon.context import Context
+from gflow.daemon.forecasts import Forecasts
 from gflow.daemon.gpus import (
     SOMEBODY,
     GpuWatch,
@@ -132,10 +133,11 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
         stopped,
         Tokens(settings.tokens),
         daemon.notifier,
+        Forecasts(daemon.loop, threads := Threads(is_shared=settings.is_system)),
         daemon.watch,
         daemon.mps,
         Fairness(is_shared=settings.is_system, most_kept=settings.config["people.max_kept_mib"] << 20),
-        Threads(is_shared=settings.is_system),
+        threads,
         daemon.target.strays,
     )
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
@@ -147,7 +149,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     _say_ready()
     errands = [
         asyncio.ensure_future(keep(settings, context.fairness)),
-        asyncio.ensure_future(foresee(daemon.loop)),
+        asyncio.ensure_future(foresee(daemon.loop, context.forecasts)),
         asyncio.ensure_future(context.tokens.watch()),
     ]
     daemon.notifier.begin()

@@ -44,26 +44,30 @@ class Threads:
     async def run(
         self, uid: int, work: Callable[..., T], *args: Any, stop: Callable[[], None] | None = None
     ) -> T:
-        """Run `work` in a thread when it is this user's turn.
+        """Run `work` in a thread when it is this user's turn; see `run_now`."""
+        async with self.turn(uid):
+            return await self.run_now(work, *args, stop=stop)
 
-        Cancelled, it is not begun; or, if it runs, told to `stop`, and the turn lasts until it has.
+    async def run_now(self, work: Callable[..., T], *args: Any, stop: Callable[[], None] | None = None) -> T:
+        """Run `work` in a thread; the caller has a user's turn.
+
+        Cancelled, it is not begun; or, if it runs, told to `stop`, and this lasts until it has.
         """
-        async with self._turn(uid):
-            running = self.pool.submit(partial(work, *args))
-            done = asyncio.wrap_future(running)
-            if stop is not None:
-                self._stops.add(stop)
-            try:
-                return await asyncio.shield(done)
-            except asyncio.CancelledError:
-                if not running.cancel():
-                    if stop is not None:
-                        stop()
-                    await asyncio.wait([done])
-                raise
-            finally:
+        running = self.pool.submit(partial(work, *args))
+        done = asyncio.wrap_future(running)
+        if stop is not None:
+            self._stops.add(stop)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            if not running.cancel():
                 if stop is not None:
-                    self._stops.discard(stop)
+                    stop()
+                await asyncio.wait([done])
+            raise
+        finally:
+            if stop is not None:
+                self._stops.discard(stop)
 
     async def read(self, uid: int, open_reader: Callable[[], Reader], work: Callable[[Reader], T]) -> T:
         """Run `work` with a reader of the database; its query is interrupted when this is cancelled."""
@@ -77,7 +81,8 @@ class Threads:
         end_pool(self.pool, within_s)
 
     @asynccontextmanager
-    async def _turn(self, uid: int) -> AsyncIterator[None]:
+    async def turn(self, uid: int) -> AsyncIterator[None]:
+        """One of the few turns that a user has at once."""
         uid = counted_as(uid)
         turn = self._turns.setdefault(uid, _Turn(self._of_user))
         turn.tasks += 1

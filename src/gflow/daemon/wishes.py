@@ -101,7 +101,10 @@ class Submitting:
         self.token = token
         self.jobs: list[Described] = []
         self.origin = origin
-        # How many jobs each project gets; parents that are named by what was submitted last.
+        # Whether nobody waits for it any more.
+        self.is_dropped = False
+        # How many jobs there are, and each project gets; parents that are named by what was submitted last.
+        self.count = 0
         self.projects: Counter[str] = Counter()
         self.relative: set[str] = set()
         self.add(jobs)
@@ -109,6 +112,11 @@ class Submitting:
     def add(self, jobs: list[Described]) -> None:
         """More jobs of the same submission."""
         self.jobs += jobs
+        self.count_in(jobs)
+
+    def count_in(self, jobs: list[Described]) -> None:
+        """The same without keeping them."""
+        self.count += len(jobs)
         for job in jobs:
             if job.spec.project:
                 self.projects[job.spec.project] += 1
@@ -239,7 +247,8 @@ class Meaning:
 
     def settle(self, state: State, texts: Iterable[str]) -> None:
         """These mean what they mean now, also later."""
-        self._meant.update({text: resolve(state, self._uid, text) for text in texts})
+        new = (text for text in texts if text not in self._meant)
+        self._meant.update({text: resolve(state, self._uid, text) for text in new})
 
     def keys(self, state: State, texts: tuple[str, ...]) -> Parents:
         known = self._objects.get(id(texts))

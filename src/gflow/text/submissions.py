@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from gflow.core.model import Spec
@@ -32,17 +32,31 @@ def group_lines(count: int, group: int) -> str:
 
 def dry_run_page(specs: Sequence[Spec]) -> str:
     """What a submission would become, one line for each job and each task of an array."""
-    total = sum(len(parse_tasks(spec.array)) if spec.array else 1 for spec in specs)
-    lines = [f"Would submit {total} batch job(s):"]
+    total, lines = sum(map(tasks_of, specs)), list(dry_run_lines(specs))
+    return dry_run_head(total) + "".join(lines) + dry_run_more(total, len(lines))
+
+
+def tasks_of(spec: Spec) -> int:
+    """How many of the lines are about this."""
+    return len(parse_tasks(spec.array)) if spec.array else 1
+
+
+def dry_run_head(total: int) -> str:
+    return f"Would submit {total} batch job(s):\n"
+
+
+def dry_run_lines(specs: Iterable[Spec], shown: int = 0) -> Iterator[str]:
+    """Lines of these, as far as there is room after those that are `shown` already."""
     for spec in specs:
-        tasks = [f", task_id: {task}" for task in islice(parse_tasks(spec.array), MOST_LINES)] or [""]
-        for task in tasks:
-            lines.append(f"  [{len(lines)}] {command_line(spec)} (GPUs: {spec.gpus}{task})")
-        if len(lines) > MOST_LINES + 1:
-            break
-    if len(lines) - 1 > MOST_LINES or total > len(lines) - 1:
-        lines[MOST_LINES + 1 :] = [f"  … and {total - MOST_LINES} more"]
-    return "\n".join(lines) + "\n"
+        tasks = parse_tasks(spec.array) if spec.array else [None]
+        for task in islice(tasks, MOST_LINES - shown):
+            shown += 1
+            which = "" if task is None else f", task_id: {task}"
+            yield f"  [{shown}] {command_line(spec)} (GPUs: {spec.gpus}{which})\n"
+
+
+def dry_run_more(total: int, shown: int) -> str:
+    return f"  … and {total - shown} more\n" if total > shown else ""
 
 
 def command_line(spec: Spec) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gflow.errors import GflowError, clean, clean_page
 from gflow.wire.views import encode, problem
+
+# How long a client may leave a part of an answer unread that takes memory until it is sent.
+UNREAD_S = 30.0
 
 
 def answer(request: Request, data: Callable[[], Any], text: Callable[[], str], status: int = 200) -> Response:
@@ -42,6 +46,20 @@ class Turn(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._turn:
             await super().__call__(scope, receive, send)
+
+
+class InTime(Turn):
+    """The same, given up when the client does not read it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def within(message: Message) -> None:
+            try:
+                async with asyncio.timeout(UNREAD_S):
+                    await send(message)
+            except TimeoutError:
+                scope["state"]["abort"]()
+
+        await super().__call__(scope, receive, within)
 
 
 async def on_error(request: Request, error: Exception) -> Response:

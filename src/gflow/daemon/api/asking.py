@@ -86,8 +86,17 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
 
 
 async def while_connected(request: Request, coming: Coroutine[Any, Any, T]) -> T:
-    """The result of `coming`, which is cancelled when the client hangs up."""
-    wanted, gone = asyncio.ensure_future(coming), asyncio.ensure_future(_hung_up(request))
+    """The result of `coming`, which is cancelled when the client hangs up; not begun if it has already."""
+    gone = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.sleep(0)
+        if gone.done():
+            raise UsageError("the client hung up")
+    except BaseException:
+        gone.cancel()
+        coming.close()
+        raise
+    wanted = asyncio.ensure_future(coming)
     try:
         await asyncio.wait({wanted, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not wanted.done():

@@ -26,6 +26,7 @@ from gflow.daemon.api.asking import (
     known,
     read,
     states_of,
+    while_connected,
 )
 from gflow.daemon.api.many import about
 from gflow.daemon.api.permissions import check, governs_others, rights_of
@@ -60,7 +61,7 @@ async def cancel(request: Request) -> Response:
     if wanted.dry_run:
         return await _foretold(request, keys, over)
     if len(over) < len(keys):
-        await _do(context, Wanted(Cancel, uid, origin, governs=governs_others(request), now=wanted.now), keys)
+        await _do(request, Wanted(Cancel, uid, origin, governs=governs_others(request), now=wanted.now), keys)
     return await about(
         request,
         keys,
@@ -69,12 +70,13 @@ async def cancel(request: Request) -> Response:
     )
 
 
-async def _do(context: Context, deed: Wanted, keys: list[JobKey]) -> None:
+async def _do(request: Request, deed: Wanted, keys: list[JobKey]) -> None:
     """Do this to the jobs: in one turn if they are few."""
+    loop = context_of(request).loop
     if len(keys) > PART:
-        await context.loop.do(deed, keys)
+        await while_connected(request, loop.do(deed, keys))
     else:
-        await context.loop.wish(deed.to(tuple(keys)))
+        await loop.wish(deed.to(tuple(keys)))
 
 
 async def _ended(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]:
@@ -184,7 +186,7 @@ async def hold(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
     keys = await _named(context, request, wanted.jobs)
-    await _do(context, Wanted(Hold, uid, origin, governs=governs_others(request)), keys)
+    await _do(request, Wanted(Hold, uid, origin, governs=governs_others(request)), keys)
     return await _changed(request, keys, "held")
 
 
@@ -199,7 +201,7 @@ async def release(request: Request) -> Response:
             jobs = context.loop.state.jobs
             free.update(key for key in some if key in jobs and jobs[key].state is not JobState.HOLD)
     deed = Wanted(Release, uid, origin, governs=governs_others(request), begin_at=begin_at)
-    await _do(context, deed, keys)
+    await _do(request, deed, keys)
     return await _changed(request, keys, "released", free)
 
 
@@ -218,7 +220,7 @@ async def update(request: Request) -> Response:
     if len(keys) > PART:
         rights.check(change.fields)
         wanted_change = _updating(context, uid, change, origin, keys, hides, governs=governs)
-        await context.loop.do(wanted_change, keys)
+        await _do(request, wanted_change, keys)
     else:
         wish = Updating(uid, tuple(keys), change, origin, governs=governs, hides=hides, rights=rights)
         await context.loop.wish(wish)

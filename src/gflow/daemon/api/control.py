@@ -12,7 +12,7 @@ from gflow.core.ids import job_key
 from gflow.core.model import Job, Moment
 from gflow.core.state import PART, State
 from gflow.daemon.api.answers import answer
-from gflow.daemon.api.asking import caller, context_of, known, one_key, read
+from gflow.daemon.api.asking import caller, context_of, known, one_key, read, while_connected
 from gflow.daemon.api.gpus import drained_view
 from gflow.daemon.api.permissions import check, governs_others
 from gflow.daemon.api.seeing import ANOTHER, Viewer, viewer
@@ -78,7 +78,7 @@ async def set_limit(request: Request) -> Response:
     governs = governs_others(request)
     if len(keys) > PART:
         deed = Wanted(Update, uid, origin, governs=governs, fields=change.fields)
-        await context.loop.do(deed, keys)
+        await while_connected(request, context.loop.do(deed, keys))
     else:
         await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))
     data = {"jobs": [key_label(key) for key in keys], "max_concurrent": limit or None}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 
 from gflow.daemon.people import counted_as
 from gflow.errors import TooMany
@@ -16,6 +16,10 @@ from gflow.errors import TooMany
 # Bytes of requests that are being read, and listings that are being made, of one person at once.
 MOST_BYTES = 64 << 20
 MOST_LISTINGS = 4
+# Bytes of commands in submissions that are under way. One request may have all of it: `asking.MOST_COMMANDS`.
+MOST_HELD = 256 << 20
+# Submissions that are being expanded, of all users together; of one user, one.
+MOST_EXPANSIONS = 2
 # Streams of events: each is woken by whatever happens.
 MOST_STREAMS = 32
 
@@ -30,6 +34,9 @@ class Fairness:
         self._bytes: Counter[int] = Counter()
         self._listings: dict[int, asyncio.Semaphore] = {}
         self._streams: Counter[int] = Counter()
+        self._held: Counter[int] = Counter()
+        self._expansions = asyncio.Semaphore(MOST_EXPANSIONS)
+        self._expanding: dict[int, asyncio.Lock] = {}
         # Bytes that each person's jobs kept when they were last counted, and what came since.
         self._kept: dict[int, int] = {}
         self._brought: Counter[int] = Counter()
@@ -75,6 +82,33 @@ class Fairness:
     def listing(self, uid: int) -> AbstractAsyncContextManager[None]:
         """A turn for a listing, which costs memory while it is made."""
         return nullcontext() if self._is_free(uid) else self._turn(counted_as(uid))
+
+    @contextmanager
+    def holding(self, uid: int) -> Iterator[Callable[[int], None]]:
+        """Takes sizes of what is held in memory from now to the end; refuses what is too much."""
+        sizes: list[int] = []
+        uid = counted_as(uid)
+
+        def hold(size: int) -> None:
+            sizes.append(size)
+            self._held[uid] += size
+            if not self._is_free(uid) and self._held[uid] > MOST_HELD:
+                raise TooMany(
+                    f"your submissions under way have more than {MOST_HELD >> 20} MiB of commands",
+                    hint="wait for some of them to end",
+                )
+
+        try:
+            yield hold
+        finally:
+            _less(self._held, uid, sum(sizes))
+
+    @asynccontextmanager
+    async def expansion(self, uid: int) -> AsyncIterator[None]:
+        """A turn to expand many jobs. A user has one at a time, so that users alternate."""
+        lock = self._expanding.setdefault(counted_as(uid), asyncio.Lock())
+        async with lock, self._expansions:
+            yield
 
     @asynccontextmanager
     async def stream(self, uid: int) -> AsyncIterator[None]:

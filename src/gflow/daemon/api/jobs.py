@@ -9,7 +9,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.expecting import Question
 from gflow.core.forecast import Outlook, outlook
 from gflow.core.ids import label
 from gflow.core.model import Job, JobState
@@ -99,10 +98,10 @@ async def why(request: Request) -> Response:
     job = one(context, request)
     at, looks = clock.now(), viewer(request)
     shown = looks.shown(job)
-    question = Question(context.loop.state, job, at.boot) if job in context.loop.state.ready else None
-    if question is not None:
+    question = None
+    if job in context.loop.state.ready:
         uid, _ = caller(request)
-        await while_connected(request, context.threads.run(uid, question.think))
+        question = await while_connected(request, context.forecasts.about(uid, job))
     waits = job.state in (JobState.QUEUED, JobState.HOLD)
     found = outlook(context.loop.state, job, at, question) if waits else None
     if found is not None and job.abroad is not None:

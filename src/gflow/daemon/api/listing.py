@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.expecting import Listing
 from gflow.core.filter import Filter
 from gflow.core.ids import JobKey
 from gflow.core.model import FINAL, Moment
@@ -65,8 +64,7 @@ async def listing(request: Request) -> Response:
 async def _starts(request: Request, now: Moment) -> dict[JobKey, float]:
     """When jobs will probably start, on the wall clock."""
     context, (uid, _) = context_of(request), caller(request)
-    starts = Listing(context.loop.state, now.boot).starts
-    found = await while_connected(request, context.threads.run(uid, starts))
+    found = await while_connected(request, context.forecasts.starts(uid))
     return {key: now.shown(start) for key, start in found.items()}
 
 

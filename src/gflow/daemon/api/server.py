@@ -73,6 +73,7 @@ class Connection(HttpToolsProtocol):
         self.ticket = ticket
 
     def connection_made(self, transport: Any) -> None:
+        self.app_state["abort"] = transport.abort
         super().connection_made(transport)
         self._wait_for_head()
 
