@@ -9,6 +9,6 @@ from gflow.daemon import people
 people.ACCOUNT_S = 1e9
 
 if __name__ == "__main__":
-    from gflow.cli.main import main
+    from gflow.cli.main import run as main
 
     sys.exit(main("gflowd", ["run", *sys.argv[1:]]))

@@ -60,7 +60,7 @@ def test_uids_without_account_have_the_streams_of_one_user(accounts):
     asyncio.run(main())
 
 
-def test_submissions_under_way_of_one_user_have_a_bound():
+def test_submissions_under_way_of_one_user_have_a_bound(accounts):
     fairness = Fairness(is_shared=True)
     assert MOST_COMMANDS <= MOST_HELD, "one request may have all of it"
     with fairness.holding(1001) as hold, fairness.holding(1001) as more, fairness.holding(1002) as other:
@@ -75,7 +75,7 @@ def test_submissions_under_way_of_one_user_have_a_bound():
         hold(10 * MOST_HELD)
 
 
-def test_expansions_alternate_between_users():
+def test_expansions_alternate_between_users(accounts):
     fairness, begun, running = Fairness(is_shared=True), [], []
 
     async def expand(uid, go):
