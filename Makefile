@@ -24,9 +24,10 @@ demo: $(STAMP)           ## start a daemon, run a small pipeline, show it, stop
 
 check: $(TOOLS)          ## format, lint, types, import rules: under a minute
 	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests benchmarks hatch_build.py
+	$(BIN)/ruff check src tests benchmarks scripts/structure.py hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/structure.py --check
 
 # PyTorch for the CPU and transformers for the tests of gflow fit and gflow.train, and the loops that have callbacks of ours: two minutes, once.
 $(FIT): tests/fit/constraints.txt $(TOOLS)

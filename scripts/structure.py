@@ -61,7 +61,7 @@ def module_name(path: Path) -> str:
 
 
 def imported(tree: ast.Module, sources: dict[str, Path]) -> set[str]:
-    """Modules of ours that a module imports. `from package import name` counts as the submodule, where one exists."""
+    """Modules of gflow that a module imports. `from package import name` counts as the submodule if one exists."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -88,7 +88,7 @@ def function_lengths(tree: ast.Module) -> list[int]:
 
 
 def find_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """One cycle of each strongly connected part: found, cut open at its first import, and looked for again."""
+    """All cycles: each one found is cut at its first import, until none is left."""
     left = {name: set(targets) for name, targets in graph.items()}
     cycles = []
     while True:
@@ -155,7 +155,11 @@ def as_table(figures: dict[str, object]) -> str:
     for name, found in packages.items():
         rows.append(f"{name:<12}" + "".join(f"{found[key]:>{8 - (key == 'files')}}" for key in found))
     rows.append("")
-    rows += [f"{key.replace('_', ' ')}: {value}" for key, value in figures.items() if key not in ("packages", "cycles")]
+    rows += [
+        f"{key.replace('_', ' ')}: {value}"
+        for key, value in figures.items()
+        if key not in ("packages", "cycles")
+    ]
     rows += ["cycle: " + " -> ".join(cycle) for cycle in figures["cycles"]]  # type: ignore[attr-defined]
     return "\n".join(rows)
 

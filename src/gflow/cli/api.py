@@ -25,7 +25,7 @@ def run(words: list[str]) -> int:
         from gflow.errors import UsageError
 
         raise UsageError(f"gflow api takes no words, such as {rest[0]!a:.60}")
-    from gflow.daemon.api.openapi import document
+    from gflow.daemon.api.app import document
 
     sys.stdout.write(document().decode() + "\n")
     return 0

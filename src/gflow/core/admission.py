@@ -8,8 +8,8 @@ from functools import partial
 
 from gflow.core.deps import Wait
 from gflow.core.ids import JobKey, label, number_of, task_of
-from gflow.core.model import JobState, Spec
-from gflow.core.needs import links_of, shape_of
+from gflow.core.model import JobState, Spec, links_of
+from gflow.core.needs import shape_of
 from gflow.core.place import impossible
 from gflow.core.quotas import PROJECT, USER
 from gflow.core.state import State

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gflow.core.ids import TASK_MASK
-from gflow.core.model import Job
-from gflow.core.needs import links_of, size_of
+from gflow.core.model import Job, links_of, size_of
 from gflow.core.quotas import PROJECT, USER, Limits, Quotas
 
 

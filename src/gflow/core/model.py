@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from gflow.core.ids import TASK_MASK, JobKey, label, number_of
-from gflow.core.needs import Shape, shape_of, size_of, slots_of, standing_of
+from gflow.core.needs import Shape, shape_of, slots_of, standing_of
 from gflow.core.tasks import TaskSet
 
 
@@ -201,6 +201,24 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     def parents(self) -> tuple[JobKey, ...]:
         """Every job this one may wait for."""
         return self.depends_on + self.depends_any
+
+
+def size_of(spec: Spec) -> int:
+    """About how many bytes of memory it takes besides the usual; of what cannot change while it runs."""
+    size = len(spec.cwd) + len(spec.script_path) + len(spec.output) + len(spec.error)
+    size += len(spec.venv) + len(spec.conda_env)
+    for text in spec.command:
+        size += len(text)
+    for text in spec.template:
+        size += len(text)
+    for name, value in spec.parameters:
+        size += len(name) + len(value)
+    return size + 8 * links_of(spec)
+
+
+def links_of(spec: Spec) -> int:
+    """How many parents it names."""
+    return len(spec.depends_on) + len(spec.depends_any)
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

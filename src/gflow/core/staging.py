@@ -22,8 +22,7 @@ from gflow.core.ending import finish, free_or_cut_off
 from gflow.core.events import Abandon, Arrive, Close, Open, Stage
 from gflow.core.ids import JobKey, job_key, number_of
 from gflow.core.lanes import Group
-from gflow.core.model import LOCAL, Job, Moment, Progress, Spec
-from gflow.core.needs import links_of, size_of
+from gflow.core.model import LOCAL, Job, Moment, Progress, Spec, links_of, size_of
 from gflow.core.quotas import PROJECT, USER
 from gflow.core.rounds import start_among
 from gflow.core.state import RECENT, State

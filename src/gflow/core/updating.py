@@ -19,8 +19,7 @@ from gflow.core.ending import active_tasks
 from gflow.core.events import Update
 from gflow.core.explain import named
 from gflow.core.ids import JobKey, label
-from gflow.core.model import Job, JobState, Spec
-from gflow.core.needs import links_of
+from gflow.core.model import Job, JobState, Spec, links_of
 from gflow.core.parameters import with_values
 from gflow.core.place import gib
 from gflow.core.reservations import hard_end, hard_s

@@ -10,11 +10,12 @@ client hung up is given up as long as nothing is settled: the submission is not 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -38,17 +39,33 @@ from gflow.core.events import (
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import JobState, Line, Moment, Spec
 from gflow.core.state import PART, State
-from gflow.daemon.wishes import Meaning, Submitting, hidden_among, parents_of
+from gflow.daemon.turns import Turns
+from gflow.daemon.wishes import Meaning, Submitting, Wish, hidden_among, parents_of
 from gflow.errors import GflowError, UsageError
 from gflow.faults import point
 from gflow.store.bulk import Bulk, Intent, OpenSubmission, keys_of, runs_of
 from gflow.store.port import Changes, Store, Submission, neighbours
 from gflow.wire.requests import Described
 
-if TYPE_CHECKING:
-    from gflow.daemon.loop import Loop
-
 log = logging.getLogger("gflow.bulk")
+
+
+class Loop(Protocol):
+    """What bulk work needs of the event loop (`daemon.loop.Loop`)."""
+
+    state: State
+    turns: Turns
+    # Numbers of intents that are being carried out.
+    busy: set[int]
+    read_only: str
+
+    async def wish(self, wish: Wish) -> Any: ...
+    def post(self, make: Callable[[Moment], Event]) -> None: ...
+    def arrival(self, first: int) -> asyncio.Future[None]: ...
+    def forget_arrival(self, first: int) -> None: ...
+    def next_intent(self) -> int: ...
+
+
 # Whose turn it is when jobs arrive.
 ARRIVALS = -1
 # Jobs of a submission that was refused are deleted so many at a time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,7 +22,6 @@ from gflow.daemon.api import (
     listing,
     machine,
     metrics,
-    openapi,
     statistics,
     submitting,
     terminals,
@@ -29,10 +29,25 @@ from gflow.daemon.api import (
     usage,
 )
 from gflow.daemon.api.answers import on_error
+from gflow.daemon.api.openapi import described
 from gflow.daemon.api.permissions import guarded
+from gflow.daemon.api.shapes import JSON
 from gflow.daemon.context import Context
 from gflow.daemon.people import user_name
 from gflow.errors import Forbidden, GflowError, NoSuchRoute, WrongMethod
+from gflow.wire.views import encode
+
+
+async def show_description(_request: Request) -> Response:
+    """This description of the API (OpenAPI 3.1)."""
+    return Response(document(), media_type=JSON)
+
+
+@cache
+def document() -> bytes:
+    """The description of the API, as JSON."""
+    return encode(described(ROUTES))
+
 
 ROUTES = [
     Route("/jobs", submitting.submit, methods=["POST"]),
@@ -74,7 +89,7 @@ ROUTES = [
     Route("/status", machine.status, methods=["GET"]),
     Route("/health", machine.health, methods=["GET"]),
     Route("/metrics", metrics.metrics, methods=["GET"]),
-    Route("/openapi.json", openapi.show, methods=["GET"]),
+    Route("/openapi.json", show_description, methods=["GET"]),
 ]
 
 

@@ -3,12 +3,9 @@ requests and answers (`shapes`), and the option table. A route without a descrip
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from gflow import __version__
@@ -16,7 +13,6 @@ from gflow.daemon.api.permissions import PERMISSIONS
 from gflow.daemon.api.shapes import JSON, SHAPES, STREAM, TEXT, Shape
 from gflow.options.table import JOB, Option
 from gflow.wire import answers, queries
-from gflow.wire.views import encode
 
 PROBLEM = "application/problem+json"
 PREFIX = "#/components/schemas/"
@@ -54,19 +50,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 # Which requests have options, and whether null sets one back.
 OPTIONED = {"JobRequest": "Options", "UpdateRequest": "Changes", "RedoRequest": "Changes"}
-
-
-async def show(request: Request) -> Response:
-    """This description of the API (OpenAPI 3.1)."""
-    return Response(document(), media_type=JSON)
-
-
-@cache
-def document() -> bytes:
-    """The description, as JSON."""
-    from gflow.daemon.api.app import ROUTES
-
-    return encode(described(ROUTES))
 
 
 def described(routes: list[Route]) -> dict[str, Any]:
