@@ -61,7 +61,7 @@ def module_name(path: Path) -> str:
 
 
 def imported(tree: ast.Module, sources: dict[str, Path]) -> set[str]:
-    """Modules of gflow that a module imports. `from package import name` counts as the submodule if one exists."""
+    """Modules of gflow that a module imports; `from package import name` is the submodule if one exists."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

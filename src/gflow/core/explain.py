@@ -8,10 +8,11 @@ import msgspec
 
 from gflow.core.ids import label
 from gflow.core.machine import suits
-from gflow.core.model import IDLE, RESERVED, UNKILLABLE, Job, JobState
-from gflow.core.needs import Shape
+from gflow.core.model import IDLE, RESERVED, UNKILLABLE, Job
+from gflow.core.needs import Shape, shape_of
 from gflow.core.place import available, gib, impossible
 from gflow.core.state import State
+from gflow.core.states import HOLD, QUEUED, RUNNING
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -29,14 +30,14 @@ def explain(state: State, job: Job, known: dict[Shape, Why] | None = None) -> Wh
 
     `known`: what jobs of one shape lack at this moment, found once for all of them.
     """
-    if job.state is JobState.HOLD:
-        return Why(job.reason or "JobHeldUser")
-    if job.state is not JobState.QUEUED:
-        return _of_running(state, job) if job.state is JobState.RUNNING else None
+    if job.state is not QUEUED:
+        if job.state is HOLD:
+            return Why(job.reason or "JobHeldUser")
+        return _of_running(state, job) if job.state is RUNNING else None
     if not_yet := _not_yet(state, job):
         return not_yet
-    shape = job.spec.shape
-    if kept := _kept_for_others(state, job, shape):
+    shape = shape_of(job.spec)
+    if state.is_ruled and (kept := _kept_for_others(state, job, shape)):
         return kept
     if known is None:
         return explain_shape(state, shape)
@@ -55,32 +56,34 @@ def _of_running(state: State, job: Job) -> Why | None:
 
 def _not_yet(state: State, job: Job) -> Why | None:
     """What is to happen before it may start anywhere; or that it waits elsewhere."""
-    if job.key in state.abroad:
+    key, machine = job.key, state.machine
+    if key in state.abroad:
         return _said_there(job)
-    wait = state.waits.get(job.key)
+    wait = state.waits.get(key)
     if wait is not None:
         return Why("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
-    if job.key in state.arriving:
+    if key in state.arriving:
         return Why("Arriving")
-    if job.key in state.claimed:
+    if key in state.claimed:
         return Why("Changing", "it is being cancelled, held or updated")
-    if job.key in state.later:
+    if key in state.later:
         return Why("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
-    if state.machine.is_drained:
-        return Why("Drained", state.machine.drained_why or "")
-    if state.is_capped(job):
+    if machine.is_drained:
+        return Why("Drained", machine.drained_why or "")
+    if job.spec.max_concurrent and state.is_capped(job):
         return Why("JobArrayTaskLimit")
-    return Why("Submitting") if job.key in state.outbound else _no_starts(state)
+    if key in state.outbound:
+        return Why("Submitting")
+    is_full = machine.stalled or len(state.running) >= machine.most_runs
+    return _no_starts(state) if is_full else None
 
 
-def _no_starts(state: State) -> Why | None:
+def _no_starts(state: State) -> Why:
     """What keeps every job from starting here that waits for nothing else."""
     machine = state.machine
     if machine.stalled:
         return Why("Resources", f"nothing can be started now: {machine.stalled}")
-    if len(state.running) >= machine.most_runs:
-        return Why("Resources", f"{machine.most_runs} jobs run, for more the daemon has no file descriptors")
-    return None
+    return Why("Resources", f"{machine.most_runs} jobs run, for more the daemon has no file descriptors")
 
 
 def _said_there(job: Job) -> Why:

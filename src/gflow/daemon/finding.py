@@ -19,7 +19,7 @@ import msgspec
 from gflow.core.explain import Why, explain
 from gflow.core.filter import Filter
 from gflow.core.ids import JobKey
-from gflow.core.model import Job, Moment
+from gflow.core.model import Moment
 from gflow.core.needs import Shape
 from gflow.core.state import State
 from gflow.daemon.context import Context
@@ -143,17 +143,19 @@ class _Copies:
 
     def take(self, keys: list[JobKey]) -> None:
         """Copy these jobs as they are now; forget those that are not wanted any more."""
-        for key in keys:
-            job = self._wanted_job(key)
-            if job is not None:
-                self.found[key] = (copy.copy(job), explain(self._state, job, self._reasons))
+        state, matches, is_open = self._state, self._wanted.matches, self._is_open
+        found, reasons = self.found, self._reasons
+        for key in keys:  # as `_is_wanted`, without a call for each
+            job = state.jobs.get(key)
+            if job is not None and ((is_open and job.progress is None) or matches(job)):
+                found[key] = (copy.copy(job), explain(state, job, reasons))
             else:
-                self.found.pop(key, None)
+                found.pop(key, None)
 
     def sift(self, keys: list[JobKey], into: dict[JobKey, None]) -> None:
         """Keep in `into` those of these keys whose jobs are wanted, and no others of them."""
         for key in keys:
-            if self._wanted_job(key) is not None:
+            if self._is_wanted(key):
                 into[key] = None
             else:
                 into.pop(key, None)
@@ -162,11 +164,9 @@ class _Copies:
         for key in keys:
             self.found.pop(key, None)
 
-    def _wanted_job(self, key: JobKey) -> Job | None:
+    def _is_wanted(self, key: JobKey) -> bool:
         job = self._state.jobs.get(key)
-        if job is not None and ((self._is_open and job.progress is None) or self._wanted.matches(job)):
-            return job
-        return None
+        return job is not None and ((self._is_open and job.progress is None) or self._wanted.matches(job))
 
 
 # ---------------------------------------------------------------- all jobs, from the database
