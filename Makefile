@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow check bench docs clean coverage fuzz soak
 
-$(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wildcard scripts/bin/* src/gflow/targets/local/plain/*)
+$(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wildcard scripts/bin/* src/gflow/targets/local/native/*)
 	PYTHON=$(PYTHON) scripts/setup $(VENV)
 	@touch $(STAMP)
 

@@ -56,7 +56,7 @@ class PlainShim(BuildHookInterface):
             self.app.display_warning("no C compiler: gflow will run every job by its Python shim")
             return
         folder = Path(self.root) / FOLDER
-        sources = sorted(str(path) for path in (folder / "plain").glob("*.c"))
+        sources = sorted(str(path) for path in (folder / "native").glob("*.c"))
         made = folder / "gflow-shim.new"
         done = subprocess.run([compiler, *FLAGS, "-o", str(made), *sources], capture_output=True, text=True)
         if done.returncode:

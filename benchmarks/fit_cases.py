@@ -68,8 +68,8 @@ def source(case, cases):
 
 def predicted(case, cases):
     """One row: what we answer, and what the others need to know of the model."""
-    from gflow.fit.answer import answer
-    from gflow.fit.estimate import record
+    from gflow.ml.fit.report import answer
+    from gflow.ml.fit.estimate import record
 
     began = time.process_time()
     try:
@@ -234,7 +234,7 @@ def main():
     known = {row["id"]: row for row in lines(options.rows) if row["id"] in truths}
     if len(known) < len(truths):
         sys.path.insert(0, str(options.folder))
-        from gflow.fit import vision
+        from gflow.ml.fit.models import vision
 
         try:
             vision.load()  # the cases import torchvision themselves

@@ -67,7 +67,7 @@ CASES = [
 
 
 def predict():
-    from gflow.cli.plan import run
+    from gflow.cli.tools.plan import run
 
     plans = []
     for case in CASES:

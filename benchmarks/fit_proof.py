@@ -32,7 +32,8 @@ KEYS = (
 
 
 def predict(cases, out):
-    from gflow.fit import Recipe, estimate
+    from gflow.fit import Recipe
+    from gflow.ml.fit import estimate
 
     for case in cases:
         began = time.time()

@@ -124,7 +124,7 @@ def main():
 def one_by_one(options):
     sys.path.insert(0, options.folder)
     with contextlib.suppress(Exception):  # a torchvision without its compiled operators
-        from gflow.fit import vision
+        from gflow.ml.fit.models import vision
 
         vision.load()
     import cases

@@ -69,7 +69,7 @@ def main(seconds: float) -> None:
 
 def week(box: Box, folder: Path) -> None:
     """A week of a full machine: 100 jobs at a time on 8 GPUs, each an hour long, written as the daemon writes them."""
-    from gflow.daemon.history import History, Keeping
+    from gflow.daemon.monitors.gpu_samples import History, Keeping
     from gflow.gpu.census import Report
     from gflow.gpu.port import Card, Sample
 

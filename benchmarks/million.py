@@ -17,16 +17,16 @@ from pathlib import Path
 from random import Random
 
 from gflow.core import engine
-from gflow.simulate import shaping
-from gflow.simulate.measure import measure
-from gflow.simulate.policies import POLICIES
+from gflow.simulate import trace_transform
+from gflow.simulate.metrics import measure
+from gflow.simulate.replay import POLICIES
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry, read_trace
 
 
 def resampled(trace: list[Entry], jobs: int, random: Random) -> Iterator[Entry]:
     """As many jobs as asked for: the trace again and again, drawn anew each time."""
-    span = shaping.span(trace)
+    span = trace_transform.span(trace)
     for number in range(jobs):
         drawn = random.choice(trace)
         yield drawn._replace(submit=drawn.submit + span * (number // len(trace)))
@@ -45,9 +45,9 @@ def main() -> None:
     asked = parser.parse_args()
     random = Random(asked.seed)
     trace = read_trace(asked.trace, {}, {})
-    pool = asked.pool or shaping.pool_for(trace, asked.load)
+    pool = asked.pool or trace_transform.pool_for(trace, asked.load)
     if asked.pool:
-        trace = shaping.fitted(trace, pool, asked.load, random)
+        trace = trace_transform.fitted(trace, pool, asked.load, random)
     entries = sorted(resampled(trace, asked.jobs, random))
     began, cpu = time.monotonic(), time.process_time()
     ran = Replay(entries, pool, POLICIES[asked.policy][1]).run()

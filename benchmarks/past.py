@@ -16,12 +16,12 @@ from pathlib import Path
 from random import Random
 
 from gflow.core.effects import Ran
-from gflow.core.filter import Filter
+from gflow.core.queries.job_filter import Filter
 from gflow.core.ids import job_key
 from gflow.core.model import Job, JobState, Spec
-from gflow.core.statistics import Question
+from gflow.core.queries.usage_report import Question
 from gflow.store.port import Changes
-from gflow.store.reading import Reader
+from gflow.store.reader import Reader
 from gflow.store.sqlite import SqliteStore
 from gflow.store.statistics import statistics
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from gflow.simulate import shaping
-from gflow.simulate.measure import measure
-from gflow.simulate.policies import POLICIES
+from gflow.simulate import trace_transform
+from gflow.simulate.metrics import measure
+from gflow.simulate.replay import POLICIES
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry, read_trace
 
@@ -67,10 +67,10 @@ def workloads(trace: Path, row: Row, seeds: int) -> Iterator[tuple[str, list[Ent
         whole = read_trace(trace, {}, {"cluster": pool})
         for seed in range(seeds):
             random = Random(seed)
-            gpus = row.box or shaping.pool_for(whole, row.load)
-            entries = shaping.fitted(whole, gpus, row.load if row.box else 0.0, random)
-            entries = shaping.jittered(entries, JITTER_S, random)
-            yield pool, shaping.limited(entries, random) if row.limits else entries, gpus
+            gpus = row.box or trace_transform.pool_for(whole, row.load)
+            entries = trace_transform.fitted(whole, gpus, row.load if row.box else 0.0, random)
+            entries = trace_transform.jittered(entries, JITTER_S, random)
+            yield pool, trace_transform.limited(entries, random) if row.limits else entries, gpus
 
 
 def replayed(entries: list[Entry], gpus: int, policy: str) -> dict[str, Any]:

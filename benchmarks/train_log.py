@@ -13,7 +13,7 @@ import time
 import torch
 
 from gflow.train import Run
-from gflow.train.progress import Reporter
+from gflow.ml.train.progress import Reporter
 
 folder = tempfile.mkdtemp()
 ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -25,15 +25,15 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from gflow.core.expecting import Start, question_of
-from gflow.core.line import QueueSnapshot, ahead_of
-from gflow.core.foretold import Case
+from gflow.core.forecast.start_time import Start, question_of
+from gflow.core.forecast.queue_snapshot import QueueSnapshot, ahead_of
+from gflow.core.forecast.calibration import EtaSample
 from gflow.core.ids import job_key
 from gflow.core.model import Job
-from gflow.core.state import State
-from gflow.simulate import shaping
-from gflow.simulate.measure import quantile
-from gflow.simulate.policies import POLICIES
+from gflow.core.state.state import State
+from gflow.simulate import trace_transform
+from gflow.simulate.metrics import quantile
+from gflow.simulate.replay import POLICIES
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry, read_trace
 
@@ -79,7 +79,7 @@ class Asking(Replay):
         return Told(start, _limits_alone(case), plain(self.state, job, now) if case.is_bounded else inf)
 
 
-def _limits_alone(case: Case) -> float:
+def _limits_alone(case: EtaSample) -> float:
     return case.worst_s if case.is_bounded else inf
 
 
@@ -173,11 +173,11 @@ def workload(
     trace: Path, pool: str, gpus: int, limits: bool, seed: int, load: float
 ) -> tuple[list[Entry], int]:
     entries = read_trace(trace, {}, {"cluster": pool})
-    count = gpus or shaping.pool_for(entries, load)
-    entries = sorted(shaping.fitted(entries, count, load if gpus else 0.0, Random(seed)))
+    count = gpus or trace_transform.pool_for(entries, load)
+    entries = sorted(trace_transform.fitted(entries, count, load if gpus else 0.0, Random(seed)))
     if seed:
-        entries = shaping.jittered(entries, JITTER_S, Random(seed))
-    return (shaping.limited(entries, Random(seed)) if limits else entries), count
+        entries = trace_transform.jittered(entries, JITTER_S, Random(seed))
+    return (trace_transform.limited(entries, Random(seed)) if limits else entries), count
 
 
 def main() -> None:

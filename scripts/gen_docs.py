@@ -6,9 +6,9 @@ import ast
 from pathlib import Path
 
 from gflow.config.table import SETTINGS
-from gflow.config.writing import toml
+from gflow.config.template import toml
 from gflow.core.model import SHORT
-from gflow.core.states import TRANSITIONS
+from gflow.core.transitions import TRANSITIONS
 from gflow.daemon.api.permissions import PERMISSIONS
 from gflow.options.listing import GQUEUE, GSTATS
 from gflow.options.table import GBATCH, Option

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gflow.daemon.folders import TRUST, rewritable
+from gflow.daemon.process.directories import TRUST, rewritable
 from tests.harness import Box, UnixConnection
 from tests.people import ONE_AT_A_TIME, box_of, people, shared_folder
 

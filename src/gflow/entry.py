@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.client.fast import leave, submit
+from gflow.client.hot_path import leave, submit
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:

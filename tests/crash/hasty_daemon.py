@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from gflow.daemon.loop import Loop, Turn
+from gflow.daemon.loop.loop import Loop, Turn
 from gflow.daemon.main import run
 from gflow.daemon.settings import settings_for
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from gflow.store import opening, schema, sqlite
+from gflow.store import open, schema, sqlite
 
 schema.MIGRATIONS = (*schema.MIGRATIONS, "CREATE TABLE of_tomorrow (a INTEGER);")
 schema.VERSION = len(schema.MIGRATIONS)
-for module in (opening, sqlite):
+for module in (open, sqlite):
     if hasattr(module, "VERSION"):
         module.VERSION = schema.VERSION
 

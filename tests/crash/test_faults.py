@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gflow.faults import POINTS
+from gflow.fault_points import POINTS
 from tests.crash.load import Client, judge
 from tests.harness import Box, wait_until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gflow.targets.local.shims import IDLE_MAX
+from gflow.targets.local.shim_pool import IDLE_MAX
 from tests.harness import Box, wait_until
 from tests.process.test_local_target import control_groups
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gflow.errors import Refused, UsageError
-from gflow.fit import estimate
-from gflow.fit.answer import fits
-from gflow.fit.estimate import record
-from gflow.fit.recipe import Recipe
+from gflow.ml.fit import estimate
+from gflow.ml.fit.estimate import record
+from gflow.ml.fit.recipe import Recipe
+from gflow.ml.fit.report import fits
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -154,12 +154,12 @@ def test_positions_end_somewhere():
 )
 def test_a_copied_step_is_like_one_that_was_run(settings, monkeypatch):
     copied = estimate(hf=SMALL, batch=4, sequence=256, **settings)
-    monkeypatch.setattr("gflow.fit.training.DIFFERENT", 3)
+    monkeypatch.setattr("gflow.ml.fit.training.DIFFERENT", 3)
     assert estimate(hf=SMALL, batch=4, sequence=256, **settings) == copied
 
 
 def test_weights_beyond_a_terabyte_are_refused(monkeypatch):
-    monkeypatch.setattr("gflow.fit.training.LARGEST_WEIGHTS", 1000)
+    monkeypatch.setattr("gflow.ml.fit.training.LARGEST_WEIGHTS", 1000)
     with pytest.raises(Refused, match="the weights alone take"):
         estimate(hf=SMALL, sequence=64)
 
@@ -173,12 +173,12 @@ def test_nothing_is_left_behind():
 
 
 def test_a_run_for_any_batch_is_near_the_run_itself():
-    from gflow.fit.answer import answer
-    from gflow.fit.sharing import Shaping
-    from gflow.fit.speed import work_of
-    from gflow.fit.stretching import Stretched
+    from gflow.ml.fit.batch_scaling import BatchScaling
+    from gflow.ml.fit.report import answer
+    from gflow.ml.fit.sharding import Shaping
+    from gflow.ml.fit.speed import work_of
 
-    run = Stretched(
+    run = BatchScaling(
         lambda batch: record(hf=SMALL, recipe=Recipe(batch=batch, sequence=256, precision="bf16"))
     )
     assert run.is_even
@@ -193,7 +193,7 @@ def test_a_run_for_any_batch_is_near_the_run_itself():
 
 def test_the_short_way_through_optimizers_changes_nothing(monkeypatch):
     short = estimate(hf=SMALL, batch=2, sequence=64, clip=1.0)
-    monkeypatch.setattr("gflow.fit.foreach.run", lambda *_: NotImplemented)
+    monkeypatch.setattr("gflow.ml.fit.cuda.foreach.run", lambda *_: NotImplemented)
     assert estimate(hf=SMALL, batch=2, sequence=64, clip=1.0) == short
 
 
@@ -219,7 +219,7 @@ def test_weights_below_adapters_in_few_bits(bits, each):
 
 def test_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
-    from gflow.cli.fit import run
+    from gflow.cli.tools.fit import run
 
     path = tmp_path / "memory.png"
     assert run(["--params", "1B", "--plot", str(path)]) == 0
@@ -230,13 +230,13 @@ def test_a_picture(tmp_path):
 
 def test_gradients_that_wait_for_further_batches():
     """The rule against the run itself: more weights than activations, so that the gradients matter."""
-    from gflow.fit.answer import answer
-    from gflow.fit.sharing import Shaping
-    from gflow.fit.stretching import Stretched
+    from gflow.ml.fit.batch_scaling import BatchScaling
+    from gflow.ml.fit.report import answer
+    from gflow.ml.fit.sharding import Shaping
 
     config = SMALL | {"hidden_size": 1024, "intermediate_size": 2048}
     settings = {"sequence": 512, "precision": "bf16"}
-    run = Stretched(lambda batch: record(hf=config, recipe=Recipe(batch=batch, **settings)))
+    run = BatchScaling(lambda batch: record(hf=config, recipe=Recipe(batch=batch, **settings)))
     truth = answer(record(hf=config, recipe=Recipe(batch=8, accumulate=3, **settings)))
     found = run.needed(8, Shaping(accumulates=True))
     assert found == pytest.approx(truth.peak_reserved_bytes, rel=0.05)
@@ -346,8 +346,8 @@ def test_a_task_that_the_model_is_not_made_for():
 )
 def test_the_kernel_of_attention(heads, is_grouped, dtype, kernel):
     """One head of keys that is spread by broadcasting (Falcon) is nothing for a fused kernel."""
-    from gflow.fit.attention import choose
-    from gflow.fit.cards import HOPPER
+    from gflow.ml.fit.cuda.architectures import HOPPER
+    from gflow.ml.fit.cuda.attention import choose
 
     query, key = torch.empty(2, 4, 8, 64, dtype=dtype), torch.empty(2, heads, 8, 64, dtype=dtype)
     assert choose(query, key, key, None, is_grouped=is_grouped, card=HOPPER) == kernel
@@ -373,7 +373,7 @@ TINY = {
     ],
 )
 def test_the_task_of_a_model(config, kind):
-    from gflow.fit.huggingface import _task, configuration
+    from gflow.ml.fit.models.huggingface import _task, configuration
 
     assert _task(configuration(TINY | config)) == kind
 

@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from gflow.fit.estimate import record  # noqa: E402
-from gflow.fit.memo import Memo  # noqa: E402
-from gflow.fit.recipe import Recipe  # noqa: E402
+from gflow.ml.fit.cuda.op_cache import Memo  # noqa: E402
+from gflow.ml.fit.estimate import record  # noqa: E402
+from gflow.ml.fit.recipe import Recipe  # noqa: E402
 
 LLAMA = {"model_type": "llama", "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 256,
          "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
@@ -61,7 +61,7 @@ def test_a_prediction_loads_neither_the_compiler_nor_torchvision(tmp_path):
     found = _python(
         f"""
         import sys
-        from gflow.cli.fit import run
+        from gflow.cli.tools.fit import run
         run(["--hf", {str(tmp_path)!r}, "--json"])
         names = ("torch._dynamo.eval_frame", "torchvision.models")
         print([name for name in names if sys.modules.get(name)], type(sys.modules["torch._dynamo"]).__name__)
@@ -73,7 +73,7 @@ def test_a_prediction_loads_neither_the_compiler_nor_torchvision(tmp_path):
 def test_who_asks_for_the_compiler_gets_it():
     found = _python(
         """
-        from gflow.fit import light
+        from gflow.ml.fit.models import lazy_torch as light
         light.load(transformers=False, is_ours=True)
         import torch
         assert type(torch._dynamo) is light.Compiler

@@ -13,24 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.config.reading import load
+from gflow.config.load import load
 from gflow.config.table import SETTINGS
-from gflow.core.tasks import parse_tasks
-from gflow.daemon.api import gate, rlimits
-from gflow.daemon.tokens import Tokens
+from gflow.core.task_set import parse_tasks
+from gflow.daemon.api import rlimits, tcp_gate
+from gflow.daemon.auth.tokens import Tokens
 from gflow.errors import GflowError
 from gflow.gpu.simulated import simulated_gpus
 from gflow.options import directives, slurm
-from gflow.options.indices import parse_indices
 from gflow.options.listing import GQUEUE, GSTATS
+from gflow.options.lists import parse_indices
 from gflow.options.parse import parse, spellings
-from gflow.options.since import parse_since
 from gflow.options.table import CAPTURE, GBATCH, JOB, SLURM, Option
-from gflow.options.times import parse_time
+from gflow.options.times import parse_since, parse_time
 from gflow.options.values import read as read_option
-from gflow.targets.local import frames, record
+from gflow.targets.local import protocol, run_record
 from gflow.wire import requests
-from gflow.wire.selections import selected
+from gflow.wire.job_selectors import selected
 from tests.fuzz.texts import JSON, TEXT
 
 # On a loaded machine; most take microseconds.
@@ -87,7 +86,7 @@ def test_scripts(lines: list[str], mark: str) -> None:
     "parser",
     [
         lambda text: parse_time(text, NOW), lambda text: parse_since(text, NOW), parse_indices,
-        simulated_gpus, lambda text: selected([text]), gate._name,
+        simulated_gpus, lambda text: selected([text]), tcp_gate._name,
     ],
     ids=["time", "since", "indices", "simulated", "selection", "host"],
 )  # fmt: skip
@@ -136,14 +135,14 @@ def test_deep_requests(depth: int) -> None:
     )
 )
 def test_run_records(parts: list[bytes]) -> None:
-    record.read(b"".join(parts))
+    run_record.read(b"".join(parts))
 
 
 @given(st.binary(max_size=200))
 def test_messages_between_daemon_and_shim(sent: bytes) -> None:
     """They are our own; what is cut off or odd is refused or waited for, and is no endless loop."""
     try:
-        frames.unpack(bytearray(sent))
+        protocol.unpack(bytearray(sent))
     except ValueError:
         pass
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.daemon.api.app import ROUTES
+from gflow.daemon.api.routes import ROUTES
 from gflow.daemon.api.shapes import SHAPES
 from gflow.options.table import JOB
 from tests.fuzz.texts import JSON, NUMBER, TEXT

@@ -22,7 +22,7 @@ from schemathesis.config import SchemathesisConfig
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 
-from gflow.daemon.api.app import document
+from gflow.daemon.api.routes import document
 from tests.fuzz.conftest import EXAMPLES
 from tests.fuzz.test_routes import PATHS
 from tests.harness import Box, UnixConnection

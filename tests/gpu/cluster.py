@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SRC = str(ROOT / "src")
 sys.path[:0] = [SRC, str(ROOT / ".carry/wheels")]
 
-from gflow.launch import nccl  # noqa: E402
-from gflow.targets.slurm import probing  # noqa: E402
+from gflow.ml.launch import nccl  # noqa: E402
+from gflow.targets.slurm import node_usage  # noqa: E402
 
 BUSY = """
 import time, torch
@@ -53,13 +53,15 @@ def usage() -> bool:
         assert busy.stdout is not None
         busy.stdout.readline()
         time.sleep(2)
-        step = os.environ | job | {"CUDA_VISIBLE_DEVICES": "0", "SLURM_CPUS_ON_NODE": "8", probing.MARK: "1"}
-        done = subprocess.run(["sh", "-c", probing.SCRIPT], env=step, capture_output=True, text=True)
+        step = (
+            os.environ | job | {"CUDA_VISIBLE_DEVICES": "0", "SLURM_CPUS_ON_NODE": "8", node_usage.MARK: "1"}
+        )
+        done = subprocess.run(["sh", "-c", node_usage.SCRIPT], env=step, capture_output=True, text=True)
     finally:
         busy.kill()
         busy.wait()
     print(done.stdout + done.stderr)
-    (node,) = probing.parse_probe("".join(f"0: {line}\n" for line in done.stdout.splitlines()))
+    (node,) = node_usage.parse_probe("".join(f"0: {line}\n" for line in done.stdout.splitlines()))
     print(node)
     (gpu,) = node.gpus
     return (

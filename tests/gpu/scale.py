@@ -62,8 +62,8 @@ def train(batch: int, out: str) -> None:
 
 
 def measured(batch: int, folder: str) -> bool:
-    from gflow.scale.measuring import from_meter
-    from gflow.scale.sizes import Size
+    from gflow.ml.scale.measurement import from_meter
+    from gflow.ml.scale.sizes import Size
 
     out, meter = f"{folder}/{batch}.own", f"{folder}/{batch}.meter"
     told = {"GFLOW_METER": meter, "GFLOW_METER_WARMUP": str(WARMUP), "GFLOW_METER_SECONDS": str(SECONDS)}

@@ -209,8 +209,8 @@ def largest() -> None:
 
 
 def _largest(name: str, make, sequence: int) -> None:
-    from gflow.fit.recipe import Recipe
-    from gflow.train.batching import attempt, find_batch_size
+    from gflow.ml.fit.recipe import Recipe
+    from gflow.ml.train.batch_size import attempt, find_batch_size
 
     device = torch.device("cuda", 0)
     settings = {"precision": "bf16", "sequence": sequence}
@@ -243,8 +243,8 @@ def buckets() -> None:
     """DDP keeps buckets as large as the gradients: the finder counts them in."""
     import torch.distributed as dist
 
-    from gflow.fit.recipe import Recipe
-    from gflow.train.batching import attempt, find_batch_size
+    from gflow.ml.fit.recipe import Recipe
+    from gflow.ml.train.batch_size import attempt, find_batch_size
 
     device = torch.device("cuda", 0)
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=device)
@@ -283,7 +283,7 @@ def _accelerate(make, recipe, device, start: int):
         from accelerate.utils import find_executable_batch_size
     except ImportError:
         return "not installed"
-    from gflow.train.batching import attempt
+    from gflow.ml.train.batch_size import attempt
 
     trials = []
 
@@ -307,7 +307,7 @@ def _lightning(make, recipe, device):
             import pytorch_lightning as pl
     except ImportError:
         return "not installed"
-    from gflow.train.batching import _steps, clear
+    from gflow.ml.train.batch_size import _steps, clear
 
     trials = []
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from gflow.daemon import people
+from gflow.daemon.auth import users
 
-people.ACCOUNT_S = 1e9
+users.ACCOUNT_S = 1e9
 
 if __name__ == "__main__":
     from gflow.cli.main import run as main

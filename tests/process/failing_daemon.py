@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from starlette.requests import Request
 
-from gflow.daemon.api import machine
+from gflow.daemon.api.handlers import status
 from gflow.entry import main
 
 
@@ -15,5 +15,5 @@ async def info(request: Request) -> NoReturn:
 
 
 if __name__ == "__main__":
-    machine.info = info  # type: ignore[assignment]
+    status.info = info  # type: ignore[assignment]
     main("gflowd")

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import Any
 
-from gflow.daemon import succession
+from gflow.daemon.process import reload
 
 UNKNOWN = (signal.SIGUSR1, signal.SIGUSR2)
 _add = asyncio.SelectorEventLoop.add_signal_handler
@@ -19,7 +19,7 @@ def add_known(loop: asyncio.SelectorEventLoop, number: int, *rest: Any) -> None:
 
 
 asyncio.SelectorEventLoop.add_signal_handler = add_known  # type: ignore[method-assign]
-succession.heed_reloads = lambda: None
+reload.heed_reloads = lambda: None
 
 if __name__ == "__main__":
     from gflow.cli.main import run as main

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from gflow.core.ids import JobKey
-from gflow.targets.local import record
-from gflow.targets.local.leftovers import TAG
-from gflow.targets.local.record import Identity
+from gflow.targets.local import run_record
+from gflow.targets.local.orphans import TAG
+from gflow.targets.local.run_record import Identity
 from gflow.targets.local.target import LocalTarget
 from gflow.targets.port import End, Ended, Run
 from tests.harness import wait_until
@@ -61,11 +61,11 @@ class Forge:
 
     def write(self, shim: Identity, job: Identity | None = None, end: End | None = None) -> int:
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        record.write_identity(fd, "shim", shim)
+        run_record.write_identity(fd, "shim", shim)
         if job:
-            record.write_identity(fd, "job", job)
+            run_record.write_identity(fd, "job", job)
         if end:
-            record.write_end(fd, end)
+            run_record.write_end(fd, end)
         return fd
 
     def adopt(self, before_end: Callable[[], None] = lambda: None) -> list[str]:
@@ -88,7 +88,7 @@ def forge(tmp_path: Path) -> Forge:
 
 
 def me() -> Identity:
-    identity = record.identity_of(os.getpid())
+    identity = run_record.identity_of(os.getpid())
     assert identity is not None
     return identity
 
@@ -96,7 +96,7 @@ def me() -> Identity:
 def gone() -> Identity:
     """A process of this boot that has ended."""
     process = subprocess.Popen(["sleep", "60"])
-    identity = record.identity_of(process.pid)
+    identity = run_record.identity_of(process.pid)
     process.kill()
     process.wait()
     assert identity is not None
@@ -115,7 +115,7 @@ def test_a_stranger_with_the_jobs_pid_is_left_alone(
     forge: Forge, stranger: subprocess.Popen[bytes], change: str
 ) -> None:
     different, reason = CHANGES[change]
-    job = record.identity_of(stranger.pid)
+    job = run_record.identity_of(stranger.pid)
     assert job is not None
     shim = gone()._replace(**{name: value for name, value in different.items() if name != "started"})
     os.close(forge.write(shim, job._replace(**different)))
@@ -137,7 +137,7 @@ def test_a_stranger_in_a_session_with_the_jobs_pid_is_left_alone(
 
 
 def test_the_job_itself_is_ended(forge: Forge, stranger: subprocess.Popen[bytes]) -> None:
-    os.close(forge.write(gone(), record.identity_of(stranger.pid)))
+    os.close(forge.write(gone(), run_record.identity_of(stranger.pid)))
     assert forge.adopt() == ["Lost"]
     assert stranger.wait(10) == -9
 
@@ -161,7 +161,7 @@ def test_a_living_shim_that_cannot_be_reached_is_waited_for(
     forge: Forge, stranger: subprocess.Popen[bytes], what: str
 ) -> None:
     """Its lock says that it lives. Its pid means nothing here: no signal goes there."""
-    shim = record.identity_of(stranger.pid)
+    shim = run_record.identity_of(stranger.pid)
     assert shim is not None
     release = threading.Event()
     if what == "a thread":
@@ -180,7 +180,7 @@ def test_a_living_shim_that_cannot_be_reached_is_waited_for(
         assert not forge.ends, "it lives: its lock is held"
         forge.target.stop(RUN, now=True)
         forge.target.signal(RUN, signal.SIGUSR1)
-        record.write_end(fd, End(5, None, "", 0, 0))
+        run_record.write_end(fd, End(5, None, "", 0, 0))
         os.close(fd)
 
     assert forge.adopt(stop_then_end) == [""]
@@ -192,7 +192,7 @@ def test_a_living_shim_that_cannot_be_reached_is_waited_for(
 def test_a_stop_that_comes_too_late_harms_nobody(forge: Forge) -> None:
     """The shim ends between being found and being told."""
     process = subprocess.Popen(["sleep", "60"])
-    shim = record.identity_of(process.pid)
+    shim = run_record.identity_of(process.pid)
     assert shim is not None
     fd = forge.write(shim)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -201,7 +201,7 @@ def test_a_stop_that_comes_too_late_harms_nobody(forge: Forge) -> None:
         process.kill()
         process.wait()
         forge.target.stop(RUN, now=False)
-        record.write_end(fd, End(0, None, "", 0, 0))
+        run_record.write_end(fd, End(0, None, "", 0, 0))
         os.close(fd)
 
     assert forge.adopt(end) == [""]

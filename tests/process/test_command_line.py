@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 import gflow
-from gflow.cli.programs import PROGRAMS
+from gflow.cli.registry import PROGRAMS
 from tests.harness import BIN, Box, wait_until
 
 HOT = {
-    "gflow", "gflow.client", "gflow.client.fast", "gflow.entry", "gflow.options", "gflow.options.parse",
-    "gflow.options.paths", "gflow.options.table", "gflow.options.values",
+    "gflow", "gflow.client", "gflow.client.hot_path", "gflow.entry", "gflow.options", "gflow.options.parse",
+    "gflow.paths", "gflow.options.table", "gflow.options.values",
 }  # fmt: skip
-CALL = HOT | {"gflow.cli", "gflow.client.call", "gflow.cli.main", "gflow.errors"}
-LOOK = CALL | {"gflow.cli.looking", "gflow.options.listing"}
+CALL = HOT | {"gflow.cli", "gflow.client.http", "gflow.cli.main", "gflow.errors"}
+LOOK = CALL | {"gflow.cli.common.listing", "gflow.options.listing"}
 # What these would load costs more than all the rest of a command.
 DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing", "urllib.parse"}
 
@@ -32,8 +32,8 @@ DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing
         ("gqueue -s Running -f JOBID,ST", LOOK | {"gflow.cli.gqueue"}),
         ("gstats -o csv", LOOK | {"gflow.cli.gstats"}),
         ("ginfo", CALL | {"gflow.cli.ginfo"}),
-        ("gjob show 1", CALL | {"gflow.cli.gjob", "gflow.options.changing"}),
-        ("gjob history 1", CALL | {"gflow.cli.gjob", "gflow.options.changing"}),
+        ("gjob show 1", CALL | {"gflow.cli.gjob", "gflow.options.update"}),
+        ("gjob history 1", CALL | {"gflow.cli.gjob", "gflow.options.update"}),
         ("gcancel 1", CALL | {"gflow.cli.gcancel"}),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gflow.wire.happenings import EVENTS
+from gflow.wire.events import EVENTS
 from tests.harness import BIN, Box, wait_until
 
 

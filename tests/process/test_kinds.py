@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gflow
-from gflow.daemon.folders import TRUST
+from gflow.daemon.process.directories import TRUST
 from tests.harness import Box
 from tests.system import System, system
 
@@ -155,7 +155,7 @@ def test_an_installation_that_others_can_rewrite_is_refused(made: System) -> Non
     assert done.returncode == 1 and "another user than root" in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("name", ["sitecustomize.py", "gflow/fit/tables.py", "gflow/daemon/loop.py"])
+@pytest.mark.parametrize("name", ["sitecustomize.py", "gflow/ml/fit/tables.py", "gflow/daemon/loop/loop.py"])
 def test_a_module_file_of_another_user_is_refused(made: System, name: str) -> None:
     """Also in folders of root's, and of a module that is loaded later."""
     folder = made.root / "installed"

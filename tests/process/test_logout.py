@@ -11,7 +11,7 @@ from tests.harness import Box, wait_until
 
 UP = """
 import sys
-from gflow.cli import hosting, logout
+from gflow.cli.daemon import lifecycle as hosting, logout
 logout.decide = lambda facts: logout.Plan(before=({program!r}, "--scope"), note="a note")
 sys.exit(hosting.up({{}}))
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gflow.targets.local.rotation import remove_beginning
+from gflow.targets.local.shim.log_rotation import remove_beginning
 from tests.harness import BIN, Box, wait_until
 
 pytestmark = pytest.mark.both_shims

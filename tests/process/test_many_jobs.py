@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from gflow.core.state import PART
+from gflow.core.state.state import PART
 from tests.harness import Box
 
 # More than one part, and more than one slice of an answer.

@@ -16,7 +16,7 @@ from tests.system import system
 
 SAYS = """
 import sys, time
-from gflow.train.progress import Reporter
+from gflow.ml.train.progress import Reporter
 reporter = Reporter(every_s=0.05)
 for step in range(int(sys.argv[1]), int(sys.argv[2])):
     reporter.note(step, steps=200, epoch=step // 50, epochs=4, samples=32 * step, loss=2.0 - step / 100)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gflow.targets.local.epoch import launch_epoch
+from gflow.targets.local.launch_epoch import launch_epoch
 from tests.harness import Box, wait_until
 
 # Counts its starts, and ends when it is told to.

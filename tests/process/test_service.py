@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gflow.cli.units import system_unit, user_unit
+from gflow.cli.daemon.systemd import system_unit, user_unit
 from tests.harness import Box, wait_until
 
 # What jobs would inherit: see docs/service.md.

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gflow.targets.local.lines import GREETING, HELLO, INPUT, MOST_FRAME, frame, reach
+from gflow.wire.terminal_protocol import GREETING, HELLO, INPUT, MOST_FRAME, frame, reach
 from tests.harness import BIN, Box, wait_until
 from tests.process.test_people import submitted
 from tests.system import acting_as, system

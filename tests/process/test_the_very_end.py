@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gflow.targets.local.family import children
+from gflow.targets.local.shim.process_tree import children
 from tests.harness import Box, wait_until
 
 SOURCE = Path(__file__).with_name("swarm.c")

@@ -14,8 +14,8 @@ from typing import Any
 
 from gflow.core.events import Tick
 from gflow.core.model import Moment
-from gflow.daemon import clock
-from gflow.daemon.loop import Loop
+from gflow.daemon.loop import timers
+from gflow.daemon.loop.loop import Loop
 from gflow.daemon.main import run
 from gflow.daemon.settings import settings_for
 
@@ -46,6 +46,6 @@ class ToldLoop(Loop):
 
 
 if __name__ == "__main__":
-    clock.now = lambda: told()[0]
+    timers.now = lambda: told()[0]
     flags = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
     sys.exit(run(settings_for({name.removeprefix("--"): value for name, value in flags.items()}), ToldLoop))

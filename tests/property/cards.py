@@ -10,7 +10,7 @@ from gflow.core.effects import Effect, Start
 from gflow.core.events import Drain, Event, Exited, LeasesSeen, Restrict
 from gflow.core.ids import JobKey
 from gflow.core.policy import Policy
-from gflow.daemon.gpus import numbering_of, seen_of
+from gflow.daemon.monitors.gpu_monitor import numbering_of, seen_of
 from gflow.gpu.census import Census
 from gflow.gpu.owners import Owner
 from gflow.gpu.port import Card, Look, Process, Sample, Vitals

@@ -26,8 +26,8 @@ from gflow.core.events import (
 )
 from gflow.core.ids import JobKey, job_key, label, number_of, parse_label, task_of
 from gflow.core.model import Gpu, Job, JobState, Moment, Spec
-from gflow.core.needs import Shape
-from gflow.core.state import State
+from gflow.core.resources import Shape
+from gflow.core.state.state import State
 
 MEMORY_SLACK = 1.02
 

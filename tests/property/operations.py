@@ -37,19 +37,19 @@ from gflow.core.events import (
     Unclaim,
     Update,
 )
-from gflow.core.expecting import question_of
+from gflow.core.forecast.start_time import question_of
 from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of
-from gflow.core.model import Block, Headway, Idle, Job, JobState, Spec
-from gflow.core.tasks import parse_tasks
-from gflow.daemon.bulk import recovered
-from gflow.daemon.redoing import Redoing
+from gflow.core.model import Block, Idle, Job, JobProgress, JobState, Spec
+from gflow.core.task_set import parse_tasks
+from gflow.daemon.loop.bulk import recovered
+from gflow.daemon.loop.commands import Redoing
 from gflow.errors import Forbidden, NotFound, Refused, UsageError
 from gflow.store.bulk import OpenSubmission
 from gflow.testing import spec
 from gflow.testing.builders import USERS
 from gflow.testing.clock import DAY_S
-from gflow.wire.changes import Change
 from gflow.wire.requests import References
+from gflow.wire.update import Change
 from tests.property.dice import Dice
 from tests.property.world import POOL, World
 
@@ -549,7 +549,7 @@ def progress(world: World, dice: Dice) -> None:
         dice.pick(list(world.ledger.runs)) if world.ledger.runs and dice.chance(80) else some_key(world, dice)
     )
     attempt = world.ledger.attempts.get(key, 1) - dice.chance(20)
-    headway = Headway(at=world.clock.now().wall, step=dice.below(100), steps=100, left_s=1.0)
+    headway = JobProgress(at=world.clock.now().wall, step=dice.below(100), steps=100, left_s=1.0)
     world.apply(Progressed(at=world.clock.now(), key=key, attempt=attempt, headway=headway))
     job = world.state.jobs.get(key)
     heard = job is not None and job.headway is headway

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gflow.core.state import State
+from gflow.core.state.state import State
 
 
 def snapshot(state: State) -> dict[str, Any]:

@@ -20,21 +20,21 @@ from gflow.core.events import (
     GpusSeen,
     Hold,
     Release,
+    RemoteStatus,
     Seen,
-    Sighting,
     Submit,
     Tick,
     Update,
 )
-from gflow.core.explain import explain
+from gflow.core.forecast.explain import explain
 from gflow.core.ids import JobKey, job_key, label
 from gflow.core.invariants import check
+from gflow.core.lifecycle.finish import RECALLED
 from gflow.core.model import JobState
-from gflow.core.retrying import RECALLED
-from gflow.core.state import State
-from gflow.daemon import clock as daemon_clock
-from gflow.daemon.loop import _gather as gather
-from gflow.daemon.loop import keep_counts, reload
+from gflow.core.state.state import State
+from gflow.daemon.loop import timers as daemon_clock
+from gflow.daemon.loop.loop import _gather as gather
+from gflow.daemon.loop.loop import keep_counts, reload
 from gflow.errors import GflowError
 from gflow.store.port import Changes
 from gflow.testing import FakeClock, MemoryStore, spec
@@ -159,7 +159,7 @@ class Abroad:
             running = self.dice.random() < 0.6
             reason = "" if running else self.dice.choice(("Priority", "Resources: busy"))
             news.append(
-                Sighting(key=key, attempt=attempt, running=running, reason=reason, id="7", nodes="n1")
+                RemoteStatus(key=key, attempt=attempt, running=running, reason=reason, id="7", nodes="n1")
             )
         self.apply(Seen(at=self.clock.now(), sightings=tuple(news)))
 

@@ -13,7 +13,7 @@ from gflow.core.events import Event, Tick
 from gflow.core.ids import job_key
 from gflow.core.invariants import check
 from gflow.core.model import Job, JobState
-from gflow.core.state import State, restore
+from gflow.core.state.state import State, restore
 from gflow.options.times import parse_time
 from gflow.testing import FakeClock, MemoryStore, exited, spec, submit
 from gflow.testing.clock import DAY_S

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REPLAY = """
 from random import Random
 from gflow.core import engine
-from gflow.simulate.policies import POLICIES
+from gflow.simulate.replay import POLICIES
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
 

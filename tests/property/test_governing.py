@@ -6,16 +6,18 @@ import random
 
 import pytest
 
-from gflow.core import place, rounds, state, updating
 from gflow.core.effects import Stop
 from gflow.core.engine import step
 from gflow.core.events import Exited, GpusSeen, Reserve, SetQuota, Submit, Tick, Unreserve, Update
 from gflow.core.invariants import check
+from gflow.core.lifecycle import update
 from gflow.core.model import Gpu, Job, Moment
 from gflow.core.policy import Policy
-from gflow.core.quotas import PROJECT, USER, Limits
-from gflow.core.reservations import Book, Reservation, hard_s
-from gflow.core.state import State, next_alarm, next_look
+from gflow.core.scheduling import placement, scheduler
+from gflow.core.state import state
+from gflow.core.state.quotas import PROJECT, USER, Limits
+from gflow.core.state.reservations import Reservation, ReservationTable, hard_s
+from gflow.core.state.state import State, next_alarm, next_look
 from gflow.errors import Refused
 from gflow.testing import spec
 
@@ -201,12 +203,14 @@ def test_nothing_is_violated(seed: int) -> None:
 
 
 def ignored_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Book, "barred", lambda self, user, wall, length: frozenset())
+    monkeypatch.setattr(ReservationTable, "barred", lambda self, user, wall, length: frozenset())
 
 
 def only_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Book.barred
-    monkeypatch.setattr(Book, "barred", lambda self, user, wall, length: original(self, user, wall, 0.001))
+    original = ReservationTable.barred
+    monkeypatch.setattr(
+        ReservationTable, "barred", lambda self, user, wall, length: original(self, user, wall, 0.001)
+    )
 
 
 def expected_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,11 +229,11 @@ def uncounted_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unchecked_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updating, "_check_reserved", lambda state, job, spec, event: None)
+    monkeypatch.setattr(update, "_check_reserved", lambda state, job, spec, event: None)
 
 
 def never_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "free_reserved", lambda state, effects: None)
+    monkeypatch.setattr(scheduler, "free_reserved", lambda state, effects: None)
 
 
 def ignored_quota(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,9 +245,9 @@ def ignored_cap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = place.choose
+    original = placement.choose
     monkeypatch.setattr(
-        place,
+        placement,
         "choose",
         lambda state, shape, lot=0, barred=frozenset(): original(
             state, shape, lot, frozenset(list(barred)[1:])

@@ -11,7 +11,7 @@ import os
 import pytest
 
 from gflow.config.table import STRATEGIES
-from gflow.core.machine import Machine
+from gflow.core.state.machine import Machine
 from gflow.gpu.census import Census
 from gflow.gpu.health import Health
 from gflow.gpu.numbering import Numbering

@@ -6,9 +6,12 @@ import itertools
 
 import pytest
 
-from gflow.core import admission, ending, explain, place, preempting, queue, retrying, state
-from gflow.core.deps import Wait
+from gflow.core.forecast import explain
+from gflow.core.lifecycle import finish, submit
 from gflow.core.model import Job, JobState
+from gflow.core.scheduling import placement, preemption
+from gflow.core.state import queue, state
+from gflow.core.state.dependencies import Wait
 from tests.property import world
 from tests.property.fuzz import Found, run_world
 
@@ -36,9 +39,9 @@ def double_booked(monkeypatch):
     def available(state, shape):
         machine = state.machine
         usable = [index for index in machine.gpus if machine.allowed is None or index in machine.allowed]
-        return [index for index in usable if place.suits(machine.gpus[index], shape)]
+        return [index for index in usable if placement.suits(machine.gpus[index], shape)]
 
-    monkeypatch.setattr(place, "available", available)
+    monkeypatch.setattr(placement, "available", available)
     return ("GPU", "holders", "could start")
 
 
@@ -70,7 +73,7 @@ def round_that_skips(monkeypatch):
 
 def impatient(monkeypatch):
     """A job is tried again at once, whatever pause it asked for."""
-    monkeypatch.setattr(ending, "pause_s", lambda job: 0)
+    monkeypatch.setattr(finish, "pause_s", lambda job: 0)
     return ("pauses wrongly",)
 
 
@@ -91,13 +94,13 @@ def timed_wrongly(monkeypatch):
 
 def tried_again_whatever_happened(monkeypatch):
     """--retry-on is not looked at."""
-    monkeypatch.setattr(retrying, "_is_wanted", lambda kinds, event, to: not kinds and to is JobState.FAILED)
+    monkeypatch.setattr(finish, "_is_wanted", lambda kinds, event, to: not kinds and to is JobState.FAILED)
     return ("wanted to be tried again", "left with")
 
 
 def anything_comes(monkeypatch):
     """A job may wait for a neighbour that there is not."""
-    monkeypatch.setattr(admission, "_comes", lambda *about: True)
+    monkeypatch.setattr(submit, "_comes", lambda *about: True)
     return (
         "has children",
         "no active",
@@ -118,16 +121,16 @@ def silent(monkeypatch):
 def equals_make_way(monkeypatch):
     """Preemptible jobs stop each other, round and round."""
     monkeypatch.setattr(
-        preempting, "gives_way", lambda mine, yours: mine.spec.priority <= yours.spec.priority
+        preemption, "gives_way", lambda mine, yours: mine.spec.priority <= yours.spec.priority
     )
     return ("does not come before it",)
 
 
 def way_in_vain(monkeypatch):
     """Jobs are stopped for somebody who cannot start all the same."""
-    original = preempting._victims
+    original = preemption._victims
     monkeypatch.setattr(
-        preempting, "_victims", lambda state, job, usable, lacking: original(state, job, usable, lacking - 1)
+        preemption, "_victims", lambda state, job, usable, lacking: original(state, job, usable, lacking - 1)
     )
     return ("does not fit all the same",)
 

@@ -9,11 +9,11 @@ import random
 
 import pytest
 
-from gflow.core import promise as promising
-from gflow.core import rounds, shares
 from gflow.core.policy import Policy
-from gflow.simulate.policies import POLICIES
-from gflow.simulate.replay import Replay
+from gflow.core.scheduling import backfill as promising
+from gflow.core.scheduling import scheduler
+from gflow.core.state import fair_share
+from gflow.simulate.replay import POLICIES, Replay
 from gflow.simulate.trace import Entry
 
 POOL = 8
@@ -103,7 +103,7 @@ def too_short(monkeypatch):
 
 def ignored(monkeypatch):
     """Nobody looks at promises."""
-    monkeypatch.setattr(rounds, "may_pass", lambda state, job, gpu_ids: True)
+    monkeypatch.setattr(scheduler, "may_pass", lambda state, job, gpu_ids: True)
 
 
 @pytest.mark.parametrize("mutant", [past_the_shadow, too_short, ignored], ids=lambda mutant: mutant.__name__)
@@ -133,7 +133,7 @@ def test_who_had_much_comes_after_who_had_little():
 
 
 def test_fair_share_with_the_wrong_sign_is_noticed(monkeypatch):
-    original = shares._band
-    monkeypatch.setattr(shares, "_band", lambda ratio: 3 - original(ratio))
+    original = fair_share._band
+    monkeypatch.setattr(fair_share, "_band", lambda ratio: 3 - original(ratio))
     with pytest.raises(AssertionError):
         test_who_had_much_comes_after_who_had_little()

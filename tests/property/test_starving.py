@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gflow.core.events import Reserve, SetQuota, Tick
-from gflow.core.quotas import Limits
+from gflow.core.state.quotas import Limits
 from gflow.testing import spec
 from gflow.testing.clock import DAY_S
 from tests.property.test_found import Story, key

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gflow.core.tasks import TaskSet, parse_tasks
+from gflow.core.task_set import TaskSet, parse_tasks
 from gflow.errors import UsageError
 from gflow.options.table import JOB
 from gflow.options.values import ARRAY_LAST, ARRAY_TASKS, read_array

@@ -16,17 +16,17 @@ import msgspec
 from gflow.core.effects import Effect
 from gflow.core.engine import step
 from gflow.core.events import Arrive, Event, GpusSeen, Submit, Tick, Update
-from gflow.core.explain import Why, explain
+from gflow.core.forecast.explain import Blocker, explain
 from gflow.core.ids import JobKey, number_of, task_of
 from gflow.core.invariants import check
 from gflow.core.model import Gpu, Job, JobState
-from gflow.core.place import placement
 from gflow.core.policy import USUAL, Policy
-from gflow.core.state import State
-from gflow.core.tasks import parse_tasks
-from gflow.daemon import clock as daemon_clock
-from gflow.daemon.loop import _gather as gather
-from gflow.daemon.loop import gpus_again, keep_counts, reload
+from gflow.core.scheduling.placement import placement
+from gflow.core.state.state import State
+from gflow.core.task_set import parse_tasks
+from gflow.daemon.loop import timers as daemon_clock
+from gflow.daemon.loop.loop import _gather as gather
+from gflow.daemon.loop.loop import gpus_again, keep_counts, reload
 from gflow.errors import Forbidden, GflowError, NotFound, Refused, UsageError
 from gflow.store.port import Changes, Store
 from gflow.testing import FakeClock, MemoryStore
@@ -129,7 +129,7 @@ class World:
             job = waiting[self.steps % len(waiting)]
             why = explain(self.state, job)
             assert why is not None, f"{job.label} waits and nobody knows why"
-            if why == Why("Resources"):
+            if why == Blocker("Resources"):
                 self._check_taken(job)
             if why.code == "Priority":
                 assert placement(self.state, job) is not None, f"{job.label} is said to fit, and does not"

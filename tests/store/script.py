@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from gflow.core.ids import JobKey, job_key
-from gflow.core.model import Job, JobState, Line, Spec
+from gflow.core.model import AuditEntry, Job, JobState, Spec
 from gflow.store.port import Changes, Submission, address_of
 from gflow.store.sqlite import SqliteStore
 
@@ -51,13 +51,13 @@ def submitted(number: int) -> Changes:
         submissions=[Submission(made.uid, f"token-{number}", (made.key,), NOON)],
         blobs={made.spec.environ: environment(number)},
         meta={"next_number": number + 1},
-        audit=[Line(NOON + number, made.key, 1000, "pid 1", "submitted", "")],
+        audit=[AuditEntry(NOON + number, made.key, 1000, "pid 1", "submitted", "")],
     )
 
 
 def moved(*jobs: Job) -> Changes:
     """Jobs that start or end, in one commit."""
-    lines = [Line(NOON, job.key, None, "daemon", job.state.value.lower(), "") for job in jobs]
+    lines = [AuditEntry(NOON, job.key, None, "daemon", job.state.value.lower(), "") for job in jobs]
     keys: dict[JobKey, Job] = {job.key: job for job in jobs}
     return Changes(jobs=keys, audit=lines, meta={"last": jobs[0].number})
 

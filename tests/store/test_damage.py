@@ -15,8 +15,8 @@ import pytest
 
 from gflow.core.ids import job_key
 from gflow.errors import StoreError
-from gflow.store import opening
-from gflow.store.keeping import back_up, restore
+from gflow.store import open
+from gflow.store.backup import back_up, restore
 from gflow.store.port import Changes
 from gflow.store.schema import VERSION
 from gflow.store.sqlite import SqliteStore
@@ -487,7 +487,7 @@ def test_the_log_of_another_gflow_database_is_no_disaster(box_of: Callable[[str]
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if every database were too large to be checked at the start."""
-    monkeypatch.setattr(opening, "_is_small", lambda path: False)
+    monkeypatch.setattr(open, "_is_small", lambda path: False)
     yield
 
 

@@ -14,16 +14,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gflow.config.reading import load
+from gflow.config.load import load
 from gflow.core.ids import job_key
-from gflow.core.model import Job, JobState, Line, Progress, Spec
-from gflow.core.statistics import Question
-from gflow.core.tasks import parse_tasks
-from gflow.daemon import keeper
+from gflow.core.model import ArrayProgress, AuditEntry, Job, JobState, Spec
+from gflow.core.queries.usage_report import Question
+from gflow.core.task_set import parse_tasks
+from gflow.daemon.monitors import maintenance
 from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
-from gflow.store import keeping, statistics
-from gflow.store.keeping import (
+from gflow.store import backup as keeping
+from gflow.store import statistics
+from gflow.store.backup import (
     BACKUPS_KEPT,
     DAY_S,
     Retention,
@@ -344,7 +345,7 @@ def test_many_old_jobs_go_in_many_steps(
 ) -> None:
     monkeypatch.setattr(keeping, "CHUNK", 7)
     save(store, *(old(number, 400) for number in range(1, 31)), waiting(40, depends_on=(job_key(12),)))
-    lines = [Line(NOW - 400 * DAY_S, None, 0, "", "x", "") for _ in range(30)]
+    lines = [AuditEntry(NOW - 400 * DAY_S, None, 0, "", "x", "") for _ in range(30)]
     tokens = [Submission(1, f"t{i}", (job_key(1),), NOW - 8 * DAY_S) for i in range(30)]
     store.commit(Changes(audit=lines, submissions=tokens))
     assert throw_away(path, Retention(), NOW) == 29
@@ -491,7 +492,7 @@ def test_kept_bytes_have_what_specs_are_longer_than_usual(store: SqliteStore, pa
     jobs = [Job(key=job_key(number), spec=long, uid=UID, user="ann", submitted_at=1.0) for number in (1, 2)]
     save(store, waiting(3), *jobs, texts=False)
     array = msgspec.structs.replace(long, array="1-10")
-    progress = Progress(pending=parse_tasks("3-10"), active=2)
+    progress = ArrayProgress(pending=parse_tasks("3-10"), active=2)
     save(
         store,
         Job(key=job_key(4), spec=array, uid=1001, user="bob", submitted_at=1.0, progress=progress),
@@ -532,7 +533,7 @@ def test_submissions_all_the_time_lose_no_text(path: Path) -> None:
 
 
 def test_tokens_and_the_audit_go_in_time(store: SqliteStore, path: Path) -> None:
-    lines = [Line(NOW - days * DAY_S, None, 0, "", f"{days}", "") for days in (1, 364, 366)]
+    lines = [AuditEntry(NOW - days * DAY_S, None, 0, "", f"{days}", "") for days in (1, 364, 366)]
     tokens = [Submission(1, f"token-{days}", (job_key(1),), NOW - days * DAY_S) for days in (1, 6, 8)]
     store.commit(Changes(audit=lines, submissions=tokens))
     throw_away(path, Retention(), NOW)
@@ -559,7 +560,7 @@ def test_the_keeper_backs_up_and_then_throws_away(
     store: SqliteStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(store, msgspec.structs.replace(old(1, 0), finished_at=time.time() - 400 * DAY_S))
-    keeper.Keeper(settings).look(time.time())
+    maintenance.Maintenance(settings).look(time.time())
     assert numbers(store) == []
     (backup,) = settings.backups.iterdir()
     with closing(sqlite3.connect(backup)) as db:
@@ -570,7 +571,7 @@ def test_backups_on_demand_do_not_keep_the_old_from_going(store: SqliteStore, se
     """Somebody who makes a backup every day must not end up with a database that only grows."""
     save(store, msgspec.structs.replace(old(1, 0), finished_at=time.time() - 400 * DAY_S))
     back_up_daily(settings.database, settings.backups)
-    keeper.Keeper(settings).look(time.time())
+    maintenance.Maintenance(settings).look(time.time())
     assert numbers(store) == []
     assert len(list(settings.backups.iterdir())) == 1
 
@@ -579,8 +580,8 @@ def test_the_keeper_does_each_once_a_day(
     store: SqliteStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr(keeper, "throw_away", lambda *_: done.append("thrown away"))
-    keeping_one = keeper.Keeper(settings)
+    monkeypatch.setattr(maintenance, "throw_away", lambda *_: done.append("thrown away"))
+    keeping_one = maintenance.Maintenance(settings)
     now = time.time()
     for hours in range(0, 48, 6):
         keeping_one.look(now + hours * 3600)
@@ -597,9 +598,9 @@ def test_the_keeper_survives_and_tries_again(
         raise problem
 
     save(store, msgspec.structs.replace(old(1, 0), finished_at=time.time() - 400 * DAY_S))
-    one = keeper.Keeper(settings)
+    one = maintenance.Maintenance(settings)
     for name in ("is_backup_due", "back_up_daily"):
-        monkeypatch.setattr(keeper, name, fail)
+        monkeypatch.setattr(maintenance, name, fail)
         one.look(time.time())
         monkeypatch.undo()
         assert numbers(store) == [1], "nothing goes without a backup"
@@ -621,7 +622,7 @@ def test_keeper_sums_up_the_days_that_have_passed(
     """`gstats` then counts the present hour alone."""
     now = time.time()
     save(store, msgspec.structs.replace(old(1, 0), finished_at=now - 3 * DAY_S))
-    keeper.Keeper(settings).look(now)
+    maintenance.Maintenance(settings).look(now)
     counted: list[bool] = []
     count = statistics._of_span
     monkeypatch.setattr(

@@ -14,7 +14,7 @@ import pytest
 from gflow.core.ids import job_key
 from gflow.core.model import JobState, Spec
 from gflow.errors import StoreError
-from gflow.store import opening
+from gflow.store import open
 from gflow.store.port import Changes, address_of
 from gflow.store.schema import APPLICATION_ID, MIGRATIONS, VERSION
 from gflow.store.sqlite import SqliteStore
@@ -192,12 +192,12 @@ def test_a_migration_that_fails_in_the_middle_leaves_the_old_version(
     path = tmp_path / "gflow.db"
     build_old(path)
     before = schema(path)
-    real = opening.script_from
+    real = open.script_from
 
     def broken(version: int) -> str:
         return real(version) + "INSERT INTO no_such_table VALUES (1);"
 
-    monkeypatch.setattr(opening, "script_from", broken)
+    monkeypatch.setattr(open, "script_from", broken)
     with pytest.raises(StoreError, match="no_such_table"):
         SqliteStore(path)
     assert schema(path) == before

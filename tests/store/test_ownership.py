@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gflow.errors import Refused
-from gflow.store.keeping import back_up, restore
+from gflow.store.backup import back_up, restore
 from gflow.store.ownership import SYSTEM, private
 from gflow.store.port import Changes
 from gflow.store.sqlite import SqliteStore

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gflow.errors import StoreError
-from gflow.store import places
-from gflow.store.places import choose, database_path, kind_of
+from gflow.store import location
+from gflow.store.location import choose, database_path, kind_of
 from gflow.store.sqlite import SqliteStore
 
 ROOT = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda1 rw"
@@ -96,9 +96,9 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     data = tmp_path / "data"
     data.mkdir()
-    monkeypatch.setattr(places, "LOCAL", folder)
+    monkeypatch.setattr(location, "LOCAL", folder)
     mounts = f"{ROOT}\n31 22 0:31 / {data.resolve()} rw - nfs4 server:/home rw\n"
-    monkeypatch.setattr(places, "_mountinfo", lambda: mounts)
+    monkeypatch.setattr(location, "_mountinfo", lambda: mounts)
     yield folder
 
 

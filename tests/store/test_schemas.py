@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from gflow.core.foretold import FORETOLD
-from gflow.core.governing import QUOTAS, RESERVATIONS
+from gflow.core.forecast.calibration import FORETOLD
 from gflow.core.invariants import check
+from gflow.core.lifecycle.admin import QUOTAS, RESERVATIONS
 from gflow.core.model import JobState
 from gflow.core.policy import DRAINED, Policy
-from gflow.core.shares import SHARES
-from gflow.core.state import State
-from gflow.daemon.loop import reload
+from gflow.core.state.fair_share import SHARES
+from gflow.core.state.state import State
+from gflow.daemon.loop.loop import reload
 from gflow.errors import StoreError
 from gflow.store import ownership
-from gflow.store.opening import VERSION
+from gflow.store.open import VERSION
 from gflow.store.port import Changes
 from gflow.store.sqlite import SqliteStore
 from tests.store.disk import is_whole

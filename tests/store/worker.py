@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gflow.errors import StoreError
-from gflow.store.keeping import restore
+from gflow.store.backup import restore
 from gflow.store.sqlite import SqliteStore
 from tests.store.script import contents, open_store, plan
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from gflow.launch.plan import Plan, variables
-from gflow.launch.ports import free_port
+from gflow.ml.launch.plan import Plan, variables
+from gflow.ml.launch.ports import free_port
 
 # What would be loaded by each of them at its first step.
 torch.set_num_threads(1)

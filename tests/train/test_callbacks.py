@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from gflow.train import callbacks  # noqa: E402
-from gflow.train.progress import Reporter  # noqa: E402
+from gflow.ml.train import callbacks  # noqa: E402
+from gflow.ml.train.progress import Reporter  # noqa: E402
 
 pytestmark = pytest.mark.slow  # what they are for takes long to load
 torch.set_num_threads(1)
@@ -33,7 +33,7 @@ def heard(tmp_path, monkeypatch):
     monkeypatch.setenv("GFLOW_PROGRESS", str(tmp_path / "progress"))
     monkeypatch.setenv("GFLOW_JOB_ID", "7")
     monkeypatch.setenv("GFLOW_ATTEMPT", "1")
-    monkeypatch.setattr("gflow.train.progress.Reporter.__init__", _always)
+    monkeypatch.setattr("gflow.ml.train.progress.Reporter.__init__", _always)
 
     def said() -> list[dict]:
         found = []

@@ -9,8 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gflow.errors import UsageError  # noqa: E402
-from gflow.train import Checkpointer, Run, disk  # noqa: E402
-from gflow.train.vault import CheckpointError, Superseded  # noqa: E402
+from gflow.ml.train.checkpoint import disk  # noqa: E402
+from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError, Superseded  # noqa: E402
+from gflow.train import Checkpointer, Run  # noqa: E402
 from tests.train.small import curve, net, train  # noqa: E402
 
 
@@ -54,7 +55,7 @@ def test_loading_runs_no_code(tmp_path):
     keeper.save(1, {"fine": 1})
     path = tmp_path / "step-00000001" / "state.pt"
     torch.save(Evil(), path)
-    from gflow.train.checkpointer import read
+    from gflow.ml.train.checkpoint.checkpointer import read
 
     with pytest.raises(Exception, match=r"[Ww]eights"):
         read(str(path))

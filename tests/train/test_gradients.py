@@ -124,10 +124,10 @@ def test_another_number_of_ranks_goes_on_with_the_same_steps(tmp_path):
 
 def test_a_weight_that_is_wrong_shows(expected, monkeypatch):
     """A test of the test."""
-    from gflow.train import loading, shares
+    from gflow.ml.train.data import data_loader, data_sharding
 
-    real = shares.shares
+    real = data_sharding.shares
     monkeypatch.setattr(
-        loading, "shares", lambda *words: (one._replace(weight=one.weight * 1.5) for one in real(*words))
+        data_loader, "shares", lambda *words: (one._replace(weight=one.weight * 1.5) for one in real(*words))
     )
     assert not same(trained(2), expected)

@@ -26,7 +26,7 @@ def plan(tmp_path_factory) -> Path:
 
 
 def test_a_run_as_planned(plan, monkeypatch, capsys):
-    from gflow.fit import planning
+    from gflow.ml.fit import plan as planning
 
     found = planning.read(str(plan))
     run = Run.planned(str(plan), device="cpu", gradient_checkpointing=False)

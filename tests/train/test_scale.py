@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gflow.scale.measuring import from_meter  # noqa: E402
-from gflow.scale.sizes import Size  # noqa: E402
-from gflow.train.loading import Loader  # noqa: E402
+from gflow.ml.scale.measurement import from_meter  # noqa: E402
+from gflow.ml.scale.sizes import Size  # noqa: E402
+from gflow.ml.train.data.data_loader import Loader  # noqa: E402
 from tests.harness import Box  # noqa: E402
 from tests.train.several import ranks  # noqa: E402
 from tests.train.small import train  # noqa: E402

@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gflow.launch.spot import Aws, watch  # noqa: E402
-from gflow.train.checkpointer import Checkpointer, verify  # noqa: E402
+from gflow.cloud import Aws, watch  # noqa: E402
+from gflow.ml.train.checkpoint.checkpointer import Checkpointer, verify  # noqa: E402
 from tests.harness import wait_until  # noqa: E402
 from tests.metadata import Server  # noqa: E402
 from tests.train.several import ranks  # noqa: E402

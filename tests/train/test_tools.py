@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gflow.errors import Refused, UsageError  # noqa: E402
-from gflow.train import deepspeed, memory  # noqa: E402
+from gflow.ml.train import deepspeed, memory  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,8 +11,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from gflow.core.ids import TASK_MAX, JobKey, job_key
-from gflow.core.model import FINAL, Job, JobState, Progress, Spec
-from gflow.core.tasks import parse_tasks
+from gflow.core.model import FINAL, ArrayProgress, Job, JobState, Spec
+from gflow.core.task_set import parse_tasks
 
 UIDS = {"root": 0, "ann": 1001, "bob": 1002}
 NOON = 1_750_000_000.0
@@ -66,8 +66,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return _PLAIN[kind]
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return st.sampled_from(list(kind))
-    if kind is Progress:
-        return any_struct(Progress, pending=st.sampled_from(PENDING).map(parse_tasks))
+    if kind is ArrayProgress:
+        return any_struct(ArrayProgress, pending=st.sampled_from(PENDING).map(parse_tasks))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return any_struct(kind)
     arguments = typing.get_args(kind)

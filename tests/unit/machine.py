@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gflow.core.effects import Accepted, Effect, Forget, Keep, Note, Ran, Recall, Save, Start, Stop
+from gflow.core.effects import Accepted, AddAuditEntry, Effect, Forget, Keep, Ran, Recall, Save, Start, Stop
 from gflow.core.engine import step
 from gflow.core.events import (
     Cancel,
@@ -27,11 +27,11 @@ from gflow.core.events import (
     Tick,
     Update,
 )
-from gflow.core.explain import explain
+from gflow.core.forecast.explain import explain
 from gflow.core.ids import JobKey, label, parse_label
 from gflow.core.invariants import check
 from gflow.core.model import Gpu, Job, JobState, Moment
-from gflow.core.state import State, restore
+from gflow.core.state.state import State, restore
 from gflow.errors import GflowError
 from gflow.store.memory import MemoryStore
 from gflow.store.port import Changes
@@ -56,7 +56,7 @@ def written(effect: Effect) -> str:
     match effect:
         case Save(job):
             return f"save {job.label} {job.state.value}" + ("/stopping" if job.stopping else "")
-        case Note(key, what, detail):
+        case AddAuditEntry(key, what, detail):
             return f"note {'machine' if key is None else label(key)} {what}" + (
                 f": {detail}" if detail else ""
             )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gflow.train import disk
+from gflow.ml.train.checkpoint import disk
 
 Operation = tuple[Any, ...]
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.cli import completion
-from gflow.cli.completion import candidates
-from gflow.cli.programs import DESCRIBE, PROGRAMS, describe
+from gflow.cli.registry import DESCRIBE, PROGRAMS, describe
+from gflow.cli.tools import completion
+from gflow.cli.tools.completion import candidates
 
 
 @pytest.fixture(autouse=True)

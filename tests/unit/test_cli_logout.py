@@ -1,6 +1,16 @@
 import pytest
 
-from gflow.cli.logout import ENDED, NO_MANAGER, UNREACHABLE, USER_SCOPE, Facts, Plan, decide, facts, kills
+from gflow.cli.daemon.logind import (
+    ENDED,
+    NO_MANAGER,
+    UNREACHABLE,
+    USER_SCOPE,
+    Facts,
+    Plan,
+    decide,
+    facts,
+    kills,
+)
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"
 SESSION_V1 = "9:name=systemd:/user.slice/user-1000.slice/session-c2.scope\n0::/\n"

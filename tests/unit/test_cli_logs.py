@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gflow.cli import logs
-from gflow.cli.logs import print_lines
+from gflow.cli.common import logs
+from gflow.cli.common.logs import print_lines
 from gflow.client import logs as tails
 from gflow.client.logs import Tail
 
@@ -18,7 +18,7 @@ texts = st.lists(st.sampled_from([b"a", b"\n", b"bcd", b"\0\xff", b"\r"]), max_s
 def printed(monkeypatch):
     """What went to standard output."""
     found = bytearray()
-    monkeypatch.setattr(logs.fast, "write", lambda fd, data: found.extend(data))
+    monkeypatch.setattr(logs.hot_path, "write", lambda fd, data: found.extend(data))
     return found
 
 
@@ -38,7 +38,7 @@ def test_some_lines_are_those_that_a_plain_reader_finds(chunk, text, lines):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "CHUNK", chunk)
         patch.setattr(tails, "CHUNK", chunk)
-        patch.setattr(logs.fast, "write", lambda fd, data: found.extend(data))
+        patch.setattr(logs.hot_path, "write", lambda fd, data: found.extend(data))
         all_lines = text.splitlines(keepends=True) if b"\r" not in text else _split(text)
         print_lines(f"/proc/self/fd/{fd}", lines, None)
         assert bytes(found) == b"".join(all_lines[:lines])

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gflow.cli import progress
+from gflow.cli.common import status_line
 
 
 class Terminal(io.StringIO):
@@ -24,9 +24,9 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
-    monkeypatch.setattr(progress, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(status_line, "PATIENCE_S", 0.001)
     monkeypatch.setattr("sys.stderr", terminal)
-    with progress.shown("playing"):
+    with status_line.shown("playing"):
         assert terminal.told.wait(10)
     assert terminal.getvalue().startswith("\rplaying: 0 s\033[K")
     assert terminal.getvalue().endswith("\r\033[K")
@@ -34,27 +34,27 @@ def test_a_terminal_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_quick_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
-    monkeypatch.setattr(progress, "PATIENCE_S", 60)
+    monkeypatch.setattr(status_line, "PATIENCE_S", 60)
     monkeypatch.setattr("sys.stderr", terminal)
-    with progress.shown("playing"):
+    with status_line.shown("playing"):
         pass
     assert terminal.getvalue() == ""
 
 
 def test_a_file_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
-    monkeypatch.setattr(progress, "PATIENCE_S", 0)
+    monkeypatch.setattr(status_line, "PATIENCE_S", 0)
     monkeypatch.setattr("sys.stderr", file)
-    with progress.shown("playing"):
+    with status_line.shown("playing"):
         pass
     assert file.getvalue() == ""
 
 
 def test_a_failure_goes_through_and_the_line_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
-    monkeypatch.setattr(progress, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(status_line, "PATIENCE_S", 0.001)
     monkeypatch.setattr("sys.stderr", terminal)
-    with pytest.raises(ValueError), progress.shown("playing"):
+    with pytest.raises(ValueError), status_line.shown("playing"):
         assert terminal.told.wait(10)
         raise ValueError
     assert terminal.getvalue().endswith("\r\033[K")

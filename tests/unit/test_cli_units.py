@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gflow.cli.units import system_unit
+from gflow.cli.daemon.systemd import system_unit
 
 ROOT = Path(__file__).parents[2]
 # What systemd lets the daemon have that jobs would have to do without, or would lose.

@@ -1,7 +1,7 @@
 import pytest
 
-from gflow.client import call
-from gflow.client.fast import joined, whole
+from gflow.client import http
+from gflow.client.hot_path import joined, whole
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_a_chunk_may_hold_what_looks_like_an_end():
     ],
 )
 def test_what_goes_into_an_address_is_quoted(text, quoted):
-    assert call.quote(text) == quoted
-    assert call.with_query("/jobs", {"a": text, "b": ""}) == f"/jobs?a={quoted}"
+    assert http.quote(text) == quoted
+    assert http.with_query("/jobs", {"a": text, "b": ""}) == f"/jobs?a={quoted}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gflow.client import insisting
+from gflow.client import retry
 from gflow.errors import Unreachable
 
 ANSWER = (201, b"", b"Submitted batch job 1\n")
@@ -16,13 +16,13 @@ class Daemon:
     def __init__(self, back_after: float, away: Exception, patch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self._back_after, self._away = back_after, away
-        patch.setattr(insisting.time, "monotonic", lambda: self.now)
-        patch.setattr(insisting.time, "sleep", self._pass)
+        patch.setattr(retry.time, "monotonic", lambda: self.now)
+        patch.setattr(retry.time, "sleep", self._pass)
 
     def _pass(self, seconds: float) -> None:
         self.now += seconds
 
-    def ask(self) -> insisting.Answer:
+    def ask(self) -> retry.Answer:
         if self.now < self._back_after:
             raise self._away
         return ANSWER
@@ -33,7 +33,7 @@ def test_a_daemon_that_went_away_with_the_answer_is_waited_for(
     away: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon = Daemon(30.0, away, monkeypatch)
-    assert insisting.insist(daemon.ask, ConnectionResetError()) == ANSWER
+    assert retry.insist(daemon.ask, ConnectionResetError()) == ANSWER
     assert capsys.readouterr().err.count("waiting for it to come back") == 1
 
 
@@ -42,7 +42,7 @@ def test_one_that_does_not_come_back_is_given_up_and_the_job_may_be_there(
 ) -> None:
     daemon = Daemon(1e9, ConnectionRefusedError(), monkeypatch)
     with pytest.raises(Unreachable, match="before it answered") as lost:
-        insisting.insist(daemon.ask, ConnectionResetError())
+        retry.insist(daemon.ask, ConnectionResetError())
     assert "gqueue" in lost.value.hint
     assert 60.0 <= daemon.now < 62.0
 
@@ -50,13 +50,13 @@ def test_one_that_does_not_come_back_is_given_up_and_the_job_may_be_there(
 def test_one_that_was_not_there_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert insisting.insist(Daemon(1.5, ConnectionRefusedError(), monkeypatch).ask, ConnectionRefusedError())
+    assert retry.insist(Daemon(1.5, ConnectionRefusedError(), monkeypatch).ask, ConnectionRefusedError())
     daemon = Daemon(1e9, ConnectionRefusedError(), monkeypatch)
     with pytest.raises(ConnectionRefusedError):
-        insisting.insist(daemon.ask, ConnectionRefusedError())
+        retry.insist(daemon.ask, ConnectionRefusedError())
     assert daemon.now < 3.0
     gone = Daemon(1e9, Unreachable(), monkeypatch)
     with pytest.raises(Unreachable):
-        insisting.insist(gone.ask, ConnectionRefusedError())
+        retry.insist(gone.ask, ConnectionRefusedError())
     assert not gone.now
     assert not capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 
 from gflow.client.capture import predicted_mib
 from gflow.errors import UsageError
-from gflow.fit.planning import Way
+from gflow.ml.fit.plan import Way
 
 MIB = 1 << 20
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gflow.targets.local import lines
-from gflow.targets.local.lines import CODE, END, OUTPUT, frame
+from gflow.wire import terminal_protocol
+from gflow.wire.terminal_protocol import CODE, END, OUTPUT, frame
 
 SIT = """
 import socket, sys
@@ -65,5 +65,5 @@ def test_line_that_is_cut_without_an_end_has_no_code(before: bool) -> None:
 def test_terminal_socket_has_its_name_only_when_its_owner_can_reach_it(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(os, "chown", lambda *words, **more: seen.append(os.listdir(tmp_path)))
-    lines.listen(str(tmp_path / "1.1.tty"), 1001).close()
+    terminal_protocol.listen(str(tmp_path / "1.1.tty"), 1001).close()
     assert seen == [["1.1.tty.new"]] and os.listdir(tmp_path) == ["1.1.tty"]

@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gflow.cli.programs import PROGRAMS, describe
+from gflow.cli.registry import PROGRAMS, describe
 from gflow.config.table import BY_KEY
 from gflow.core.model import JobState
-from gflow.daemon.api.app import ROUTES
+from gflow.daemon.api.routes import ROUTES
 from gflow.options.parse import spellings
 from gflow.options.table import GBATCH
 from gflow.text.queue import COLUMNS

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.config.reading import load
+from gflow.config.load import load
 from gflow.config.table import BY_KEY, SETTINGS
+from gflow.config.template import written
 from gflow.config.values import LIMITS
-from gflow.config.writing import written
 from gflow.errors import UsageError
-from gflow.options.indices import parse_indices
+from gflow.options.lists import parse_indices
 
 
 @pytest.fixture

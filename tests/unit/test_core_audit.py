@@ -2,13 +2,13 @@
 
 import pytest
 
-from gflow.core.audit import FEW, of_job, spread, spread_all, told_once
-from gflow.core.model import Line
+from gflow.core.model import AuditEntry
+from gflow.core.queries.audit_log import FEW, of_job, spread, spread_all, told_once
 from tests.unit.builders import job_key
 
 
 def lines(keys, what="updated", detail="priority = 5"):
-    return [Line(1.0, key, 1000, "cli", what, detail) for key in keys]
+    return [AuditEntry(1.0, key, 1000, "cli", what, detail) for key in keys]
 
 
 JOBS = [job_key(number) for number in (*range(3, 30), 40, 50, 51)]
@@ -31,7 +31,7 @@ def test_many_equal_lines_become_one_that_names_the_jobs(what, detail):
 
 def test_few_lines_and_those_of_other_things_stay():
     few = lines(JOBS[:FEW])
-    others = [*lines(JOBS, "started", ""), Line(1.0, None, None, "daemon", "gpu", "20 jobs 1-20: no")]
+    others = [*lines(JOBS, "started", ""), AuditEntry(1.0, None, None, "daemon", "gpu", "20 jobs 1-20: no")]
     assert told_once(few + others) == few + others
     assert [one for line in others for one in spread(line)] == others
     assert of_job(others[-1], job_key(3)) is None

@@ -1,8 +1,8 @@
 import pytest
 
-from gflow.core.deps import Wait, ancestors
 from gflow.core.ids import job_key
 from gflow.core.model import JobState
+from gflow.core.state.dependencies import Wait, ancestors
 
 from .builders import job, spec
 

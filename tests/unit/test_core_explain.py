@@ -2,7 +2,7 @@
 
 import pytest
 
-from gflow.core.explain import Why, explain, explain_shape
+from gflow.core.forecast.explain import Blocker, explain, explain_shape
 from gflow.core.model import JobState
 
 from .builders import NOON, ended, job, running
@@ -70,13 +70,13 @@ def test_a_parent_that_failed_is_named():
     machine = four_gpus(4)
     machine.submit(depends_on=[1], no_auto_cancel=True)
     machine.ends(1, code=1)
-    assert explain(machine.state, machine[2]) == Why("Dependency", "job 1 did not succeed")
+    assert explain(machine.state, machine[2]) == Blocker("Dependency", "job 1 did not succeed")
 
 
 def test_a_hold_says_why_it_was_put():
     state = Machine().state
-    assert explain(state, job(state=JobState.HOLD, reason="RequeueLoop")) == Why("RequeueLoop")
-    assert explain(state, job(state=JobState.HOLD)) == Why("JobHeldUser")
+    assert explain(state, job(state=JobState.HOLD, reason="RequeueLoop")) == Blocker("RequeueLoop")
+    assert explain(state, job(state=JobState.HOLD)) == Blocker("JobHeldUser")
 
 
 @pytest.mark.parametrize("shown", [running(1), running(1, stopping=JobState.TIMEOUT), ended(1)])
@@ -86,11 +86,12 @@ def test_a_job_that_does_not_wait_has_no_reason(shown):
 
 def test_what_would_fit_waits_for_others():
     state = four_gpus().state
-    assert explain_shape(state, job(gpus=4).spec.shape) == Why("Priority")
+    assert explain_shape(state, job(gpus=4).spec.shape) == Blocker("Priority")
 
 
 @pytest.mark.parametrize(
-    ("why", "text"), [(Why("Resources"), "Resources"), (Why("Resources", "Need 4"), "Resources: Need 4")]
+    ("why", "text"),
+    [(Blocker("Resources"), "Resources"), (Blocker("Resources", "Need 4"), "Resources: Need 4")],
 )
 def test_a_reason_as_text(why, text):
     assert str(why) == text

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.core.history import SPAN_S, History
-from gflow.core.queue import ReadyQueue
+from gflow.core.state.queue import ReadyQueue
+from gflow.core.state.runtime_estimates import SPAN_S, History
 
 from .builders import ended, running
 

@@ -2,10 +2,10 @@ from collections import Counter
 
 import pytest
 
-from gflow.core.needs import Shape
-from gflow.core.place import available, choose, gib, impossible, placement
 from gflow.core.policy import Policy
-from gflow.core.state import State
+from gflow.core.resources import Shape
+from gflow.core.scheduling.placement import available, choose, gib, impossible, placement
+from gflow.core.state.state import State
 from gflow.testing import progress
 
 from .builders import job, running

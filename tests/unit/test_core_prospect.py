@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from gflow.core.prospect import Prospect
+from gflow.core.scheduling.availability import AvailabilityProfile
 
 from .builders import spec
 from .machine import Machine, gpu
@@ -18,7 +18,7 @@ def busy() -> Machine:
 
 def test_gpus_become_free_one_after_the_other():
     state = busy().state
-    prospect = Prospect(state, spec(gpus=1).shape, 0.0, frozenset())
+    prospect = AvailabilityProfile(state, spec(gpus=1).shape, 0.0, frozenset())
     one, two = (prospect.first_fit(count, 0, 0) for count in (1, 2))
     assert (prospect.counts[one], prospect.counts[two]) == (1, 2)
     assert 0.0 < prospect.times[one] < prospect.times[two]
@@ -29,7 +29,7 @@ def test_gpus_become_free_one_after_the_other():
 def test_it_is_gone_at_once():
     """A replay of a million jobs makes millions of them, and does not look for circles."""
     state = busy().state
-    prospect = Prospect(state, spec(gpus=2).shape, 0.0, frozenset())
+    prospect = AvailabilityProfile(state, spec(gpus=2).shape, 0.0, frozenset())
     assert prospect.first_fit(1, 0, 0) >= 0
     there = weakref.ref(prospect)
     gc.disable()

@@ -4,7 +4,7 @@ import pytest
 
 from gflow.core.engine import resolve
 from gflow.core.ids import job_key
-from gflow.core.state import State
+from gflow.core.state.state import State
 from gflow.errors import NotFound, Refused, UsageError
 
 ANN, BOB = 1001, 1002

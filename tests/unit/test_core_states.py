@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 
 from gflow.core.model import ACTIVE, FINAL, SHORT, JobState
-from gflow.core.states import TRANSITIONS, move
+from gflow.core.transitions import TRANSITIONS, move
 from gflow.errors import TransitionError
 
 from .builders import job

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.core.tasks import Span, TaskSet, parse_tasks
+from gflow.core.task_set import Span, TaskSet, parse_tasks
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.core.model import Gpu
-from gflow.core.place import choose
 from gflow.core.policy import Policy
-from gflow.core.topology import nearest_first, nearness
+from gflow.core.scheduling.placement import choose, nearest_first, nearness
 
 from .builders import running
 from .test_core_place import shape, state_with

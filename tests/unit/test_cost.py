@@ -12,10 +12,10 @@ import pytest
 
 from gflow.core.engine import step
 from gflow.core.events import Arrive, Cancel, Event, Exited, Submit, Update
-from gflow.core.foresight import blocked_by
+from gflow.core.forecast.cancel_impact import blocked_by
 from gflow.core.ids import job_key
 from gflow.core.model import Moment
-from gflow.core.state import State
+from gflow.core.state.state import State
 from gflow.errors import Refused
 
 from .builders import NOON, spec

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from gflow.core import state as core_state
 from gflow.core.effects import Start
 from gflow.core.events import Cancel, Exited, Hold, Release, Update
-from gflow.core.filter import Filter
 from gflow.core.ids import job_key
 from gflow.core.model import JobState
 from gflow.core.policy import Policy
-from gflow.core.quotas import Limits, Quotas
-from gflow.core.state import PART, State
-from gflow.daemon import bulk
-from gflow.daemon.bulk import Wanted
-from gflow.daemon.loop import Loop, reload
-from gflow.daemon.turns import MOST_PLACES, Turns
-from gflow.daemon.wishes import Submitting
+from gflow.core.queries.job_filter import Filter
+from gflow.core.state import state as core_state
+from gflow.core.state.quotas import Limits, Quotas
+from gflow.core.state.state import PART, State
+from gflow.daemon.loop import bulk
+from gflow.daemon.loop.bulk import Wanted
+from gflow.daemon.loop.commands import Submitting
+from gflow.daemon.loop.loop import Loop, reload
+from gflow.daemon.loop.turns import MOST_PLACES, Turns
 from gflow.errors import NotFound, ReadOnly, Refused, StoreError
 from gflow.store.bulk import Intent, OpenSubmission, keys_of, runs_of
 from gflow.store.memory import MemoryStore

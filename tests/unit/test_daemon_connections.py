@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from gflow.daemon import people
 from gflow.daemon.api import connections as module
 from gflow.daemon.api.connections import LOOPBACK, Bounds, Connections, NoRoomYet, bounds_of, network_of
+from gflow.daemon.auth import users
 from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT
 
 BOUNDS = Bounds(total=100, shared=100, of_user=20, strangers=10, of_network=5, scarce_from=150)
@@ -93,7 +93,7 @@ def test_uids_without_account_share_the_bound_of_one_user() -> None:
 
 
 def test_uid_of_the_daemon_needs_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(people.os, "getuid", lambda: FIRST_WITHOUT_ACCOUNT)
+    monkeypatch.setattr(users.os, "getuid", lambda: FIRST_WITHOUT_ACCOUNT)
     known = Connections(BOUNDS)
     for _ in range(BOUNDS.of_user):
         known.user(FIRST_WITHOUT_ACCOUNT + 1, Sock())

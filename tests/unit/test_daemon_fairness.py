@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gflow.daemon.api import answers
-from gflow.daemon.api.asking import MOST_COMMANDS
-from gflow.daemon.api.fairness import MOST_EXPANSIONS, MOST_HELD, MOST_STREAMS, Fairness
+from gflow.daemon.api import response
+from gflow.daemon.api.rate_limits import MOST_EXPANSIONS, MOST_HELD, MOST_STREAMS, Fairness
+from gflow.daemon.api.request import MOST_COMMANDS
 from gflow.errors import TooMany
 from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT
 
@@ -100,7 +100,7 @@ def test_expansions_alternate_between_users(accounts):
 
 
 def test_answer_that_is_not_read_is_given_up(monkeypatch):
-    monkeypatch.setattr(answers, "UNREAD_S", 0.01)
+    monkeypatch.setattr(response, "UNREAD_S", 0.01)
 
     async def main():
         gone, made = asyncio.Event(), []
@@ -123,7 +123,7 @@ def test_answer_that_is_not_read_is_given_up(monkeypatch):
         released = SimpleNamespace(yes=False)
         async with AsyncExitStack() as stack:
             stack.callback(setattr, released, "yes", True)
-            answer = answers.InTime(pieces(), stack.pop_all())
+            answer = response.InTime(pieces(), stack.pop_all())
         await asyncio.wait_for(answer(scope, receive, send), 20)
         assert gone.is_set()
         assert released.yes

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.core.filter import Filter
 from gflow.core.ids import job_key
 from gflow.core.model import JobState
-from gflow.core.state import State
-from gflow.daemon import finding
-from gflow.daemon.finding import Asked, find
-from gflow.daemon.slices import SLICE, in_order
-from gflow.daemon.threads import Threads
+from gflow.core.queries.job_filter import Filter
+from gflow.core.state.state import State
+from gflow.daemon.api import job_search
+from gflow.daemon.api.job_search import Asked, find
+from gflow.daemon.loop.cooperative import SLICE, in_order
+from gflow.daemon.loop.user_threads import Threads
 from gflow.errors import Refused
 from gflow.store.port import Changes
 from gflow.store.sqlite import SqliteStore
@@ -160,7 +160,7 @@ def test_the_part_that_is_asked_for(tmp_path, asked, numbers):
 )
 def test_limited_listing_copies_no_more_than_it_shows(monkeypatch, asked, numbers):
     copied = []
-    monkeypatch.setattr(finding, "explain", lambda state, job, reasons: copied.append(job.key))
+    monkeypatch.setattr(job_search, "explain", lambda state, job, reasons: copied.append(job.key))
     found, total, _ = listed(Loop([job(number) for number in range(1, COUNT)]), **asked)
     assert ([one.number for one in found], total) == (numbers, COUNT - 1)
     assert len(copied) == 3
@@ -184,7 +184,7 @@ def test_limited_listing_of_a_queue_that_changes_is_of_one_moment():
 
 
 def test_of_the_past_the_newest_are_shown_unless_more_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(finding, "NEWEST", 2)
+    monkeypatch.setattr(job_search, "NEWEST", 2)
     jobs = [job(1), *(ended(number) for number in range(2, 7))]
     store = SqliteStore(tmp_path / "gflow.db")
     store.commit(Changes(jobs={one.key: one for one in jobs}))
@@ -192,7 +192,7 @@ def test_of_the_past_the_newest_are_shown_unless_more_is_asked_for(tmp_path, mon
     found, total, is_cut = listed(loop, store=store, is_past=True)
     assert ([one.number for one in found], total, is_cut) == ([1, 5, 6], 6, True)
     assert len(listed(loop, store=store, is_past=True, limit=0)[0]) == 6
-    monkeypatch.setattr(finding, "MOST", 4)
+    monkeypatch.setattr(job_search, "MOST", 4)
     with pytest.raises(Refused, match="6 jobs"):
         listed(loop, store=store, is_past=True, limit=0)
     assert len(listed(loop, store=store, is_past=True, limit=4, offset=2)[0]) == 4

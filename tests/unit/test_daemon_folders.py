@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gflow.daemon.folders import rewritable
+from gflow.daemon.process.directories import rewritable
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has what is root's")

@@ -15,15 +15,15 @@ from starlette.responses import Response
 
 from gflow.core.engine import step
 from gflow.core.events import Cancel, Submit
-from gflow.core.line import QueueSnapshot
+from gflow.core.forecast.queue_snapshot import QueueSnapshot
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
-from gflow.core.state import State
-from gflow.daemon.api.jobs import why
-from gflow.daemon.api.listing import _starts
-from gflow.daemon.forecasts import Forecasts
-from gflow.daemon.slices import SLICE
-from gflow.daemon.threads import OF_USER, Threads
+from gflow.core.state.state import State
+from gflow.daemon.api.handlers.jobs import why
+from gflow.daemon.api.handlers.queue import _starts
+from gflow.daemon.loop.cooperative import SLICE
+from gflow.daemon.loop.forecasts import Forecasts
+from gflow.daemon.loop.user_threads import OF_USER, Threads
 from gflow.errors import UsageError
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
@@ -36,7 +36,7 @@ NOW = Moment(10.0, 10.0)
 @pytest.fixture(autouse=True)
 def _no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine, a snapshot does not grow old."""
-    monkeypatch.setattr("gflow.daemon.forecasts.FRESH_S", 600.0)
+    monkeypatch.setattr("gflow.daemon.loop.forecasts.FRESH_S", 600.0)
 
 
 class Counted(dict[Any, Any]):
@@ -208,7 +208,7 @@ def test_snapshot_is_copied_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_snapshot_is_let_go_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gflow.daemon.forecasts.FRESH_S", 0.0)
+    monkeypatch.setattr("gflow.daemon.loop.forecasts.FRESH_S", 0.0)
 
     async def scene(context: Any, state: State) -> None:
         await why(request_of(context, 2))

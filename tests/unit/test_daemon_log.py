@@ -7,12 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from gflow.daemon.daemon_log import Once, PerMinute
+from gflow.daemon.process.daemon_log import Once, PerMinute
 
 WRITES = """
 import logging, os, sys
 from pathlib import Path
-from gflow.daemon import daemon_log
+from gflow.daemon.process import daemon_log
 path = Path(sys.argv[1])
 daemon_log.MOST_BYTES = 100_000
 daemon_log.set_up(path)

@@ -9,9 +9,9 @@ from gflow.core.effects import Start
 from gflow.core.events import Cancel, Exited
 from gflow.core.ids import job_key
 from gflow.core.model import Block
-from gflow.core.state import State
-from gflow.daemon.loop import Loop, reload
-from gflow.daemon.wishes import Submitting
+from gflow.core.state.state import State
+from gflow.daemon.loop.commands import Submitting
+from gflow.daemon.loop.loop import Loop, reload
 from gflow.store.memory import MemoryStore
 from gflow.testing import gpus
 from gflow.wire.requests import Described, References

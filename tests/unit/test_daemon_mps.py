@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from gflow.daemon import mps
-from gflow.daemon.mps import Mps
+from gflow.daemon.execution import mps
+from gflow.daemon.execution.mps import Mps
 
 
 @pytest.mark.parametrize("how", ["theirs", "link", "open"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gflow.core.model import Gpu
-from gflow.daemon.gpus import kind_of
-from gflow.daemon.needs import need_of, note_of
+from gflow.daemon.execution.gpu_memory_auto import need_of, note_of
+from gflow.daemon.monitors.gpu_monitor import kind_of
 from gflow.errors import Refused
 from gflow.testing import spec
 

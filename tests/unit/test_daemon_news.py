@@ -1,7 +1,7 @@
 """What hundreds who listen cost: one reading for all of them, until something else happens."""
 
-from gflow.daemon import news as module
-from gflow.daemon.news import News
+from gflow.daemon.loop import wakeups as module
+from gflow.daemon.loop.wakeups import News
 
 
 def test_what_all_want_is_read_once():

@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from gflow.daemon import people
+from gflow.daemon.auth import users
 
 DAY = 86_400.0
 NOW = 20_000 * DAY + 5.0
@@ -15,7 +15,7 @@ NOW = 20_000 * DAY + 5.0
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
-    monkeypatch.setattr(people, "_known_accounts", {})
+    monkeypatch.setattr(users, "_known_accounts", {})
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def nothing_known(monkeypatch):
     ],
 )
 def test_account_is_barred_by_lock_and_expiry_and_not_by_missing_password(password, expires, why):
-    assert people.barred_by(password, expires, NOW) == why
+    assert users.barred_by(password, expires, NOW) == why
 
 
 def entry(name: str, uid: int = 4242) -> pwd.struct_passwd:
@@ -45,30 +45,30 @@ def entry(name: str, uid: int = 4242) -> pwd.struct_passwd:
 
 def test_entry_of_user_database_is_looked_up_again_after_seconds(monkeypatch):
     now, names = [100.0], ["ann"]
-    monkeypatch.setattr(people.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(people.pwd, "getpwuid", lambda uid: entry(names[0], uid))
-    assert (people.user_name(4242), people.home_of(4242)) == ("ann", "/home/ann")
+    monkeypatch.setattr(users.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(users.pwd, "getpwuid", lambda uid: entry(names[0], uid))
+    assert (users.user_name(4242), users.home_of(4242)) == ("ann", "/home/ann")
     names[0] = "bob"
-    assert people.user_name(4242) == "ann"
-    now[0] += people.ACCOUNT_S
-    assert (people.user_name(4242), people.home_of(4242)) == ("bob", "/home/bob")
-    assert people.is_replaced(4242, "ann")
-    assert people.unusable(4242, "ann") == "uid 4242 belongs to bob now, and not to ann"
+    assert users.user_name(4242) == "ann"
+    now[0] += users.ACCOUNT_S
+    assert (users.user_name(4242), users.home_of(4242)) == ("bob", "/home/bob")
+    assert users.is_replaced(4242, "ann")
+    assert users.unusable(4242, "ann") == "uid 4242 belongs to bob now, and not to ann"
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["absent", "unavailable"])
 def test_account_counts_as_gone_only_if_user_database_answers(monkeypatch, answers):
-    monkeypatch.setattr(people, "_is_absent", lambda uid: answers)
-    monkeypatch.setattr(people, "_look_up", lambda uid: None)
-    assert people.is_replaced(4242, "ann") is answers
-    assert not people.is_replaced(4242, "4242")  # it had no account when it was noted
-    assert "no account" in people.unusable(4242, "ann")
+    monkeypatch.setattr(users, "_is_absent", lambda uid: answers)
+    monkeypatch.setattr(users, "_look_up", lambda uid: None)
+    assert users.is_replaced(4242, "ann") is answers
+    assert not users.is_replaced(4242, "4242")  # it had no account when it was noted
+    assert "no account" in users.unusable(4242, "ann")
 
 
 def test_absent_uid_is_told_from_one_that_exists():
-    assert not people._is_absent(os.getuid())
-    assert people._is_absent(3_999_999_999)
+    assert not users._is_absent(os.getuid())
+    assert users._is_absent(3_999_999_999)
 
 
 def test_root_is_never_barred():
-    assert people.unusable(0) == ""
+    assert users.unusable(0) == ""

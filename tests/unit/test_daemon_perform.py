@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gflow.core import retrying
 from gflow.core.effects import Forget, Start, Stop, Warn
 from gflow.core.ids import job_key
-from gflow.core.state import State
-from gflow.daemon.perform import Performer
+from gflow.core.lifecycle import finish
+from gflow.core.state.state import State
+from gflow.daemon.execution.executor import Performer
 from gflow.errors import StoreError
-from gflow.targets import ends
-from gflow.targets.local import leases
+from gflow.targets import outcome
+from gflow.targets.local import gpu_leases
 from gflow.targets.port import Run
 from gflow.testing import FakeTarget, gpus, running
 
@@ -106,16 +106,16 @@ def test_a_job_of_whose_python_nothing_can_be_learnt_does_not_hang(stage):
 
 
 def test_the_shims_and_the_engine_mean_the_same_by_a_lost_lease():
-    assert leases.LEASED == retrying.LEASED
-    assert f'"{retrying.LEASED}"' in Path(leases.__file__).parent.joinpath("plain/main.c").read_text()
+    assert gpu_leases.LEASED == finish.LEASED
+    assert f'"{finish.LEASED}"' in Path(gpu_leases.__file__).parent.joinpath("native/main.c").read_text()
 
 
 def test_shims_and_engine_mean_the_same_by_a_deferred_start():
-    assert ends.DEFERRED == retrying.DEFERRED
-    code = Path(leases.__file__).parent.joinpath("plain/main.c").read_text()
-    assert f'"{retrying.DEFERRED}: ' in code
+    assert outcome.DEFERRED == finish.DEFERRED
+    code = Path(gpu_leases.__file__).parent.joinpath("native/main.c").read_text()
+    assert f'"{finish.DEFERRED}: ' in code
     named = re.search(r"is_shortage\(int error\) \{(.*?)\}", code, re.DOTALL)[1]
-    assert {getattr(errno, name) for name in re.findall(r"\bE[A-Z]+\b", named)} == ends.SHORTAGES
+    assert {getattr(errno, name) for name in re.findall(r"\bE[A-Z]+\b", named)} == outcome.SHORTAGES
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_start_that_fails_for_want_of_something_is_deferred(stage, monkeypatch, 
 
 
 def test_a_job_is_told_when_its_time_is_up() -> None:
-    from gflow.daemon.environment import told_to
+    from gflow.daemon.execution.environment import told_to
     from tests.unit.builders import job
 
     told = told_to(job(time_limit_s=60, requeue=True, started_boot=1000.0), None, "")

@@ -18,9 +18,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from gflow.daemon.api import connections as counting
-from gflow.daemon.api import server, silent, trimming
+from gflow.daemon.api import heap_trim, pending_connections, server
 from gflow.daemon.api.connections import Bounds, Connections, Ticket
-from gflow.daemon.listening import Listening
+from gflow.daemon.process.tcp_settings import Listening
 from tests.process.test_overload import certificate
 from tests.process.test_port import free_port
 
@@ -239,7 +239,7 @@ def test_what_is_no_tls_is_closed_at_once(tmp_path: Path, no_collector: None) ->
 def test_connection_that_stays_silent_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
-    monkeypatch.setattr(silent, "SILENT_S", 0.1)
+    monkeypatch.setattr(pending_connections, "SILENT_S", 0.1)
 
     async def do(port: Port) -> None:
         socks = [port.connect() for _ in range(20)]
@@ -272,16 +272,16 @@ def test_memory_is_given_back_after_many_connections(monkeypatch: pytest.MonkeyP
             self.trimmed += 1
 
     libc = Libc()
-    monkeypatch.setattr(trimming, "_libc", libc)
-    monkeypatch.setattr(trimming, "DELAY_S", 0.01)
+    monkeypatch.setattr(heap_trim, "_libc", libc)
+    monkeypatch.setattr(heap_trim, "DELAY_S", 0.01)
 
     async def main() -> None:
-        trimmer = trimming.Trimmer()
-        for _ in range(trimming.AFTER - 1):
+        trimmer = heap_trim.Trimmer()
+        for _ in range(heap_trim.AFTER - 1):
             trimmer.count()
         await asyncio.sleep(0.05)
         assert libc.trimmed == 0
-        for _ in range(2 * trimming.AFTER):
+        for _ in range(2 * heap_trim.AFTER):
             trimmer.count()
         await until(lambda: libc.trimmed)
         assert libc.trimmed == 1

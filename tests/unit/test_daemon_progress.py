@@ -9,22 +9,24 @@ import socket
 from types import SimpleNamespace
 
 from gflow.core.model import Moment
-from gflow.daemon import progress
-from gflow.daemon.progress import Ear
+from gflow.daemon.monitors import job_progress
+from gflow.daemon.monitors.job_progress import ProgressSocket
 
 
 def test_what_a_job_said_before_its_end_is_heard_out(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(progress, "AT_ONCE", 1)
-    monkeypatch.setattr(progress, "PAUSE_S", 60.0)
+    monkeypatch.setattr(job_progress, "AT_ONCE", 1)
+    monkeypatch.setattr(job_progress, "PAUSE_S", 60.0)
     monkeypatch.chdir(tmp_path)  # a long path does not fit into an address
     job = SimpleNamespace(key=1 << 20, uid=os.getuid())
     settings = SimpleNamespace(is_system=False, socket=tmp_path / "gflowd.sock")
-    monkeypatch.setattr(progress, "parse_label", lambda text: job.key)
+    monkeypatch.setattr(job_progress, "parse_label", lambda text: job.key)
     state = SimpleNamespace(jobs={job.key: job}, running={})
     heard: list[int] = []
 
     async def main() -> None:
-        ear = Ear(settings, lambda: state, lambda make: heard.append(make(Moment(1.0, 1.0)).headway.step))
+        ear = ProgressSocket(
+            settings, lambda: state, lambda make: heard.append(make(Moment(1.0, 1.0)).headway.step)
+        )
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
             for step in range(1, 6):
                 said = {"job": "1", "attempt": 1, "step": step}

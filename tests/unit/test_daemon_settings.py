@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gflow.core.state import State
-from gflow.daemon.gpus import GpuWatch, Watched, watch_of
+from gflow.core.state.state import State
+from gflow.daemon.monitors.gpu_monitor import GpuWatch, Watched, watch_of
 from gflow.daemon.settings import settings_for
 from gflow.errors import UsageError
 

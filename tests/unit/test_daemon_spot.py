@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gflow.daemon.spot import cloud_here, spot_watch_of
+from gflow.daemon.monitors.spot_notices import cloud_here, spot_watch_of
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,6 @@ def test_the_maker_tells(tmp_path, maker, product, cloud):
 
 
 def test_nobody_is_asked_where_there_is_no_cloud(tmp_path, monkeypatch):
-    monkeypatch.setattr("gflow.daemon.spot.DMI", tmp_path)
+    monkeypatch.setattr("gflow.daemon.monitors.spot_notices.DMI", tmp_path)
     assert cloud_here(tmp_path) == ""
     assert spot_watch_of("off", 5, print) is None

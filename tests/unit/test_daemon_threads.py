@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gflow.daemon.threads import OF_USER, WORKERS, Threads
+from gflow.daemon.loop.user_threads import OF_USER, WORKERS, Threads
 from gflow.store.sqlite import SqliteStore
 from tests.harness import wait_until
 from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gflow.daemon.timers import Alarm
+from gflow.daemon.loop.timers import Alarm
 
 CLOCKS = pytest.mark.parametrize("clock", [time.CLOCK_BOOTTIME, time.CLOCK_REALTIME], ids=["boot", "wall"])
 SOON = 0.02

@@ -6,11 +6,11 @@ from gflow.core.effects import Accepted
 from gflow.core.engine import step
 from gflow.core.ids import job_key
 from gflow.core.model import JobState
-from gflow.daemon.wishes import Plain, Submitting, Updating
+from gflow.daemon.loop.commands import EventCommand, Submitting, Updating
 from gflow.errors import GflowError
 from gflow.store.port import Changes, Submission
-from gflow.wire.changes import Change
 from gflow.wire.requests import Described, References
+from gflow.wire.update import Change
 
 from .builders import NOON, UIDS, spec
 from .machine import Machine
@@ -33,7 +33,7 @@ def specs(machine, *jobs):
 
 def test_a_plain_wish_is_its_event_at_that_moment():
     machine = Machine()
-    wish = Plain(lambda at: ("event", at))
+    wish = EventCommand(lambda at: ("event", at))
     assert wish.event(machine.state, machine.store, machine.now) == ("event", machine.now)
     assert (wish.origin, wish.took([], Changes(), machine.now)) == ("daemon", None)
 

@@ -9,17 +9,17 @@ import pytest
 from gflow.core.effects import Ran
 from gflow.core.engine import step
 from gflow.core.events import Exited
-from gflow.core.forecast import outlook
-from gflow.core.history import length_of
+from gflow.core.forecast.wait_report import outlook
 from gflow.core.model import Job, Moment
-from gflow.core.state import next_alarm, next_look
-from gflow.core.statistics import Question, Statistics
-from gflow.daemon.loop import _gather as gather
+from gflow.core.queries.usage_report import Question, Statistics
+from gflow.core.state.runtime_estimates import length_of
+from gflow.core.state.state import next_alarm, next_look
+from gflow.daemon.loop.loop import _gather as gather
 from gflow.store.port import Changes
-from gflow.store.reading import Reader
+from gflow.store.reader import Reader
 from gflow.store.sqlite import SqliteStore
 from gflow.store.statistics import statistics
-from gflow.text.pages import job_page
+from gflow.text.job_page import job_page
 from gflow.text.queue import COLUMNS
 from gflow.wire.views import job_view
 
@@ -150,10 +150,10 @@ def test_a_job_has_waited_as_long_as_it_waited(jump):
     machine = machine_of()
     machine.submit(gpus=1, time_limit_s=600)
     machine.submit(gpus=1, time_limit_s=60)
-    promised = outlook(machine.state, machine[2], machine.now).promised_at - machine.now.wall
+    promised = outlook(machine.state, machine[2], machine.now).reserved_start_of - machine.now.wall
     set_clock(machine, jump)
     assert machine.state.promises == []
-    assert outlook(machine.state, machine[2], machine.now).promised_at - machine.now.wall == promised
+    assert outlook(machine.state, machine[2], machine.now).reserved_start_of - machine.now.wall == promised
 
 
 @JUMPS

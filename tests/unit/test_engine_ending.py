@@ -2,7 +2,7 @@
 
 import pytest
 
-from gflow.core.ending import QUICK_ENDS, QUICK_S
+from gflow.core.lifecycle.finish import QUICK_ENDS, QUICK_S
 from gflow.core.model import Moment
 
 from .builders import NOON

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gflow.core.events import Idled, IdleSeen
-from gflow.core.idling import idle_of, spelled
+from gflow.core.lifecycle.limits import idle_of, spell_duration
 from gflow.core.model import JobState
 from gflow.core.policy import Policy
-from gflow.daemon.loop import reload
+from gflow.daemon.loop.loop import reload
 from gflow.testing import MemoryStore
 
 from .machine import Machine, gpu, key_of
@@ -69,7 +69,7 @@ def test_it_is_stopped_after_what_was_said_by_whoever_said_less(asked, policy, s
     assert (machine[1].stopping is JobState.CANCELLED) == is_stopped
     if is_stopped:
         machine.ends(1, code=None, signal=15)
-        assert machine.stands(1) == f"Cancelled (IdleGPU: GPU 0 not used for {spelled(seconds)})"
+        assert machine.stands(1) == f"Cancelled (IdleGPU: GPU 0 not used for {spell_duration(seconds)})"
 
 
 def test_a_job_that_is_being_stopped_or_is_another_attempt_is_left_alone():
@@ -84,7 +84,7 @@ def test_a_job_that_is_being_stopped_or_is_another_attempt_is_left_alone():
 
 
 def test_durations():
-    assert [spelled(s) for s in (5, 119.4, 120, 7199, 7200, 90000)] == [
+    assert [spell_duration(s) for s in (5, 119.4, 120, 7199, 7200, 90000)] == [
         "5 s", "119 s", "2 min", "119 min", "2 h", "25 h",
     ]  # fmt: skip
 

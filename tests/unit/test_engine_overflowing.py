@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gflow.core.forecast import outlook
+from gflow.core.forecast.wait_report import outlook
+from gflow.core.lifecycle.finish import RECALLED
+from gflow.core.lifecycle.option_rules import check_together
 from gflow.core.model import JobState
-from gflow.core.retrying import RECALLED
-from gflow.core.together import check_together
 from gflow.errors import UsageError
 
 from .builders import spec

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gflow.core.events import Seen, Sighting
-from gflow.core.forecast import outlook
+from gflow.core.events import RemoteStatus, Seen
+from gflow.core.forecast.wait_report import outlook
+from gflow.core.lifecycle.finish import RECALLED
 from gflow.core.model import JobState
-from gflow.core.retrying import RECALLED
 from gflow.errors import Refused, UsageError
 from gflow.store.port import address_of
 from gflow.wire.requests import JobRequest, Reader
@@ -27,7 +27,7 @@ def busy() -> Machine:
 
 def begins_there(machine: Machine, job: int = 2, attempt: int = 1) -> None:
     machine.hears(
-        Seen, sightings=(Sighting(key=key_of(job), attempt=attempt, running=True, id="7", nodes="n1"),)
+        Seen, sightings=(RemoteStatus(key=key_of(job), attempt=attempt, running=True, id="7", nodes="n1"),)
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gflow.core.events import Reserve, Unreserve, Update
 from gflow.core.policy import Policy
-from gflow.core.state import next_look
+from gflow.core.state.state import next_look
 from gflow.errors import Refused
 
 from .machine import UIDS, Machine, gpu, key_of

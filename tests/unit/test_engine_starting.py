@@ -2,7 +2,7 @@
 
 import pytest
 
-from gflow.core.explain import explain
+from gflow.core.forecast.explain import explain
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.errors import NotFound, Refused

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gflow.config.reading import load
+from gflow.config.load import load
 from gflow.core.events import Stuck
-from gflow.daemon.api.gpus import blocked_of
-from gflow.daemon.loop import reload
+from gflow.daemon.api.handlers.gpus import blocked_of
+from gflow.daemon.loop.loop import reload
 from gflow.daemon.settings import _max_processes
 from gflow.errors import UsageError
 from gflow.testing import MemoryStore

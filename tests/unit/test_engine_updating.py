@@ -2,14 +2,14 @@
 
 import pytest
 
-from gflow.core import admission
 from gflow.core.events import Update
-from gflow.core.foresight import blocked_by
+from gflow.core.forecast.cancel_impact import blocked_by
 from gflow.core.ids import label
-from gflow.core.lanes import MOST_STALE
+from gflow.core.lifecycle import submit
+from gflow.core.lifecycle.update import MOST_SHOWN, _shown
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
-from gflow.core.updating import MOST_SHOWN, _shown
+from gflow.core.state.queue_index import MOST_STALE
 
 from .machine import Machine, gpu, key_of
 
@@ -203,7 +203,7 @@ def test_a_story_tells_of_a_change_in_words(fields, words):
 
 
 def test_nobody_fills_the_memory_with_long_commands(monkeypatch):
-    monkeypatch.setattr(admission, "MOST_BYTES", 1000)
+    monkeypatch.setattr(submit, "MOST_BYTES", 1000)
     machine = Machine()
     machine.state.policy = Policy(most_jobs=10)
     machine.submit(hold=True, command=("x" * 600,))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.fit.allocator import MIB, Allocator, OutOfMemory, segment_size
+from gflow.ml.fit.cuda.allocator import MIB, Allocator, OutOfMemory, segment_size
 
 
 @pytest.mark.parametrize(

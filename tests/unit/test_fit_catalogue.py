@@ -7,10 +7,10 @@ import json
 import pytest
 
 from gflow.errors import Refused, UsageError
-from gflow.fit import formula, picking, serving, tables
-from gflow.fit.catalogue import catalogue, named
-from gflow.fit.recipe import Recipe
-from gflow.fit.verdict import verdicts
+from gflow.ml.fit import formula, gpu_choice, serving, tables
+from gflow.ml.fit.catalogue import catalogue, named
+from gflow.ml.fit.fits import verdicts
+from gflow.ml.fit.recipe import Recipe
 
 GIB = 1 << 30
 
@@ -108,11 +108,11 @@ def test_serving_what_is_no_decoder():
         serving.by_count(10**9, bits=5)
 
 
-@pytest.mark.parametrize("name", picking.WORKLOADS)
+@pytest.mark.parametrize("name", gpu_choice.WORKLOADS)
 def test_every_workload_finds_a_gpu(name):
-    work = picking.WORKLOADS[name]
-    found = picking.choices(work, catalogue())
-    picked = picking.pick(found)
+    work = gpu_choice.WORKLOADS[name]
+    found = gpu_choice.choices(work, catalogue())
+    picked = gpu_choice.pick(found)
     assert picked.cheapest is not None and picked.fastest is not None and picked.value is not None
     assert picked.cheapest.hourly == min(choice.hourly for choice in found if choice.hourly)
     assert all(choice.share <= 1 for choice in found)
@@ -134,15 +134,15 @@ def test_every_figure_says_where_it_is_from():
 
 
 def test_cards_without_bf16_get_no_work_in_bf16():
-    work = picking.Workload("", lambda _: 1 << 30, needs_bf16=True)
-    assert set(catalogue()) - {choice.gpu for choice in picking.choices(work, catalogue())} == {
+    work = gpu_choice.Workload("", lambda _: 1 << 30, needs_bf16=True)
+    assert set(catalogue()) - {choice.gpu for choice in gpu_choice.choices(work, catalogue())} == {
         "T4",
         "V100-16GB",
     }
 
 
 def test_what_does_not_fit_on_one_card_is_spread(capsys):
-    from gflow.cli.gpus import run
+    from gflow.cli.tools.gpus import run
 
     assert run(["pick", "--params", "13B", "--precision", "bf16", "--seq", "512", "--json"]) == 0
     counts = {choice["gpu"]: choice["count"] for choice in json.loads(capsys.readouterr().out)["fits"]}
@@ -151,7 +151,7 @@ def test_what_does_not_fit_on_one_card_is_spread(capsys):
 
 
 def test_prices_from_memory_are_marked(capsys):
-    from gflow.cli.gpus import run
+    from gflow.cli.tools.gpus import run
 
     unsure = {name for name, gpu in catalogue().items() if gpu.hourly and not gpu.hourly.is_compared}
     assert run([]) == 0
@@ -171,7 +171,7 @@ def test_prices_from_memory_are_marked(capsys):
     ],
 )
 def test_picking_without_sense(words, refusal):
-    from gflow.cli.gpus import run
+    from gflow.cli.tools.gpus import run
 
     with pytest.raises((UsageError, Refused), match=refusal):
         run(["pick", *words])

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from gflow.cli import fit
+from gflow.cli.tools import fit
 from gflow.errors import Refused
-from gflow.fit.charting import chart
-from gflow.text.chart import chart_page
+from gflow.ml.fit.chart import chart
+from gflow.text.fit import chart_page
 
 GIB = 1 << 30
 CARDS = {"small": 10 * GIB, "like it": int(10.5 * GIB), "large": 40 * GIB}
@@ -59,7 +59,7 @@ def test_a_picture_without_matplotlib_is_refused_before_anything_is_predicted(mo
 
 
 def test_names_of_cards_that_are_near_stand_on_both_sides():
-    from gflow.fit.charting import LEFT, RIGHT, Limit, _sides
+    from gflow.ml.fit.chart import LEFT, RIGHT, Limit, _sides
 
     limits = [Limit([], size, 0) for size in (100, 110, 120, 200)]
     assert _sides(limits) == [RIGHT, LEFT, RIGHT, RIGHT]

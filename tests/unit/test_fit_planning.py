@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from gflow.errors import Refused, UsageError
-from gflow.fit.allocator import Allocator
-from gflow.fit.catalogue import Gpu, named
-from gflow.fit.formula import Counted
-from gflow.fit.planning import Plan, Way, Wish, plan, read
-from gflow.fit.recipe import Recipe
-from gflow.fit.sharing import SHARDING, Shaping, Sharing, blocks_of, extras, kept
-from gflow.fit.speed import Work, work_of
-from gflow.fit.stretching import Stretched
-from gflow.fit.tape import Request, Tape, play
-from gflow.fit.verdict import largest_batch
+from gflow.ml.fit.batch_scaling import BatchScaling
+from gflow.ml.fit.catalogue import Gpu, named
+from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request, play
+from gflow.ml.fit.cuda.allocator import Allocator
+from gflow.ml.fit.fits import largest_batch
+from gflow.ml.fit.formula import Counted
+from gflow.ml.fit.plan import Plan, PlanRequest, Way, plan, read
+from gflow.ml.fit.recipe import Recipe
+from gflow.ml.fit.sharding import SHARDING, Shaping, Sharing, blocks_of, extras, kept
+from gflow.ml.fit.speed import Work, work_of
 
 GIB = 1 << 30
 
@@ -51,7 +51,7 @@ class Line:
 
 def planned(states, example, recomputed, gpu, gpus, batch, confidence="high"):
     runs = {False: Line(states, example, confidence), True: Line(states, recomputed, confidence, 1.33e12)}
-    return plan(runs, Wish(named(gpu), gpus, batch, 2048, "bf16"))
+    return plan(runs, PlanRequest(named(gpu), gpus, batch, 2048, "bf16"))
 
 
 def test_what_fits_easily_is_left_alone():
@@ -86,7 +86,7 @@ def test_one_of_each_kind_the_fastest_first():
 
 def test_a_larger_batch_that_fits_is_not_passed_over():
     asked = Line(10, 1.5)
-    plan({False: asked}, Wish(named("A100-80GB"), 1, 64, 2048, "bf16", has_states=False))
+    plan({False: asked}, PlanRequest(named("A100-80GB"), 1, 64, 2048, "bf16", has_states=False))
     assert [batch for batch, sharing, _ in asked.asked if not sharing.offload] == [64, 32]
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_fit_is_refused_with_the_least_it_takes():
 
 
 def test_a_model_that_cannot_be_checkpointed():
-    found = plan({False: Line(10, 1)}, Wish(named("A100-80GB"), 1, 64, 2048, "bf16"))
+    found = plan({False: Line(10, 1)}, PlanRequest(named("A100-80GB"), 1, 64, 2048, "bf16"))
     assert not any(way.checkpointing for way in (found.chosen, *found.alternatives))
 
 
@@ -126,9 +126,9 @@ def test_the_largest_batch_is_found_in_few_runs(true, bend, monkeypatch):
             runs.append(batch)
             self.size = 1000 + batch * 10 + bend * batch // 100
 
-    monkeypatch.setattr("gflow.fit.verdict.fits", lambda tape, room: tape.size <= room)
+    monkeypatch.setattr("gflow.ml.fit.fits.fits", lambda tape, room: tape.size <= room)
     monkeypatch.setattr(
-        "gflow.fit.verdict.answer", lambda tape: type("Found", (), {"peak_allocated_bytes": tape.size})
+        "gflow.ml.fit.fits.answer", lambda tape: type("Found", (), {"peak_allocated_bytes": tape.size})
     )
     room = 1000 + 10 * true + 5
     true = next(batch for batch in range(2000, -1, -1) if Steady(batch).size <= room or not batch)
@@ -146,7 +146,7 @@ def test_a_good_guess_saves_runs(monkeypatch):
         runs.append(batch)
         return batch
 
-    monkeypatch.setattr("gflow.fit.verdict.fits", lambda batch, room: batch <= room)
+    monkeypatch.setattr("gflow.ml.fit.fits.fits", lambda batch, room: batch <= room)
     assert largest_batch(record, 311, guess=315) == 311
     assert runs[0] == 315 and len(runs) <= 6
     assert largest_batch(record, 3, guess=2) == 3
@@ -156,7 +156,7 @@ def test_a_good_guess_saves_runs(monkeypatch):
 
 def test_a_card_of_ones_own():
     gpu = Gpu(name="x", architecture="hopper", memory_gib=8, bandwidth=0, bf16=0, fp32=0)
-    assert plan({False: Line(2, 0.1)}, Wish(gpu, 1, 8, 512, "bf16")).chosen.bytes < 8 * GIB
+    assert plan({False: Line(2, 0.1)}, PlanRequest(gpu, 1, 8, 512, "bf16")).chosen.bytes < 8 * GIB
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_offloaded_states_are_gone():
 
 
 def tape_of(*parameters):
-    tape = Tape()
+    tape = AllocationTrace()
     for name, size in parameters:
         tape.requests.append(Request(size, "parameters", "model", 0, "", name))
     tape.parameters = tape.learned = sum(size for _, size in parameters) // 4
@@ -218,7 +218,7 @@ class Recorded:
 
     def __call__(self, batch):
         self.batches.append(batch)
-        tape = Tape()
+        tape = AllocationTrace()
         tape.learned = tape.parameters = 100 << 20
         tape.request(400 << 20, "", "parameters")
         for step in range(2):
@@ -241,7 +241,7 @@ class Recorded:
 @pytest.mark.parametrize("batch", [1, 2, 3, 16, 100])
 def test_a_run_for_any_batch_is_the_run_itself(batch):
     record = Recorded()
-    run = Stretched(record)
+    run = BatchScaling(record)
     truth = Recorded()(batch)
     assert run.is_even, "though scratch comes with larger batches"
     found = run.needed(batch, Shaping())
@@ -254,13 +254,13 @@ def test_a_run_for_any_batch_is_the_run_itself(batch):
 
 def test_runs_that_differ_in_kind_are_run_one_by_one():
     record = Recorded(bend=1)
-    run = Stretched(record)
+    run = BatchScaling(record)
     assert run.needed(16, Shaping()) == play(Recorded()(16), Allocator()).peak_reserved
     assert record.batches == [2, 4, 16]
 
 
 def test_states_in_8_bit_and_shares_are_smaller():
-    run = Stretched(Recorded())
+    run = BatchScaling(Recorded())
     plain = run.needed(8, Shaping())
     assert plain - run.needed(8, Shaping(eight_bit=True)) >= 590 << 20
     assert run.needed(8, Shaping(Sharing(8, "zero1"))) < plain
@@ -270,9 +270,9 @@ def test_states_in_8_bit_and_shares_are_smaller():
 def test_what_is_not_wanted_is_left_out():
     runs = {False: Line(10, 1.5), True: Line(10, 0.2, flops=1.33e12)}
     for word, name in (("8-bit", "eight_bit"), ("offload", "offload")):
-        found = plan(runs, Wish(named("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({word})))
+        found = plan(runs, PlanRequest(named("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({word})))
         assert not any(getattr(way, name) for way in (found.chosen, *found.alternatives))
-    found = plan(runs, Wish(named("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({"sharding"})))
+    found = plan(runs, PlanRequest(named("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({"sharding"})))
     assert {way.sharding for way in (found.chosen, *found.alternatives)} == {"none"}
 
 
@@ -323,7 +323,7 @@ def test_what_is_no_plan_is_refused(tmp_path, content):
 
 
 def test_what_would_make_it_fit(capsys):
-    from gflow.cli.fit import run
+    from gflow.cli.tools.fit import run
 
     words = ["--params", "7B", "--precision", "bf16", "--batch", "8", "--gpu"]
     assert run([*words, "A100-80GB", "--json"]) == 0

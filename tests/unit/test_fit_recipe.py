@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from gflow.errors import UsageError
-from gflow.fit.configs import read
-from gflow.fit.estimate import NeedsTorch, record
-from gflow.fit.recipe import Recipe, optimizer
+from gflow.ml.fit.estimate import NeedsTorch, record
+from gflow.ml.fit.models.hf_config import read
+from gflow.ml.fit.recipe import Recipe, optimizer
 
 
 def test_optimizers_by_the_names_that_people_write():
@@ -68,7 +68,7 @@ def test_what_is_not_installed_is_named(missing, monkeypatch):
 
 
 def test_gflow_is_imported_without_torch():
-    code = "import sys, gflow, gflow.fit, gflow.cli.fit; assert 'torch' not in sys.modules"
+    code = "import sys, gflow, gflow.fit, gflow.cli.tools.fit; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gflow.fit import reduction
-from gflow.fit.cards import HOPPER
+from gflow.ml.fit.cuda import reduction
+from gflow.ml.fit.cuda.architectures import HOPPER
 
 MIB = 1 << 20
 

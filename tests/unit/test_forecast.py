@@ -10,16 +10,16 @@ import pytest
 
 from gflow.core.engine import step
 from gflow.core.events import Cancel, Event, Exited, Foresee, SetQuota, Submit
-from gflow.core.expecting import Listing, question_of
-from gflow.core.forecast import outlook
-from gflow.core.foretold import Case, Outcome
-from gflow.core.line import QueueSnapshot
+from gflow.core.forecast.calibration import EtaOutcome, EtaSample
+from gflow.core.forecast.queue_snapshot import QueueSnapshot
+from gflow.core.forecast.start_time import Listing, question_of
+from gflow.core.forecast.wait_report import outlook
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
-from gflow.core.quotas import USER, Limits
-from gflow.daemon import keeper
-from gflow.daemon.forecasts import Forecasts
-from gflow.daemon.threads import Threads
+from gflow.core.state.quotas import USER, Limits
+from gflow.daemon.loop.forecasts import Forecasts
+from gflow.daemon.loop.user_threads import Threads
+from gflow.daemon.monitors import maintenance
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
 from gflow.text.why import why_page
@@ -54,18 +54,18 @@ def test_it_starts_when_enough_gpus_are_free() -> None:
 def test_until_when_others_may_pass(gpus: int, times: float) -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)])
     found = outlook(state, job, Moment(now, now))
-    assert found.promised_at == pytest.approx(1.0 + times * 0.18 * HOUR)
+    assert found.reserved_start_of == pytest.approx(1.0 + times * 0.18 * HOUR)
     assert "Others may pass it until" in why_page(job, found, now)
-    assert "waited long enough" in why_page(job, found, found.promised_at)
+    assert "waited long enough" in why_page(job, found, found.reserved_start_of)
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)], policy=Policy(patience=-1.0))
-    assert outlook(state, job, Moment(now, now)).promised_at is None, "nobody is promised anything"
+    assert outlook(state, job, Moment(now, now)).reserved_start_of is None, "nobody is promised anything"
 
 
 def test_where_no_gpu_is_seen_nothing_can_be_promised() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
     state.machine.see_gpus(())
     found = outlook(state, job, Moment(now, now))
-    assert (found.start, found.promised_at) == (None, None)
+    assert (found.start, found.reserved_start_of) == (None, None)
 
 
 def test_those_before_it_start_first() -> None:
@@ -138,7 +138,7 @@ def test_what_is_told_is_noted_and_compared_with_the_start() -> None:
     """Who is cancelled meanwhile is forgotten; what changed goes with the next commit."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
     case, at = question_of(state, job, now).case(), Moment(now, now)
-    assert case == Case(now, pytest.approx(HOUR - 1), True)
+    assert case == EtaSample(now, pytest.approx(HOUR - 1), True)
     step(state, Foresee(at=at, key=job.key, case=case))
     assert state.foretold.record.open == {job.key: case}
     assert state.foretold.is_changed
@@ -147,7 +147,7 @@ def test_what_is_told_is_noted_and_compared_with_the_start() -> None:
     assert not state.foretold.is_changed, "nothing is new"
     step(state, Exited(at=Moment(HOUR / 2, HOUR / 2), key=1 << 20, attempt=1, code=0))
     assert not state.foretold.record.open
-    assert state.foretold.record.over == [Outcome(now, pytest.approx(0.5, abs=0.01), True)]
+    assert state.foretold.record.over == [EtaOutcome(now, pytest.approx(0.5, abs=0.01), True)]
     step(state, Submit(at=at, uid=1, user="ann", specs=(job.spec,), outcomes={}))
     step(state, Foresee(at=at, key=3 << 20, case=case))
     assert list(state.foretold.record.open) == [3 << 20]
@@ -168,7 +168,7 @@ def test_a_listing_tells_when_those_who_wait_will_start() -> None:
 def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every minute, of whoever came last and waits."""
     state, job, _ = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
-    monkeypatch.setattr(keeper, "FORESEEN_EVERY_S", 0.0)
+    monkeypatch.setattr(maintenance, "FORESEEN_EVERY_S", 0.0)
 
     async def noted() -> Event:
         posted: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
@@ -178,7 +178,7 @@ def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.Monk
                 posted.set_result(make(Moment(2.0, 2.0)))
 
         loop, threads = SimpleNamespace(state=state, post=post, version=0), Threads()
-        task = asyncio.ensure_future(keeper.foresee(loop, Forecasts(loop, threads)))
+        task = asyncio.ensure_future(maintenance.foresee(loop, Forecasts(loop, threads)))
         try:
             return await asyncio.wait_for(posted, 30)
         finally:
@@ -196,4 +196,6 @@ def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.Monk
 def test_nobody_is_promised_a_start_before_whoever_waits_longer() -> None:
     """A long one that is not due for days comes first: the time of the short one alone would not be kept."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, 100 * HOUR, 4), Entry(2.0, HOUR, 4)])
-    assert outlook(state, job, Moment(now, now)).promised_at == pytest.approx(1.0 + 8.0 * 0.18 * 100 * HOUR)
+    assert outlook(state, job, Moment(now, now)).reserved_start_of == pytest.approx(
+        1.0 + 8.0 * 0.18 * 100 * HOUR
+    )

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gflow.core.forecast import Outlook
+from gflow.core.forecast.wait_report import WaitReport
 from gflow.core.model import Abroad
-from gflow.daemon import foreseeing
-from gflow.targets.slurm.commands import Said
+from gflow.daemon.execution import cluster_forecast
+from gflow.targets.slurm.slurm_cli import Said
 
 from .builders import job
 
-FOUND = Outlook([], None, [])
+FOUND = WaitReport([], None, [])
 
 
 class Mute:
@@ -37,12 +37,12 @@ class Mute:
 def test_one_question_is_enough(monkeypatch, id, asked):
     slurm = Mute()
     target = SimpleNamespace(slurm=slurm, cluster=None, folder=None, is_down=False)
-    monkeypatch.setattr(foreseeing, "slurm_of", lambda *_: target)
-    monkeypatch.setattr(foreseeing, "distant_launch", lambda *_: None)
-    monkeypatch.setattr(foreseeing, "Errand", lambda *_, asked: SimpleNamespace(bids=[None]))
-    monkeypatch.setattr(foreseeing, "text_of", lambda *_: "")
-    monkeypatch.setattr(foreseeing, "environment_of", lambda _: {})
+    monkeypatch.setattr(cluster_forecast, "slurm_of", lambda *_: target)
+    monkeypatch.setattr(cluster_forecast, "distant_launch", lambda *_: None)
+    monkeypatch.setattr(cluster_forecast, "Errand", lambda *_, asked: SimpleNamespace(bids=[None]))
+    monkeypatch.setattr(cluster_forecast, "text_of", lambda *_: "")
+    monkeypatch.setattr(cluster_forecast, "environment_of", lambda _: {})
     context = SimpleNamespace(target=None, settings=None, store=None)
     waiting = job(1, target="slurm", abroad=Abroad(id=id))
-    assert asyncio.run(foreseeing.foreseen(context, waiting, FOUND)) is FOUND
+    assert asyncio.run(cluster_forecast.foreseen(context, waiting, FOUND)) is FOUND
     assert slurm.asked == asked

@@ -10,41 +10,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.core.expecting import SLACK_S, Listing, question_of
-from gflow.core.foretold import (
+from gflow.core.forecast.calibration import (
     FEW,
     LEARNT_FROM,
     MOST_CASES,
     PART,
-    Case,
-    Foretold,
-    Outcome,
+    EtaCalibration,
+    EtaOutcome,
+    EtaSample,
     Weighed,
     part_of,
     quantiles,
     wait_of,
 )
-from gflow.core.line import QueueSnapshot
+from gflow.core.forecast.queue_snapshot import QueueSnapshot
+from gflow.core.forecast.start_time import SLACK_S, Listing, question_of
 from gflow.simulate.trace import Entry
 from tests.unit.test_forecast import HOUR, stopped
 
 TEN_HOURS = 10 * HOUR
 
 
-def waited(told: Foretold, part: float, count: int, start: float = 0.0) -> None:
+def waited(told: EtaCalibration, part: float, count: int, start: float = 0.0) -> None:
     """So many jobs, each told of a worst wait of ten hours, that waited for this part of it."""
     for key in range(count):
-        told.tell(key, Case(start, TEN_HOURS, True))
+        told.tell(key, EtaSample(start, TEN_HOURS, True))
         told.started(key, start + part * TEN_HOURS)
 
 
-def latest(told: Foretold, wall: float = 0.0, is_bounded: bool = True) -> float:
+def latest(told: EtaCalibration, wall: float = 0.0, is_bounded: bool = True) -> float:
     """By when a job starts that waits for ten hours at worst."""
     return wait_of(told.parts(is_bounded, wall)[1], TEN_HOURS, is_bounded)
 
 
 def test_what_is_told_is_where_earlier_starts_were() -> None:
-    told = Foretold()
+    told = EtaCalibration()
     before = latest(told)
     waited(told, 0.9, MOST_CASES)
     middle, late = told.parts(True, 0.0)
@@ -55,11 +55,11 @@ def test_what_is_told_is_where_earlier_starts_were() -> None:
 
 
 def test_those_who_still_wait_make_it_longer() -> None:
-    told = Foretold()
+    told = EtaCalibration()
     waited(told, 0.2, 50)
     before = latest(told)
     for key in range(50):
-        told.tell(1000 + key, Case(0.0, TEN_HOURS, True))
+        told.tell(1000 + key, EtaSample(0.0, TEN_HOURS, True))
     assert latest(told, 9 * HOUR) > 9 * HOUR > before
     told.keep_only([])
     assert latest(told, 9 * HOUR) == before
@@ -67,12 +67,12 @@ def test_those_who_still_wait_make_it_longer() -> None:
 
 def test_only_the_latest_count_whether_they_started_or_not() -> None:
     """Else those who wait for ever would be all that is left."""
-    told = Foretold()
+    told = EtaCalibration()
     for key in range(50):
-        told.tell(key, Case(float(key), TEN_HOURS, True))
-    told.tell(77, Case(0.0, HOUR, False))
+        told.tell(key, EtaSample(float(key), TEN_HOURS, True))
+    told.tell(77, EtaSample(0.0, HOUR, False))
     for key in range(1000, 1000 + MOST_CASES):
-        told.tell(key, Case(float(key), TEN_HOURS, True))
+        told.tell(key, EtaSample(float(key), TEN_HOURS, True))
         if key % 2:
             told.started(key, key + HOUR)
     assert set(told.record.open) == {77, *range(1000, 1000 + MOST_CASES, 2)}
@@ -82,9 +82,9 @@ def test_only_the_latest_count_whether_they_started_or_not() -> None:
 
 
 def test_what_was_told_is_kept() -> None:
-    told, other = Foretold(), Foretold()
+    told, other = EtaCalibration(), EtaCalibration()
     waited(told, 0.3, 20)
-    told.tell(77 << 20, Case(5.0, HOUR, False))
+    told.tell(77 << 20, EtaSample(5.0, HOUR, False))
     other.recall(told.text())
     assert other.record == told.record
     assert other.is_learnt(True)
@@ -93,14 +93,14 @@ def test_what_was_told_is_kept() -> None:
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.booleans())
 def test_a_wait_is_a_part_of_the_worst_and_back(wait: float, worst: float, is_bounded: bool) -> None:
-    part = part_of(wait, Case(0.0, worst, is_bounded))
+    part = part_of(wait, EtaSample(0.0, worst, is_bounded))
     assert wait_of(part, worst, is_bounded) == pytest.approx(wait, rel=1e-6, abs=1e-3)
 
 
 def test_a_record_of_another_make_starts_anew() -> None:
-    told = Foretold()
+    told = EtaCalibration()
     told.recall('{"open":{"7":[5.0,3600.0,true]},"bounded":[0.1,0.2],"unbounded":[0.3]}')
-    assert told.record.open == {7: Case(5.0, HOUR, True)}
+    assert told.record.open == {7: EtaSample(5.0, HOUR, True)}
     assert told.record.over == []
 
 
@@ -120,7 +120,7 @@ STREAMS: dict[str, Stream] = {
 def hits(stream: Stream, seed: int, count: int = 1000) -> list[tuple[bool, bool]]:
     """Of jobs that come one by one: whether each started by the latest that it was told, and by the middle.
     What is told comes from what had happened by then."""
-    random, told = Random(seed), Foretold()
+    random, told = Random(seed), EtaCalibration()
     running: list[tuple[float, int]] = []
     found = []
     for place in range(count):
@@ -132,7 +132,7 @@ def hits(stream: Stream, seed: int, count: int = 1000) -> list[tuple[bool, bool]
         wait = stream(place, random) * worst
         middle, late = (wait_of(part, worst, True) for part in told.parts(True, now))
         found.append((wait <= late, wait <= middle))
-        told.tell(place, Case(now, worst, True))
+        told.tell(place, EtaSample(now, worst, True))
         heapq.heappush(running, (now + wait, place))
     return found
 
@@ -197,7 +197,7 @@ def test_without_limits_on_all_who_wait_nothing_is_bounded() -> None:
 
 def test_where_limits_are_tight_that_is_seen_soon() -> None:
     """What is known beforehand says otherwise, and weighs more."""
-    told = Foretold()
+    told = EtaCalibration()
     waited(told, 1.0, LEARNT_FROM)
     assert told.is_learnt(True)
     assert told.parts(True, 0.0) == (1.0, 1.0)
@@ -206,8 +206,8 @@ def test_where_limits_are_tight_that_is_seen_soon() -> None:
 
 
 def test_a_few_cases_are_not_enough() -> None:
-    told = Foretold()
+    told = EtaCalibration()
     waited(told, 0.4, LEARNT_FROM - 1)
     assert not told.is_learnt(True)
-    told.record.over.append(Outcome(0.0, 0.4, True))
+    told.record.over.append(EtaOutcome(0.0, 0.4, True))
     assert told.is_learnt(True)

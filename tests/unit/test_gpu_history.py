@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from gflow.daemon.history import History, Keeping
+from gflow.daemon.monitors.gpu_samples import History, Keeping
+from gflow.gpu.aggregation import RunHistory, Stretch
 from gflow.gpu.census import Report
-from gflow.gpu.history import RunHistory, Stretch
 from gflow.gpu.port import Card, Sample
 from gflow.store.samples import Batch, Mean, OfJob, Samples, peaks_of, samples_of
 from gflow.text.usage import sparkline, summary, usage_csv, usage_page

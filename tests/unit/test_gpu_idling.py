@@ -7,11 +7,11 @@ import pytest
 from gflow.core.events import Idled, IdleSeen
 from gflow.core.ids import JobKey
 from gflow.core.model import Moment
-from gflow.daemon import steward
-from gflow.daemon.gpus import Held, Watched
-from gflow.daemon.steward import Steward
+from gflow.daemon.monitors import idle_gpus
+from gflow.daemon.monitors.gpu_monitor import Held, Watched
+from gflow.daemon.monitors.idle_gpus import IdleGpuMonitor
 from gflow.gpu.census import Report, Stranger
-from gflow.gpu.idling import SILENCE_S, Idling
+from gflow.gpu.idle import SILENCE_S, Idling
 from gflow.gpu.port import Card, Sample
 
 HERE = {"3.1": {0: 500}}
@@ -80,8 +80,8 @@ class TestSteward:
     @pytest.fixture
     def look(self, monkeypatch, told):
         now = [1000.0]
-        monkeypatch.setattr(steward.time, "monotonic", lambda: now[0])
-        watching = Steward(10, lambda make: told.append(make(Moment(0, 0))))
+        monkeypatch.setattr(idle_gpus.time, "monotonic", lambda: now[0])
+        watching = IdleGpuMonitor(10, lambda make: told.append(make(Moment(0, 0))))
 
         def look(seconds, each, limit=0):
             now[0] += seconds

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from gflow.cli import launch as command
+from gflow.cli.tools import launch as command
 from gflow.errors import Refused, UsageError
-from gflow.launch.plan import Plan, batch_line, share_of, variables
-from gflow.launch.ports import FIRST, LAST, free_port
+from gflow.ml.launch.plan import Plan, batch_line, share_of, variables
+from gflow.ml.launch.ports import FIRST, LAST, free_port
 from tests.harness import wait_until
 
 RUN = """
 import sys
-from gflow.launch.plan import Plan
-from gflow.launch.supervisor import launch
+from gflow.ml.launch.plan import Plan
+from gflow.ml.launch.supervisor import launch
 sys.exit(launch(Plan(tuple(sys.argv[4:]), int(sys.argv[1])), logs=sys.argv[2], **eval(sys.argv[3])))
 """
 
@@ -70,7 +70,7 @@ def test_ports_are_free_and_different(tmp_path):
 def test_a_port_that_somebody_has_is_not_taken(tmp_path, monkeypatch):
     with socket.socket() as held:
         held.bind(("", 0))
-        monkeypatch.setattr("gflow.launch.ports.random.sample", lambda *_: [held.getsockname()[1]])
+        monkeypatch.setattr("gflow.ml.launch.ports.random.sample", lambda *_: [held.getsockname()[1]])
         with pytest.raises(Refused, match="no free port"), free_port(str(tmp_path)):
             pass
 

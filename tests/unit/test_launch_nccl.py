@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.launch.nccl import in_words, parse
+from gflow.ml.launch.nccl import in_words, parse
 
 # Each: the log, what is said of it, and what is said where InfiniBand is there.
 LOGS = {

@@ -3,8 +3,8 @@
 import pytest
 
 from gflow.errors import Refused
-from gflow.launch.network import Adapter, chosen, seen
-from gflow.launch.slurm import MEETING, Here, check, here, nodes_of
+from gflow.ml.launch.network import Adapter, chosen, seen
+from gflow.ml.launch.slurm import MEETING, Here, check, here, nodes_of
 
 JOB = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "2", "SLURM_NODEID": "1"}
 

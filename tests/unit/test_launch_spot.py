@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gflow.launch.spot import Aws, Azure, Gcp, Silent, answering, watch
+from gflow.cloud import Aws, Azure, Gcp, Silent, answering, watch
 
 
 @pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])

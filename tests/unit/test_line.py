@@ -6,16 +6,16 @@ from random import Random
 
 import pytest
 
-from gflow.core import line as lines
 from gflow.core.engine import step
-from gflow.core.expecting import question_of
+from gflow.core.forecast import queue_snapshot as lines
+from gflow.core.forecast.queue_simulation import EXPECTED, QueueSimulation
+from gflow.core.forecast.queue_snapshot import MOST_FAR, MOST_NEAR, Member, QueueSnapshot, Waiting, line
+from gflow.core.forecast.start_time import question_of
 from gflow.core.ids import number_of
-from gflow.core.line import MOST_FAR, MOST_NEAR, Member, QueueSnapshot, Waiting, line
 from gflow.core.model import Job
-from gflow.core.playing import EXPECTED, Play
 from gflow.core.policy import Policy
-from gflow.core.promise import MOST_ASKED
-from gflow.core.state import State
+from gflow.core.scheduling.backfill import MOST_ASKED
+from gflow.core.state.state import State
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
 
@@ -42,10 +42,10 @@ def member(snapshot: QueueSnapshot, state: State, job: Job) -> Member:
     return job.key, group
 
 
-def played(state: State, now: float, job: Job | None = None) -> Play:
+def played(state: State, now: float, job: Job | None = None) -> QueueSimulation:
     """The queue simulated, with this job in any case."""
     snapshot = QueueSnapshot.of(state, now)
-    return Play(snapshot, EXPECTED, line(snapshot, True, job and member(snapshot, state, job)))
+    return QueueSimulation(snapshot, EXPECTED, line(snapshot, True, job and member(snapshot, state, job)))
 
 
 def work(who: list[Waiting]) -> float:

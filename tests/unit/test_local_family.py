@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from gflow.targets.local import family, record
-from gflow.targets.local.leftovers import kill_leftovers, ticks
+from gflow.targets.local import run_record
+from gflow.targets.local.orphans import kill_leftovers, ticks
+from gflow.targets.local.shim import process_tree
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
@@ -35,10 +36,10 @@ def group():
 def test_group_of_a_process_that_lives_gets_a_signal_and_nobody_else(group, kernel, monkeypatch):
     leader, other = group
     if kernel == "before 6.9":
-        usual = family.send
-        monkeypatch.setattr(family, "send", lambda fd, n, flags=0: not flags and usual(fd, n))
+        usual = process_tree.send
+        monkeypatch.setattr(process_tree, "send", lambda fd, n, flags=0: not flags and usual(fd, n))
     pidfd = os.pidfd_open(leader.pid)
-    family.send_group_of(pidfd, signal.SIGUSR1)
+    process_tree.send_group_of(pidfd, signal.SIGUSR1)
     os.close(pidfd)
     assert leader.wait(20) == -signal.SIGUSR1
     assert other.poll() is None
@@ -50,16 +51,16 @@ def test_group_of_a_process_that_was_reaped_gets_none(group, monkeypatch):
     leader.kill()
     leader.wait()
     sent = []
-    monkeypatch.setattr(family, "send_members", lambda *about: sent.append(about))
-    family.send_group_of(pidfd, signal.SIGUSR1)
-    assert not sent and not family.keeps_its_number(pidfd)
+    monkeypatch.setattr(process_tree, "send_members", lambda *about: sent.append(about))
+    process_tree.send_group_of(pidfd, signal.SIGUSR1)
+    assert not sent and not process_tree.keeps_its_number(pidfd)
     os.close(pidfd)
 
 
 def test_leftovers_of_a_session_are_older_than_the_death_of_their_shim(group):
     """Its first process is gone, so the number says less: a session that began later is another's."""
     leader, other = group
-    gone = record.identity_of(os.getpid())._replace(pid=leader.pid, started=1)
+    gone = run_record.identity_of(os.getpid())._replace(pid=leader.pid, started=1)
     assert kill_leftovers(gone, "nowhere", lived_until=None)
     assert leader.poll() is None and other.poll() is None
 
@@ -81,12 +82,12 @@ def test_leftovers_of_a_session_whose_leader_is_gone_began_before_their_shim_die
     member = int(leader.stdout.readline())
     leader.stdout.readline()  # it is up
     leader.wait()
-    gone = record.identity_of(os.getpid())._replace(pid=leader.pid, started=1)
-    born = record.start_time(member)
+    gone = run_record.identity_of(os.getpid())._replace(pid=leader.pid, started=1)
+    born = run_record.start_time(member)
     pidfd = os.pidfd_open(member)
     try:
         assert kill_leftovers(gone, "nowhere", lived_until=born + 1 if later else born) is not later
     finally:
-        family.send(pidfd, signal.SIGKILL)
+        process_tree.send(pidfd, signal.SIGKILL)
         os.close(pidfd)
         leader.stdout.close()

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.targets.local.frames import LENGTH, pack, unpack
+from gflow.targets.local.protocol import LENGTH, pack, unpack
 
 messages = st.lists(st.binary(), min_size=1, max_size=5)
 

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from gflow.targets.local import memory
-from gflow.targets.local.family import mapped_kib, resident_kib
-from gflow.targets.local.memory import WATCHDOG_S, Memory
+from gflow.targets.local.shim import memory_watch
+from gflow.targets.local.shim.memory_watch import WATCHDOG_S, Memory
+from gflow.targets.local.shim.process_tree import mapped_kib, resident_kib
 
 LIMIT_KIB = 100 << 10
 
@@ -21,11 +21,11 @@ class Machine:
         self.used_kib = self.mapped_kib = 0
         self.cost_s = self.spent_s = self.now = 0.0
         self.measured = 0
-        monkeypatch.setattr(memory, "descendants", lambda pid: iter([1, 2, 3]))
-        monkeypatch.setattr(memory, "mapped_kib", lambda pids: self.mapped_kib)
-        monkeypatch.setattr(memory, "resident_kib", self._measure)
-        monkeypatch.setattr(memory.time, "process_time", lambda: self.spent_s)
-        monkeypatch.setattr(memory.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(memory_watch, "descendants", lambda pid: iter([1, 2, 3]))
+        monkeypatch.setattr(memory_watch, "mapped_kib", lambda pids: self.mapped_kib)
+        monkeypatch.setattr(memory_watch, "resident_kib", self._measure)
+        monkeypatch.setattr(memory_watch.time, "process_time", lambda: self.spent_s)
+        monkeypatch.setattr(memory_watch.time, "monotonic", lambda: self.now)
         self.job = Memory(LIMIT_KIB >> 10, None)
 
     def _measure(self, pids: object) -> int:

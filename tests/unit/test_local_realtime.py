@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from gflow.targets.local import realtime
-from gflow.targets.local.realtime import EPISODE_S, POLICY, Realtime
+from gflow.targets.local.shim import realtime
+from gflow.targets.local.shim.realtime import EPISODE_S, POLICY, Realtime
 
 
 class Kernel:

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gflow.targets.ends import End
-from gflow.targets.local import record
-from gflow.targets.local.record import Content, Identity
+from gflow.targets.local import run_record
+from gflow.targets.local.run_record import Content, Identity
+from gflow.targets.outcome import End
 
 SHIM = Identity("boot-a", 4026531836, 100, 5000)
 JOB = Identity("boot-a", 4026531836, 101, 5001)
@@ -30,11 +30,11 @@ def written(*, shim=None, job=None, end=None):
         fd = os.memfd_create("record")
         stack.callback(os.close, fd)
         if shim:
-            record.write_identity(fd, "shim", shim)
+            run_record.write_identity(fd, "shim", shim)
         if job:
-            record.write_identity(fd, "job", job)
+            run_record.write_identity(fd, "job", job)
         if end:
-            record.write_end(fd, end)
+            run_record.write_end(fd, end)
         return os.pread(fd, 1 << 20, 0)
 
 
@@ -45,7 +45,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def claimed(path):
-    fd = record.claim(path)
+    fd = run_record.claim(path)
     yield fd
     os.close(fd)
 
@@ -55,7 +55,7 @@ def claimed(path):
 
 @given(st.none() | identities, st.none() | identities, st.none() | ends)
 def test_a_record_reads_back(shim, job, end):
-    assert record.read(written(shim=shim, job=job, end=end)) == Content(shim, job, end)
+    assert run_record.read(written(shim=shim, job=job, end=end)) == Content(shim, job, end)
 
 
 @given(identities, identities, ends, st.data())
@@ -65,19 +65,19 @@ def test_a_line_counts_only_if_it_is_whole(shim, job, end, data):
     sizes = range(len(whole)) if data is None else [data.draw(st.integers(0, len(whole) - 1))]
     for size in sizes:
         facts = [shim, job, end][: whole[:size].count(b"\n")]
-        assert record.read(whole[:size]) == Content(*facts, *[None] * (3 - len(facts)))
+        assert run_record.read(whole[:size]) == Content(*facts, *[None] * (3 - len(facts)))
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"\n\n", b"shim", b"something else\n", b"\xff\xfe\n"])
 def test_what_is_not_ours_says_nothing(text):
-    assert record.read(text) == NOTHING
+    assert run_record.read(text) == NOTHING
 
 
 @pytest.mark.parametrize(
     "text", [b"job boot-a 1\n", b"shim boot-a x y z\n", b"end 0\n", b"job boot-a 40end 0 - 1 2 \n"]
 )
 def test_a_broken_line_says_nothing(text):
-    assert record.read(text) == NOTHING
+    assert run_record.read(text) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_broken_line_says_nothing(text):
 )
 def test_a_problem_is_one_line_of_text(problem, kept):
     end = DONE._replace(code=None, problem=problem)
-    assert record.read(written(end=end)).end == end._replace(problem=kept)
+    assert run_record.read(written(end=end)).end == end._replace(problem=kept)
 
 
 # ---------------------------------------------------------------- who has it
@@ -100,12 +100,12 @@ def test_a_problem_is_one_line_of_text(problem, kept):
 
 def test_an_attempt_is_claimed_once_only(path, claimed):
     assert claimed is not None
-    assert record.claim(path) is None
+    assert run_record.claim(path) is None
 
 
 def test_an_attempt_stays_taken_when_its_shim_is_gone(path):
-    os.close(record.claim(path))
-    assert record.claim(path) is None
+    os.close(run_record.claim(path))
+    assert run_record.claim(path) is None
 
 
 def test_a_record_is_nobody_elses_to_read(path, claimed):
@@ -117,11 +117,11 @@ def test_a_record_does_not_leak_into_the_job(claimed):
 
 
 def test_a_claim_holds_the_lock_until_it_is_closed(path):
-    fd = record.claim(path)
+    fd = run_record.claim(path)
     other = os.open(path, os.O_RDWR)
-    assert not record.try_lock(other)
+    assert not run_record.try_lock(other)
     os.close(fd)
-    assert record.try_lock(other)
+    assert run_record.try_lock(other)
     os.close(other)
 
 
@@ -133,46 +133,46 @@ def test_a_shim_that_comes_late_leaves_the_attempt_alone(path, monkeypatch, daem
         os.unlink(path)
         return daemon == "unlinks"
 
-    monkeypatch.setattr(record, "try_lock", meddle)
+    monkeypatch.setattr(run_record, "try_lock", meddle)
     open_before = set(os.listdir("/proc/self/fd"))
-    assert record.claim(path) is None
+    assert run_record.claim(path) is None
     assert set(os.listdir("/proc/self/fd")) == open_before
 
 
 def test_a_folder_that_is_not_there_is_an_error_and_not_a_claim(tmp_path):
     with pytest.raises(FileNotFoundError):
-        record.claim(str(tmp_path / "gone" / "1.1"))
+        run_record.claim(str(tmp_path / "gone" / "1.1"))
 
 
 def test_lines_are_appended_wherever_the_descriptor_stands(path, claimed):
-    record.write_identity(claimed, "shim", SHIM)
+    run_record.write_identity(claimed, "shim", SHIM)
     os.lseek(claimed, 0, os.SEEK_SET)
-    record.write_end(claimed, DONE)
+    run_record.write_end(claimed, DONE)
     with open(path, "rb") as file:
-        assert record.read(file.read()) == Content(SHIM, None, DONE)
+        assert run_record.read(file.read()) == Content(SHIM, None, DONE)
 
 
 # ---------------------------------------------------------------- processes
 
 
 def test_my_own_identity_is_stable_and_names_me():
-    me = record.identity_of(os.getpid())
-    assert me == record.identity_of(os.getpid())
+    me = run_record.identity_of(os.getpid())
+    assert me == run_record.identity_of(os.getpid())
     assert me.pid == os.getpid()
-    assert me.boot == record.boot_id() and me.namespace == record.namespace_of_pids()
+    assert me.boot == run_record.boot_id() and me.namespace == run_record.namespace_of_pids()
 
 
 def test_my_parent_is_somebody_else():
-    assert record.identity_of(os.getppid()) != record.identity_of(os.getpid())
+    assert run_record.identity_of(os.getppid()) != run_record.identity_of(os.getpid())
 
 
 def test_a_process_that_never_was_has_no_identity():
-    assert record.identity_of(2**22 + 1) is None
+    assert run_record.identity_of(2**22 + 1) is None
 
 
 def test_engine_and_shim_call_a_lost_lease_the_same():
     """They cannot import each other: the shim needs the standard library alone."""
-    from gflow.core import retrying
-    from gflow.targets.local import leases
+    from gflow.core.lifecycle import finish
+    from gflow.targets.local import gpu_leases
 
-    assert retrying.LEASED == leases.LEASED
+    assert finish.LEASED == gpu_leases.LEASED

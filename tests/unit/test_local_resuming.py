@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gflow.targets.local.resuming import filled, latest, with_words
+from gflow.targets.local.shim.resume_args import filled, latest, with_words
 
 
 @pytest.fixture(autouse=True)

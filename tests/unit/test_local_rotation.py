@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gflow.targets.local import rotation
-from gflow.targets.local.rotation import Logs
+from gflow.targets.local.shim import log_rotation
+from gflow.targets.local.shim.log_rotation import Logs
 
 CAP = 1 << 20
 
@@ -16,7 +16,7 @@ CAP = 1 << 20
 def folder(request, tmp_path, monkeypatch):
     """Two ways to cut; the first where the file system can."""
     if request.param == "emptied":
-        monkeypatch.setattr(rotation, "remove_beginning", lambda fd, size: False)
+        monkeypatch.setattr(log_rotation, "remove_beginning", lambda fd, size: False)
     elif not _can_collapse(tmp_path):
         pytest.skip("this file system cannot remove the beginning of a file")
     return tmp_path
@@ -26,7 +26,7 @@ def _can_collapse(folder):
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(1 << 16))
         file.flush()
-        return rotation.remove_beginning(file.fileno(), 1 << 15)
+        return log_rotation.remove_beginning(file.fileno(), 1 << 15)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_under_its_cap_a_log_stays(log):
 
 
 def test_what_a_log_had_is_in_1_and_the_job_writes_on(log, monkeypatch):
-    monkeypatch.setattr(rotation, "SLICE", 100_000)
+    monkeypatch.setattr(log_rotation, "SLICE", 100_000)
     text = lines(200_000)
     log.write(text)
     logs = Logs({log.name}, CAP)
@@ -72,7 +72,7 @@ def test_what_a_log_had_is_in_1_and_the_job_writes_on(log, monkeypatch):
 
 
 def test_nothing_is_lost_of_what_is_written_while_it_is_copied(log, monkeypatch):
-    monkeypatch.setattr(rotation, "SLICE", 100_000)
+    monkeypatch.setattr(log_rotation, "SLICE", 100_000)
     text = lines(200_000)
     log.write(text)
     logs = Logs({log.name}, CAP)
@@ -83,7 +83,7 @@ def test_nothing_is_lost_of_what_is_written_while_it_is_copied(log, monkeypatch)
 
 
 def test_a_slice_at_a_time(log, monkeypatch):
-    monkeypatch.setattr(rotation, "SLICE", 1 << 18)
+    monkeypatch.setattr(log_rotation, "SLICE", 1 << 18)
     log.write(bytes(3 << 20))
     logs = Logs({log.name}, CAP)
     looks = 1
@@ -99,9 +99,9 @@ def test_a_copy_that_cannot_be_made_leaves_the_log_and_waits_longer(log, monkeyp
     text = lines(200_000)
     log.write(text)
     logs = Logs({log.name}, CAP)
-    monkeypatch.setattr(rotation.os, "sendfile", full)
+    monkeypatch.setattr(log_rotation.os, "sendfile", full)
     pauses = [look_until_quiet(logs) for _ in range(7)]
-    assert pauses == sorted(pauses) and pauses[-1] == rotation.LOOK_MOST_S
+    assert pauses == sorted(pauses) and pauses[-1] == log_rotation.LOOK_MOST_S
     assert Path(log.name).read_bytes() == text
     assert os.listdir(os.path.dirname(log.name)) == ["log"]
     monkeypatch.undo()
@@ -110,7 +110,7 @@ def test_a_copy_that_cannot_be_made_leaves_the_log_and_waits_longer(log, monkeyp
 
 
 def test_an_abandoned_rotation_changes_nothing(log, monkeypatch):
-    monkeypatch.setattr(rotation, "SLICE", 1000)
+    monkeypatch.setattr(log_rotation, "SLICE", 1000)
     text = lines(200_000)
     log.write(text)
     logs = Logs({log.name}, CAP)
@@ -121,7 +121,7 @@ def test_an_abandoned_rotation_changes_nothing(log, monkeypatch):
 
 
 def test_two_jobs_that_share_a_log_cut_it_once(log, monkeypatch):
-    monkeypatch.setattr(rotation, "SLICE", 1 << 18)
+    monkeypatch.setattr(log_rotation, "SLICE", 1 << 18)
     text = lines(200_000)
     log.write(text)
     one, other = Logs({log.name}, CAP), Logs({log.name}, CAP)
@@ -133,7 +133,7 @@ def test_two_jobs_that_share_a_log_cut_it_once(log, monkeypatch):
 
 
 def test_a_log_that_the_job_empties_is_let_be(log, monkeypatch):
-    monkeypatch.setattr(rotation, "SLICE", 1 << 18)
+    monkeypatch.setattr(log_rotation, "SLICE", 1 << 18)
     log.write(lines(200_000))
     logs = Logs({log.name}, CAP)
     logs.look()
@@ -156,7 +156,7 @@ def test_a_log_that_does_not_grow_is_looked_at_more_rarely(log):
 def test_writer_of_any_rate_goes_over_the_cap_by_a_quarter_at_most(log, monkeypatch, cap, rate):
     """From the first moment on, and after any time at another rate."""
     now = [0.0]
-    monkeypatch.setattr(rotation.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log_rotation.time, "monotonic", lambda: now[0])
     logs, size, at_rate = Logs({log.name}, cap), 0.0, 1 << 10
     pause = logs.next_s
     for look in range(400):

@@ -10,19 +10,19 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from gflow.core.ids import JobKey, job_key
-from gflow.core.model import JobState, Line
-from gflow.core.state import State
-from gflow.daemon import meters as module
-from gflow.daemon.api.metrics import metrics
-from gflow.daemon.meters import LONG, Histogram, Meters
+from gflow.core.model import AuditEntry, JobState
+from gflow.core.state.state import State
+from gflow.daemon.api.handlers.metrics import metrics
+from gflow.daemon.loop import counters as module
+from gflow.daemon.loop.counters import LONG, Histogram, Meters
 from gflow.store.port import Changes
-from gflow.text.exposition import Page
+from gflow.text.prometheus import Page
 from tests.unit.builders import job, running
 from tests.unit.test_cost import instructions
 
 
-def line(what: str, key: JobKey) -> Line:
-    return Line(1.0, key, None, "daemon", what, "")
+def line(what: str, key: JobKey) -> AuditEntry:
+    return AuditEntry(1.0, key, None, "daemon", what, "")
 
 
 def test_a_page_reads_back():

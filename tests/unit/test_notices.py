@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from gflow.core.ids import job_key
-from gflow.core.model import JobState, Line
+from gflow.core.model import AuditEntry, JobState
 from gflow.daemon.notify.destinations import Mailbox, Webhook
 from gflow.daemon.notify.messages import Notice, mail, payload
 from gflow.daemon.notify.notifier import MailRules, Notifier, recipients, wants_mail
 from gflow.testing.builders import job
-from gflow.wire.happenings import TOLD, told_as
+from gflow.wire.events import TOLD, told_as
 
 ASKED = (
     "job_submitted", "job_updated", "job_started", "job_completed", "job_failed", "job_cancelled",
@@ -21,7 +21,7 @@ ASKED = (
 
 
 def line(what, detail="", key=None):
-    return Line(1000.0, key, None, "daemon", what, detail)
+    return AuditEntry(1000.0, key, None, "daemon", what, detail)
 
 
 @pytest.mark.parametrize("name", ASKED)

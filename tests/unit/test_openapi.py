@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from gflow.daemon.api import app, openapi
-from gflow.daemon.api.app import ROUTES
+from gflow.daemon.api import openapi
+from gflow.daemon.api import routes as app
 from gflow.daemon.api.openapi import KINDS, described
+from gflow.daemon.api.routes import ROUTES
 from gflow.daemon.api.shapes import SHAPES
 from gflow.options.table import JOB
 from gflow.options.values import READERS

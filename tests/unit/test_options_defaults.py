@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gflow.config.table import BY_KEY
-from gflow.core import parameters
+from gflow.core import sweep_template
 from gflow.core.model import Spec
 from gflow.options import slurm, values
 from gflow.options.table import JOB
@@ -26,5 +26,5 @@ def test_those_with_a_number_say_it():
 
 def test_others_who_know_a_default():
     assert slurm.USUAL_PRIORITY == Spec(command=(), cwd="").priority
-    assert parameters.NAME_LENGTH == values.NAME_LENGTH
+    assert sweep_template.NAME_LENGTH == values.NAME_LENGTH
     assert BY_KEY["jobs.grace_secs"].default == DEFAULTS["grace_s"]

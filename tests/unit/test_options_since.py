@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from gflow.errors import UsageError
-from gflow.options.since import parse_since
+from gflow.options.times import parse_since
 
 NOW = datetime(2026, 3, 29, 14, 30).astimezone()
 AT = NOW.timestamp()

@@ -6,8 +6,8 @@ import pytest
 
 import gflow.cli
 from gflow.core.model import Spec
-from gflow.options.changing import REDO, UPDATE
 from gflow.options.table import CAPTURE, COMMON, GBATCH, JOB, JSON, SLURM, SUBMIT, Option
+from gflow.options.update import REDO, UPDATE
 from gflow.options.values import READERS, read
 
 # What a submission captures by itself.

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.core.tasks import parse_tasks
+from gflow.core.task_set import parse_tasks
 from gflow.errors import UsageError
 from gflow.options.table import GBATCH, SLURM, Option
 from gflow.options.values import (
@@ -16,7 +16,7 @@ from gflow.options.values import (
     is_job_reference,
     read,
 )
-from gflow.text.durations import clock
+from gflow.text.table import clock
 
 COUNT = Option("count", "count", "", low=0, high=255)
 TIME = Option("time", "duration", "", low=1)

@@ -12,8 +12,8 @@ from gflow.core.events import Submit
 from gflow.core.invariants import check
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
-from gflow.core.state import State
-from gflow.daemon.perform import Performer
+from gflow.core.state.state import State
+from gflow.daemon.execution.executor import Performer
 from gflow.errors import Refused
 from gflow.testing import FakeTarget, running
 

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from gflow.core.model import Job, Moment, Spec
-from gflow.daemon.api.app import ROUTES
 from gflow.daemon.api.permissions import PERMISSIONS, guarded
-from gflow.daemon.api.seeing import PUBLIC, Viewer
-from gflow.daemon.people import Person
-from gflow.text.pages import job_page
+from gflow.daemon.api.routes import ROUTES
+from gflow.daemon.api.visibility import PUBLIC, Viewer
+from gflow.daemon.auth.users import Person
+from gflow.text.job_page import job_page
 from gflow.wire.views import encode, job_view
 from tests.unit.builders import job_key
 

@@ -9,8 +9,8 @@ import gflow
 from gflow.config.table import SETTINGS
 from gflow.core.policy import Policy
 from gflow.gpu.settings import GpuSettings
-from gflow.store.keeping import Retention
-from gflow.targets.local.orders import Order
+from gflow.store.backup import Retention
+from gflow.targets.local.protocol import Order
 
 DEFAULTS = {setting.key: setting.default for setting in SETTINGS}
 
@@ -32,7 +32,7 @@ def test_the_policy_is_that_of_the_table():
 
 
 def test_an_order_has_the_fields_that_the_plain_shim_reads():
-    header = Path(gflow.__file__).parent / "targets/local/plain/shim.h"
+    header = Path(gflow.__file__).parent / "targets/local/native/shim.h"
     listed = re.search(r"enum Field \{(.*?)\}", header.read_text(), re.S)
     assert listed
     names = [name.strip().lower() for name in listed[1].split(",")]

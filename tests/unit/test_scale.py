@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from gflow.cli import scale
+from gflow.cli.tools import scale
 from gflow.errors import UsageError
-from gflow.scale.judging import judge, kind_of, mark_of
-from gflow.scale.measuring import Measured, by_the_clock, from_meter
-from gflow.scale.running import Wish, command
-from gflow.scale.sizes import Size, sizes_of
+from gflow.ml.scale.analysis import judge, kind_of, mark_of
+from gflow.ml.scale.measurement import Measured, by_the_clock, from_meter
+from gflow.ml.scale.runner import ScaleRequest, command
+from gflow.ml.scale.sizes import Size, sizes_of
+from gflow.ml.train.metering import Meter
 from gflow.text.scaling import scaling_page
-from gflow.train.metering import Meter
 
 
 def one(gpus: int, rate: float, batch: float | None = None, **more) -> Measured:
@@ -178,7 +178,7 @@ def test_the_page_says_what_was_measured_and_how():
 
 
 def test_each_run_is_told_how_it_is_measured():
-    words = command(Wish(("train.py",), "/f", seconds=3), Size(2, 4), "/f/m", 64)
+    words = command(ScaleRequest(("train.py",), "/f", seconds=3), Size(2, 4), "/f/m", 64)
     assert words[0] == "env" and {"GFLOW_METER=/f/m", "GFLOW_METER_SECONDS=3"} <= set(words)
     assert "GFLOW_EFFECTIVE_BATCH=64" in words
     assert words[-4:] == ["launch", "--gpus", "4", "train.py"]
@@ -186,7 +186,7 @@ def test_each_run_is_told_how_it_is_measured():
 
 SCRIPT = """
 import os, time
-from gflow.train.progress import report
+from gflow.ml.train.progress import report
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 for step in range(1, 13):
     time.sleep(0.15)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from gflow.config.reading import load
-from gflow.config.shapes import shapes_of
-from gflow.core.updating import overridden
+from gflow.config.job_shapes import shapes_of
+from gflow.config.load import load
+from gflow.core.lifecycle.update import overridden
 from gflow.errors import UsageError
-from gflow.options.changing import FIXED
-from gflow.options.shapes import is_name, parse_shape, spread
-from gflow.wire.changes import describe_options
+from gflow.options.node_shape import is_name, parse_shape, spread
+from gflow.options.update import FIXED
 from gflow.wire.requests import JobRequest, Reader
+from gflow.wire.update import describe_options
 
 from .builders import job
 

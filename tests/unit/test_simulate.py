@@ -7,12 +7,10 @@ import sys
 
 import pytest
 
-from gflow.cli import simulate
+from gflow.cli.tools import simulate
 from gflow.errors import Refused, UsageError
-from gflow.simulate.measure import fairness, measure, quantile
-from gflow.simulate.plotting import in_use, longer_than, thinned
-from gflow.simulate.policies import POLICIES
-from gflow.simulate.replay import Ran, Replay
+from gflow.simulate.metrics import fairness, in_use, longer_than, measure, quantile, thinned
+from gflow.simulate.replay import POLICIES, Ran, Replay
 from gflow.simulate.trace import Entry, read_trace
 
 PHILLY = (

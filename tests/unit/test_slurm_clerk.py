@@ -6,16 +6,16 @@ import os
 
 import pytest
 
-from gflow.core.events import Sighting
-from gflow.core.model import Progress
-from gflow.core.retrying import RECALLED
-from gflow.core.tasks import parse_tasks
+from gflow.core.events import RemoteStatus
+from gflow.core.lifecycle.finish import RECALLED
+from gflow.core.model import ArrayProgress
+from gflow.core.task_set import parse_tasks
 from gflow.targets.port import End, Ended, Launch, Run
-from gflow.targets.slurm.books import Books
-from gflow.targets.slurm.clerk import Clerk
-from gflow.targets.slurm.commands import Said
-from gflow.targets.slurm.desk import Desk
 from gflow.targets.slurm.settings import Cluster
+from gflow.targets.slurm.shared_folder import SharedFolder
+from gflow.targets.slurm.slurm_cli import Said
+from gflow.targets.slurm.tracker import Tracker
+from gflow.targets.slurm.worker import SlurmWorker
 
 from .builders import job
 
@@ -72,14 +72,14 @@ class World:
 
     def __init__(self, folder) -> None:
         self.now = 1000.0
-        self.desk, self.slurm = Desk(folder), FakeSlurm()
-        self.sightings: list[Sighting] = []
+        self.desk, self.slurm = SharedFolder(folder), FakeSlurm()
+        self.sightings: list[RemoteStatus] = []
         self.ends: list[Ended] = []
         self.clerk = self.new_clerk()
 
-    def new_clerk(self) -> Clerk:
+    def new_clerk(self) -> SlurmWorker:
         told = self.sightings.extend, self.ends.append
-        return Clerk(Books(Cluster(), self.desk, self.slurm, *told, lambda: self.now))
+        return SlurmWorker(Tracker(Cluster(), self.desk, self.slurm, *told, lambda: self.now))
 
     def turns(self, count: int = 1, seconds: float = 2.0) -> None:
         for _ in range(count):
@@ -99,7 +99,7 @@ def world(tmp_path):
 def launch(number=1, *, attempt=1, **fields) -> Launch:
     made = job(number, attempt=attempt, target="slurm", on="slurm", cwd="/", **fields)
     if made.spec.array:
-        made.progress = Progress(parse_tasks(made.spec.array))
+        made.progress = ArrayProgress(parse_tasks(made.spec.array))
     log = "/tmp/gflow-test.log"
     return Launch(made, None, b"PATH=/bin", b"GFLOW_ATTEMPT=1\0", log, log, 0, (), None)
 

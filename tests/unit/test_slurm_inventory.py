@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.targets.slurm import inventory
-from gflow.targets.slurm.advising import advise
-from gflow.targets.slurm.inventory import Limits, Size, parse_limits, parse_owner, parse_qos, parse_sizes
+from gflow.targets.slurm import cluster_info
+from gflow.targets.slurm.cluster_info import Limits, Size, parse_limits, parse_owner, parse_qos, parse_sizes
+from gflow.targets.slurm.slurm_cli import advise
 
 # From 20.11 on; a plus where nodes differ, sockets in brackets, other resources beside GPUs.
 SINFO = """main*|4|8|16000|(null)|gpu:a100:4
@@ -43,7 +43,7 @@ def test_limits():
         "at most 3 of your jobs run at once",
         "at most 20 of your jobs wait and run",
     )
-    fields = ["normal"] + [""] * (len(inventory.QOS_CAPS) - 4) + ["gres/gpu=8", "4", "", ""]
+    fields = ["normal"] + [""] * (len(cluster_info.QOS_CAPS) - 4) + ["gres/gpu=8", "4", "", ""]
     assert parse_qos("|".join(fields) + "\n") == (
         "your jobs together have at most gres/gpu=8",
         "at most 4 of your jobs run at once",

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.targets.ends import End
-from gflow.targets.slurm import parsing
-from gflow.targets.slurm.desk import Exit
-from gflow.targets.slurm.judging import Standing, end_of
-from gflow.targets.slurm.parsing import FINAL, Row, Verdict
-from gflow.targets.slurm.words import in_words
+from gflow.targets.outcome import End
+from gflow.targets.slurm import slurm_cli
+from gflow.targets.slurm.poll import Standing, end_of
+from gflow.targets.slurm.reasons import in_words
+from gflow.targets.slurm.shared_folder import Exit
+from gflow.targets.slurm.slurm_cli import FINAL, Row, Verdict
 
 TAG = "gflow:0123456789:42.1:0"
 # Lines of squeue -h -r -o SQUEUE_FORMAT, by release.
@@ -60,20 +60,20 @@ LINES = {
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_of_the_queue(name):
     line, row = LINES[name]
-    assert parsing.parse_queue(f"{line}\n") == [row]
+    assert slurm_cli.parse_queue(f"{line}\n") == [row]
 
 
 def test_what_is_no_line_is_passed_over():
-    assert parsing.parse_queue("slurm_load_jobs error: x\n\nCLUSTER: lab\n") == []
+    assert slurm_cli.parse_queue("slurm_load_jobs error: x\n\nCLUSTER: lab\n") == []
 
 
 @given(st.text())
 def test_any_text_can_be_read(text):
-    parsing.parse_queue(text)
-    parsing.parse_job(text)
-    parsing.parse_accounting(text, "1")
-    parsing.parse_submitted(text)
-    assert parsing.complaint(text)
+    slurm_cli.parse_queue(text)
+    slurm_cli.parse_job(text)
+    slurm_cli.parse_accounting(text, "1")
+    slurm_cli.parse_submitted(text)
+    assert slurm_cli.complaint(text)
     assert in_words(text) is not None
 
 
@@ -82,7 +82,7 @@ def test_any_text_can_be_read(text):
     [("17\n", "17"), ("17;lab\n", "17"), ("Welcome to the cluster\n17\n", "17"), ("", ""), ("sbatch: x", "")],
 )
 def test_what_sbatch_answers(text, id):
-    assert parsing.parse_submitted(text) == id
+    assert slurm_cli.parse_submitted(text) == id
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_sbatch_answers(text, id):
     ],
 )  # fmt: skip
 def test_when_it_would_start(text, start):
-    assert parsing.parse_start(text) == start
+    assert slurm_cli.parse_start(text) == start
 
 
 JOB = (
@@ -120,7 +120,7 @@ JOB = (
     ],
 )
 def test_scontrol(state, code, name, verdict):
-    assert parsing.parse_job(JOB.format(state=state, code=code, name=name, reason="None")) == verdict
+    assert slurm_cli.parse_job(JOB.format(state=state, code=code, name=name, reason="None")) == verdict
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_scontrol(state, code, name, verdict):
     ],
 )
 def test_scontrol_of_all_releases(text):
-    assert parsing.parse_job(text) == Verdict("FAILED", 7, None)
+    assert slurm_cli.parse_job(text) == Verdict("FAILED", 7, None)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_scontrol_of_all_releases(text):
     ],
 )
 def test_sacct(text, id, verdict):
-    assert parsing.parse_accounting(text, id) == verdict
+    assert slurm_cli.parse_accounting(text, id) == verdict
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_sacct(text, id, verdict):
     ],
 )
 def test_a_controller_that_is_not_there(text):
-    assert parsing.is_unreachable(text)
+    assert slurm_cli.is_unreachable(text)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_a_controller_that_is_not_there(text):
     ],
 )  # fmt: skip
 def test_a_refusal_in_one_line(text, said):
-    assert not parsing.is_unreachable(text)
-    assert parsing.complaint(text) == said
+    assert not slurm_cli.is_unreachable(text)
+    assert slurm_cli.complaint(text) == said
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import subprocess
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.targets.slurm import probing
-from gflow.targets.slurm.probing import GpuUse, NodeUse, parse_probe
+from gflow.targets.slurm import node_usage
+from gflow.targets.slurm.node_usage import GpuUse, NodeUse, parse_probe
 from gflow.text.usage import nodes_csv, nodes_page
 
 # Two nodes, their lines mixed as srun --label mixes them. Of the second one's GPU less is known.
@@ -74,8 +74,8 @@ def test_the_step_counts_what_is_the_jobs_and_not_itself(tmp_path):
         for other in ({}, {"X": "1"}, {"SLURM_JOB_ID": "98700"}, {"SLURMD_NODENAME": "there"})
     ]
     try:
-        step = mine | {"CUDA_VISIBLE_DEVICES": "3", "SLURM_CPUS_ON_NODE": "8", probing.MARK: "1"}
-        done = subprocess.run(["sh", "-c", probing.SCRIPT], env=step, capture_output=True, text=True)
+        step = mine | {"CUDA_VISIBLE_DEVICES": "3", "SLURM_CPUS_ON_NODE": "8", node_usage.MARK: "1"}
+        done = subprocess.run(["sh", "-c", node_usage.SCRIPT], env=step, capture_output=True, text=True)
     finally:
         for one in sleepers:
             one.kill()

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from gflow.core.ids import job_key
-from gflow.core.model import Progress
-from gflow.core.tasks import parse_tasks
+from gflow.core.model import ArrayProgress
+from gflow.core.task_set import parse_tasks
 from gflow.options.slurm import sbatch
-from gflow.targets.slurm.errands import read_tag
 from gflow.targets.slurm.script import (
     Sheet,
     directives,
@@ -20,6 +19,7 @@ from gflow.targets.slurm.script import (
     slurm_time,
 )
 from gflow.targets.slurm.settings import Cluster
+from gflow.targets.slurm.tracker import read_tag
 from gflow.wire.requests import JobRequest, Reader
 
 from .builders import job, spec
@@ -114,7 +114,7 @@ def test_what_every_job_gets():
 
 def test_arrays_are_slurms_own():
     made = seed_job(array="0-199", max_concurrent=8)
-    made.progress = Progress(parse_tasks("0-9,11-199"))
+    made.progress = ArrayProgress(parse_tasks("0-9,11-199"))
     assert "--array=0-9,11-199%8" in directives(made, sheet())
     text = script_of(made, sheet())
     assert '/"42_$SLURM_ARRAY_TASK_ID.1"' in text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gflow.config.reading import load
+from gflow.config.load import load
 from gflow.daemon.settings import _clusters
 from gflow.errors import UsageError
 from gflow.targets.slurm.settings import Cluster, clusters_of

@@ -3,8 +3,8 @@
 import pytest
 
 from gflow.core.ids import job_key
-from gflow.core.model import JobState, Line
-from gflow.core.state import RECENT
+from gflow.core.model import AuditEntry, JobState
+from gflow.core.state.state import RECENT
 from gflow.errors import StoreError
 from gflow.store.memory import MemoryStore
 from gflow.store.port import Changes, Loaded, Submission, address_of
@@ -199,11 +199,11 @@ def test_at_means_whole_jobs_and_not_their_tasks(store):
 
 def test_a_story_is_told_in_order_and_of_one_job(store):
     told = [
-        Line(NOON, job_key(1), UIDS["ann"], "cli", "submitted", ""),
-        Line(NOON, job_key(2), UIDS["bob"], "http", "submitted", ""),
-        Line(NOON, job_key(1), None, "daemon", "started", "attempt 1"),
-        Line(NOON - 5, None, 0, "cli", "allowed_gpus", "all"),
-        Line(NOON - 9, job_key(1), None, "daemon", "finished", ""),
+        AuditEntry(NOON, job_key(1), UIDS["ann"], "cli", "submitted", ""),
+        AuditEntry(NOON, job_key(2), UIDS["bob"], "http", "submitted", ""),
+        AuditEntry(NOON, job_key(1), None, "daemon", "started", "attempt 1"),
+        AuditEntry(NOON - 5, None, 0, "cli", "allowed_gpus", "all"),
+        AuditEntry(NOON - 9, job_key(1), None, "daemon", "finished", ""),
     ]
     store.commit(Changes(audit=told[:3]))
     store.commit(Changes(audit=told[3:]))
@@ -213,7 +213,7 @@ def test_a_story_is_told_in_order_and_of_one_job(store):
 
 def test_a_story_has_lines_that_are_about_many_jobs(store):
     def line(key, what, detail=""):
-        return Line(1.0, key, 1000, "cli", what, detail)
+        return AuditEntry(1.0, key, 1000, "cli", what, detail)
 
     mine, other = job_key(3), job_key(50)
     store.commit(

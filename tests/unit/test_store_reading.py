@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gflow.core.filter import Filter
 from gflow.core.ids import job_key
 from gflow.core.model import FINAL, JobState
+from gflow.core.queries.job_filter import Filter
 from gflow.errors import StoreError
 from gflow.store.port import Changes
-from gflow.store.reading import Reader
+from gflow.store.reader import Reader
 from gflow.store.sqlite import SqliteStore
 from gflow.testing import progress
 

@@ -10,12 +10,12 @@ from gflow.core.engine import step
 from gflow.core.events import Drain, Exited, Submit
 from gflow.core.ids import job_key
 from gflow.core.model import JobState, Moment
-from gflow.core.state import State
-from gflow.core.statistics import Question, Usage
-from gflow.daemon.loop import _gather as gather
+from gflow.core.queries.usage_report import Question, Usage
+from gflow.core.state.state import State
+from gflow.daemon.loop.loop import _gather as gather
 from gflow.store import statistics as counting
 from gflow.store.port import Changes
-from gflow.store.reading import Reader
+from gflow.store.reader import Reader
 from gflow.store.sqlite import SqliteStore
 from gflow.store.statistics import statistics
 from gflow.testing import gpus, progress

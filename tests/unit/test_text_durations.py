@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.text.durations import clock, fine
+from gflow.text.table import clock, fine
 
 
 @pytest.mark.parametrize(

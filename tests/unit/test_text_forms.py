@@ -4,9 +4,9 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.core.explain import Why
+from gflow.core.forecast.explain import Blocker
 from gflow.core.model import Moment
-from gflow.text.forms import CSV, csv_cells, csv_writer, yaml_item
+from gflow.text.csv_yaml import CSV, csv_cells, csv_writer, yaml_item
 
 from .builders import NOON, job, running
 
@@ -18,7 +18,7 @@ def test_the_first_columns_of_csv_are_those_of_old():
 
 
 def test_a_waiting_and_a_running_job():
-    waits = LINE(csv_cells((job(2, gpus=4, name='a,"b"'), Why("Resources")), Moment(NOON, 0.0)))
+    waits = LINE(csv_cells((job(2, gpus=4, name='a,"b"'), Blocker("Resources")), Moment(NOON, 0.0)))
     assert waits == '2,"a,""b""",Queued,,4,ann,2025-06-15T15:06:40.000Z,Resources,,,,,,0,10\n'
     runs = LINE(csv_cells((running(1, 0, 3, task=7), None), Moment(NOON + 70, 70.0)))
     assert runs.startswith("1_7,job-1_7,Running,00:01:00,2,ann,")

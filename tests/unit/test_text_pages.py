@@ -2,13 +2,13 @@ import time
 
 import pytest
 
-from gflow.core.explain import Why
+from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import job_key
-from gflow.core.model import JobState, Line, Moment
+from gflow.core.model import AuditEntry, JobState, Moment
 from gflow.gpu.simulated import simulated_gpus
 from gflow.testing import progress
 from gflow.text.gpus import gpu_table
-from gflow.text.pages import job_page, status_page, story_page
+from gflow.text.job_page import job_page, status_page, story_page
 
 from .builders import NOON, ended, job, running
 from .machine import gpu
@@ -42,7 +42,7 @@ def test_a_waiting_job():
     shown = job(
         7, gpus=4, depends_on=(job_key(3), job_key(4, 1)), time_limit_s=90, command=("python", "a b.py")
     )
-    assert page(shown, Why("Resources", "Need 4 GPUs, only 1 available")) == (
+    assert page(shown, Blocker("Resources", "Need 4 GPUs, only 1 available")) == (
         "Job: 7\n"
         "Name: job-7\n"
         "State: Queued (PD), Resources: Need 4 GPUs, only 1 available\n"
@@ -130,8 +130,8 @@ def test_every_state_and_an_array_have_a_page(state):
 
 def test_a_story_says_when_what_and_who():
     lines = [
-        Line(NOON, job_key(1), 1001, "cli", "submitted", ""),
-        Line(NOON + 1, job_key(1), None, "daemon", "started", "attempt 1 on GPU 0"),
+        AuditEntry(NOON, job_key(1), 1001, "cli", "submitted", ""),
+        AuditEntry(NOON + 1, job_key(1), None, "daemon", "started", "attempt 1 on GPU 0"),
     ]
     assert story_page(lines, {1001: "ann"}.__getitem__) == (
         "WHEN                       EVENT      DETAIL              BY\n"

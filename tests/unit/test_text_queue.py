@@ -1,6 +1,6 @@
 import pytest
 
-from gflow.core.explain import Why
+from gflow.core.forecast.explain import Blocker
 from gflow.core.model import JobState, Moment
 from gflow.errors import UsageError
 from gflow.testing import progress
@@ -37,7 +37,7 @@ def cell(column, shown, why=None):
 def test_the_whole_table():
     entries = [
         (running(1, 0, 1, name="train"), None),
-        (job(2, gpus=4), Why("Resources", "Need 4 GPUs, only 1 available")),
+        (job(2, gpus=4), Blocker("Resources", "Need 4 GPUs, only 1 available")),
         (ended(3, JobState.FAILED, started_at=NOON + 95, reason="ExitCode:2"), None),
     ]
     assert queue_table(entries, DEFAULT, NOW) == (
@@ -74,7 +74,7 @@ def test_the_id_shows_which_tasks_wait(shown, text):
 def test_an_array_and_its_tasks_in_the_table():
     begun = array("4-60", 2, name="sweep", gpus=1, attempt=1, started_at=NOON + 10)
     task = running(42, 0, task=3, name="sweep", array="0-60")
-    assert queue_table([(begun, Why("JobArrayTaskLimit")), (task, None)], DEFAULT, NOW) == (
+    assert queue_table([(begun, Blocker("JobArrayTaskLimit")), (task, None)], DEFAULT, NOW) == (
         "JOBID        NAME   ST  TIME      NODES  NODELIST(REASON)\n"
         "42_[4-60%2]  sweep  PD  -         1      (JobArrayTaskLimit)\n"
         "42_3         sweep  R   00:01:00  1      0\n"
@@ -149,10 +149,10 @@ def test_column(column, shown, text):
 @pytest.mark.parametrize(
     ("why", "text"),
     [
-        (Why("Dependency"), "Dependency"),
-        (Why("Resources", "Need 4 GPUs, only 1 available"), "Resources: Need 4 GPUs, only 1 available"),
+        (Blocker("Dependency"), "Dependency"),
+        (Blocker("Resources", "Need 4 GPUs, only 1 available"), "Resources: Need 4 GPUs, only 1 available"),
         pytest.param(
-            Why("Resources", "GPU 3 is Unmanaged (gflow of bob)"),
+            Blocker("Resources", "GPU 3 is Unmanaged (gflow of bob)"),
             "Resources: GPU 3 is Unmanaged (gflow of bob)",
         ),
     ],
@@ -264,7 +264,7 @@ def test_states_are_coloured_and_columns_stay_aligned():
 
 
 def test_what_is_too_long_for_the_terminal_is_cut_where_it_hurts_least():
-    why = Why("Resources", "Need 4 GPUs, only 1 available")
+    why = Blocker("Resources", "Need 4 GPUs, only 1 available")
     entries = [(job(1, name="a-very-long-name-of-a-job-" * 3, gpus=4), why), (job(2, gpus=4), why)]
     assert queue_table(entries, DEFAULT, NOW, width=80) == (
         "JOBID  NAME              ST  TIME  NODES  NODELIST(REASON)\n"

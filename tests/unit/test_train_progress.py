@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gflow.train.progress import Reporter
+from gflow.ml.train.progress import Reporter
 
 
 @pytest.fixture

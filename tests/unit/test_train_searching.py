@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.train.searching import MOST_TRIALS, search
+from gflow.ml.train.batch_search import MOST_TRIALS, search
 
 GIB = 1 << 30
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.train.shares import Share, shares
+from gflow.ml.train.data.data_sharding import Share, shares
 
 sizes = st.integers(1, 9)
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from gflow.train.stopping import Stop, boot_s
+from gflow.ml.train.stop import Stop, boot_s
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gflow.train import disk
-from gflow.train.vault import LATEST, CheckpointError, Owner, Superseded, Vault, verify
+from gflow.ml.train.checkpoint import disk
+from gflow.ml.train.checkpoint.checkpoint_dir import LATEST, CheckpointError, Owner, Superseded, Vault, verify
 from tests.unit.platter import after, record
 
 

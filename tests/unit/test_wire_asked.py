@@ -5,7 +5,7 @@ import pytest
 
 from gflow.core.model import Moment, Spec
 from gflow.options.table import JOB
-from gflow.text.pages import job_page
+from gflow.text.job_page import job_page
 from gflow.wire.requests import JobRequest, Reader, read_options
 from gflow.wire.views import asked_view, encode, job_view
 

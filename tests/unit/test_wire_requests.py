@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from gflow.core.model import Spec
 from gflow.errors import GflowError, UsageError
-from gflow.options.changing import CHANGEABLE, FIXED, FIXED_IN_REDO, REDO
 from gflow.options.table import JOB
+from gflow.options.update import CHANGEABLE, FIXED, FIXED_IN_REDO, REDO
 from gflow.store.port import address_of
-from gflow.wire.changes import describe_options, describe_update
 from gflow.wire.requests import (
     COMMAND_BYTES,
     CancelRequest,
@@ -25,6 +24,7 @@ from gflow.wire.requests import (
     decode,
     read_options,
 )
+from gflow.wire.update import describe_options, describe_update
 
 
 def packed(content):

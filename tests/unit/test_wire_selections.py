@@ -2,10 +2,10 @@
 
 import pytest
 
-from gflow.core.parameters import fill, fill_command
+from gflow.core.sweep_template import fill, fill_command
 from gflow.errors import UsageError
+from gflow.wire.job_selectors import Numbers, Tasks, selected
 from gflow.wire.requests import JobRequest, Reader
-from gflow.wire.selections import Numbers, Tasks, selected
 
 
 def shown(part):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow import errors
-from gflow.core.explain import Why
+from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import job_key
-from gflow.core.model import Gpu, Job, JobState, Line
+from gflow.core.model import AuditEntry, Gpu, Job, JobState
 from gflow.errors import GflowError, NotFound
 from gflow.testing import progress
 from gflow.wire.views import encode, error_view, gpu_view, job_view, key_label, line_view, problem, rfc3339
@@ -31,7 +31,7 @@ def test_the_contracts_keys_are_there_in_every_state(key):
 
 def test_a_queued_job():
     view = job_view(
-        job(42, name="train", gpus=2, user="bob"), Why("Resources", "Need 2 GPUs, only 1 available")
+        job(42, name="train", gpus=2, user="bob"), Blocker("Resources", "Need 2 GPUs, only 1 available")
     )
     expected = {
         "id": 42,
@@ -70,7 +70,7 @@ def test_an_array_task_names_its_array():
 
 def test_an_array_says_how_far_it_is():
     so_far = progress("4-60", active=2, ok=1, bad=3, cancelled=4, worst=9)
-    view = job_view(job(42, array="0-60", progress=so_far), Why("JobArrayTaskLimit"))
+    view = job_view(job(42, array="0-60", progress=so_far), Blocker("JobArrayTaskLimit"))
     assert (view["id"], view["array_id"], view["task_id"], view["name"]) == (42, 42, None, "job-42")
     assert (view["state"], view["reason"]) == ("Queued", "JobArrayTaskLimit")
     assert view["tasks"] == {
@@ -116,7 +116,7 @@ def test_a_running_job_that_is_stopped_is_still_running():
     [
         (ended(1), None, None),
         (ended(1, JobState.FAILED, reason="ExitCode:2"), None, "ExitCode:2"),
-        (job(reason="Requeued"), Why("Dependency"), "Dependency"),
+        (job(reason="Requeued"), Blocker("Dependency"), "Dependency"),
     ],
 )
 def test_the_reason_is_why_it_waits_or_how_it_ended(shown, why, reason):
@@ -173,7 +173,7 @@ def test_a_gpu_names_who_has_it(holders, available, names):
 
 @pytest.mark.parametrize(("uid", "by"), [(1001, "user-1001"), (0, "user-0"), (None, None)])
 def test_a_line_of_a_story(uid, by):
-    line = Line(1.5, job_key(1), uid, "cli", "updated", "gpus = 1")
+    line = AuditEntry(1.5, job_key(1), uid, "cli", "updated", "gpus = 1")
     assert line_view(line, "user-{}".format) == {
         "at": "1970-01-01T00:00:01.500Z",
         "event": "updated",

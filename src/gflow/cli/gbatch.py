@@ -7,8 +7,8 @@ import os
 import sys
 from typing import Any
 
-from gflow.client import call, fast
-from gflow.client.describing import describe
+from gflow.client import hot_path, http
+from gflow.client.request_builder import describe
 from gflow.errors import Unreachable
 from gflow.options.parse import parse
 from gflow.options.table import GBATCH, SLURM, Option
@@ -36,7 +36,7 @@ gbatch --dry-run --config config.yaml python train.py"""
 
 def run(words: list[str]) -> int:
     if words[:1] == ["new"]:
-        from gflow.cli.scripts import new_script
+        from gflow.cli.gbatch_template import new_script
 
         return new_script(words[1:])
     values, command = parse(words, GBATCH, until_word=True)
@@ -51,7 +51,7 @@ def run(words: list[str]) -> int:
         from gflow.cli.main import version
 
         return version("gbatch")
-    body = fast.submission(os.urandom(16).hex(), describe(values, command))
+    body = hot_path.submission(os.urandom(16).hex(), describe(values, command))
     return _dry_run(body, values) if "dry-run" in values else _submit(body, values)
 
 
@@ -82,8 +82,8 @@ HEADINGS = {
 
 def _submit(body: bytes, values: dict[str, Any]) -> int:
     if "wait" not in values and "json" not in values:
-        return fast.show(*fast.deliver(body, fast.target(values)))
-    answer = _json(*fast.deliver(body, "/jobs", "application/json"))
+        return hot_path.show(*hot_path.deliver(body, hot_path.target(values)))
+    answer = _json(*hot_path.deliver(body, "/jobs", "application/json"))
     if "json" in values and "wait" not in values:
         _write(answer)
         return 0
@@ -98,24 +98,24 @@ def _submit(body: bytes, values: dict[str, Any]) -> int:
             else "".join(submitted_line(one, "") for one in ids)
             + group_lines(len(ids), jobs[0]["group_id"] or 0)
         )
-        fast.write(1, lines.encode())
+        hot_path.write(1, lines.encode())
     return _wait(jobs, as_json="json" in values)
 
 
 def _json(status: int, headers: bytes, content: bytes) -> Any:
     answer = json.loads(content)
     if status >= 400:
-        raise call.DaemonError(answer)
-    fast.tell(headers)
+        raise http.DaemonError(answer)
+    hot_path.tell(headers)
     return answer
 
 
 def _write(data: Any) -> None:
-    fast.write(1, call.json_line(json.dumps(data).encode()))
+    hot_path.write(1, http.json_line(json.dumps(data).encode()))
 
 
 def _wait(jobs: list[dict[str, Any]], *, as_json: bool) -> int:
-    from gflow.client.waiting import wait_for_all
+    from gflow.client.wait import wait_for_all
 
     final, code = wait_for_all([str(job["id"]) for job in jobs])
     if as_json:
@@ -127,7 +127,7 @@ def _dry_run(body: bytes, values: dict[str, Any]) -> int:
     """What would be submitted, judged by the daemon if there is one."""
     as_json = "json" in values
     try:
-        return call.show_answer("POST", "/jobs?dry-run", body, as_json=as_json)
+        return http.show_answer("POST", "/jobs?dry-run", body, as_json=as_json)
     except (ConnectionError, Unreachable):
         from gflow.text.submissions import dry_run_page
         from gflow.wire.requests import Reader, SubmitRequest, decode
@@ -136,7 +136,7 @@ def _dry_run(body: bytes, values: dict[str, Any]) -> int:
         wanted: SubmitRequest = decode(body, SubmitRequest)
         specs = [found.spec for job in wanted.jobs for found in Reader(lambda text: "-").read_all(job)]
         view = encode(dry_run_view(specs))
-        fast.write(1, call.json_line(view) if as_json else dry_run_page(specs).encode())
+        hot_path.write(1, http.json_line(view) if as_json else dry_run_page(specs).encode())
         sys.stderr.write(
             "gbatch: the daemon is not running, so it could not say whether the machine has this\n"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.client import call, fast
+from gflow.client import hot_path, http
 from gflow.errors import UsageError
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
@@ -76,4 +76,4 @@ def run(words: list[str]) -> int:
         "all": "all" in values,
         **filters,
     }
-    return call.show_answer("POST", "/jobs/cancel", fast.dumps(body).encode(), as_json="json" in values)
+    return http.show_answer("POST", "/jobs/cancel", hot_path.dumps(body).encode(), as_json="json" in values)

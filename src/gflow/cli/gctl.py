@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from gflow.client import call, fast
+from gflow.client import hot_path, http
 from gflow.errors import UsageError, did_you_mean
-from gflow.options.indices import parse_indices
+from gflow.options.lists import parse_indices
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
@@ -58,15 +58,15 @@ gctl gpu-process ignore --gpu 0 --pid 4711
 gctl token create --name dashboard --days 30
 gctl quota set --user ann --max-running-gpus 4
 gctl reserve create --user ann --gpus 2 --start 14:00 --duration 2h"""
-# Those with commands and options of their own; see `cli.governing`.
+# Those with commands and options of their own; see `cli.gctl_quota`.
 GOVERNING = ("quota", "reserve")
 
 
 def run(words: list[str]) -> int:
     if words and words[0] in GOVERNING:
-        from gflow.cli import governing
+        from gflow.cli import gctl_quota
 
-        return governing.run(words[0], words[1:])
+        return gctl_quota.run(words[0], words[1:])
     values, rest = parse(words, OPTIONS)
     if "help" in values or not rest:
         from gflow.options import help
@@ -89,7 +89,7 @@ def run(words: list[str]) -> int:
 
 
 def _show_gpus(values: dict[str, Any]) -> int:
-    return call.show("/gpus", as_json="json" in values)
+    return http.show("/gpus", as_json="json" in values)
 
 
 def _set_gpus(values: dict[str, Any], spec: str) -> int:
@@ -119,7 +119,7 @@ def _set_limit(values: dict[str, Any], job: str, limit: str) -> int:
 
 def _gpu_process(values: dict[str, Any], verb: str) -> int:
     if verb == "list":
-        return call.show("/gpu-processes", as_json="json" in values)
+        return http.show("/gpu-processes", as_json="json" in values)
     if verb not in ("ignore", "unignore"):
         raise UsageError(f"gctl gpu-process has no command {verb!a}", hint="commands: ignore, unignore, list")
     gpus = _indices(values.get("gpu", ""))
@@ -136,7 +136,7 @@ def _token(values: dict[str, Any], verb: str, number: str = "") -> int:
             f"gctl token {verb} takes {'an ID' if verb == 'revoke' else 'no words'}", hint="see gctl --help"
         )
     if verb == "list":
-        return call.show("/tokens", as_json="json" in values)
+        return http.show("/tokens", as_json="json" in values)
     if verb == "revoke":
         return _post("/tokens/revoke", {"id": number}, values)
     asked: dict[str, Any] = {name: values[name] for name in ("name", "days") if name in values}
@@ -157,7 +157,7 @@ def _indices(text: str) -> list[int]:
 
 
 def _post(path: str, body: dict[str, Any], values: dict[str, Any]) -> int:
-    return call.show_answer("POST", path, fast.dumps(body).encode(), as_json="json" in values)
+    return http.show_answer("POST", path, hot_path.dumps(body).encode(), as_json="json" in values)
 
 
 COMMANDS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.client import call
+from gflow.client import http
 from gflow.config.table import FLAGS
 from gflow.errors import Unreachable, UsageError, did_you_mean
 from gflow.options.parse import parse
@@ -52,28 +52,36 @@ sudo gflowd service install --system"""
 TAKES = {"restore": "the file of a backup", "service": "install or uninstall"}
 # What each command does, and the module and function that do it.
 COMMANDS = {
-    "up": ("start it, apart from this terminal", "hosting", "up"),
-    "start": ("the same", "hosting", "up"),
-    "down": ("stop it; running jobs go on, and the next daemon takes them over", "hosting", "down"),
-    "stop": ("the same", "hosting", "down"),
-    "restart": ("replace it; running jobs go on, and other commands wait for it", "hosting", "restart"),
+    "up": ("start it, apart from this terminal", "daemon.lifecycle", "up"),
+    "start": ("the same", "daemon.lifecycle", "up"),
+    "down": ("stop it; running jobs go on, and the next daemon takes them over", "daemon.lifecycle", "down"),
+    "stop": ("the same", "daemon.lifecycle", "down"),
+    "restart": (
+        "replace it; running jobs go on, and other commands wait for it",
+        "daemon.lifecycle",
+        "restart",
+    ),
     "reload": (
         "settings and code anew in the same process: nobody is turned away",
-        "hosting",
+        "daemon.lifecycle",
         "reload",
     ),
     "status": ("what it is doing", "gflowd", "status"),
-    "config": ("every setting, its value, and where that comes from", "configuring", "show"),
-    "init": ("write a gflow.toml", "configuring", "init"),
+    "config": ("every setting, its value, and where that comes from", "daemon.config", "show"),
+    "init": ("write a gflow.toml", "daemon.config", "init"),
     "backup": ("a checked copy of its database now (one a day is made anyway)", "gflowd", "backup"),
-    "restore": ("put such a copy in the database's place, which is kept", "hosting", "restore_backup"),
+    "restore": (
+        "put such a copy in the database's place, which is kept",
+        "daemon.lifecycle",
+        "restore_backup",
+    ),
     "service": (
         "install|uninstall: let systemd start it (--system: the machine's)",
-        "service",
+        "daemon.service",
         "service",
     ),
-    "unit": ("print a systemd unit for the machine's daemon (--system)", "units", "show"),
-    "run": ("the daemon in the foreground; also what gflowd alone does", "hosting", "run"),
+    "unit": ("print a systemd unit for the machine's daemon (--system)", "daemon.systemd", "show"),
+    "run": ("the daemon in the foreground; also what gflowd alone does", "daemon.lifecycle", "run"),
 }
 
 
@@ -89,7 +97,7 @@ def run(words: list[str]) -> int:
     if len(rest[1:]) != (name in TAKES):
         raise UsageError(f"gflowd {name} takes {TAKES.get(name, 'no words')}")
     if values.keys() & {"system", "private"}:
-        from gflow.cli.which import choose
+        from gflow.cli.common.daemon_choice import choose
 
         choose(values)
     _, module, function = COMMANDS[name]
@@ -118,11 +126,11 @@ def say(values: dict[str, Any], text: str, **data: Any) -> None:
 
 def status(values: dict[str, Any]) -> int:
     try:
-        return call.show("/status", as_json="json" in values)
+        return http.show("/status", as_json="json" in values)
     except (ConnectionError, Unreachable):
-        from gflow.client import absent, fast
+        from gflow.client import hot_path, no_daemon
 
-        error = absent.unreachable(fast.getenv)
+        error = no_daemon.unreachable(hot_path.getenv)
         if "json" in values:
             raise error from None
         print(f"Status: Not running\n{error.hint[0].upper()}{error.hint[1:]}")
@@ -130,4 +138,4 @@ def status(values: dict[str, Any]) -> int:
 
 
 def backup(values: dict[str, Any]) -> int:
-    return call.show_answer("POST", "/backup", b"{}", as_json="json" in values)
+    return http.show_answer("POST", "/backup", b"{}", as_json="json" in values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.client import call, fast
+from gflow.client import hot_path, http
 from gflow.errors import UsageError
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, WATCH, Option
@@ -34,14 +34,14 @@ def run(words: list[str]) -> int:
         return 0
     query = {"long": "1"} if rest or "long" in values else {}
     if "watch" in values:
-        from gflow.cli.watching import watch
+        from gflow.cli.common.watch import watch
 
         title = "ginfo " + " ".join(words)
         return watch(
-            lambda: call.ask("GET", "/info", b"", "text/plain", query | fast.terminal()),
+            lambda: http.ask("GET", "/info", b"", "text/plain", query | hot_path.terminal()),
             values.get("interval", 2),
             title,
         )
     if "json" not in values:
-        query |= fast.terminal()
-    return call.show("/info", as_json="json" in values, **query)
+        query |= hot_path.terminal()
+    return http.show("/info", as_json="json" in values, **query)

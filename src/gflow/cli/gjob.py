@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from gflow.client import call, fast
+from gflow.client import hot_path, http
 from gflow.errors import UsageError, did_you_mean
-from gflow.options.changing import CLEARING, REDO, UPDATE
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
+from gflow.options.update import CLEARING, REDO, UPDATE
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def run(words: list[str]) -> int:
     rest.remove(name)
     options = (*command.options, JSON, *COMMON)
     if meant in READ_TIMES:
-        from gflow.config import zone
+        from gflow.config import timezone
 
-        zone.use_configured()
+        timezone.use_configured()
     values, jobs = parse(rest, options, until_word=command.until_word)
     if "help" in values:
         sys.stdout.write(_command_page(meant, command, options))
@@ -129,19 +129,19 @@ def _one(jobs: list[str]) -> str:
 
 
 def _show(values: Values, jobs: list[str]) -> int:
-    return call.show(call.job_path(",".join(jobs)), as_json="json" in values)
+    return http.show(http.job_path(",".join(jobs)), as_json="json" in values)
 
 
 def _log(values: Values, jobs: list[str]) -> int:
     import os
 
-    from gflow.cli.logs import as_json, follow, print_lines
+    from gflow.cli.common.logs import as_json, follow, print_lines
 
     if "first" in values and (clash := values.keys() & {"last", "follow"}):
         raise UsageError(f"--first and --{min(clash)} do not go together")
     if {"follow", "json"} <= values.keys():
         raise UsageError("--follow prints text as it comes", hint="gjob wait 42; gjob log --json 42")
-    place = call.get(call.job_path(_one(jobs), "/log"))
+    place = http.get(http.job_path(_one(jobs), "/log"))
     is_harmless = os.isatty(1) and place["uid"] != os.geteuid()
     _be_owner(place["uid"])
     if "json" in values:
@@ -165,44 +165,44 @@ def _be_owner(uid: int) -> None:
 
 
 def _attach(values: Values, jobs: list[str]) -> int:
-    from gflow.cli import terminals
+    from gflow.cli.common import terminal
 
-    code = terminals.attach(_one(jobs)) if "json" not in values else None
+    code = terminal.attach(_one(jobs)) if "json" not in values else None
     if code is not None:
         return code
     return _log(values | {"follow": True}, jobs)
 
 
 def _exec(values: Values, words: list[str]) -> int:
-    from gflow.cli import terminals
+    from gflow.cli.common import terminal
 
-    return terminals.execute(values, words)
+    return terminal.execute(values, words)
 
 
 def _why(values: Values, jobs: list[str]) -> int:
-    return call.show(call.job_path(_one(jobs), "/why"), as_json="json" in values)
+    return http.show(http.job_path(_one(jobs), "/why"), as_json="json" in values)
 
 
 def _history(values: Values, jobs: list[str]) -> int:
-    return call.show(call.job_path(_one(jobs), "/history"), as_json="json" in values)
+    return http.show(http.job_path(_one(jobs), "/history"), as_json="json" in values)
 
 
 def _usage(values: Values, jobs: list[str]) -> int:
-    path = call.job_path(_one(jobs), "/usage")
-    return call.show(path + "?csv=1" if "csv" in values else path, as_json="json" in values)
+    path = http.job_path(_one(jobs), "/usage")
+    return http.show(path + "?csv=1" if "csv" in values else path, as_json="json" in values)
 
 
 def _wait(values: Values, jobs: list[str]) -> int:
-    from gflow.client.waiting import wait_for_all
+    from gflow.client.wait import wait_for_all
 
     names = (
-        [str(job["id"]) for job in call.get(call.job_path(",".join(jobs)))["jobs"]]
+        [str(job["id"]) for job in http.get(http.job_path(",".join(jobs)))["jobs"]]
         if _several(jobs)
         else jobs
     )
     final, code = wait_for_all(names)
     if "json" in values:
-        fast.write(1, call.json_line(fast.dumps({"jobs": final, "total": len(final)}).encode()))
+        hot_path.write(1, http.json_line(hot_path.dumps({"jobs": final, "total": len(final)}).encode()))
     return code
 
 
@@ -222,9 +222,9 @@ def _change(verb: str) -> Callable[[Values, list[str]], int]:
     """`hold` and its like, loaded when they are called for."""
 
     def handler(values: Values, jobs: list[str]) -> int:
-        from gflow.cli import changing
+        from gflow.cli import gjob_modify
 
-        code: int = getattr(changing, verb)(values, jobs)
+        code: int = getattr(gjob_modify, verb)(values, jobs)
         return code
 
     return handler

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli.looking import output_of, since_of
-from gflow.client import call, fast
+from gflow.cli.common.listing import output_of, since_of
+from gflow.client import hot_path, http
 from gflow.errors import UsageError
 from gflow.options.listing import GQUEUE
 from gflow.options.parse import parse
@@ -36,18 +36,18 @@ def run(words: list[str]) -> int:
     _check_shape(values, output)
     query = _query(values, output)
     if "watch" in values:
-        from gflow.cli.watching import watch
+        from gflow.cli.common.watch import watch
 
         return watch(lambda: _ask(query, output), values.get("interval", 2), "gqueue " + " ".join(words))
     sys.stdout.flush()
-    fast.write(1, _ask(query, output))
+    hot_path.write(1, _ask(query, output))
     return 0
 
 
 def _ask(query: dict[str, str], output: str) -> bytes:
     accept = "application/json" if output == "json" else "text/plain"
-    content = call.ask("GET", "/jobs", b"", accept, query)
-    return call.json_line(content) if output == "json" else content
+    content = http.ask("GET", "/jobs", b"", accept, query)
+    return http.json_line(content) if output == "json" else content
 
 
 def _check_shape(values: dict[str, Any], output: str) -> None:
@@ -64,7 +64,7 @@ def _query(values: dict[str, Any], output: str) -> dict[str, str]:
     if "since" in values:
         query["since"] = since_of(values["since"])
     if output == "table":
-        query |= fast.terminal()
+        query |= hot_path.terminal()
     return query
 
 

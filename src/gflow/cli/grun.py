@@ -9,11 +9,11 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from gflow.cli.logs import follow
-from gflow.client import call, fast
-from gflow.client.describing import describe
+from gflow.cli.common.logs import follow
+from gflow.client import hot_path, http
 from gflow.client.logs import LOOK_AGAIN_S
-from gflow.client.waiting import exit_code_of, wait_for
+from gflow.client.request_builder import describe
+from gflow.client.wait import exit_code_of, wait_for
 from gflow.errors import GflowError, UsageError
 from gflow.options.parse import parse
 from gflow.options.table import CAPTURE, COMMON, JOB, SLURM, Option
@@ -57,13 +57,13 @@ def run(words: list[str]) -> int:
         raise UsageError(
             "--pty needs a terminal here, too", hint="without it, grun shows what the job writes"
         )
-    body = fast.submission(os.urandom(16).hex(), describe(values, command))
+    body = hot_path.submission(os.urandom(16).hex(), describe(values, command))
     # Ctrl-C from here on is about a job that may exist already: it counts when the job's id is known.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    status, headers, content = fast.deliver(body, "/jobs", "application/json")
+    status, headers, content = hot_path.deliver(body, "/jobs", "application/json")
     if status >= 400:
-        raise call.refusal(headers, content, "application/json")
-    foreground = Foreground(str(call.parsed(content)["jobs"][0]["id"]))
+        raise http.refusal(headers, content, "application/json")
+    foreground = Foreground(str(http.parsed(content)["jobs"][0]["id"]))
     return foreground.sit(is_detachable=is_detachable) if "pty" in values else foreground.show()
 
 
@@ -80,23 +80,23 @@ class Foreground:
         """Print what it writes until it is over; its exit code."""
         signal.signal(signal.SIGINT, self._interrupted)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        path = str(call.get(call.job_path(self._job, "/log"))["path"])
+        path = str(http.get(http.job_path(self._job, "/log"))["path"])
         final = follow(self._job, path, between=self._look)
         self._say_how(final)
         return exit_code_of(final)
 
     def sit(self, *, is_detachable: bool) -> int:
         """Be its terminal until it is over; its exit code."""
-        from gflow.cli import terminals
+        from gflow.cli.common import terminal
 
         signal.signal(signal.SIGINT, self._interrupted)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         if not is_detachable:
             signal.signal(signal.SIGHUP, self._hung_up)
-        sock = terminals.reached(self._job, between=self._look)
+        sock = terminal.reached(self._job, between=self._look)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if sock is not None and not terminals.seated("grun", self._job, sock, is_host=not is_detachable):
+        if sock is not None and not terminal.seated("grun", self._job, sock, is_host=not is_detachable):
             return 0
         final = wait_for(self._job)
         self._say_how(final)
@@ -105,7 +105,7 @@ class Foreground:
     def _hung_up(self, number: int, frame: FrameType | None) -> None:
         """The terminal was closed before the job began: nobody will sit there."""
         with suppress(GflowError, ConnectionError):
-            call.post("/jobs/cancel", {"jobs": [self._job], "now": True})
+            http.post("/jobs/cancel", {"jobs": [self._job], "now": True})
         raise SystemExit(128 + number)
 
     def _look(self) -> None:
@@ -118,7 +118,7 @@ class Foreground:
     def _explain(self) -> None:
         """Why it has not started, once for each reason."""
         with suppress(GflowError, ConnectionError):
-            job = call.get(call.job_path(self._job))["jobs"][0]
+            job = http.get(http.job_path(self._job))["jobs"][0]
             reason = f"job {self._job} waits: {job['reason'] or 'its turn comes'}"
             if job["state"] in ("Queued", "Hold") and reason != self._told:
                 self._told = reason
@@ -136,7 +136,7 @@ class Foreground:
         now = self._obeyed > 1
         _say(f"killing job {self._job}" if now else f"cancelling job {self._job}; Ctrl-C again kills it")
         try:
-            call.post("/jobs/cancel", {"jobs": [self._job], "now": now})
+            http.post("/jobs/cancel", {"jobs": [self._job], "now": now})
         except (GflowError, ConnectionError) as error:
             _say(str(error))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli.looking import output_of, since_of
-from gflow.client import call, fast
+from gflow.cli.common.listing import output_of, since_of
+from gflow.client import hot_path, http
 from gflow.errors import UsageError
 from gflow.options.listing import GSTATS
 from gflow.options.parse import parse
@@ -31,10 +31,10 @@ def run(words: list[str]) -> int:
     if "since" in values:
         query["since"] = since_of(values["since"])
     if output == "table":
-        query |= fast.terminal()
+        query |= hot_path.terminal()
     accept = "application/json" if output == "json" else "text/plain"
-    content = call.ask("GET", "/stats", b"", accept, query)
-    fast.write(1, call.json_line(content) if output == "json" else content)
+    content = http.ask("GET", "/stats", b"", accept, query)
+    hot_path.write(1, http.json_line(content) if output == "json" else content)
     return 0
 
 

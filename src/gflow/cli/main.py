@@ -8,27 +8,27 @@ import sys
 READ_TIMES = ("gbatch", "grun")
 
 
-def run(program: str, words: list[str]) -> int:
+def run(program: str, words: list[str], package: str = "gflow.cli") -> int:
     """Run one program; `gflow gqueue …`, `gflow queue …` and `gqueue …` are the same."""
     if words[:1] == ["--version"] or (program != "gbatch" and "--version" in words):
         return version(program)
     if words[:1] == ["completion"]:
-        from gflow.cli.completion import script
+        from gflow.cli.tools.completion import script
 
         return script(program, words[1:])
     if program == "gflow":
         return _umbrella(words)
     if program in READ_TIMES:
-        from gflow.config import zone
+        from gflow.config import timezone
 
-        zone.use_configured()
+        timezone.use_configured()
     # The builtin: importlib costs a millisecond.
-    code: int = __import__(f"gflow.cli.{program}", fromlist=("run",)).run(words)
+    code: int = __import__(f"{package}.{program}", fromlist=("run",)).run(words)
     return code
 
 
 def _umbrella(words: list[str]) -> int:
-    from gflow.cli.programs import PROGRAMS, TOOLS
+    from gflow.cli.registry import PROGRAMS, TOOLS
     from gflow.errors import UsageError, nearest
 
     name = words[0] if words else "--help"
@@ -36,39 +36,39 @@ def _umbrella(words: list[str]) -> int:
         sys.stdout.write(_help())
         return 0
     if name == "__complete":
-        from gflow.cli.completion import complete
+        from gflow.cli.tools.completion import complete
 
         return complete(words[1:])
     if name in TOOLS:
-        return _run(name, words[1:])
+        return _run(name, words[1:], "gflow.cli.tools")
     for candidate in (name, "g" + name):
         if candidate in PROGRAMS:
-            return _run(candidate, words[1:])
+            return _run(candidate, words[1:], "gflow.cli")
     close = nearest(name, [*TOOLS, *PROGRAMS, *(program[1:] for program in PROGRAMS)])
     raise UsageError(
         f"gflow has no command {name!a}", hint=f"did you mean {close}?" if close else "see gflow --help"
     )
 
 
-def _run(program: str, words: list[str]) -> int:
+def _run(program: str, words: list[str], package: str) -> int:
     """As if the program itself had been called: also when it fails."""
     try:
-        return run(program, words)
+        return run(program, words, package)
     except Exception as error:
         return fail(program, error, words)
 
 
 def fail(program: str, error: Exception, words: list[str]) -> int:
     """Report an error; its exit code. `gbatch` without a daemon offers to start one."""
-    from gflow.cli.report import report
+    from gflow.cli.common.report import report
     from gflow.errors import Unreachable
 
     if isinstance(error, ConnectionError) and not isinstance(error, BrokenPipeError):
-        from gflow.client import absent, fast
+        from gflow.client import hot_path, no_daemon
 
-        error = absent.unreachable(fast.getenv)
+        error = no_daemon.unreachable(hot_path.getenv)
     if program == "gbatch" and isinstance(error, Unreachable):
-        from gflow.cli import offer
+        from gflow.cli.common import report as offer
 
         if offer.is_answerable(words) and (code := offer.start()) is not None:
             return code or run(program, words)
@@ -76,7 +76,7 @@ def fail(program: str, error: Exception, words: list[str]) -> int:
 
 
 def _help() -> str:
-    from gflow.cli.programs import PROGRAMS, TOOLS
+    from gflow.cli.registry import PROGRAMS, TOOLS
 
     commands = "\n".join(f"  {name:<9} {about}" for name, about in {**PROGRAMS, **TOOLS}.items())
     return f"""usage: gflow COMMAND …

@@ -8,7 +8,7 @@ import json
 import os
 from typing import Any
 
-from gflow.client import fast
+from gflow.client import hot_path
 from gflow.errors import UsageError
 
 MIB = 1 << 20
@@ -17,7 +17,7 @@ PLAN_HINT = "gflow plan --out plan.json writes one; gflow fit --json > fit.json 
 
 def captured(values: dict[str, Any]) -> tuple[str, bytes]:
     """The job's working folder and environment block."""
-    folder = os.path.abspath(values["chdir"]) if "chdir" in values else fast.working_folder()
+    folder = os.path.abspath(values["chdir"]) if "chdir" in values else hot_path.working_folder()
     if not os.path.isdir(folder):
         raise UsageError(f"there is no folder {folder}")
     environment = _exported(values.get("export", "ALL"))

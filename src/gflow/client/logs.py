@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, BinaryIO
 
-from gflow.client.waiting import wait_for
+from gflow.client.wait import wait_for
 
 CHUNK = 1 << 16
 LOOK_AGAIN_S = 0.05

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 
-from gflow.client import absent, fast
-from gflow.client.call import refusal, with_query
-from gflow.client.insisting import PATIENCE_S
+from gflow.client import hot_path, no_daemon
+from gflow.client.http import refusal, with_query
+from gflow.client.retry import PATIENCE_S
 from gflow.errors import Unreachable
 
 JSON = "application/json"
@@ -44,7 +44,7 @@ def events(
             if away_since is None:
                 away_since = time.monotonic()
             if time.monotonic() - away_since > PATIENCE_S:
-                raise absent.unreachable(fast.getenv) from error
+                raise no_daemon.unreachable(hot_path.getenv) from error
             time.sleep(0.1)
 
 
@@ -54,7 +54,7 @@ def _listen(
     """What one connection brings."""
     query = {"events": ",".join(names), "job": ",".join(jobs), "after": "" if after is None else str(after)}
     query["follow"] = "" if follow else "0"
-    with socket.socket(fileno=fast.connect().detach()) as sock:
+    with socket.socket(fileno=hot_path.connect().detach()) as sock:
         sock.settimeout(SILENCE_S)
         path = with_query("/events", query)
         sock.sendall(f"GET {path} HTTP/1.1\r\nHost: gflow\r\nAccept: {JSON}\r\n\r\n".encode())

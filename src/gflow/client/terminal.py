@@ -12,8 +12,8 @@ import tty
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from gflow.client import fast
-from gflow.targets.local.lines import (
+from gflow.client import hot_path
+from gflow.wire.terminal_protocol import (
     BYE,
     CODE,
     END,
@@ -114,9 +114,9 @@ class _Seat:
         self._inbox += data
         for kind, content in frames(self._inbox):
             if kind == OUTPUT:
-                fast.write(1, content)
+                hot_path.write(1, content)
             elif kind == ERROR:
-                fast.write(2, content)
+                hot_path.write(2, content)
             elif kind == END:
                 (self._code,) = CODE.unpack(content)
         return bool(data)

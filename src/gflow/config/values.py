@@ -11,7 +11,7 @@ from typing import Any
 
 from gflow.config.table import Setting
 from gflow.errors import UsageError
-from gflow.options.indices import GPU_MOST, parse_indices
+from gflow.options.lists import GPU_MOST, parse_indices
 
 
 def read(setting: Setting, value: Any, where: str) -> Any:

@@ -22,7 +22,7 @@ class Save(Effect, frozen=True, gc=False):
     job: Job
 
 
-class Note(Effect, frozen=True, gc=False):
+class AddAuditEntry(Effect, frozen=True, gc=False):
     """A line of a job's story: what happened to it, and why. Without a job: of the machine's."""
 
     key: JobKey | None

@@ -15,22 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core import (
-    abroad,
-    changing,
-    claiming,
-    draining,
-    ending,
-    governing,
-    idling,
-    overflowing,
-    progressing,
-    reclaiming,
-    staging,
-    updating,
-)
-from gflow.core.admission import admitted
-from gflow.core.effects import Accepted, Effect, Keep, Note, Save
+from gflow.core.effects import Accepted, AddAuditEntry, Effect, Keep, Save
 from gflow.core.events import (
     Abandon,
     Arrive,
@@ -64,11 +49,23 @@ from gflow.core.events import (
     Update,
 )
 from gflow.core.ids import JobKey, job_key, label, parse_label
+from gflow.core.lifecycle import (
+    admin,
+    cancel,
+    claims,
+    finish,
+    limits,
+    machine_events,
+    remote,
+    staged_submit,
+    update,
+)
+from gflow.core.lifecycle.machine_events import resume_due
+from gflow.core.lifecycle.submit import admitted
 from gflow.core.model import Job, Spec
-from gflow.core.rounds import run_round, start_among
-from gflow.core.stalling import resume_due
-from gflow.core.state import State
-from gflow.core.states import QUEUED
+from gflow.core.scheduling.scheduler import run_round, start_among
+from gflow.core.state.state import State
+from gflow.core.transitions import QUEUED
 from gflow.errors import NotFound, Refused, UsageError
 
 # A job's number, or an array's with a task, of any length.
@@ -82,7 +79,7 @@ def step(state: State, event: Event) -> list[Effect]:
     effects: list[Effect] = []
     HANDLERS[type(event)](state, event, effects)
     if state.undecided:
-        overflowing.decide(state, event.at, effects)
+        remote.decide(state, event.at, effects)
     return effects
 
 
@@ -133,7 +130,7 @@ def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
         if job.state is QUEUED:
             groups.add(state.admit(job, at))
         again = f"job {label(spec.redone_from)} again" if spec.redone_from else ""
-        effects += (Save(job), Note(key, "submitted", again))
+        effects += (Save(job), AddAuditEntry(key, "submitted", again))
     effects.append(Accepted(tuple(keys)))
     start_among(state, groups, at, effects)
 
@@ -141,7 +138,7 @@ def _submit(state: State, event: Submit, effects: list[Effect]) -> None:
 def _new_job(state: State, event: Submit, spec: Spec) -> Job:
     key = job_key(state.next_number)
     state.next_number += 1
-    job = staging.new_job(key, spec, event.uid, event.user, event.at.wall)
+    job = staged_submit.new_job(key, spec, event.uid, event.user, event.at.wall)
     state.add(job)
     state.remember_recent(event.uid, key)
     return job
@@ -160,17 +157,17 @@ def _foresee(state: State, event: Foresee, effects: list[Effect]) -> None:
 
 
 def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
-    ending.warn_due(state, event.at, effects)
-    ending.stop_overdue(state, event.at, effects)
+    finish.warn_due(state, event.at, effects)
+    finish.stop_overdue(state, event.at, effects)
     state.postpone(event.at)
-    due = changing.admit_due(state, event.at, effects)
+    due = cancel.admit_due(state, event.at, effects)
     late = any(promise.now < promise.until <= event.at.boot for promise in state.promises)
     changed = state.reserved.live and state.reserved.pass_time(event.at.wall)
     if resume_due(state, event.at) or changed or late:
         run_round(state, event.at, effects)  # GPUs are free again, or what was expected to end has not
     elif due:
         start_among(state, due, event.at, effects)
-    overflowing.send_overdue(state, event.at, effects)
+    remote.send_overdue(state, event.at, effects)
 
 
 def _gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
@@ -193,7 +190,7 @@ def _availability(state: State, event: GpusSeen) -> Iterator[Effect]:
     for index in sorted({*state.machine.blocked, *event.blocked}):
         was, now = state.machine.blocked.get(index), event.blocked.get(index)
         if (was and was.kind) != (now and now.kind):
-            yield Note(None, "gpu", f"GPU {index}: {now or 'available'}")
+            yield AddAuditEntry(None, "gpu", f"GPU {index}: {now or 'available'}")
 
 
 def _names(state: State) -> str:
@@ -232,32 +229,32 @@ def _restrict(state: State, event: Restrict, effects: list[Effect]) -> None:
 
 HANDLERS: dict[type[Event], Handler] = {
     Submit: _submit,
-    Open: staging.open_submission,
-    Stage: staging.stage,
-    Close: staging.close,
-    Abandon: staging.abandon,
-    Arrive: staging.arrive,
-    Claim: claiming.claim,
-    Unclaim: claiming.unclaim,
-    Cancel: changing.cancel,
-    Hold: changing.hold,
-    Release: changing.release,
-    Update: updating.update,
-    Exited: ending.exited,
-    Seen: abroad.seen,
-    Overran: ending.overran,
-    Stuck: ending.stuck,
-    IdleSeen: idling.idle_seen,
-    Idled: idling.idled,
-    Progressed: progressing.progressed,
+    Open: staged_submit.open_submission,
+    Stage: staged_submit.stage,
+    Close: staged_submit.close,
+    Abandon: staged_submit.abandon,
+    Arrive: staged_submit.arrive,
+    Claim: claims.claim,
+    Unclaim: claims.unclaim,
+    Cancel: cancel.cancel,
+    Hold: cancel.hold,
+    Release: cancel.release,
+    Update: update.update,
+    Exited: finish.exited,
+    Seen: remote.seen,
+    Overran: finish.overran,
+    Stuck: finish.stuck,
+    IdleSeen: limits.idle_seen,
+    Idled: limits.idled,
+    Progressed: limits.progressed,
     Tick: _tick,
     Foresee: _foresee,
     GpusSeen: _gpus_seen,
     LeasesSeen: _leases_seen,
     Restrict: _restrict,
-    Drain: draining.drain,
-    Reclaimed: reclaiming.reclaimed,
-    SetQuota: governing.set_quota,
-    Reserve: governing.reserve,
-    Unreserve: governing.unreserve,
+    Drain: machine_events.drain,
+    Reclaimed: machine_events.reclaimed,
+    SetQuota: admin.set_quota,
+    Reserve: admin.reserve,
+    Unreserve: admin.unreserve,
 }

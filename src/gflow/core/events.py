@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.foretold import Case
+from gflow.core.forecast.calibration import EtaSample
 from gflow.core.ids import JobKey
-from gflow.core.model import Block, Gpu, Headway, Idle, JobState, Moment, Spec
-from gflow.core.quotas import Limits
+from gflow.core.model import Block, Gpu, Idle, JobProgress, JobState, Moment, Spec
+from gflow.core.state.quotas import Limits
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Arrive(Event, frozen=True, kw_only=True):
     first: int = 0
 
 
-class Deed(Event, frozen=True, kw_only=True):
+class UserAction(Event, frozen=True, kw_only=True):
     """What somebody does to jobs: their own, or everybody's if they govern the machine."""
 
     uid: int
@@ -86,7 +86,7 @@ class Claim(Event, frozen=True, kw_only=True):
     `size`, `links`: what earlier parts of the same will add to the caller's jobs.
     """
 
-    deed: Deed
+    deed: UserAction
     size: int = 0
     links: int = 0
 
@@ -97,23 +97,23 @@ class Unclaim(Event, frozen=True, kw_only=True):
     keys: tuple[JobKey, ...]
 
 
-class Cancel(Deed, frozen=True, kw_only=True):
+class Cancel(UserAction, frozen=True, kw_only=True):
     """Somebody wants these jobs gone; `now` skips the grace time."""
 
     now: bool = False
 
 
-class Hold(Deed, frozen=True, kw_only=True):
+class Hold(UserAction, frozen=True, kw_only=True):
     """Somebody wants these waiting jobs not to start."""
 
 
-class Release(Deed, frozen=True, kw_only=True):
+class Release(UserAction, frozen=True, kw_only=True):
     """Somebody takes a hold back; with `begin_at`, not before that time."""
 
     begin_at: float | None = None
 
 
-class Update(Deed, frozen=True, kw_only=True):
+class Update(UserAction, frozen=True, kw_only=True):
     """Somebody changes what was asked for. `fields` are fields of Spec, checked by the table's readers."""
 
     fields: dict[str, Any]
@@ -138,7 +138,7 @@ class Exited(Event, frozen=True, kw_only=True):
     peak_kib: int = 0
 
 
-class Sighting(msgspec.Struct, frozen=True, kw_only=True):
+class RemoteStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a target says of an attempt that it has: why it waits there, or that it runs."""
 
     key: JobKey
@@ -152,7 +152,7 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
 class Seen(Event, frozen=True, kw_only=True):
     """What is new about jobs that other targets have."""
 
-    sightings: tuple[Sighting, ...]
+    sightings: tuple[RemoteStatus, ...]
 
 
 class Tick(Event, frozen=True, kw_only=True):
@@ -210,7 +210,7 @@ class Progressed(Event, frozen=True, kw_only=True):
 
     key: JobKey
     attempt: int
-    headway: Headway
+    headway: JobProgress
 
 
 class LeasesSeen(Event, frozen=True, kw_only=True):
@@ -250,7 +250,7 @@ class Foresee(Event, frozen=True, kw_only=True):
     """What was told to a job that waits, to be compared with what comes. Who waits no more is forgotten."""
 
     key: JobKey
-    case: Case | None = None
+    case: EtaSample | None = None
 
 
 class SetQuota(Event, frozen=True, kw_only=True):

@@ -7,13 +7,13 @@ from collections import Counter
 import msgspec
 
 from gflow.core.ids import job_key, number_of, task_of
-from gflow.core.ledger import Ledger
-from gflow.core.machine import SLACK
 from gflow.core.model import Job, JobState
-from gflow.core.needs import INFINITE
-from gflow.core.place import placement
-from gflow.core.promise import may_pass
-from gflow.core.state import State
+from gflow.core.resources import INFINITE
+from gflow.core.scheduling.backfill import may_backfill
+from gflow.core.scheduling.placement import placement
+from gflow.core.state.machine import SLACK
+from gflow.core.state.quotas import QuotaUsage
+from gflow.core.state.state import State
 
 
 def check(state: State, *, settled: bool = True) -> None:
@@ -42,7 +42,7 @@ def check(state: State, *, settled: bool = True) -> None:
 
 def _check_ledger(state: State) -> None:
     """What people and projects have, counted anew."""
-    counted = Ledger()
+    counted = QuotaUsage()
     for job in state.jobs.values():
         counted.add(job)
         if job.key in state.running:
@@ -223,6 +223,6 @@ def _check_nothing_startable(state: State) -> None:
         assert head is not None, "an empty group is kept"
         job = state.jobs[head]
         gpu_ids = placement(state, job)
-        assert gpu_ids is None or not may_pass(state, job, gpu_ids), (
+        assert gpu_ids is None or not may_backfill(state, job, gpu_ids), (
             f"job {job.label} could start and does not"
         )

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import msgspec
 
 from gflow.core.ids import TASK_MASK, JobKey, label, number_of
-from gflow.core.needs import Shape, shape_of, slots_of, standing_of
-from gflow.core.tasks import TaskSet
+from gflow.core.resources import Shape, shape_of, slots_of, standing_of
+from gflow.core.task_set import TaskSet
 
 
 class JobState(enum.Enum):
-    """The seven states. Anything finer is a reason. See `core.states` for the table."""
+    """The seven states. Anything finer is a reason. See `core.transitions` for the table."""
 
     QUEUED = "Queued"
     HOLD = "Hold"
@@ -64,8 +64,9 @@ class Moment(NamedTuple):
     """One instant on both clocks, in seconds.
 
     `wall` can be set by people: it is for begin times, reservations and what is shown. `boot` is the boot
-    clock (it counts suspend, and cannot be set) plus a constant that `daemon.clock` chooses for each boot, so
-    that it goes on after a reboot. All durations are counted on it: limits, run times, waits, pauses.
+    clock (it counts suspend, and cannot be set) plus a constant that `daemon.loop.timers` chooses for each
+    boot, so that it goes on after a reboot. All durations are counted on it: limits, run times, waits,
+    pauses.
     """
 
     wall: float
@@ -221,7 +222,7 @@ def links_of(spec: Spec) -> int:
     return len(spec.depends_on) + len(spec.depends_any)
 
 
-class Progress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class ArrayProgress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How far an array is: tasks that have not started, and how the others stand."""
 
     pending: TaskSet
@@ -245,7 +246,7 @@ class Abroad(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     kept: tuple[int, ...] | None = None
 
 
-class Headway(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """How far a job says it is. Whatever it does not say has its default."""
 
     # When it said so, on the wall clock.
@@ -290,7 +291,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     stopping: JobState | None = None
     # Whether it is being killed without grace.
     stop_now: bool = False
-    progress: Progress | None = None
+    progress: ArrayProgress | None = None
     # Attempts that failed and were retried; attempts in a row that ended within a minute.
     retries: int = 0
     quick_ends: int = 0
@@ -308,7 +309,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     # Set from the moment in which another target gets it until it has ended there, or was taken back.
     abroad: Abroad | None = None
     # What it told last about how far it is. Durable only when something else about it becomes so.
-    headway: Headway | None = None
+    headway: JobProgress | None = None
 
     def add_usage(self, cpu_ms: int, peak_kib: int) -> None:
         """Count an attempt, or an array's task: CPU time adds up, the peak is that of the largest."""
@@ -364,7 +365,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
         return self.progress is not None
 
 
-class Line(NamedTuple):
+class AuditEntry(NamedTuple):
     """One line of the audit. `uid` None: nobody, the machine itself."""
 
     at: float

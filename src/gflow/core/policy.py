@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gflow.core.quotas import Quotas
+from gflow.core.state.quotas import Quotas
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

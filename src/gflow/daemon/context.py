@@ -9,21 +9,21 @@ from typing import NamedTuple, Protocol
 import msgspec
 from starlette.requests import Request
 
-from gflow.core.explain import Why, explain
+from gflow.core.forecast.explain import Blocker, explain
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job
-from gflow.daemon.api.fairness import Fairness
-from gflow.daemon.forecasts import Forecasts
-from gflow.daemon.gpus import GpuWatch
-from gflow.daemon.loop import Loop
-from gflow.daemon.mps import Mps
+from gflow.daemon.api.rate_limits import Fairness
+from gflow.daemon.auth.tokens import Tokens
+from gflow.daemon.execution.executor import Performer
+from gflow.daemon.execution.mps import Mps
+from gflow.daemon.loop.forecasts import Forecasts
+from gflow.daemon.loop.loop import Loop
+from gflow.daemon.loop.user_threads import Threads
+from gflow.daemon.monitors.gpu_monitor import GpuWatch
 from gflow.daemon.notify.notifier import Notifier
-from gflow.daemon.perform import Performer
 from gflow.daemon.settings import Settings
-from gflow.daemon.threads import Threads
-from gflow.daemon.tokens import Tokens
 from gflow.store.sqlite import SqliteStore
-from gflow.targets.local.record import Content
+from gflow.targets.local.run_record import Content
 from gflow.targets.routing import Targets
 from gflow.text.queue import Entry
 
@@ -48,7 +48,7 @@ class Viewer(Protocol):
 
     def said(self, text: str) -> str: ...
 
-    def why(self, why: Why | None) -> Why | None: ...
+    def why(self, why: Blocker | None) -> Blocker | None: ...
 
 
 class Context(NamedTuple):

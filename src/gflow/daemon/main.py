@@ -18,24 +18,31 @@ from pathlib import Path
 from typing import Any
 
 from gflow import __version__
-from gflow.config import zone
+from gflow.config import timezone
 from gflow.core.effects import Effect, Start
-from gflow.core.events import Exited, LeasesSeen, Seen, Sighting, Stuck
+from gflow.core.events import Exited, LeasesSeen, RemoteStatus, Seen, Stuck
 from gflow.core.ids import label
-from gflow.core.machine import UNBOUNDED
+from gflow.core.lifecycle.finish import LEASED
 from gflow.core.model import Gpu, JobState
-from gflow.core.retrying import LEASED
-from gflow.core.state import State
-from gflow.daemon import clock, daemon_log, folders, lock, succession
+from gflow.core.state.machine import UNBOUNDED
+from gflow.core.state.state import State
 from gflow.daemon.api import rlimits
-from gflow.daemon.api.app import make_app
 from gflow.daemon.api.connections import Connections, bounds_of
-from gflow.daemon.api.fairness import Fairness
-from gflow.daemon.api.gate import Gate
+from gflow.daemon.api.rate_limits import Fairness
+from gflow.daemon.api.routes import make_app
 from gflow.daemon.api.server import Server, bind, serve, serve_port
+from gflow.daemon.api.tcp_gate import Gate
+from gflow.daemon.auth.tokens import Tokens
 from gflow.daemon.context import Context
-from gflow.daemon.forecasts import Forecasts
-from gflow.daemon.gpus import (
+from gflow.daemon.execution.executor import Performer
+from gflow.daemon.execution.gpu_sharing import Sharing
+from gflow.daemon.execution.mps import Mps
+from gflow.daemon.loop import timers
+from gflow.daemon.loop.forecasts import Forecasts
+from gflow.daemon.loop.loop import Loop, reload
+from gflow.daemon.loop.user_threads import Threads, end_pool
+from gflow.daemon.monitors.gpu_leases import LeaseWatch
+from gflow.daemon.monitors.gpu_monitor import (
     SOMEBODY,
     GpuWatch,
     devices_of,
@@ -45,28 +52,22 @@ from gflow.daemon.gpus import (
     watch_of,
     watched_of,
 )
-from gflow.daemon.keeper import foresee, keep
-from gflow.daemon.leases import LeaseWatch
-from gflow.daemon.loop import Loop, reload
-from gflow.daemon.mps import Mps
+from gflow.daemon.monitors.idle_gpus import IdleGpuMonitor
+from gflow.daemon.monitors.job_progress import ProgressSocket
+from gflow.daemon.monitors.maintenance import foresee, keep
+from gflow.daemon.monitors.spot_notices import spot_watch_of
 from gflow.daemon.notify.notifier import MailRules, Notifier
-from gflow.daemon.perform import Performer
-from gflow.daemon.progress import Ear
+from gflow.daemon.process import daemon_log, directories, instance_lock
+from gflow.daemon.process import reload as succession
+from gflow.daemon.process.cpu_slices import ask_for_short_slices
 from gflow.daemon.settings import Settings, check_typed
-from gflow.daemon.sharing import Sharing
-from gflow.daemon.short_slices import ask_for_short_slices
-from gflow.daemon.spot import spot_watch_of
-from gflow.daemon.steward import Steward
-from gflow.daemon.threads import Threads, end_pool
-from gflow.daemon.tokens import Tokens
 from gflow.errors import GflowError, ReadOnly, StoreError
-from gflow.faults import point
+from gflow.fault_points import point
 from gflow.gpu.census import Report
-from gflow.store.disk_errors import is_about_a_disk, unusable
-from gflow.store.places import first_free_number
+from gflow.store.location import first_free_number, is_about_a_disk, unusable
 from gflow.store.port import LAUNCH_EPOCH
 from gflow.store.sqlite import SqliteStore
-from gflow.targets.local.record import boot_id
+from gflow.targets.local.run_record import boot_id
 from gflow.targets.local.target import LocalTarget
 from gflow.targets.port import Ended, Run
 from gflow.targets.routing import Targets
@@ -85,16 +86,16 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
     daemon_log.set_up(settings.logs / "daemon.log")
     os.umask(0o077)
     succession.heed_reloads()
-    zone.use(settings.config["timezone"])
+    timezone.use(settings.config["timezone"])
     for note in settings.notes:
         log.warning("%s", note)
     gc.disable()  # until the queue is loaded: it is all there to stay
     try:
         if settings.is_system:
-            folders.check_installation()
-            folders.prepare(settings)
+            directories.check_installation()
+            directories.prepare(settings)
         known = succession.inherited(succession.LOCK)
-        held = lock.take(settings.data) if known is None else known
+        held = instance_lock.take(settings.data) if known is None else known
         listener = asyncio.run(_serve(settings, loop_class))
     except GflowError as error:
         return _say_failed(error)
@@ -129,7 +130,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
         daemon.store,
         daemon.targets,
         daemon.performer,
-        clock.now().boot,
+        timers.now().boot,
         stopped,
         Tokens(settings.tokens),
         daemon.notifier,
@@ -142,7 +143,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     )
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
     servers = _listen(context, listener)
-    daemon.ear = Ear(settings, lambda: daemon.loop.state, daemon.loop.post)
+    daemon.ear = ProgressSocket(settings, lambda: daemon.loop.state, daemon.loop.post)
     spot = spot_watch_of(settings.spot_cloud, settings.config["spot.every_secs"], daemon.loop.post)
     _write_address(settings)
     _spare_the_collector()
@@ -230,15 +231,15 @@ class Daemon:
         self._epoch = self.target.earlier_epoch = str(self.store.kept(LAUNCH_EPOCH) or "")
         settings.logs.mkdir(mode=0o700, exist_ok=True)
         # Before anything is read by it: the boot clock goes on from where the last daemon's was.
-        kept = self.store.kept(clock.CLOCK)
-        record = clock.settle(None if kept is None else str(kept), boot_id(), self.store.latest_boot())
+        kept = self.store.kept(timers.CLOCK)
+        record = timers.settle(None if kept is None else str(kept), boot_id(), self.store.latest_boot())
         state = reload(machine, self.store)
         if state.next_number == 1:  # a new database beside old logs: those numbers were given out
             state.next_number = first_free_number(settings.data)
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
         state.machine.most_runs = _most_runs()
         if record != kept:
-            self.loop.keep({clock.CLOCK: record})
+            self.loop.keep({timers.CLOCK: record})
         self.leases = LeaseWatch(
             self._is_ours, self._leases_changed, self._stray_gpus, rules=settings.is_system
         )
@@ -249,7 +250,7 @@ class Daemon:
         )
         self.notifier = Notifier(self.loop, self.store, settings.destinations, most, mail_rules)
         # None: not yet.
-        self.ear: Ear | None = None
+        self.ear: ProgressSocket | None = None
         # None: the GPUs are simulated.
         self.watch: GpuWatch | None = None
         self._settings = settings
@@ -281,7 +282,7 @@ class Daemon:
             for name, one in settings.clusters.items()
         }
 
-    def _seen(self, name: str, news: list[Sighting]) -> None:
+    def _seen(self, name: str, news: list[RemoteStatus]) -> None:
         for one in news:
             self.targets.of(Run(one.key, one.attempt), name)
         self.loop.post(lambda at: Seen(at=at, sightings=tuple(news)))
@@ -300,7 +301,7 @@ class Daemon:
                 seen=self._gpus_changed,
                 overran=lambda one, used: self.loop.post(lambda at: overran_of(one, used, at)),
                 watched=lambda: watched_of(self.loop.state),
-                looked=Steward(self._settings.gpu.idle_after_secs, self.loop.post).looked,
+                looked=IdleGpuMonitor(self._settings.gpu.idle_after_secs, self.loop.post).looked,
             )
             await self.watch.begin()
             report = self.watch.latest

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import msgspec
 
-from gflow.config.reading import Config, load
-from gflow.config.shapes import Shapes, shapes_of
+from gflow import paths
+from gflow.config.job_shapes import Shapes, shapes_of
+from gflow.config.load import Config, load
 from gflow.core.model import LOCAL, Gpu
 from gflow.core.policy import Policy
-from gflow.core.quotas import Limits, Quotas
-from gflow.daemon.listening import Listening, listening_of
+from gflow.core.state.quotas import Limits, Quotas
 from gflow.daemon.notify.destinations import Destination, destinations_of
+from gflow.daemon.process.tcp_settings import Listening, listening_of
 from gflow.errors import UsageError, did_you_mean
 from gflow.gpu.settings import GpuSettings
 from gflow.gpu.simulated import simulated_gpus
-from gflow.options import paths
 from gflow.store import ownership
-from gflow.store.keeping import Retention
-from gflow.store.places import database_path
+from gflow.store.backup import Retention
+from gflow.store.location import database_path
 from gflow.targets.slurm.settings import Cluster, clusters_of
 
 
@@ -157,7 +157,7 @@ def _max_processes(wanted: int | str) -> int:
 def _spot_cloud(config: Config) -> str:
     wanted, origin = config.found["spot.cloud"]
     if wanted not in ("auto", "off"):
-        from gflow.launch.spot import bases_of
+        from gflow.cloud import bases_of
 
         try:
             bases_of(wanted)

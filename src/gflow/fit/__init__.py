@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from gflow.fit.estimate import estimate
-from gflow.fit.recipe import Recipe
+from gflow.ml.fit.estimate import estimate
+from gflow.ml.fit.recipe import Recipe
 
 __all__ = ["Recipe", "estimate"]

@@ -7,8 +7,8 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-from gflow.client import call, fast
-from gflow.client.insisting import PATIENCE_S
+from gflow.client import hot_path, http
+from gflow.client.retry import PATIENCE_S
 from gflow.errors import Unreachable
 from gflow.library import jobs as plain
 from gflow.library.jobs import Command, Job, JobFailed
@@ -38,7 +38,7 @@ async def wait(job: Job) -> dict[str, Any]:
     while True:
         asked = loop.time()
         try:
-            final: dict[str, Any] = (await _get(call.job_path(job.id, "/wait")))["jobs"][0]
+            final: dict[str, Any] = (await _get(http.job_path(job.id, "/wait")))["jobs"][0]
             return final
         except (ConnectionError, Unreachable):
             if away_since is None or loop.time() - asked > 1.0:
@@ -62,7 +62,7 @@ async def result(job: Job) -> dict[str, Any]:
 
 
 async def _get(path: str) -> Any:
-    connected = await asyncio.to_thread(fast.connect)
+    connected = await asyncio.to_thread(hot_path.connect)
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=connected.detach()))
     try:
         head = f"GET {path} HTTP/1.1\r\nHost: gflow\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
@@ -72,7 +72,7 @@ async def _get(path: str) -> Any:
         writer.close()
     if not found:
         raise ConnectionResetError("the daemon hung up before it answered")
-    answer = fast.whole(headers, content)
+    answer = hot_path.whole(headers, content)
     if int(headers[9:12]) >= 400:
-        raise call.refusal(headers, answer, "application/json")
-    return call.parsed(answer)
+        raise http.refusal(headers, answer, "application/json")
+    return http.parsed(answer)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from gflow.client.fast import getenv
-from gflow.options import paths
+from gflow import paths
+from gflow.client.hot_path import getenv
 
 _OFFSET = struct.Struct("<Q")
 MAP = "map"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from gflow.client.stream import events
-from gflow.client.waiting import wait_for
+from gflow.client.wait import wait_for
 from gflow.errors import GflowError
 from gflow.library.calls import MAP, each, new_folder, take_outcome, write_call, write_map
 from gflow.library.jobs import Job, JobFailed, submit

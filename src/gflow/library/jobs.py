@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from gflow.client import call, fast
-from gflow.client.describing import describe
-from gflow.client.insisting import PATIENCE_S
+from gflow.client import hot_path, http
 from gflow.client.jobfile import as_words
 from gflow.client.logs import followed
-from gflow.client.waiting import exit_code_of, wait_for
+from gflow.client.request_builder import describe
+from gflow.client.retry import PATIENCE_S
+from gflow.client.wait import exit_code_of, wait_for
 from gflow.errors import Forbidden, GflowError, UsageError
 from gflow.options.parse import parse
 from gflow.options.table import CAPTURE, JOB
@@ -54,7 +54,7 @@ class Job:
 
     def info(self) -> dict[str, Any]:
         """All that `gjob show --json` tells."""
-        found: dict[str, Any] = call.get(call.job_path(self.id))["jobs"][0]
+        found: dict[str, Any] = http.get(http.job_path(self.id))["jobs"][0]
         return found
 
     @property
@@ -92,16 +92,16 @@ class Job:
 
     def cancel(self, *, now: bool = False) -> None:
         """End it: TERM, its grace time, KILL; `now` kills at once."""
-        call.post("/jobs/cancel", {"jobs": [self.id], "now": now})
+        http.post("/jobs/cancel", {"jobs": [self.id], "now": now})
 
     def hold(self) -> None:
-        call.post("/jobs/hold", {"jobs": [self.id]})
+        http.post("/jobs/hold", {"jobs": [self.id]})
 
     def release(self) -> None:
-        call.post("/jobs/release", {"jobs": [self.id]})
+        http.post("/jobs/release", {"jobs": [self.id]})
 
     def _log_path(self) -> str:
-        place = call.get(call.job_path(self.id, "/log"))
+        place = http.get(http.job_path(self.id, "/log"))
         if os.geteuid() == 0 and place["uid"]:  # its path is theirs, and may lead anywhere
             raise Forbidden("root reads the logs of others with gjob log, which does it as them")
         return str(place["path"])
@@ -126,7 +126,7 @@ def sweep(command: Command, **options: Any) -> list[Job]:
 
 def sent(job: str) -> list[Job]:
     """The jobs that the daemon makes of a description."""
-    return [Job(job["id"]) for job in call.parsed(_answer(job, "/jobs"))["jobs"]]
+    return [Job(job["id"]) for job in http.parsed(_answer(job, "/jobs"))["jobs"]]
 
 
 def judged(job: str) -> None:
@@ -135,9 +135,9 @@ def judged(job: str) -> None:
 
 
 def _answer(job: str, path: str) -> bytes:
-    status, headers, content = _delivered(fast.submission(os.urandom(16).hex(), job), path)
+    status, headers, content = _delivered(hot_path.submission(os.urandom(16).hex(), job), path)
     if status >= 400:
-        raise call.refusal(headers, content, "application/json")
+        raise http.refusal(headers, content, "application/json")
     return content
 
 
@@ -146,7 +146,7 @@ def _delivered(body: bytes, path: str) -> tuple[int, bytes, bytes]:
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return fast.deliver(body, path, "application/json")
+            return hot_path.deliver(body, path, "application/json")
         except ConnectionError:
             if time.monotonic() > end:
                 raise
@@ -175,7 +175,7 @@ def jobs(
     """Jobs as `gqueue --json` lists them: those that are not over, or with `all` every one."""
     query = {"states": state, "users": user, "names": name, "projects": project}
     texts = {key: value if isinstance(value, str) else ",".join(value) for key, value in query.items()}
-    found = call.get("/jobs", **texts, all="1" if all else "", limit=str(limit))
+    found = http.get("/jobs", **texts, all="1" if all else "", limit=str(limit))
     listed: list[dict[str, Any]] = found["jobs"]
     return listed
 

@@ -7,7 +7,7 @@ from typing import Any
 from mcp.server.mcpserver import MCPServer
 
 from gflow import __version__
-from gflow.mcp import changing, reading, tools
+from gflow.mcp import common, read_tools, write_tools
 
 INSTRUCTIONS = """gflow runs GPU jobs on this machine. You act as the person who started this server, with
 their rights. Look first (list_jobs, get_info, why, triage_job), preview before you submit or update, and
@@ -21,9 +21,9 @@ def make() -> MCPServer[Any]:
     server: MCPServer[Any] = MCPServer(
         "gflow", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
-    tools.add(server, tools.READS, [*reading.TOOLS, *changing.PREVIEWS])
-    tools.add(server, tools.CHANGES, changing.CHANGES)
-    tools.add(server, tools.DESTROYS, changing.DESTROYS)
+    common.add(server, common.READS, [*read_tools.TOOLS, *write_tools.PREVIEWS])
+    common.add(server, common.CHANGES, write_tools.CHANGES)
+    common.add(server, common.DESTROYS, write_tools.DESTROYS)
     return server
 
 

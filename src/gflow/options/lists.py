@@ -1,11 +1,14 @@
-"""Readers of options that take lists of words: ends, addresses, events. Loaded only when somebody asks."""
+"""Readers of options that take lists of words: ends, addresses, events. Loaded only when somebody asks.
+
+GPU indices as people write them. Without imports: gctl is in a hurry.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from gflow.options.shapes import is_name, parse_shape
+from gflow.options.node_shape import is_name, parse_shape
 from gflow.options.table import SIGNALS, Option, is_digits, quote, refuse
 
 # Ends that --retry-on names; two of them can say which number.
@@ -134,3 +137,21 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "shape": read_shape,
     "sbatch": read_sbatch,
 }
+
+
+GPU_MOST = 1024
+
+
+def parse_indices(text: str) -> tuple[int, ...] | None:
+    """`0,2-3` to (0, 2, 3); None if it is not that."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        ends = (first, last) if dash else (first, first)
+        if not all(end.isascii() and end.isdecimal() and len(end) <= 4 for end in ends):
+            return None
+        low, high = map(int, ends)
+        if high < low or high >= GPU_MOST:
+            return None
+        found.update(range(low, high + 1))
+    return tuple(sorted(found))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gflow.errors import UsageError
-from gflow.options.shapes import is_name, parse_shape
+from gflow.options.node_shape import is_name, parse_shape
 from gflow.options.table import CAPTURE, JOB, spellings
 from gflow.options.values import read
 

@@ -1,4 +1,7 @@
-"""One replay: a heap of ends and a list of submissions, and the real engine decides."""
+"""One replay: a heap of ends and a list of submissions, and the real engine decides.
+
+The policies that can be compared. Each is the engine itself with other settings.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from gflow.core.engine import step
 from gflow.core.events import Exited, GpusSeen, Submit, Tick
 from gflow.core.ids import JobKey, number_of
 from gflow.core.model import Gpu, Moment, Spec
-from gflow.core.needs import named
-from gflow.core.policy import Policy
-from gflow.core.state import State
+from gflow.core.policy import USUAL, Policy
+from gflow.core.resources import named
+from gflow.core.state.state import State
 from gflow.simulate.trace import Entry
 
 # More CPUs and memory than any trace asks for: only GPUs are looked at.
@@ -68,7 +71,7 @@ class Replay:
         while place < count or ends:
             submit = entries[place].submit if place < count else never
             end = ends[0][0] if ends else never
-            promised = state.next_promise()
+            promised = state.next_start_reservation()
             if promised is not None and now < promised < min(submit, end):
                 now = promised
                 self._take(step(state, Tick(at=_moment(now))), now)
@@ -106,3 +109,21 @@ def _moment(now: float) -> Moment:
     """Both clocks show the same here."""
     moment: Moment = named(Moment, (now, now))
     return moment
+
+
+def _in_order(patience: float, *, backfill: bool = True) -> Policy:
+    """By arrival, knowing only time limits."""
+    return Policy(
+        order="arrival", fair_share=False, lengths="limits", patience=patience, backfill=backfill, promises=1
+    )
+
+
+POLICIES: dict[str, tuple[str, Policy]] = {
+    "fifo": ("strictly in order: nobody passes whoever is first", _in_order(0.0, backfill=False)),
+    "greedy": ("in order, and whoever fits starts: as gflow does it", _in_order(-1.0)),
+    "easy": ("EASY backfilling by time limits", _in_order(0.0)),
+    "easy-perfect": ("EASY backfilling, all run times known", _in_order(0.0)),
+    "ours": ("the default of gflowd", USUAL),
+    "throughput": ("ours, with policy.patience = 14", Policy(patience=14.0)),
+    "unprotected": ("ours, with policy.protect = false", Policy(patience=-1.0)),
+}

@@ -152,9 +152,9 @@ def gpus_of(text: str) -> int:
 
 def _of_database(path: Path) -> Iterator[Entry]:
     """Our own history: what ran to an end on GPUs."""
-    from gflow.core.filter import Filter
-    from gflow.core.history import what_of
-    from gflow.store.reading import Reader
+    from gflow.core.queries.job_filter import Filter
+    from gflow.core.state.runtime_estimates import what_of
+    from gflow.store.reader import Reader
 
     reader = Reader(path)
     try:

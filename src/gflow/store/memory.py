@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gflow.core.audit import of_job
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
-from gflow.core.model import ACTIVE, CUT_OFF, Job, JobState, Line
-from gflow.core.state import RECENT
+from gflow.core.model import ACTIVE, CUT_OFF, AuditEntry, Job, JobState
+from gflow.core.queries.audit_log import of_job
+from gflow.core.state.state import RECENT
 from gflow.errors import StoreError
 from gflow.store.bulk import Bulk, OpenSubmission
 from gflow.store.port import LEARNT_FROM, Changes, Loaded, keep_unfinished
@@ -24,7 +24,7 @@ class MemoryStore:
         self._submissions: dict[tuple[int, str], tuple[JobKey, ...]] = {}
         self._blobs: dict[str, bytes] = {}
         self._meta: dict[str, str | int] = {}
-        self._audit: list[Line] = []
+        self._audit: list[AuditEntry] = []
         self._bulk: dict[int, Bulk] = {}
         self.commits = 0
 
@@ -138,7 +138,7 @@ class MemoryStore:
             raise StoreError(f"the stored text {address} is gone")
         return self._blobs[address]
 
-    def story(self, key: JobKey) -> list[Line]:
+    def story(self, key: JobKey) -> list[AuditEntry]:
         told = (line if line.key == key else of_job(line, key) for line in self._audit)
         return [line for line in told if line is not None]
 
@@ -148,7 +148,7 @@ class MemoryStore:
     def newest_line(self) -> int:
         return len(self._audit)
 
-    def lines(self, after: int, limit: int) -> list[tuple[int, Line]]:
+    def lines(self, after: int, limit: int) -> list[tuple[int, AuditEntry]]:
         return list(enumerate(self._audit, 1))[after : after + limit]
 
     def close(self) -> None:

@@ -8,10 +8,10 @@ import msgspec
 
 from gflow.core.effects import Ran
 from gflow.core.ids import JobKey, label
-from gflow.core.model import Abroad, Headway, Job, JobState, Progress, Spec
-from gflow.core.tasks import parse_tasks
+from gflow.core.model import Abroad, ArrayProgress, Job, JobProgress, JobState, Spec
+from gflow.core.task_set import parse_tasks
 from gflow.errors import StoreError
-from gflow.store.opening import WAY_OUT
+from gflow.store.open import WAY_OUT
 
 COLUMNS = (
     "key", "uid", "user", "state", "reason", "attempt", "gpu_ids", "submitted_at", "started_at",
@@ -39,9 +39,9 @@ USUAL_BYTES = 1024
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _decode_spec = msgspec.json.Decoder(Spec).decode
-_decode_progress = msgspec.json.Decoder(Progress, dec_hook=lambda _, text: parse_tasks(text)).decode
+_decode_progress = msgspec.json.Decoder(ArrayProgress, dec_hook=lambda _, text: parse_tasks(text)).decode
 _decode_abroad = msgspec.json.Decoder(Abroad).decode
-_decode_headway = msgspec.json.Decoder(Headway).decode
+_decode_headway = msgspec.json.Decoder(JobProgress).decode
 _STATES = {state.value: state for state in JobState}
 
 

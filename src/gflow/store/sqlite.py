@@ -15,17 +15,17 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from gflow.core.audit import GROUPED, of_job
 from gflow.core.ids import TASK_BITS, JobKey, job_key, label, number_of, task_of
-from gflow.core.model import ACTIVE, CUT_OFF, FINAL, Job, JobState, Line
-from gflow.core.state import RECENT
-from gflow.core.states import ENDED
+from gflow.core.model import ACTIVE, CUT_OFF, FINAL, AuditEntry, Job, JobState
+from gflow.core.queries.audit_log import GROUPED, of_job
+from gflow.core.state.state import RECENT
+from gflow.core.transitions import ENDED
 from gflow.errors import StoreError
-from gflow.faults import point
+from gflow.fault_points import point
 from gflow.store.bulk import Bulk, OpenSubmission, bulk_of, encode
-from gflow.store.opening import UNREADABLE, WAY_OUT, open_database, unreadable
+from gflow.store.open import UNREADABLE, WAY_OUT, open_database, unreadable
 from gflow.store.port import LEARNT_FROM, Changes, Loaded, address_of, keep_unfinished, neighbours
-from gflow.store.reading import Reader
+from gflow.store.reader import Reader
 from gflow.store.rows import (
     INSERT,
     SELECT,
@@ -312,16 +312,19 @@ class SqliteStore:
             raise StoreError(f"the stored text {address} is damaged")
         return content
 
-    def story(self, key: JobKey) -> list[Line]:
+    def story(self, key: JobKey) -> list[AuditEntry]:
         """What happened to a job, in order."""
         select = "SELECT id, at, key, uid, origin, what, detail FROM audit"
-        own = [(row[0], Line(*row[1:])) for row in self._rows(f"{select} WHERE key = ? ORDER BY id", (key,))]
+        own = [
+            (row[0], AuditEntry(*row[1:]))
+            for row in self._rows(f"{select} WHERE key = ? ORDER BY id", (key,))
+        ]
         # Lines about many jobs have no key: those of its life may be about this one.
         after = own[0][0] if own and own[0][1].what == "submitted" else 0
         before = own[-1][0] if own and own[-1][1].what in map(ENDED.get, FINAL) else sys.maxsize
         several = f"{select} WHERE key IS NULL AND id BETWEEN ? AND ? AND what IN {GROUPED}"
         for row in self._rows(several, (after, before)):
-            if line := of_job(Line(*row[1:]), key):
+            if line := of_job(AuditEntry(*row[1:]), key):
                 own.append((row[0], line))
         return [line for _, line in sorted(own, key=itemgetter(0))]
 
@@ -339,13 +342,13 @@ class SqliteStore:
         """The number of the last line of the audit."""
         return int(self._row("SELECT coalesce(max(id), 0) FROM audit")[0])
 
-    def lines(self, after: int, limit: int) -> list[tuple[int, Line]]:
+    def lines(self, after: int, limit: int) -> list[tuple[int, AuditEntry]]:
         """What happened since the line of this number, in order, each with its own."""
         rows = self._rows(
             "SELECT id, at, key, uid, origin, what, detail FROM audit WHERE id > ? ORDER BY id LIMIT ?",
             (after, limit),
         )
-        return [(row[0], Line(*row[1:])) for row in rows]
+        return [(row[0], AuditEntry(*row[1:])) for row in rows]
 
     def _row(self, sql: str, values: Sequence[Any] = ()) -> Any:
         try:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gflow.core.ids import label
-from gflow.core.statistics import Prediction, Question, Statistics, TopJob, Usage
-from gflow.core.tasks import parse_tasks
-from gflow.store.reading import NAME, PROJECT, Reader
+from gflow.core.queries.usage_report import Prediction, Question, Statistics, TopJob, Usage
+from gflow.core.task_set import parse_tasks
+from gflow.store.reader import NAME, PROJECT, Reader
 from gflow.store.samples import most_used
 from gflow.store.summaries import Fingerprint, Span, Summaries, Summary, Use
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gflow.core.statistics import TopJob, Usage
+from gflow.core.queries.usage_report import TopJob, Usage
 from gflow.store import files
 
 log = logging.getLogger("gflow.statistics")

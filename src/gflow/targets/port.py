@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from gflow.core.ids import JobKey, label
 from gflow.core.model import Job
-from gflow.targets.ends import End
+from gflow.targets.outcome import End
 
 __all__ = ["End", "Ended", "Launch", "Run", "Target"]
 

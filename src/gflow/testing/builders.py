@@ -6,8 +6,8 @@ from typing import Any
 
 from gflow.core.events import Exited, Submit
 from gflow.core.ids import JobKey, job_key
-from gflow.core.model import FINAL, Gpu, Job, JobState, Progress, Spec
-from gflow.core.tasks import parse_tasks
+from gflow.core.model import FINAL, ArrayProgress, Gpu, Job, JobState, Spec
+from gflow.core.task_set import parse_tasks
 from gflow.testing.clock import FakeClock
 
 USERS = {0: "root", 1001: "ann", 1002: "bob"}
@@ -39,9 +39,9 @@ def running(number: int = 1, *gpu_ids: int, **fields: Any) -> Job:
     return job(number, gpus=len(gpu_ids), gpu_ids=gpu_ids, state=JobState.RUNNING, **fields)
 
 
-def progress(pending: str = "", **counts: int) -> Progress:
+def progress(pending: str = "", **counts: int) -> ArrayProgress:
     """How far an array is; its waiting tasks as people write them."""
-    return Progress(parse_tasks(pending), **counts)
+    return ArrayProgress(parse_tasks(pending), **counts)
 
 
 def gpus(count: int, *, model: str = "NVIDIA A100-SXM4-80GB", memory_mib: int = 81559) -> tuple[Gpu, ...]:

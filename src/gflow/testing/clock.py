@@ -29,5 +29,5 @@ class FakeClock:
         return self.now()
 
     def reboot(self, off_s: float = 60.0) -> Moment:
-        """The machine was off for a while: to the engine, both clocks go on (see `daemon.clock`)."""
+        """The machine was off for a while: to the engine, both clocks go on (see `daemon.loop.timers`)."""
         return self.advance(off_s)

@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gflow.core.model import Block, Gpu, Job
-from gflow.text.durations import clock
-from gflow.text.table import Sheet
+from gflow.text.table import Sheet, clock
 
 # What the STATE column says of a GPU that gets no new jobs.
 WORDS = {

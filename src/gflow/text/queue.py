@@ -7,15 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gflow.core.explain import Why
+from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, SHORT, Job, JobState, Moment
-from gflow.core.place import gib
+from gflow.core.scheduling.placement import gib
 from gflow.errors import unknown
-from gflow.text.durations import clock
-from gflow.text.table import Sheet
+from gflow.text.table import Sheet, clock
 
-Entry = tuple[Job, Why | None]
+Entry = tuple[Job, Blocker | None]
 # Where jobs are of many people, it matters whose.
 SHARED = ("JOBID", "NAME", "USER", "ST", "TIME", "NODES", "NODELIST(REASON)")
 DEFAULT = ("JOBID", "NAME", "ST", "TIME", "NODES", "NODELIST(REASON)")
@@ -48,15 +47,15 @@ def run_time(job: Job, now: Moment) -> float | None:
 # Each takes a job, why it waits, and the time. These six run for every line of every listing.
 
 
-def _id(job: Job, why: Why | None, now: Moment) -> str:
+def _id(job: Job, why: Blocker | None, now: Moment) -> str:
     return shown_id(job)
 
 
-def _name(job: Job, why: Why | None, now: Moment) -> str:
+def _name(job: Job, why: Blocker | None, now: Moment) -> str:
     return job.name
 
 
-def _short_state(job: Job, why: Why | None, now: Moment) -> str:
+def _short_state(job: Job, why: Blocker | None, now: Moment) -> str:
     return short_state(job)
 
 
@@ -68,16 +67,16 @@ def _target(job: Job) -> str:
     return f"{LOCAL}/{job.spec.on}" if is_both else job.target
 
 
-def _time(job: Job, why: Why | None, now: Moment) -> str:
+def _time(job: Job, why: Blocker | None, now: Moment) -> str:
     seconds = run_time(job, now)
     return "-" if seconds is None else clock(seconds)
 
 
-def _gpus(job: Job, why: Why | None, now: Moment) -> str:
+def _gpus(job: Job, why: Blocker | None, now: Moment) -> str:
     return str(job.spec.gpus)
 
 
-def _nodes_or_reason(job: Job, why: Why | None, now: Moment) -> str:
+def _nodes_or_reason(job: Job, why: Blocker | None, now: Moment) -> str:
     if job.state is JobState.RUNNING or ((job.gpu_ids or job.abroad) and job.state is JobState.FINISHED):
         there = job.abroad.nodes if job.abroad else ""
         return (_gpu_ids(job) or there or "-") + (f" ({why.code})" if why else "")
@@ -85,7 +84,7 @@ def _nodes_or_reason(job: Job, why: Why | None, now: Moment) -> str:
     return f"({reason})" if reason else "-"
 
 
-def _progress(job: Job, why: Why | None, now: Moment) -> str:
+def _progress(job: Job, why: Blocker | None, now: Moment) -> str:
     headway = job.headway
     if headway is None:
         return "-"
@@ -102,16 +101,16 @@ def left_s(job: Job, now: Moment) -> float | None:
     return max(0.0, headway.left_s - (now.wall - headway.at))
 
 
-def _eta(job: Job, why: Why | None, now: Moment) -> str:
+def _eta(job: Job, why: Blocker | None, now: Moment) -> str:
     seconds = left_s(job, now)
     return "-" if seconds is None else clock(seconds)
 
 
-def _loss(job: Job, why: Why | None, now: Moment) -> str:
+def _loss(job: Job, why: Blocker | None, now: Moment) -> str:
     return "-" if job.headway is None or job.headway.loss is None else f"{job.headway.loss:.4g}"
 
 
-def _rate(job: Job, why: Why | None, now: Moment) -> str:
+def _rate(job: Job, why: Blocker | None, now: Moment) -> str:
     known = job.headway is not None and job.headway.samples_per_s and job.state is JobState.RUNNING
     return f"{job.headway.samples_per_s:.3g}/s" if known and job.headway else "-"
 
@@ -140,7 +139,7 @@ def _start(job: Job, expected: float | None) -> str:
     return f"~{_when(expected)}" if waits else _when(job.started_at)
 
 
-COLUMNS: dict[str, Callable[[Job, Why | None, Moment], str]] = {
+COLUMNS: dict[str, Callable[[Job, Blocker | None, Moment], str]] = {
     "JOBID": _id,
     "NAME": _name,
     "ST": _short_state,

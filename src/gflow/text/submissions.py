@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from gflow.core.model import Spec
-from gflow.core.tasks import parse_tasks
+from gflow.core.task_set import parse_tasks
 
 # More lines than anybody reads.
 MOST_LINES = 1000

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gflow.text.durations import clock
-from gflow.text.table import table
+from gflow.text.table import clock, table
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from gflow.core.forecast import Outlook
+from gflow.core.forecast.wait_report import WaitReport
 from gflow.core.model import Job, JobState
-from gflow.text.durations import clock
+from gflow.text.table import clock
 
 
-def why_page(job: Job, found: Outlook | None, now: float) -> str:
+def why_page(job: Job, found: WaitReport | None, now: float) -> str:
     """A few lines for people."""
     name = f"Job {job.label} ({job.name})"
     if found is None:
@@ -27,7 +27,7 @@ def why_page(job: Job, found: Outlook | None, now: float) -> str:
         about = f"It starts at about {_moment(start.expected, now)} (in {clock(start.expected - now)})"
         probably = f"; probably by {_moment(start.latest, now)}."
         lines.append(about + (probably if start.earliest < start.latest else "."))
-    if (promised := found.promised_at) is not None:
+    if (promised := found.reserved_start_of) is not None:
         lines.append(_passing(promised, now))
     if (until := found.overflows_at) is not None:
         lines.append(f"If it has not started here by {_moment(until, now)}, it goes to {job.spec.overflow}.")

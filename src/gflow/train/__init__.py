@@ -18,31 +18,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gflow.train import callbacks as callbacks
-    from gflow.train.batching import find_batch_size as find_batch_size
-    from gflow.train.checkpointer import Checkpointer as Checkpointer
-    from gflow.train.progress import report as report
-    from gflow.train.run import Run as Run
-    from gflow.train.stopping import Stop as Stop
-    from gflow.train.vault import Vault as Vault
+    from gflow.ml.train import callbacks as callbacks
+    from gflow.ml.train.batch_size import find_batch_size as find_batch_size
+    from gflow.ml.train.checkpoint.checkpoint_dir import Vault as Vault
+    from gflow.ml.train.checkpoint.checkpointer import Checkpointer as Checkpointer
+    from gflow.ml.train.progress import report as report
+    from gflow.ml.train.run import Run as Run
+    from gflow.ml.train.stop import Stop as Stop
 
 _PLACES = {
-    "Checkpointer": "checkpointer",
-    "find_batch_size": "batching",
+    "Checkpointer": "checkpoint.checkpointer",
+    "find_batch_size": "batch_size",
     "Run": "run",
     "report": "progress",
-    "Stop": "stopping",
-    "Vault": "vault",
+    "Stop": "stop",
+    "Vault": "checkpoint.checkpoint_dir",
 }
 
 
 def __getattr__(name: str) -> object:
     if name == "callbacks":
-        return __import__("gflow.train.callbacks", fromlist=("callbacks",))
+        return __import__("gflow.ml.train.callbacks", fromlist=("callbacks",))
     if name not in _PLACES:
         raise AttributeError(f"module 'gflow.train' has no attribute {name!r}")
     try:
-        return getattr(__import__(f"gflow.train.{_PLACES[name]}", fromlist=(name,)), name)
+        return getattr(__import__(f"gflow.ml.train.{_PLACES[name]}", fromlist=(name,)), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-from gflow.core.expecting import Start
-from gflow.core.explain import Why
+from gflow.core.forecast.explain import Blocker
+from gflow.core.forecast.start_time import Start
 
 State = Literal["Queued", "Hold", "Running", "Finished", "Failed", "Cancelled", "Timeout"]
 
@@ -184,14 +184,14 @@ class WhyAnswer(TypedDict):
     job: int | str
     state: State
     reason: str | None
-    blockers: list[Why]
+    blockers: list[Blocker]
     start: Start | None
     instead: list[str]
     limits: list[str]
     # When it goes to another target if it still waits here, in seconds since 1970.
     overflows_at: float | None
     # When it has waited so long that its start is promised, or since when it has.
-    promised_at: float | None
+    reserved_start_of: float | None
 
 
 class StoryLine(TypedDict):

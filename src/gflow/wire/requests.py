@@ -1,4 +1,7 @@
-"""Requests of the API, and how a submission becomes specs. The option table is the schema."""
+"""Requests of the API, and how a submission becomes specs. The option table is the schema.
+
+Races between this machine and a cluster: what `--race local:n1_gpu2,slurm:n4_gpu1` means for a job.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from gflow.core.model import Spec
-from gflow.core.together import check_together
+from gflow.core.lifecycle.option_rules import check_together
+from gflow.core.model import HERE, Spec
 from gflow.errors import UsageError
-from gflow.options.shapes import spread
+from gflow.options.node_shape import parse_shape, spread
 from gflow.options.sweeps import Parameter
 from gflow.options.table import JOB, NAME_LENGTH, Option
 from gflow.options.values import read
-from gflow.wire.races import settle_race
 from gflow.wire.sweeps import combined, counted, filled
 
 COMMAND_BYTES = 1 << 20
@@ -430,3 +432,31 @@ class ReservationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     ) = None
     start_time: Annotated[float, msgspec.Meta(ge=0, le=250_000_000_000)] = 0.0
     duration_secs: Annotated[float, msgspec.Meta(gt=0, le=315_360_000)]
+
+
+USUAL = "slurm"
+HINT = "gbatch --race local:n1_gpu2,n4_gpu1 …"
+
+
+def settle_race(fields: dict[str, Any]) -> None:
+    """Shapes lose the name of their cluster, which is where the job runs; that of this machine says how many
+    GPUs the job has here.
+    """
+    race: tuple[str, ...] = fields.get("race", ())
+    here = [shape for shape in race if shape.startswith(HERE)]
+    named = {shape.rpartition(":")[0] for shape in race if ":" in shape and shape not in here}
+    if not here and not named:
+        return
+    named |= {fields["on"]} if fields.get("on") else set()
+    if len(named) > 1:
+        raise UsageError(f"a race is run by one cluster, not by {' and '.join(sorted(named))}", hint=HINT)
+    there = [shape.rpartition(":")[2] for shape in race if shape not in here]
+    if not there or len(here) > 1:
+        raise UsageError("a race with this machine takes one shape of it, and others of a cluster", hint=HINT)
+    fields["race"] = (*here, *there)
+    fields["on"] = min(named, default=USUAL)
+    if here:
+        _, gpus = parse_shape(here[0].removeprefix(HERE))
+        if fields.get("gpus", gpus) != gpus:
+            raise UsageError(f"--gpus {fields['gpus']} and {here[0]} do not say the same", hint=HINT)
+        fields["gpus"] = gpus

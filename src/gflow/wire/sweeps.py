@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 
 from gflow.core.model import Spec
-from gflow.core.parameters import with_values
+from gflow.core.sweep_template import with_values
 from gflow.errors import UsageError
 from gflow.options.sweeps import MOST, Parameter, parameters
 from gflow.options.table import PARAM_FILE

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.explain import Why
-from gflow.core.model import Block, Gpu, Headway, Job, Line, Progress, Spec
-from gflow.core.statistics import Prediction, Question, Statistics, Usage
+from gflow.core.forecast.explain import Blocker
+from gflow.core.model import ArrayProgress, AuditEntry, Block, Gpu, Job, JobProgress, Spec
+from gflow.core.queries.usage_report import Prediction, Question, Statistics, Usage
 from gflow.errors import GflowError
 from gflow.options.table import JOB
 
@@ -20,7 +20,7 @@ encode = msgspec.json.Encoder().encode
 FIELDS = {option.field: option.name for option in JOB}
 
 
-def job_view(job: Job, why: Why | None = None) -> dict[str, Any]:
+def job_view(job: Job, why: Blocker | None = None) -> dict[str, Any]:
     """A job as the contract's JSON. `why` explains a waiting one."""
     spec = job.spec
     return {
@@ -103,7 +103,7 @@ def asked_view(spec: Spec) -> dict[str, Any]:
     return asked
 
 
-def jobs_view(entries: Sequence[tuple[Job, Why | None]]) -> dict[str, Any]:
+def jobs_view(entries: Sequence[tuple[Job, Blocker | None]]) -> dict[str, Any]:
     """What every answer about jobs is: the jobs and how many."""
     return {"jobs": [job_view(job, why) for job, why in entries], "total": len(entries)}
 
@@ -130,7 +130,7 @@ def dry_run_jobs(specs: Sequence[Spec]) -> list[dict[str, Any]]:
     ]
 
 
-def _tasks(progress: Progress) -> dict[str, Any]:
+def _tasks(progress: ArrayProgress) -> dict[str, Any]:
     """How far an array is."""
     return {
         "pending": str(progress.pending),
@@ -142,7 +142,7 @@ def _tasks(progress: Progress) -> dict[str, Any]:
     }
 
 
-def headway_view(headway: Headway) -> dict[str, Any]:
+def headway_view(headway: JobProgress) -> dict[str, Any]:
     """How far a job says it is; null what it did not say."""
     return {
         "step": headway.step,
@@ -177,7 +177,7 @@ def gpu_view(gpu: Gpu, holders: list[Job], why: Block | None = None) -> dict[str
     }
 
 
-def line_view(line: Line, name_of: Callable[[int], str]) -> dict[str, Any]:
+def line_view(line: AuditEntry, name_of: Callable[[int], str]) -> dict[str, Any]:
     """One line of a job's story."""
     return {
         "at": rfc3339(line.at),

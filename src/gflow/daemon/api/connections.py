@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
-from gflow.daemon.people import NO_ACCOUNT, counted_as
+from gflow.daemon.auth.users import NO_ACCOUNT, counted_as
 
 # A user: the uid, or NO_ACCOUNT. A peer at the port that has not shown a token: its network.
 Peer = int | str

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gflow.core.model import Job
+from gflow.daemon.auth.submission_rules import Rights
+from gflow.daemon.auth.users import Person, is_member, person_of, unusable, user_name
 from gflow.daemon.context import context_of
-from gflow.daemon.people import Person, is_member, person_of, unusable, user_name
-from gflow.daemon.rules import Rights
 from gflow.errors import Forbidden, no_job
 
 

@@ -21,10 +21,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gflow.daemon.api.connections import FRESH_S, Connections, NoRoomYet, Ticket
-from gflow.daemon.api.silent import Silent
-from gflow.daemon.api.trimming import Trimmer
-from gflow.daemon.listening import Listening
-from gflow.daemon.people import peer, peer_uid
+from gflow.daemon.api.heap_trim import Trimmer
+from gflow.daemon.api.pending_connections import Silent
+from gflow.daemon.auth.users import peer, peer_uid
+from gflow.daemon.process.tcp_settings import Listening
 from gflow.errors import Refused
 
 log = logging.getLogger("gflow.api")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gflow.text.exposition import MEDIA
+from gflow.text.prometheus import MEDIA
 from gflow.wire import answers, queries, requests
 
 JSON, TEXT, STREAM = "application/json", "text/plain; charset=utf-8", "text/event-stream"

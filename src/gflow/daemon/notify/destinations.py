@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gflow.config.reading import Config
+from gflow.config.load import Config
 from gflow.errors import UsageError
-from gflow.wire.happenings import TOLD
+from gflow.wire.events import TOLD
 
 T = TypeVar("T", bound="Destination")
 EVERYTHING = "*"

@@ -8,9 +8,9 @@ from email.message import EmailMessage
 from typing import Any, NamedTuple
 
 from gflow import __version__
-from gflow.core.audit import GROUPED
-from gflow.core.model import Job, Line
-from gflow.wire.happenings import LEADS_TO
+from gflow.core.model import AuditEntry, Job
+from gflow.core.queries.audit_log import GROUPED
+from gflow.wire.events import LEADS_TO
 from gflow.wire.views import key_label, rfc3339
 
 # As SMTP wants it, for servers that take nothing but ASCII too.
@@ -22,7 +22,7 @@ class Notice(NamedTuple):
 
     number: int
     name: str
-    line: Line
+    line: AuditEntry
     job: Job | None
     host: str
 

@@ -18,18 +18,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from gflow.core.audit import spread_all
 from gflow.core.ids import JobKey
-from gflow.core.model import Job, Line
-from gflow.daemon import clock
-from gflow.daemon.loop import Loop
+from gflow.core.model import AuditEntry, Job
+from gflow.core.queries.audit_log import spread_all
+from gflow.daemon.loop import timers
+from gflow.daemon.loop.commands import MetaCommand
+from gflow.daemon.loop.loop import Loop
+from gflow.daemon.notify.delivery import NotSent, post, send
 from gflow.daemon.notify.destinations import Destination, Mailbox, Webhook, is_in_domain
 from gflow.daemon.notify.messages import Notice, mail, payload
-from gflow.daemon.notify.sending import NotSent, post, send
-from gflow.daemon.wishes import Keeping
 from gflow.errors import ReadOnly
 from gflow.store.port import Store
-from gflow.wire.happenings import told_as
+from gflow.wire.events import told_as
 
 log = logging.getLogger("gflow.notify")
 LINES = 200
@@ -85,7 +85,7 @@ class Notifier:
 
     async def test(self) -> list[tuple[str, str]]:
         """Send everyone something now; for each, what went wrong, or nothing."""
-        line = Line(clock.now().wall, None, None, "daemon", "test", "this is a test")
+        line = AuditEntry(timers.now().wall, None, None, "daemon", "test", "this is a test")
         notice = Notice(0, "test", line, None, self._host)
         pairs = [(one, to) for one in self.destinations for to in self.addresses(one, notice) or [""]]
         results = await asyncio.gather(
@@ -114,9 +114,9 @@ class Notifier:
 
     async def _remember(self, destination: Destination, place: int) -> None:
         with suppress(ReadOnly):  # told again after a restart: at least once is what we promise
-            await self._loop.wish(Keeping({_key(destination): place}))
+            await self._loop.wish(MetaCommand({_key(destination): place}))
 
-    def _notice(self, destination: Destination, number: int, line: Line) -> Notice | None:
+    def _notice(self, destination: Destination, number: int, line: AuditEntry) -> Notice | None:
         name = told_as(line)
         if name is None:
             return None

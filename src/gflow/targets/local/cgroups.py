@@ -5,16 +5,22 @@ killing (version 2, `cgroup.kill`) and limits (memory, CPU weight and processes,
 there is none, the shim's own walk of the process tree and its watchdog do the work.
 
 Standard library only: this runs beside jobs.
+
+The folders of ours in which jobs' control groups are made: one in each hierarchy, held while it is needed.
+
+A daemon, its zygote and its shims lock them as long as they live; forked processes share the lock.
+An empty one that nobody holds was left by somebody who was killed: whoever comes by drops it.
+
+Standard library only: this runs beside jobs.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from contextlib import suppress
 from typing import NamedTuple
-
-from gflow.targets.local import bases
 
 UNLIMITED_WEIGHT = 100
 REMOVE_TRIES = 50
@@ -49,7 +55,7 @@ class Layers(NamedTuple):
 def remove_layers(layers: Layers) -> None:
     """Let go of our base folders and drop them, unless somebody needs them still."""
     for folder in layers.folders:
-        bases.let_go(folder)
+        let_go(folder)
 
 
 def sweep_shims(layers: Layers) -> None:
@@ -75,7 +81,7 @@ def drop_shim_groups(layers: Layers, name: str) -> None:
 def sweep_others(layers: Layers) -> None:
     """Drop the empty base folders of daemons that were killed and never came back."""
     for folder in layers.folders:
-        bases.sweep_beside(folder)
+        sweep_beside(folder)
 
 
 class Mounted(NamedTuple):
@@ -85,7 +91,7 @@ class Mounted(NamedTuple):
 
     def outside(self, tag: str) -> Mounted:
         """The same for a shim that is in a group of ours itself: our base folder is above it, not below."""
-        ours = f"/{bases.PREFIX}{tag}"
+        ours = f"/{PREFIX}{tag}"
         return Mounted(
             {
                 name: (path + "/").partition(ours + "/")[0].rstrip("/") or path
@@ -137,7 +143,7 @@ def _limit_layer(
     """Where groups with this controller can be made, and of which version."""
     if name in controllers:
         return unified, 2
-    base = bases.hold(mounted.folders.get(name, ""), tag)
+    base = hold(mounted.folders.get(name, ""), tag)
     return (base, 1) if base else ("", 0)
 
 
@@ -151,13 +157,13 @@ def _unified(own: str, tag: str) -> tuple[str, set[str]]:
     _allow(own)
     place = own
     while place and os.path.exists(f"{place}/cgroup.procs"):
-        base = bases.hold(place, tag) if os.access(f"{place}/cgroup.procs", os.W_OK) else ""
+        base = hold(place, tag) if os.access(f"{place}/cgroup.procs", os.W_OK) else ""
         if base and "memory" in (controllers := _allow(base)):
             return base, controllers
         if base:
-            bases.let_go(base)
+            let_go(base)
         place = os.path.dirname(place)
-    base = bases.hold(own, tag)
+    base = hold(own, tag)
     return base, _allow(base)
 
 
@@ -320,3 +326,63 @@ def _write(path: str, text: str) -> None:
         os.write(fd, text.encode())
     finally:
         os.close(fd)
+
+
+PREFIX = "gflow-"
+OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_held: dict[str, int] = {}
+
+
+def hold(folder: str, tag: str) -> str:
+    """Make our folder in this one and hold it; empty if we may not use it."""
+    if not folder:
+        return ""
+    path = f"{folder}/{PREFIX}{tag}"
+    try:
+        while path not in _held:
+            os.makedirs(path, exist_ok=True)
+            if (fd := _locked(path)) is not None:
+                _held[path] = fd
+        return path if os.access(f"{path}/cgroup.procs", os.W_OK) else ""
+    except OSError:
+        return ""
+
+
+def let_go(path: str) -> None:
+    """Hold it no longer; drop it if nobody else does and no job has a group in it."""
+    if path in _held:
+        os.close(_held.pop(path))
+    _sweep(path)
+
+
+def sweep_beside(path: str) -> None:
+    """Drop what killed daemons left beside this one of ours."""
+    above = os.path.dirname(path)
+    with suppress(OSError):
+        for name in os.listdir(above):
+            if name.startswith(PREFIX) and f"{above}/{name}" != path:
+                _sweep(f"{above}/{name}")
+
+
+def _sweep(path: str) -> None:
+    with suppress(OSError):
+        fd = os.open(path, OPEN)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rmdir(path)
+        finally:
+            os.close(fd)
+
+
+def _locked(path: str) -> int | None:
+    """The folder, opened and locked; None: it was swept away meanwhile."""
+    try:
+        fd = os.open(path, OPEN)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(path), os.fstat(fd)):
+            return fd
+    os.close(fd)
+    return None

@@ -13,15 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from gflow.core.ids import JobKey
-from gflow.targets.ends import SHORTAGES, deferred
-from gflow.targets.local import record
+from gflow.targets.local import run_record
 from gflow.targets.local.cgroups import Group
-from gflow.targets.local.epoch import launch_epoch
-from gflow.targets.local.family import send_group_of
-from gflow.targets.local.leftovers import kill_leftovers, ticks
-from gflow.targets.local.ordering import Places, order_beside, order_of
-from gflow.targets.local.orders import to_fields
-from gflow.targets.local.shims import Channel, Shims
+from gflow.targets.local.launch_epoch import launch_epoch
+from gflow.targets.local.launch_order import Places, order_beside, order_of
+from gflow.targets.local.orphans import kill_leftovers, ticks
+from gflow.targets.local.protocol import to_fields
+from gflow.targets.local.shim.process_tree import send_group_of
+from gflow.targets.local.shim_pool import Channel, Shims
+from gflow.targets.outcome import SHORTAGES, deferred
 from gflow.targets.port import End, Ended, Launch, Run
 
 log = logging.getLogger("gflow.local")
@@ -133,8 +133,8 @@ class LocalTarget:
     def beside(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
         """Run a command beside this run: in its control groups, as its owner, gone when it is."""
         run = launch.run
-        content = record.read(Path(self.record_path(run)).read_bytes())
-        if content.job is None or record.identity_of(content.job.pid) != content.job:
+        content = run_record.read(Path(self.record_path(run)).read_bytes())
+        if content.job is None or run_record.identity_of(content.job.pid) != content.job:
             raise ProcessLookupError(errno.ESRCH, "its process is not there")
         for channel in [one for one in self._beside if one.sock.fileno() < 0]:  # its shim was killed
             self._over_beside(channel)
@@ -190,8 +190,8 @@ class LocalTarget:
     def _signal_adopted(self, run: Run, number: int) -> None:
         """We have no channel to the shim of an earlier daemon, but its record names the job."""
         with suppress(OSError):
-            content = record.read(Path(self.record_path(run)).read_bytes())
-            pidfd = record.open_pidfd(content.job)
+            content = run_record.read(Path(self.record_path(run)).read_bytes())
+            pidfd = run_record.open_pidfd(content.job)
             if pidfd is not None:
                 try:
                     send_group_of(pidfd, number)
@@ -226,8 +226,8 @@ class LocalTarget:
         except FileNotFoundError:
             return not self._never_began(run)
         try:
-            locked_by_shim = not record.try_lock(fd)
-            content = record.read(_read_all(fd))
+            locked_by_shim = not run_record.try_lock(fd)
+            content = run_record.read(_read_all(fd))
             if locked_by_shim:
                 self._watch(run, content, again_s)
                 return True
@@ -249,7 +249,7 @@ class LocalTarget:
             return True
         with suppress(OSError):  # an order that comes late finds the attempt taken
             os.close(os.open(self.record_path(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._settle(run, record.Content(None, None, None), None)
+        self._settle(run, run_record.Content(None, None, None), None)
         return False
 
     def forget(self, run: Run) -> None:
@@ -265,7 +265,7 @@ class LocalTarget:
 
         Those whose shims live are kept: something runs that the database does not know.
         """
-        living = record.held_in(self._folder).keys()
+        living = run_record.held_in(self._folder).keys()
         self._strays = living - keep
         folders = {self._run_dir, Path(self._shown_dir)}
         for path in [path for folder in folders for path in folder.iterdir()]:
@@ -274,11 +274,11 @@ class LocalTarget:
                 path.unlink(missing_ok=True)
         self._shims.sweep_soon()  # idle shims of that daemon are leaving just now
 
-    def strays(self) -> dict[str, record.Content]:
+    def strays(self) -> dict[str, run_record.Content]:
         """Runs that live and that no job of ours has, by name: the database is older than they are."""
         if not self._strays:
             return {}
-        living = record.held_in(self._folder)
+        living = run_record.held_in(self._folder)
         for name in self._strays - living.keys():  # nobody waits for how it ended
             with suppress(FileNotFoundError):
                 os.unlink(f"{self._folder}/{name}")
@@ -332,7 +332,7 @@ class LocalTarget:
         self._shims.give_back(channel)
         if kind == b"end":
             words = [word.decode(errors="replace") for word in message[3:]]
-            self._on_end(Ended(run, record.end_of(words)))
+            self._on_end(Ended(run, run_record.end_of(words)))
         elif kind == b"taken":  # an earlier daemon's order reached its shim after all
             self._adopt_again(run)
 
@@ -347,10 +347,10 @@ class LocalTarget:
 
     # ------------------------------------------------------------ adoption
 
-    def _watch(self, run: Run, content: record.Content, again_s: float) -> None:
+    def _watch(self, run: Run, content: run_record.Content, again_s: float) -> None:
         """The shim lives: hear of its end through its pidfd."""
         loop = asyncio.get_running_loop()
-        pidfd = record.open_pidfd(content.shim)
+        pidfd = run_record.open_pidfd(content.shim)
         if pidfd is None:  # it is writing its first line, or ending, or in another pid namespace
             loop.call_later(again_s, self._adopt_again, run, min(1.0, again_s * 2))
             return
@@ -383,7 +383,7 @@ class LocalTarget:
         self._busy.pop(run, None)
         self._on_end(Ended(run, deferred(why)))
 
-    def _kill_leftovers(self, run: Run, content: record.Content, lived_until: int | None) -> bool:
+    def _kill_leftovers(self, run: Run, content: run_record.Content, lived_until: int | None) -> bool:
         """End what a killed shim left; True when nothing was found any more."""
         groups = [Group(self._shims.layers, name).find() for name in _groups_of(run, content)]
         for group in groups:
@@ -396,12 +396,12 @@ class LocalTarget:
         return gone
 
     def _settle(
-        self, run: Run, content: record.Content, lived_until: int | None, again_s: float = LOOK_AGAIN_S
+        self, run: Run, content: run_record.Content, lived_until: int | None, again_s: float = LOOK_AGAIN_S
     ) -> None:
         """The shim is gone: report the end it wrote, or clean up after it and report the loss."""
         if content.end is not None:
             self._on_end(Ended(run, content.end))
-        elif content.shim is not None and content.shim.boot != record.boot_id():
+        elif content.shim is not None and content.shim.boot != run_record.boot_id():
             self._on_end(Ended(run, _problem("Reboot")))
         elif self._kill_leftovers(run, content, lived_until):
             self._on_end(Ended(run, _problem("Lost")))
@@ -410,7 +410,7 @@ class LocalTarget:
             loop.call_later(again_s, self._settle, run, content, lived_until, min(1.0, again_s * 2))
 
 
-def _groups_of(run: Run, content: record.Content) -> list[str]:
+def _groups_of(run: Run, content: run_record.Content) -> list[str]:
     """Names of the control groups that a run may be in: its own, or its shim's."""
     shim = content.shim
     return [run.name] + ([f"shim-{shim.pid}-{shim.started}"] if shim else [])

@@ -13,9 +13,10 @@ import socket
 import sys
 from contextlib import suppress
 
-from gflow.targets.local import record, shim
+from gflow.targets.local import run_record
 from gflow.targets.local.cgroups import Layers, drop_shim_groups, find_layers, remove_layers
-from gflow.targets.local.frames import pack
+from gflow.targets.local.protocol import pack
+from gflow.targets.local.shim import shim
 
 # The plain shim, where a compiler was at hand when gflow was installed.
 PLAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gflow-shim")
@@ -29,7 +30,7 @@ def main() -> None:
     if sys.argv[1] == TAKE_OVER:
         layers = find_layers(sys.argv[2])
         shim.take_over(sys.argv[3:], layers)
-        drop_shim_groups(layers, f"shim-{os.getpid()}-{record.start_time(os.getpid())}")
+        drop_shim_groups(layers, f"shim-{os.getpid()}-{run_record.start_time(os.getpid())}")
         remove_layers(layers)
     else:
         fork_shims()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gflow.core.ids import label
 from gflow.core.model import HERE, Job, Spec
-from gflow.options.shapes import parse_shape
+from gflow.options.node_shape import parse_shape
 from gflow.targets.slurm.settings import Cluster
 
 

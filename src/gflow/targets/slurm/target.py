@@ -11,17 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from gflow.core.events import Sighting
+from gflow.core.events import RemoteStatus
 from gflow.targets.port import Ended, Launch, Run
-from gflow.targets.slurm.books import Books
-from gflow.targets.slurm.clerk import Clerk
-from gflow.targets.slurm.commands import Slurm
-from gflow.targets.slurm.desk import Desk
 from gflow.targets.slurm.settings import Cluster
+from gflow.targets.slurm.shared_folder import SharedFolder
+from gflow.targets.slurm.slurm_cli import Slurm
+from gflow.targets.slurm.tracker import Tracker
+from gflow.targets.slurm.worker import SlurmWorker
 
 log = logging.getLogger("gflow.slurm")
 AGAIN_S = 5.0
-Work = Callable[[Clerk], None]
+Work = Callable[[SlurmWorker], None]
 
 
 class SlurmTarget:
@@ -32,7 +32,7 @@ class SlurmTarget:
         name: str,
         cluster: Cluster,
         folder: Path,
-        on_seen: Callable[[list[Sighting]], None],
+        on_seen: Callable[[list[RemoteStatus]], None],
         on_end: Callable[[Ended], None],
     ) -> None:
         self.name, self.cluster = name, cluster
@@ -100,12 +100,12 @@ class SlurmTarget:
         self._work.put(work)
 
     def _run(self) -> None:
-        clerk: Clerk | None = None
+        clerk: SlurmWorker | None = None
         wait: float | None = None
         while not self._closed:
             try:
-                clerk = clerk or Clerk(
-                    Books(self.cluster, Desk(self._folder), self.slurm, self._seen, self._ended)
+                clerk = clerk or SlurmWorker(
+                    Tracker(self.cluster, SharedFolder(self._folder), self.slurm, self._seen, self._ended)
                 )
                 if not self._take_in(clerk, wait):
                     return
@@ -115,7 +115,7 @@ class SlurmTarget:
                 log.exception("target %s", self.name)
                 wait = AGAIN_S
 
-    def _take_in(self, clerk: Clerk, wait: float | None) -> bool:
+    def _take_in(self, clerk: SlurmWorker, wait: float | None) -> bool:
         """All that was asked for meanwhile. False: that was all."""
         try:
             work = self._work.get(timeout=wait)
@@ -127,7 +127,7 @@ class SlurmTarget:
         except queue.Empty:
             return True
 
-    def _seen(self, news: list[Sighting]) -> None:
+    def _seen(self, news: list[RemoteStatus]) -> None:
         self._tell(self._on_seen, news)
 
     def _ended(self, ended: Ended) -> None:

@@ -1,0 +1,1 @@
+"""Parts that several commands share: error reports, status lines, log and terminal output."""

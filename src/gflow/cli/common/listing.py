@@ -1,0 +1,29 @@
+"""What gqueue and gstats have in common."""
+
+from __future__ import annotations
+
+from gflow.errors import unknown
+
+TYPE_CHECKING = False  # typing costs 15 ms to import
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gflow.options.table import Option
+
+
+def output_of(values: dict[str, Any], options: tuple[Option, ...]) -> str:
+    """The form of output that is asked for."""
+    output: str = "json" if "json" in values else values.get("output", "table").lower()
+    (choices,) = [option.choices for option in options if option.name == "output"]
+    if output not in choices:
+        raise unknown("form of output", output, choices)
+    return output
+
+
+def since_of(text: str) -> str:
+    """A time in the past for the daemon. Read here, because days and hours are those of whoever asks."""
+    from gflow.config import timezone
+    from gflow.options.times import parse_since
+
+    timezone.use_configured()
+    return str(int(parse_since(text)))

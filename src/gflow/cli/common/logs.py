@@ -1,0 +1,96 @@
+"""Reading a job's log: all of it, an end of it, or as it grows.
+
+Everything goes through in chunks: a line may be as long as the disk is large.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, BinaryIO, TypeVar
+
+from gflow.client import hot_path, http
+from gflow.client.logs import CHUNK, chunks, followed, start_of_last
+from gflow.errors import clean_page
+
+T = TypeVar("T")
+
+
+def print_lines(path: str, first: int | None, last: int | None, *, is_harmless: bool = False) -> int:
+    """Copy the log, or some lines of it, to standard output: byte for byte, or made harmless."""
+    wanted = _wanted(path, first, last)
+    for chunk in harmless(wanted) if is_harmless else wanted:
+        hot_path.write(1, chunk)
+    return 0
+
+
+def harmless(coming: Generator[bytes, None, T]) -> Generator[bytes, None, T]:
+    """The same text in which all but lines and tabs that is not printable is an escape.
+
+    For a log of another user on a terminal: its sequences could rewrite what is on the screen, or worse.
+    """
+    decoder = getincrementaldecoder("utf-8")("backslashreplace")  # a character may be in two chunks
+    while True:
+        try:
+            chunk = next(coming)
+        except StopIteration as end:
+            yield clean_page(decoder.decode(b"", final=True)).encode()
+            final: T = end.value
+            return final
+        yield clean_page(decoder.decode(chunk)).encode()
+
+
+def as_json(place: dict[str, Any], first: int | None, last: int | None) -> int:
+    """The log, or some lines of it, as one object; what is no UTF-8 is replaced."""
+    path = place["path"]
+    size = os.path.getsize(path) if os.path.exists(path) else 0
+    content = b"".join(_wanted(path, first, last)).decode(errors="replace")
+    view = {"job_id": place["job_id"], "path": path, "size": size, "content": content}
+    hot_path.write(1, http.json_line(json.dumps(view).encode()))
+    return 0
+
+
+def _wanted(path: str, first: int | None, last: int | None) -> Generator[bytes, None, None]:
+    """The log, or some lines of it."""
+    if not os.path.exists(path):
+        return  # nothing was written yet
+    with open(path, "rb", buffering=0) as file:
+        if first is not None:
+            yield from _first(file, first)
+        else:
+            yield from chunks(file, 0 if last is None else start_of_last(file.fileno(), last))
+
+
+def _first(file: BinaryIO, lines: int) -> Iterator[bytes]:
+    while lines and (chunk := file.read(CHUNK)):
+        count = chunk.count(b"\n")
+        if count >= lines:
+            parts = chunk.split(b"\n", lines)
+            chunk, count = b"\n".join(parts[:lines]) + b"\n", lines
+        yield chunk
+        lines -= count
+
+
+# ---------------------------------------------------------------- as it grows
+
+
+def follow(
+    job: str,
+    path: str,
+    last: int | None = None,
+    between: Callable[[], None] = lambda: None,
+    *,
+    is_harmless: bool = False,
+) -> dict[str, Any]:
+    """Copy the log as it grows, until the job is final and all of it is printed; how it ended."""
+    coming = followed(job, path, last, between)
+    if is_harmless:
+        coming = harmless(coming)
+    while True:
+        try:
+            hot_path.write(1, next(coming))
+        except StopIteration as end:
+            final: dict[str, Any] = end.value
+            return final

@@ -1,0 +1,56 @@
+"""The same answer again and again: redrawn in place on a terminal, one below the other elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from gflow.client import hot_path
+from gflow.errors import Unreachable
+from gflow.text.table import cut
+
+HOME, CLEAR, REST_OF_LINE, REST = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+AWAY = "(the daemon is away since {}; asking again)"
+
+
+def watch(ask: Callable[[], bytes], interval_s: float, title: str) -> int:
+    """Show what `ask` answers until Ctrl-C. A daemon that goes away is waited for."""
+    is_terminal = os.isatty(1)
+    draw = _draw if is_terminal else _append
+    text = ask().decode(errors="replace")  # a daemon that is not there at the start is an error
+    away = ""
+    try:
+        if is_terminal:
+            hot_path.write(1, (HIDE_CURSOR + CLEAR).encode())
+        while True:
+            draw(text + (away + "\n" if away else ""), f"Every {interval_s} s: {title}")
+            time.sleep(interval_s)
+            try:
+                text, away = ask().decode(errors="replace"), ""
+            except (ConnectionError, Unreachable):
+                away = away or AWAY.format(time.strftime("%H:%M:%S"))
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if is_terminal:
+            hot_path.write(1, SHOW_CURSOR.encode())
+
+
+def _draw(text: str, title: str) -> None:
+    """Write over what is there, line by line: nothing is ever blank, so nothing flickers."""
+    size = os.get_terminal_size(1)
+    lines = text.splitlines()
+    room = max(1, size.lines - 3)
+    if len(lines) > room:
+        lines = [*lines[: room - 1], f"({len(lines) - room + 1} more lines)"]
+    clock = time.strftime("%H:%M:%S")
+    head = cut(title, max(1, size.columns - len(clock) - 2))
+    head += " " * (size.columns - len(head) - len(clock)) + clock
+    frame = "".join(line + REST_OF_LINE + "\n" for line in [head, "", *lines])
+    hot_path.write(1, (HOME + frame + REST).encode())
+
+
+def _append(text: str, title: str) -> None:
+    hot_path.write(1, (text + "\n").encode())

@@ -1,0 +1,1 @@
+"""Commands of `gflowd`: start, stop, configure, and install as a service."""

@@ -1,0 +1,211 @@
+"""gctl quota and gctl reserve."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from gflow.client import hot_path, http
+from gflow.errors import UsageError, did_you_mean
+from gflow.options.lists import parse_indices
+from gflow.options.parse import parse
+from gflow.options.table import COMMON, JSON, Option
+
+TYPE_CHECKING = False  # typing costs 15 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+QUOTA = (
+    Option("user", "text", "whose: this person's", short="u", metavar="NAME"),
+    Option("project", "text", "this project's", metavar="NAME"),
+    Option("default-user", "flag", "of every person who has none of their own"),
+    Option("default-project", "flag", "of every project that has none of its own"),
+    Option("max-running-jobs", "count", "jobs that run at once", metavar="N", low=0),
+    Option("max-running-gpus", "count", "GPUs that running jobs have", metavar="N", low=0),
+    Option("max-queued-jobs", "count", "jobs that wait; an array counts once", metavar="N", low=0),
+    JSON,
+    *COMMON,
+)
+QUOTA_ABOUT = """What people and projects may have at once. A quota holds back starts, never what runs;
+whoever waits for one sees (Quota) in gqueue.
+
+commands:
+  list      every quota: used/limit, - for any number
+  set       say a quota; limits that are not named stay as they are
+  remove    take it away"""
+QUOTA_EXAMPLES = """gctl quota set --user ann --max-running-gpus 4
+gctl quota set --default-user --max-running-jobs 20 --max-queued-jobs 1000
+gctl quota remove --user ann"""
+RESERVE = (
+    Option("user", "text", "create: for whom; list: whose", short="u", metavar="NAME"),
+    Option("gpus", "count", "how many GPUs, whichever are not reserved then", short="g", metavar="N", low=1),
+    Option("gpu-spec", "text", "these GPUs: 0,2-3", metavar="LIST"),
+    Option(
+        "start",
+        "time",
+        "from when on: 14:00, 2026-12-24T08:00, now+2h (default: now)",
+        short="s",
+        metavar="TIME",
+    ),
+    Option("duration", "text", "how long: 2h30m, 90m, 1d or 1-02:00:00", short="d", metavar="TIME"),
+    Option("status", "text", "list: pending, active, completed or cancelled", metavar="STATE"),
+    Option("active", "flag", "list: only those that are not over"),
+    Option("timeline", "flag", "list: as bars over the next two days"),
+    Option("range", "text", "timeline: the next 48h, or -24h:+24h", metavar="SPAN"),
+    JSON,
+    *COMMON,
+)
+RESERVE_ABOUT = """Keep GPUs for one person for a while. Nobody else's job starts on them then, nor before
+if it would run into that time: by its --time, or else by how long it is expected to take.
+
+commands:
+  create    --user NAME --gpus N|--gpu-spec LIST [--start TIME] --duration TIME
+  list      all of them, or by --user, --status, --active; --timeline
+  get ID    one
+  cancel ID"""
+RESERVE_EXAMPLES = """gctl reserve create --user ann --gpus 2 --start 14:00 --duration 2h30m
+gctl reserve create --user ann --gpu-spec 0-1 --duration 1d
+gctl reserve list --timeline
+gctl reserve cancel 3"""
+_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def run(name: str, words: list[str]) -> int:
+    table = QUOTA if name == "quota" else RESERVE
+    values, rest = parse(words, table)
+    if "help" in values or not rest:
+        from gflow.options import help
+
+        about, examples = (
+            (QUOTA_ABOUT, QUOTA_EXAMPLES) if name == "quota" else (RESERVE_ABOUT, RESERVE_EXAMPLES)
+        )
+        sys.stdout.write(help.render(f"gctl {name} COMMAND [options]", about, table, examples))
+        return 0 if "help" in values else 2
+    commands = QUOTA_COMMANDS if name == "quota" else RESERVE_COMMANDS
+    verb, *given = rest
+    if verb not in commands:
+        hint = did_you_mean(verb, commands, otherwise="commands: " + ", ".join(commands))
+        raise UsageError(f"gctl {name} has no command {verb!a}", hint=hint)
+    if len(given) != (verb in ("get", "cancel")):
+        raise UsageError(f"gctl {name} {verb} takes {'an id' if verb in ('get', 'cancel') else 'no words'}")
+    code: int = commands[verb](values, *given)
+    return code
+
+
+# ---------------------------------------------------------------- quotas
+
+
+def _quota_list(values: dict[str, Any]) -> int:
+    return http.show("/quotas", as_json="json" in values)
+
+
+def _quota_set(values: dict[str, Any]) -> int:
+    limits = {name.replace("-", "_"): values[name] for name in values if name.startswith("max-")}
+    if not limits:
+        raise UsageError("a quota needs a limit", hint="gctl quota set --user ann --max-running-gpus 4")
+    return _send("PUT", "/quotas", {**_whose(values), **limits}, values)
+
+
+def _quota_remove(values: dict[str, Any]) -> int:
+    return _send("PUT", "/quotas", {**_whose(values), "remove": True}, values)
+
+
+def _whose(values: dict[str, Any]) -> dict[str, str]:
+    named = [name for name in ("user", "project", "default-user", "default-project") if name in values]
+    if len(named) != 1:
+        raise UsageError(
+            "whose quota?", hint="one of --user NAME, --project NAME, --default-user, --default-project"
+        )
+    scope = named[0].removeprefix("default-")
+    return {"scope": scope, "name": values.get(scope, "")}
+
+
+# ---------------------------------------------------------------- reservations
+
+
+def _create(values: dict[str, Any]) -> int:
+    for name in ("user", "duration"):
+        if name not in values:
+            raise UsageError(f"gctl reserve create needs --{name}", hint="see gctl reserve --help")
+    if ("gpus" in values) == ("gpu-spec" in values):
+        raise UsageError("how many GPUs, or which?", hint="--gpus 2, or --gpu-spec 0,2-3")
+    body: dict[str, Any] = {"user": values["user"], "duration_secs": _seconds(values["duration"], "duration")}
+    if "gpus" in values:
+        body["gpu_count"] = values["gpus"]
+    else:
+        found = parse_indices(values["gpu-spec"])
+        if not found:
+            raise UsageError(f"{values['gpu-spec']!a} does not name GPUs", hint="write 0,2 or 0-3")
+        body["gpu_indices"] = list(found)
+    if "start" in values:
+        body["start_time"] = values["start"]
+    return _send("POST", "/reservations", body, values)
+
+
+def _list(values: dict[str, Any]) -> int:
+    asked: dict[str, str] = {name: values[name] for name in ("user", "status") if name in values}
+    if "active" in values:
+        asked["active"] = "1"
+    if "timeline" in values or "range" in values:
+        from time import time
+
+        begin, end = _range(values.get("range", "48h"))
+        now = time()
+        asked |= {"timeline": "1", "from": str(now + begin), "to": str(now + end)}
+    return http.show("/reservations", as_json="json" in values, **asked)
+
+
+def _range(text: str) -> tuple[float, float]:
+    """`48h` is the next two days, `-24h` the last one, `-24h:+24h` both."""
+    left, colon, right = text.partition(":")
+    if colon:
+        return _signed(left), _signed(right)
+    only = _signed(left)
+    return (only, 0.0) if only < 0 else (0.0, only)
+
+
+def _signed(text: str) -> float:
+    seconds = _seconds(text.lstrip("+-"), "range")
+    return float(-seconds if text.startswith("-") else seconds)
+
+
+def _get(values: dict[str, Any], number: str) -> int:
+    return http.show(f"/reservations/{http.quote(number)}", as_json="json" in values)
+
+
+def _cancel(values: dict[str, Any], number: str) -> int:
+    return _send("DELETE", f"/reservations/{http.quote(number)}", None, values)
+
+
+def _seconds(text: str, name: str) -> int:
+    """`2h30m`, or as time limits are written."""
+    found = _SPAN.fullmatch(text)
+    if found and any(found.groups()):
+        parts = [int(part or 0) for part in found.groups()]
+        seconds = parts[0] * 86400 + parts[1] * 3600 + parts[2] * 60 + parts[3]
+    else:
+        from gflow.options.values import read
+
+        seconds = read(Option(name, "duration", "", low=1), text)
+    if not seconds:
+        raise UsageError(f"--{name} must be longer than zero")
+    return seconds
+
+
+def _send(method: str, path: str, body: dict[str, Any] | None, values: dict[str, Any]) -> int:
+    data = b"" if body is None else hot_path.dumps(body).encode()
+    return http.show_answer(method, path, data, as_json="json" in values)
+
+
+QUOTA_COMMANDS: dict[str, Callable[..., int]] = {
+    "list": _quota_list,
+    "set": _quota_set,
+    "remove": _quota_remove,
+}
+RESERVE_COMMANDS: dict[str, Callable[..., int]] = {
+    "create": _create,
+    "list": _list,
+    "get": _get,
+    "cancel": _cancel,
+}

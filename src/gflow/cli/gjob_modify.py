@@ -1,0 +1,79 @@
+"""`gjob hold`, `release`, `update`, `redo`: changing jobs there are."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from gflow.client import hot_path, http
+from gflow.client.capture import read_file, resolved
+from gflow.client.request_builder import program_of
+from gflow.errors import UsageError
+from gflow.options.table import Option
+from gflow.options.update import CHANGEABLE, REDOABLE
+
+
+def hold(values: dict[str, Any], jobs: list[str]) -> int:
+    return _change("hold", values, {"jobs": jobs})
+
+
+def release(values: dict[str, Any], jobs: list[str]) -> int:
+    return _change("release", values, {"jobs": jobs, "at": values.get("at")})
+
+
+def update(values: dict[str, Any], jobs: list[str]) -> int:
+    body: dict[str, Any] = {"jobs": jobs, "options": _overrides(values, CHANGEABLE)}
+    if "auto-cancel-on-dep-failure" in values:
+        body["options"]["no-auto-cancel"] = None
+    if "clear-deps" in values:
+        body["options"] |= {"depends-on": None, "depends-on-any": None}
+    if "command" in values and "script" in values:
+        raise UsageError("a job is a command or a script, not both")
+    if "command" in values:
+        body["command"] = program_of([values["command"]], in_sight=False)
+    if "script" in values:
+        body["script"] = hot_path.base64(_script(values["script"]))
+        body["script_path"] = os.path.abspath(values["script"])
+    return _change("update", values, body)
+
+
+def redo(values: dict[str, Any], jobs: list[str]) -> int:
+    if len(jobs) != 1:
+        raise UsageError("one job at a time can be redone", hint="gjob redo 42, or gjob redo @")
+    body = {
+        "job": jobs[0],
+        "token": os.urandom(16).hex(),
+        "options": _overrides(values, REDOABLE),
+        "clear_deps": "clear-deps" in values,
+        "cascade": "cascade" in values,
+    }
+    path = "/jobs/redo" + ("?parsable" if "parsable" in values else "")
+    accept = "application/json" if "json" in values else "text/plain"
+    # By its token, a lost answer is no second job.
+    status, headers, content = hot_path.deliver(json.dumps(body).encode(), path, accept)
+    if status >= 400:
+        raise http.refusal(headers, content, accept)
+    hot_path.tell(headers, "gjob")
+    hot_path.write(1, http.json_line(content) if "json" in values else content)
+    return 0
+
+
+def _overrides(values: dict[str, Any], table: tuple[Option, ...]) -> dict[str, Any]:
+    """Options by name; None for those that go back to their default."""
+    names = {option.name for option in table}
+    given = {name: value for name, value in values.items() if name in names}
+    cleared = {name.removeprefix("clear-") for name in values if name.startswith("clear-")} & names
+    return resolved(given) | dict.fromkeys(cleared)
+
+
+def _script(path: str) -> bytes:
+    content = read_file(path)
+    if not content.strip():
+        raise UsageError(f"the script {path} is empty")
+    return content
+
+
+def _change(verb: str, values: dict[str, Any], body: dict[str, Any]) -> int:
+    as_json = "json" in values
+    return http.show_answer("POST", f"/jobs/{verb}", json.dumps(body).encode(), as_json=as_json)

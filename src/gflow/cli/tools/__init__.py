@@ -1,0 +1,1 @@
+"""Commands that exist only as `gflow NAME`: fit, plan, launch, scale, simulate and others."""

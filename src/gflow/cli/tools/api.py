@@ -1,0 +1,31 @@
+"""gflow api: the description of the HTTP API, for programs that make clients of it."""
+
+from __future__ import annotations
+
+import sys
+
+from gflow.options.parse import parse
+from gflow.options.table import COMMON
+
+ABOUT = """Print the description of gflow's HTTP API (OpenAPI 3.1): its routes, what they take and answer.
+
+No daemon is needed. A running one serves the same at /openapi.json."""
+EXAMPLES = """gflow api > gflow.json
+curl --unix-socket ~/.local/share/gflow/gflowd.sock http://gflow/openapi.json"""
+
+
+def run(words: list[str]) -> int:
+    values, rest = parse(words, COMMON)
+    if "help" in values:
+        from gflow.options import help
+
+        sys.stdout.write(help.render("gflow api", ABOUT, COMMON, EXAMPLES))
+        return 0
+    if rest:
+        from gflow.errors import UsageError
+
+        raise UsageError(f"gflow api takes no words, such as {rest[0]!a:.60}")
+    from gflow.daemon.api.routes import document
+
+    sys.stdout.write(document().decode() + "\n")
+    return 0

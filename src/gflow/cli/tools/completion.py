@@ -1,0 +1,229 @@
+"""Completion for bash, zsh and fish.
+
+The scripts only pass the words on to `gflow __complete`, which answers from the option tables and,
+for job ids, from the daemon. So they never get out of date.
+
+The completion scripts. PROGRAMS stands for the programs they are for.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gflow.cli.registry import PROGRAMS, Described, describe
+from gflow.errors import GflowError, UsageError
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from gflow.options.table import Option
+
+
+# Told to the shell instead of a candidate: it knows these itself.
+FILES = ":files"
+COMMANDS = ":commands"
+SHELLS = ("bash", "zsh", "fish")
+NEWEST = 50
+
+
+def script(program: str, words: list[str]) -> int:
+    """`gbatch completion bash`: what the shell is to read at its start."""
+    if len(words) != 1 or words[0] not in SHELLS:
+        asked = f"not {words[0]!a}" if words else "say which"
+        raise UsageError(f"completion is for {', '.join(SHELLS)}: {asked}", hint=f"{program} completion bash")
+    from gflow.cli.tools.completion import SCRIPTS
+
+    programs = ("gflow", *PROGRAMS) if program == "gflow" else (program,)
+    sys.stdout.write(SCRIPTS[words[0]].replace("PROGRAMS", " ".join(programs)))
+    return 0
+
+
+def complete(words: list[str]) -> int:
+    """`gflow __complete CURSOR WORD…`: one candidate a line, a tab, what it means."""
+    found = jobs(active=False) if words == ["jobs"] else candidates(words[1:], int(words[0]))
+    for word, meaning in found:
+        sys.stdout.write(f"{word}\t{meaning}\n" if meaning else f"{word}\n")
+    return 0
+
+
+Candidate = tuple[str, str]
+
+
+def candidates(words: list[str], cursor: int) -> list[Candidate]:
+    """What may stand at `cursor`; words[0] is the program."""
+    program = words[0].rpartition("/")[2]
+    current = words[cursor] if cursor < len(words) else ""
+    before = words[1:cursor]
+    if program == "gflow":
+        names = {name: describe(name).about for name in PROGRAMS}
+        short = {name.removeprefix("g"): name for name in PROGRAMS}
+        if not before:
+            return _starting(current, [*names.items(), ("completion", "print a completion script")])
+        program, before = short.get(before[0], before[0]), before[1:]
+    if program not in PROGRAMS:
+        return []
+    return _within(describe(program), before, current)
+
+
+def _within(program: Described, before: list[str], current: str) -> list[Candidate]:
+    if current == "=":  # bash takes `--states=Ru` for three words
+        before, current = [*before, "="], ""
+    if len(before) >= 2 and before[-1] == "=":
+        before = before[:-1]
+    elif current.startswith("--") and "=" in current:
+        name, _, value = current.partition("=")
+        option = program.spelled("", before).get(name)
+        found = _values(option, program, value) if option else []
+        return [(f"{name}={word}", meaning) for word, meaning in found if not word.startswith(":")]
+    command, spelled, awaited, words = _read(program, before)
+    if awaited is not None:
+        return _values(awaited, program, current)
+    if current.startswith("-") and not (program.until_word and words):
+        return _options(spelled, current)
+    return _words(program, command, words, current)
+
+
+def _read(program: Described, before: list[str]) -> tuple[str, dict[str, Option], Option | None, list[str]]:
+    """The sub-command, its options, the option that waits for its value, and the other words."""
+    command = next((word for word in before if word in program.commands), "")
+    spelled = program.spelled(command, before)
+    awaited: Option | None = None
+    words: list[str] = []
+    for word in before:
+        if awaited is not None:
+            awaited = None
+        elif word.startswith("-") and not (program.until_word and words):
+            option = spelled.get(word)
+            awaited = option if option is not None and not option.is_flag else None
+        elif word != command or words:
+            words.append(word)
+    return command, spelled, awaited, words
+
+
+def _options(spelled: dict[str, Option], current: str) -> list[Candidate]:
+    long = [(name, option.help) for name, option in spelled.items() if name == f"--{option.name}"]
+    return _starting(current, long)
+
+
+def _words(program: Described, command: str, words: list[str], current: str) -> list[Candidate]:
+    if program.commands and not command and not words:
+        found = _starting(current, list(program.commands.items()))
+        return found + ([(COMMANDS, "")] if program.until_word else [])
+    if program.until_word:
+        return [(FILES if words else COMMANDS, "")]
+    kind = program.takes.get(command, program.takes.get("", ""))
+    return _listed(kind, program, current) if kind else []
+
+
+def _values(option: Option, program: Described, current: str) -> list[Candidate]:
+    kind = option.choices or NAMES.get(option.name) or KINDS.get(option.kind, "")
+    return _listed(kind, program, current)
+
+
+def _listed(kind: str | tuple[str, ...], program: Described, current: str) -> list[Candidate]:
+    """What begins like the last part of a list with commas."""
+    if kind == "files":
+        return [(FILES, "")]
+    head, comma, last = current.rpartition(",")
+    chosen = set(head.split(","))
+    known = [(word, "") for word in kind] if isinstance(kind, tuple) else _source(kind, program)
+    return [(head + comma + word, meaning) for word, meaning in _starting(last, known) if word not in chosen]
+
+
+def _source(kind: str, program: Described) -> list[Candidate]:
+    if kind in ("jobs", "active"):
+        return jobs(active=kind == "active")
+    if kind == "states":
+        from gflow.core.model import SHORT
+
+        return [(state.value, short) for state, short in SHORT.items()]
+    if kind == "columns":
+        from gflow.text.queue import COLUMNS
+
+        return [(name, "") for name in COLUMNS]
+    return []
+
+
+def jobs(*, active: bool) -> list[Candidate]:
+    """Ids of jobs with their state and name. Without a daemon, none: Tab is no place for errors."""
+    from gflow.client import hot_path
+
+    query = "format=JOBID,ST,NAME" + ("" if active else f"&all=1&limit=-{NEWEST}")
+    try:
+        status, _, content = hot_path.request("GET", f"/jobs?{query}")
+    except (OSError, GflowError):
+        return []
+    if status != 200:
+        return []
+    rows = [line.split(None, 2) for line in content.decode(errors="replace").splitlines()[1:]]
+    return [
+        (row[0].partition("_[")[0], " ".join(row[1:]))
+        for row in rows
+        if len(row) == 3 and row[0][0].isdigit()
+    ]
+
+
+def _starting(current: str, known: list[Candidate]) -> list[Candidate]:
+    return [(word, meaning) for word, meaning in known if word.lower().startswith(current.lower())]
+
+
+# What the value of an option is, where it has no choices: by its name, or by its kind.
+NAMES = {"jobs": "jobs", "states": "states", "state": "states", "format": "columns", "param-file": "files"}
+KINDS = {"depends": "jobs", "path": "files"}
+
+
+BASH = r"""# gflow completion for bash. In ~/.bashrc: eval "$(gflow completion bash)"
+_gflow() {
+    local line word current=${COMP_WORDS[COMP_CWORD]}
+    [[ $current == "=" ]] && current=
+    COMPREPLY=()
+    while IFS= read -r line; do
+        case $line in
+            :files) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
+            :commands) mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -c -f -- "$current") ;;
+            *) printf -v word %q "${line%%$'\t'*}"; COMPREPLY+=("${word//\\,/,}") ;;
+        esac
+    done < <(gflow __complete "$COMP_CWORD" "${COMP_WORDS[@]}" 2>/dev/null)
+}
+complete -F _gflow PROGRAMS
+"""
+
+ZSH = r"""#compdef PROGRAMS
+# gflow completion for zsh. In ~/.zshrc, after compinit: eval "$(gflow completion zsh)"
+_gflow() {
+    local line
+    local -a found
+    for line in "${(@f)$(gflow __complete $((CURRENT - 1)) "${words[@]}" 2>/dev/null)}"; do
+        case $line in
+            '') ;;
+            :files) _files ;;
+            :commands) _command_names -e; _files ;;
+            *$'\t'*) found+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}") ;;
+            *) found+=("${line//:/\\:}") ;;
+        esac
+    done
+    if (( $#found )); then _describe -V gflow found; fi
+}
+compdef _gflow PROGRAMS
+"""
+
+FISH = r"""# gflow completion for fish. In ~/.config/fish/config.fish: gflow completion fish | source
+function __gflow_complete
+    set -l words (commandline -opc) (commandline -ct)
+    for line in (gflow __complete (math (count $words) - 1) $words 2>/dev/null)
+        switch $line
+            case ':files'
+                __fish_complete_path (commandline -ct)
+            case ':commands'
+                __fish_complete_command
+            case '*'
+                echo $line
+        end
+    end
+end
+for program in PROGRAMS
+    complete -c $program -f -a '(__gflow_complete)'
+end
+"""
+
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}

@@ -1,0 +1,131 @@
+"""gflow fit: will it fit? Memory of a training run, predicted without a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from gflow.cli.tools.fit_model import MODEL, RECIPE, recipe_of, run_of, tape_of
+from gflow.cli.tools.fit_serving import SERVING, serve
+from gflow.errors import UsageError
+from gflow.options.parse import parse
+from gflow.options.table import COMMON, JSON, Option
+
+CARD = (
+    Option("gpu", "text", "say it for this GPU of the catalogue: H200, A100-40GB", metavar="NAME"),
+    Option("cap", "size", "… or for a card with this much memory: 24G", metavar="SIZE", low=1),
+    Option("largest", "flag", "find the largest batch that fits there (several runs)"),
+)
+CHART = (
+    Option("chart", "flag", "draw memory against the batch, with the limits of the cards (two more runs)"),
+    Option("plot", "path", "the same as a picture: memory.png (needs gflow[plot])", metavar="FILE"),
+)
+OPTIONS = (*MODEL, *RECIPE, *CARD, *CHART, *SERVING, JSON, *COMMON)
+GROUPS = {"model": MODEL, "training": RECIPE, "the GPU": CARD, "chart": CHART, "serving": SERVING,
+          "options": (JSON, *COMMON)}  # fmt: skip
+ABOUT = """Predict the memory of a training run, without a GPU and without the weights.
+
+The training step itself is run by shape alone (forward, backward, optimizer, three times), every
+request for memory goes through a model of PyTorch's CUDA allocator, and the answer is what
+torch.cuda.max_memory_allocated and max_memory_reserved would say. Needs gflow[fit]; --params and
+--infer do not."""
+EXAMPLES = """gflow fit --hf config.json --batch 8 --seq 2048 --precision bf16 --optimizer adamw
+gflow fit --hf ~/models/llama --batch 4 --seq 4096 --precision bf16-pure --checkpointing
+gflow fit --tv resnet50 --precision bf16 --optimizer sgd:momentum=0.9 --gpu A10G --largest
+gflow fit --hf config.json --seq 2048 --precision bf16 --chart --plot memory.png
+gflow fit --py mymodel:make --batch 32 --json
+gflow fit --params 7B --precision bf16-pure --checkpointing
+gflow fit --infer --hf config.json --bits 4 --context 8192 --concurrency 16"""
+
+
+def run(words: list[str]) -> int:
+    values, rest = parse(words, OPTIONS)
+    if "help" in values:
+        from gflow.options import help
+
+        sys.stdout.write(help.render("gflow fit [options]", ABOUT, GROUPS, EXAMPLES))
+        return 0
+    if rest:
+        raise UsageError(f"what is {rest[0]!a} for?", hint="gflow fit --hf config.json")
+    if "infer" in values:
+        return serve(values)
+    if any(option.name in values for option in SERVING):
+        raise UsageError(
+            "--bits, --context, --concurrency and --tensor-parallel are for serving", hint="--infer"
+        )
+    return _train(values)
+
+
+def _train(values: dict[str, Any]) -> int:
+    from gflow.cli.tools import fit_gpu
+    from gflow.ml.fit.catalogue import catalogue, named
+    from gflow.ml.fit.cuda.architectures import HOPPER
+    from gflow.ml.fit.fits import verdicts
+    from gflow.ml.fit.report import answer
+
+    if "plot" in values:
+        from gflow.plotting import check_plot
+
+        check_plot(values["plot"])
+    recipe = recipe_of(values)
+    gpu = named(values["gpu"]) if "gpu" in values else None
+    space = fit_gpu.room_of(values, gpu)
+    if "params" in values:
+        from gflow.ml.fit import formula
+
+        if any(name in values for name in ("hf", "tv", "py", "largest")):
+            raise UsageError("--params stands alone: there is no model to run")
+        tape, found = None, formula.estimate(formula.count(values["params"]), recipe)
+    else:
+        tape = tape_of(values, recipe, gpu.card if gpu else HOPPER)
+        found = answer(tape, gpu.card if gpu else HOPPER)
+    gpus = {gpu.name: gpu} if gpu else catalogue()
+    page: dict[str, Any] = shown(found)
+    page["gpus"] = [] if "cap" in values else verdicts(found, tape, gpus)
+    if space is not None:
+        page["fits"] = fit_gpu.fits(tape, found, space)
+        if not page["fits"]:
+            page["would_fit"] = fit_gpu.ways(values, recipe, gpu)
+        if "largest" in values:
+            page["largest_batch"] = fit_gpu.largest(values, recipe, gpu.card if gpu else HOPPER, space)
+    if "chart" in values or "plot" in values:
+        page["chart"] = _chart(values, recipe, gpu.card if gpu else HOPPER, gpus)
+    return _print(values, page, found)
+
+
+def _chart(values: dict[str, Any], recipe: Any, card: Any, gpus: dict[str, Any]) -> Any:
+    """Memory against the batch; drawn into a file if one is named."""
+    from gflow.ml.fit.chart import chart, picture, sizes
+
+    cards = {"the card": int(values["cap"]) << 20} if "cap" in values else sizes(gpus)
+    found = chart(run_of(values, recipe, card), cards, card.context)
+    if "plot" in values:
+        given = next(values[name] for name in ("hf", "tv", "py", "params") if name in values)
+        picture(found, f"{given}, {recipe.precision}, sequence {recipe.sequence}", values["plot"])
+    return found
+
+
+def _print(values: dict[str, Any], page: dict[str, Any], found: Any) -> int:
+    import msgspec
+
+    if "json" in values:
+        print(json.dumps(msgspec.to_builtins(page), indent=2))
+    else:
+        from gflow.text import fit as text
+
+        sys.stdout.write(text.page(found) + text.cards(page))
+        if "chart" in values:
+            from gflow.client import hot_path
+            from gflow.text.fit import chart_page
+
+            width = int(hot_path.terminal().get("width", 0))
+            sys.stdout.write("\n" + chart_page(page["chart"], width))
+    return 0
+
+
+def shown(found: Any) -> dict[str, Any]:
+    """The estimate as JSON: every field, and the usual snippet's names beside."""
+    import msgspec
+
+    return {**msgspec.to_builtins(found), **found.keys()}

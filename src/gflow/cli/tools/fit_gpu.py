@@ -1,0 +1,67 @@
+"""The card of `gflow fit`: whether the run fits there, how large the batch may be, what would make it fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gflow.errors import Refused, UsageError
+
+
+def room_of(values: dict[str, Any], gpu: Any) -> int | None:
+    """What the allocator gets of the named card."""
+    if "cap" in values:
+        if gpu is not None:
+            raise UsageError("--gpu or --cap, not both")
+        from gflow.ml.fit.cuda.architectures import MEASURED_CONTEXT
+
+        return int(values["cap"]) * (1 << 20) - MEASURED_CONTEXT
+    if gpu is None and "largest" in values:
+        raise UsageError("--largest needs a card", hint="--gpu A100-40GB, or --cap 24G")
+    return gpu.room if gpu is not None else None
+
+
+def fits(tape: Any, found: Any, room: int) -> bool:
+    from gflow.ml.fit import report
+
+    return report.fits(tape, room) if tape is not None else found.peak_reserved_bytes <= room
+
+
+def largest(values: dict[str, Any], recipe: Any, card: Any, room: int) -> int:
+    import msgspec
+
+    from gflow.cli.tools.fit_model import tape_of
+    from gflow.ml.fit.batch_scaling import BatchScaling
+    from gflow.ml.fit.fits import largest_batch
+
+    def record(batch: int) -> Any:
+        return tape_of(values, msgspec.structs.replace(recipe, batch=batch), card)
+
+    return largest_batch(record, room, BatchScaling(record).largest(room))
+
+
+def ways(values: dict[str, Any], recipe: Any, gpu: Any) -> list[Any]:
+    """Ways to train with the same batch that fit there, the fastest first (as `gflow plan` finds them)."""
+    from gflow.cli.common.status_line import shown
+    from gflow.cli.tools.plan import runs_of
+    from gflow.ml.fit.plan import PlanRequest, plan
+
+    card = gpu or _card(int(values["cap"]))
+    batch = recipe.batch * recipe.accumulate
+    has_states = recipe.optimizer in ("Adam", "AdamW")
+    wish = PlanRequest(card, 1, batch, recipe.sequence, recipe.precision, has_states)
+    try:
+        runs = runs_of(values, recipe, card.card, wish)
+        with shown("trying ways to train"):
+            found = plan(runs, wish)
+    except Refused:
+        return []
+    return [found.chosen, *found.alternatives]
+
+
+def _card(mib: int) -> Any:
+    """A card of which only the memory is known, taken to be as fast as an H100."""
+    import msgspec
+
+    from gflow.ml.fit.catalogue import named
+
+    return msgspec.structs.replace(named("H100-80GB"), name=f"{mib / 1024:g} GiB", memory_gib=mib / 1024)

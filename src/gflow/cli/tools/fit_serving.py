@@ -1,0 +1,51 @@
+"""gflow fit --infer: memory of serving a model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from gflow.errors import UsageError
+from gflow.options.table import Option
+
+SERVING = (
+    Option("infer", "flag", "serve the model instead of training it"),
+    Option("bits", "count", "bits of a weight: 16, 8 or 4 (default 16)", metavar="N", low=4, high=16),
+    Option(
+        "context", "count", "tokens that a request holds (default 4096)", metavar="N", low=1, high=1 << 24
+    ),
+    Option("concurrency", "count", "requests at once (default 1)", metavar="N", low=1, high=1 << 20),
+    Option(
+        "tensor-parallel", "count", "GPUs that share every layer (default 1)", metavar="N", low=1, high=1024
+    ),
+)
+
+
+def serve(values: dict[str, Any]) -> int:
+    from gflow.ml.fit import formula, serving
+
+    names = {
+        "bits": "bits",
+        "context": "context",
+        "concurrency": "concurrency",
+        "tensor-parallel": "tensor_parallel",
+    }
+    settings = {field: values[name] for name, field in names.items() if name in values}
+    if "params" in values:
+        found = serving.by_count(formula.count(values["params"]), **settings)
+    elif "hf" in values:
+        from gflow.ml.fit.models.hf_config import read
+
+        found = serving.by_config(read(values["hf"]), **settings)
+    else:
+        raise UsageError("which model is served?", hint="--hf config.json, or --params 7B")
+    if "json" in values:
+        import msgspec
+
+        print(json.dumps(msgspec.to_builtins(found), indent=2))
+        return 0
+    from gflow.text.fit import serving_page
+
+    sys.stdout.write(serving_page(found, settings.get("tensor_parallel", 1)))
+    return 0

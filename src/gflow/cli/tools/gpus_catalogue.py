@@ -1,0 +1,174 @@
+"""gflow gpus, gflow gpus tables, gflow gpus pick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from gflow.cli.tools.fit_model import MODEL, RECIPE
+from gflow.errors import Refused, UsageError, unknown
+from gflow.options.parse import parse
+from gflow.options.table import COMMON, JSON, Option
+
+SHOW = (JSON, *COMMON)
+PICK = (
+    Option("workload", "text", "work by its name: see below", short="w", metavar="NAME"),
+    *MODEL,
+    *RECIPE,
+    JSON,
+    *COMMON,
+)
+ABOUT = """GPUs that people rent, borrow and buy: memory that a program gets, bandwidth, dense TFLOP/s, links,
+and prices, each with its source and date. Prices are examples: change them in your own file.
+
+  gflow gpus          the catalogue
+  gflow gpus tables   sizes of models, what sharding and other techniques save, computed
+  gflow gpus pick     the cheapest, the fastest and the best value for some work
+  gflow gpus watch    what the GPUs of this machine do"""
+EXAMPLES = """gflow gpus
+gflow gpus pick --workload finetune-7b
+gflow gpus pick --hf config.json --batch 8 --seq 2048 --precision bf16
+gflow gpus watch --csv -n 1 > gpus.csv"""
+
+
+def show(words: list[str]) -> int:
+    values, rest = parse(words, SHOW)
+    if "help" in values:
+        from gflow.options import help
+
+        sys.stdout.write(help.render("gflow gpus [tables|pick|watch] [options]", ABOUT, SHOW, EXAMPLES))
+        return 0
+    if rest == ["tables"]:
+        return _tables(values)
+    import msgspec
+
+    from gflow.ml.fit.catalogue import catalogue, own_file
+    from gflow.text.fit import UNSURE, money
+    from gflow.text.table import table
+
+    gpus = catalogue()
+    if "json" in values:
+        print(json.dumps([msgspec.to_builtins(gpu) for gpu in gpus.values()], indent=2))
+        return 0
+    rows = [
+        [
+            gpu.name,
+            f"{gpu.memory_gib:g} GiB",
+            f"{gpu.bandwidth:g}",
+            f"{gpu.bf16:g}",
+            f"{gpu.fp32:g}",
+            f"{gpu.nvlink:g}" if gpu.nvlink else "-",
+            *(money(price.price, price.is_compared) if price else "-" for price in (gpu.spot, gpu.hourly)),
+        ]
+        for gpu in gpus.values()
+    ]
+    header = ["GPU", "MEMORY", "GB/S", "BF16 TFLOPS", "FP32 TFLOPS", "NVLINK", "$/H SPOT", "$/H"]
+    sys.stdout.write(table(header, rows) + UNSURE + "\n")
+    print(f"(sources and dates: gflow gpus --json; your own entries: {own_file()})")
+    return 0
+
+
+def _tables(values: dict[str, Any]) -> int:
+    from gflow.ml.fit import tables
+    from gflow.text.table import table
+
+    made = {"sizes": tables.sizes(), "sharding": tables.sharding(), "techniques": tables.techniques()}
+    if "json" in values:
+        print(json.dumps({name: [dict(zip(header, row, strict=True)) for row in rows]
+                          for name, (header, rows) in made.items()}, indent=2))  # fmt: skip
+    else:
+        sys.stdout.write("\n".join(table(header, rows) for header, rows in made.values()))
+    return 0
+
+
+def pick(words: list[str]) -> int:
+    from gflow.ml.fit import gpu_choice
+    from gflow.ml.fit.catalogue import catalogue
+
+    values, rest = parse(words, PICK)
+    if "help" in values:
+        from gflow.options import help
+
+        names = "\n".join(f"  {name:<14} {work.about}" for name, work in gpu_choice.WORKLOADS.items())
+        about = f"Which GPU to take. Work is known by name, or given as a model:\n\n{names}"
+        sys.stdout.write(help.render("gflow gpus pick [options]", about, PICK, EXAMPLES))
+        return 0
+    if rest:
+        raise UsageError(f"what is {rest[0]!a} for?", hint="gflow gpus pick --workload finetune-7b")
+    work = _work(values)
+    found = gpu_choice.choices(work, catalogue())
+    if not found:
+        size = work.needs(gpu_choice.COUNTS[-1]) / (1 << 30)
+        raise Refused(
+            f"no GPU of the catalogue has the room, not even eight of them: {size:.0f} GiB on each",
+            hint="gflow plan has more ways: checkpointing, an 8-bit optimizer, offloading",
+        )
+    _print(values, found, gpu_choice.pick(found), work)
+    return 0
+
+
+def _work(values: dict[str, Any]) -> Any:
+    """Work by its name, or the training of a model."""
+    from gflow.ml.fit import gpu_choice
+
+    models = [name for name in ("hf", "tv", "py", "params") if name in values]
+    if "workload" not in values:
+        if not models:
+            names = ", ".join(gpu_choice.WORKLOADS)
+            raise UsageError("which work?", hint=f"--workload {names}; or --hf config.json, --params 7B")
+        return _training(values)
+    if models:
+        raise UsageError(f"--workload or --{models[0]}, not both")
+    name = values["workload"]
+    if name not in gpu_choice.WORKLOADS:
+        raise unknown("workload", name, gpu_choice.WORKLOADS)
+    return gpu_choice.WORKLOADS[name]
+
+
+def _training(values: dict[str, Any]) -> Any:
+    """On several GPUs weights, gradients and states are spread over them."""
+    from gflow.cli.tools.fit_model import recipe_of, tape_of
+    from gflow.ml.fit import batch_scaling, formula, gpu_choice
+    from gflow.ml.fit.cuda.architectures import HOPPER
+    from gflow.ml.fit.sharding import Shaping, Sharing
+
+    recipe = recipe_of(values)
+    if "params" in values:
+        counted = formula.Counted(formula.count(values["params"]), recipe)
+    else:
+        tape = tape_of(values, recipe, HOPPER)
+        sizes = [request.size for request in tape.requests]
+
+    def needs(gpus: int) -> int:
+        way = Shaping(Sharing(gpus, "fsdp" if gpus > 1 else "none"))
+        if "params" in values:
+            return (counted.needed(recipe.batch, way) or 0) + HOPPER.context
+        return (batch_scaling.needed(tape, sizes, way) or 0) + HOPPER.context
+
+    about = f"training, batch {recipe.batch} on each GPU, {recipe.precision}; several GPUs by FSDP"
+    return gpu_choice.Workload(about, needs, needs_bf16=recipe.precision.startswith("bf16"))
+
+
+def _print(values: dict[str, Any], found: Any, picked: Any, work: Any) -> None:
+    import msgspec
+
+    from gflow.text.fit import UNSURE, money, size
+    from gflow.text.table import table
+
+    if "json" in values:
+        print(json.dumps({**msgspec.to_builtins(picked), "fits": msgspec.to_builtins(found)}, indent=2))
+        return
+    rows = [
+        [
+            f"{choice.count}x {choice.gpu}",
+            f"{100 * choice.share:.0f} %",
+            money(choice.hourly, choice.is_compared) + (" spot" if choice.offer == "spot" else ""),
+            " ".join(name for name in ("cheapest", "fastest", "value") if getattr(picked, name) is choice),
+        ]
+        for choice in found
+    ]
+    sys.stdout.write(table(["GPUS", "OF ITS MEMORY", "$/HOUR", ""], rows))
+    print(f"{work.about}: {size(work.needs(1))} if it were one GPU")
+    if not all(choice.is_compared for choice in found):
+        print(UNSURE)

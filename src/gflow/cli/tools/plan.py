@@ -1,0 +1,171 @@
+"""gflow plan: the fastest way to train a model on some GPUs that is expected to fit."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from typing import Any
+
+from gflow.cli.tools.fit_model import MODEL, RECIPE, recipe_of, run_of
+from gflow.errors import Refused, UsageError, unknown
+from gflow.options.parse import parse
+from gflow.options.table import COMMON, JSON, Option
+
+CHOSEN = ("batch", "accumulate", "checkpointing")
+TRAINING = tuple(option for option in RECIPE if option.name not in CHOSEN)
+PLAN = (
+    Option("on", "text", "the GPUs: H200, 4xA100-80GB (default: those of this machine)", metavar="GPUS"),
+    Option(
+        "effective-batch",
+        "count",
+        "examples between two steps of the optimizer, on all GPUs (default 32)",
+        metavar="N",
+        low=1,
+        high=1 << 20,
+    ),
+    Option("cap", "size", "… with only this much memory: 24G", metavar="SIZE", low=1),
+    Option(
+        "without",
+        "text",
+        "leave these out: 8-bit, offload, sharding, checkpointing",
+        metavar="LIST",
+        many=True,
+    ),
+    Option("out", "path", "write the plan to this file", metavar="FILE"),
+)
+OPTIONS = (*MODEL, *TRAINING, *PLAN, JSON, *COMMON)
+GROUPS = {"model": MODEL, "training": TRAINING, "plan": PLAN, "options": (JSON, *COMMON)}
+ABOUT = """Find the fastest way to train a model that is expected to fit: micro-batch, accumulation,
+checkpointing, sharding, 8-bit optimizer, offloading, how many of the GPUs. What else would fit comes with
+what it costs in speed. Memory is predicted as gflow fit does; several GPUs, 8-bit states and
+offloading are rules on top of it."""
+EXAMPLES = """gflow plan --hf config.json --on 4xA100-80GB --seq 4096 --precision bf16 --effective-batch 256
+gflow plan --params 7B --on 8xH100-80GB --precision bf16-pure --effective-batch 64
+gflow plan --hf config.json --on RTX-4090 --out plan.json"""
+
+
+def run(words: list[str]) -> int:
+    values, rest = parse(words, OPTIONS)
+    if "help" in values:
+        from gflow.options import help
+
+        sys.stdout.write(help.render("gflow plan [options]", ABOUT, GROUPS, EXAMPLES))
+        return 0
+    if rest:
+        raise UsageError(f"what is {rest[0]!a} for?", hint="gflow plan --hf config.json --on 4xA100-80GB")
+    import msgspec
+
+    from gflow.cli.common.status_line import shown
+    from gflow.ml.fit.plan import PlanRequest, plan
+
+    recipe, without = recipe_of(values), _without(values)
+    gpu, count = _gpus(values)
+    wish = PlanRequest(
+        gpu,
+        count,
+        values.get("effective-batch", 32),
+        recipe.sequence,
+        recipe.precision,
+        recipe.optimizer in ("Adam", "AdamW"),
+        without,
+    )
+    runs = runs_of(values, recipe, gpu.card, wish)
+    with shown("trying ways to train"):
+        found = plan(runs, wish)
+    found = msgspec.structs.replace(found, optimizer=recipe.optimizer, clip=recipe.clip, lora=recipe.lora)
+    made = {**msgspec.to_builtins(found), "command": _command(found.chosen, values.get("out"))}
+    if "out" in values:
+        _write(values["out"], made)
+    if "json" in values:
+        print(json.dumps(made, indent=2))
+    else:
+        from gflow.text.fit import plan_page
+
+        sys.stdout.write(plan_page(found, made["command"]))
+    return 0
+
+
+def _without(values: dict[str, Any]) -> frozenset[str]:
+    from gflow.ml.fit.plan import TECHNIQUES
+
+    found = frozenset(word.strip() for word in values.get("without", "").split(",") if word.strip())
+    for word in sorted(found - set(TECHNIQUES)):
+        raise unknown("technique", word, TECHNIQUES)
+    return found
+
+
+def runs_of(values: dict[str, Any], recipe: Any, card: Any, wish: Any) -> dict[bool, Any]:
+    """Without and with checkpointing; not every model can do that."""
+    runs = {False: _run(values, recipe, card, False)}
+    if "checkpointing" in wish.without:
+        return runs
+    try:
+        runs[True] = _run(values, recipe, card, True)
+    except Refused as refusal:
+        sys.stderr.write(f"gflow plan: no checkpointing here: {refusal.message}\n")
+    return runs
+
+
+def _run(values: dict[str, Any], recipe: Any, card: Any, checkpointing: bool) -> Any:
+    import msgspec
+
+    return run_of(values, msgspec.structs.replace(recipe, checkpointing=checkpointing), card)
+
+
+def _gpus(values: dict[str, Any]) -> tuple[Any, int]:
+    """`4xA100-80GB`, or what the daemon of this machine has."""
+    from gflow.ml.fit.catalogue import named
+
+    if "on" in values:
+        count, times, name = values["on"].partition("x")
+        if times and count.isdigit():
+            if not 1 <= int(count) <= 1024:
+                raise UsageError(f"{count} GPUs are not possible", hint="--on 4xA100-80GB")
+            return _capped(named(name), values), int(count)
+        return _capped(named(values["on"]), values), 1
+    gpu, count = _of_this_machine()
+    return _capped(gpu, values), count
+
+
+def _capped(gpu: Any, values: dict[str, Any]) -> Any:
+    """The card with less memory, if that was said."""
+    import msgspec
+
+    return msgspec.structs.replace(gpu, memory_gib=values["cap"] / 1024) if "cap" in values else gpu
+
+
+def _of_this_machine() -> tuple[Any, int]:
+    from gflow.client import http
+    from gflow.ml.fit.catalogue import Gpu
+
+    gpus = http.get("/info")["gpus"]
+    if not gpus:
+        raise UsageError("this machine has no GPUs", hint="say which: --on 4xA100-80GB")
+    least = min(gpus, key=lambda gpu: gpu["memory_mib"])
+    return (
+        Gpu(
+            name=str(least.get("model") or "GPU"),
+            architecture="hopper",
+            memory_gib=least["memory_mib"] / 1024,
+            bandwidth=0,
+            bf16=0,
+            fp32=0,
+        ),
+        len(gpus),
+    )
+
+
+def _command(way: Any, path: str | None) -> str:
+    """The line that submits it."""
+    start = "gflow launch train.py" if way.gpus > 1 else "python train.py"
+    size = f"auto --fit {shlex.quote(path)}" if path else f"{-(-way.bytes // (1 << 20))}M"
+    return f"gbatch --gpus {way.gpus} --gpu-memory {size} {start}"
+
+
+def _write(path: str, made: dict[str, Any]) -> None:
+    try:
+        with open(path, "w") as file:
+            file.write(json.dumps(made, indent=2) + "\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path!a}: {error.strerror}") from None

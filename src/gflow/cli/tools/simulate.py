@@ -1,0 +1,192 @@
+"""gflow simulate: replay a trace under one policy or several."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from gflow.errors import UsageError, did_you_mean
+from gflow.options.parse import parse
+from gflow.options.table import COMMON, JSON, Option
+
+OPTIONS = (
+    Option(
+        "map",
+        "text",
+        "which column means what: submit=…,duration=…,gpus=…,user=…",
+        short="m",
+        metavar="COLUMNS",
+    ),
+    Option("where", "text", "only rows with this value: cluster=6214e9", short="w", metavar="COLUMN=VALUE"),
+    Option(
+        "pool",
+        "count",
+        "GPUs to replay it on (default: as many as --load says)",
+        metavar="N",
+        low=1,
+        high=65536,
+    ),
+    Option(
+        "load", "text", "offered load; with --pool, the trace is thinned to it (default 0.9)", metavar="PART"
+    ),
+    Option("policy", "text", "policies to compare (default greedy,easy,ours)", short="p", metavar="NAMES"),
+    Option("limits", "flag", "give every job a time limit, as people would (seeded)"),
+    Option(
+        "jitter",
+        "count",
+        "move submissions by up to so many seconds (seeded)",
+        metavar="S",
+        low=0,
+        high=10**9,
+    ),
+    Option("seed", "count", "seed of all that is random (default 0)", metavar="N", low=0, high=10**9),
+    Option("wide", "count", "what counts as a wide job (default 8 GPUs)", metavar="N", low=1, high=65536),
+    Option(
+        "plot",
+        "path",
+        "draw waits and GPUs in use: a .png, .svg or .pdf (needs gflow[plot])",
+        metavar="FILE",
+    ),
+    JSON,
+    *COMMON,
+)
+ABOUT = """Replay a trace on a pool of GPUs, with the scheduler itself and a clock of its own,
+under one policy or several. Nothing is started.
+
+A trace is a CSV file (Philly, Alibaba, Helios, Acme, a dump of sacct, anything with --map) or the
+database of a gflowd. Policies:
+"""
+EXAMPLES = """gflow simulate trace.csv --pool 64 --policy greedy,easy,ours
+gflow simulate trace.csv --map submit=timestamp,duration=duration,gpus=num_gpus
+gflow simulate trace.csv --pool 64 --plot waits.png
+gflow simulate ~/.local/share/gflow/gflow.db --pool 8 --policy ours,fifo --json"""
+
+
+def run(words: list[str]) -> int:
+    values, rest = parse(words, OPTIONS)
+    from gflow.simulate.replay import POLICIES
+
+    if "help" in values:
+        from gflow.options import help
+
+        policies = "\n".join(f"  {name:<13} {about}" for name, (about, _) in POLICIES.items())
+        sys.stdout.write(
+            help.render("gflow simulate TRACE [options]", ABOUT + "\n" + policies, OPTIONS, EXAMPLES)
+        )
+        return 0
+    if len(rest) != 1:
+        raise UsageError("gflow simulate takes one trace", hint="see gflow simulate --help")
+    names = values.get("policy", "greedy,easy,ours").split(",")
+    for name in names:
+        if name not in POLICIES:
+            hint = did_you_mean(name, POLICIES, otherwise="policies: " + ", ".join(POLICIES))
+            raise UsageError(f"there is no policy {name!a}", hint=hint)
+    picture = Path(values["plot"]) if "plot" in values else None
+    if picture is not None:
+        from gflow.plotting import check_plot
+
+        check_plot(str(picture))
+    entries, pool = _prepared(Path(rest[0]), values)
+    replays = {name: _replayed(entries, pool, name) for name in names}
+    _show(rest[0], replays, pool, values)
+    if picture is not None:
+        from gflow.simulate.metrics import plot
+
+        plot(replays, pool, picture)
+    return 0
+
+
+def _show(trace: str, replays: dict[str, list[Any]], pool: int, values: dict[str, Any]) -> None:
+    """The figures of all replays."""
+    from gflow.simulate.metrics import measure
+
+    results = {name: measure(ran, pool, values.get("wide", 8)) for name, ran in replays.items()}
+    jobs = len(next(iter(replays.values())))
+    if "json" in values:
+        import json
+
+        print(json.dumps({"trace": trace, "jobs": jobs, "pool": pool, "policies": results}, indent=2))
+    else:
+        _print(results, jobs, pool)
+
+
+def _prepared(path: Path, values: dict[str, Any]) -> tuple[list[Any], int]:
+    """The jobs to replay and the GPUs to replay them on."""
+    from gflow.simulate import trace_transform
+    from gflow.simulate.trace import read_trace
+
+    entries = read_trace(path, _pairs(values, "map"), _pairs(values, "where"))
+    if not entries:
+        raise UsageError(f"{path} has no job that ran on a GPU")
+    random = Random(values.get("seed", 0))
+    load = _load(values)
+    pool = values.get("pool") or trace_transform.pool_for(entries, load or 0.9)
+    entries = trace_transform.fitted(entries, pool, load if "pool" in values else 0.0, random)
+    if "jitter" in values:
+        entries = trace_transform.jittered(entries, values["jitter"], random)
+    if "limits" in values:
+        entries = trace_transform.limited(entries, random)
+    return sorted(entries), pool
+
+
+def _load(values: dict[str, Any]) -> float:
+    text = values.get("load", "0")
+    try:
+        load = float(text)
+    except ValueError:
+        load = -1.0
+    if not 0 <= load <= 100:
+        raise UsageError(f"a load is a part of the pool, not {text!a}", hint="--load 0.9")
+    return load
+
+
+def _pairs(values: dict[str, Any], name: str) -> dict[str, str]:
+    pairs = {}
+    for part in filter(None, values.get(name, "").split(",")):
+        left, equals, right = part.partition("=")
+        if not equals:
+            form = "MEANING=COLUMN" if name == "map" else "COLUMN=VALUE"
+            raise UsageError(f"--{name}: {part!a} is not {form}")
+        pairs[left] = right
+    return pairs
+
+
+def _replayed(entries: list[Any], pool: int, name: str) -> list[Any]:
+    from gflow.simulate.replay import POLICIES, Replay
+
+    watched = sys.stderr.isatty()
+
+    def told(done: int) -> None:
+        sys.stderr.write(f"\r{name}: {done * 100 // len(entries)} %\033[K")
+
+    ran = Replay(entries, pool, POLICIES[name][1], exact=name == "easy-perfect").run(
+        told if watched else None
+    )
+    if watched:
+        sys.stderr.write("\r\033[K")
+    return ran
+
+
+def _print(results: dict[str, dict[str, Any]], jobs: int, pool: int) -> None:
+    from gflow.text.table import Sheet, clock
+
+    print(f"{jobs} jobs on {pool} GPUs")
+    sheet = Sheet(
+        ("POLICY", "MEAN", "MEDIAN", "P95", "P99", "SLOWDOWN", "USED", "FAIR", "WIDE P99", "WIDE MAX")
+    )
+    for name, found in results.items():
+        wide = found["wide"]
+        waits = [found[f"{part}_wait_s"] for part in ("mean", "median", "p95", "p99")]
+        sheet.add(
+            (
+                name,
+                *(clock(wait) for wait in waits),
+                f"{found['mean_slowdown']:.1f}",
+                f"{found['utilisation']:.1%}",
+                f"{found['fairness']:.2f}",
+                *(clock(wide[f"{part}_wait_s"]) if wide["jobs"] else "-" for part in ("p99", "max")),
+            )
+        )
+    print("".join(sheet.lines()), end="")

@@ -1,0 +1,372 @@
+"""The hot path of the command line: `gbatch` in a few milliseconds of Python.
+
+Imports only builtin C modules and the option table: no os, json, socket or re. The daemon
+renders the text; this prints its bytes. `gflow.entry` hands any other command to `gflow.cli`.
+"""
+
+from __future__ import annotations
+
+import posix
+import sys
+from _json import encode_basestring_ascii as quote
+from _socket import AF_UNIX, SOCK_STREAM, socket
+from binascii import b2a_base64
+
+from gflow import paths
+from gflow.options.parse import parse
+from gflow.options.table import CAPTURE, GBATCH, JOB
+
+TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+# Characters that make a single argument a shell line rather than a program's name.
+SHELL = set(" \t\n;&|<>()$`\\\"'*?[]{}~#!=")
+RECEIVE = 1 << 16
+# The shell's name of a folder is kept, so a job can be submitted from a link.
+LINK_TO_FOLDER = 'go there by a link: ln -s "$PWD" ~/link; cd ~/link'
+CUT_OFF = "the daemon hung up in the middle of its answer"
+
+
+def leave(code: int) -> NoReturn:
+    """End at once: nothing is left to clean up, and finding that out takes a millisecond."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        code = code or 1
+    posix._exit(code)
+
+
+# ---------------------------------------------------------------- submit
+
+
+def submit(words: list[str]) -> int | None:
+    """Submit one job and print the answer. None: this is not a plain submission."""
+    if words and words[0] in ("completion", "new"):
+        return None
+    values, command = parse(words, GBATCH, until_word=True)
+    if values.keys() & SLOW:
+        return None
+    if not is_plain(command):
+        return None
+    token = posix.urandom(16).hex()
+    body = submission(token, job_body(values, command))
+    status, headers, answer = deliver(body, target(values))
+    return show(status, headers, answer)
+
+
+def target(values: dict[str, Any]) -> str:
+    """The path to POST to: how the answer is to be worded."""
+    if "parsable" in values:
+        return "/jobs?parsable"
+    return "/jobs?named" if posix.isatty(1) else "/jobs"
+
+
+def is_plain(command: list[str]) -> bool:
+    """Whether the words can only be a program and what it is given: no script, no line for the shell."""
+    if not command:
+        return False
+    word = command[0]
+    if "/" in word:
+        return len(command) > 1 and is_binary(word)
+    if len(command) == 1 and (SHELL.intersection(word) or is_file(word)):
+        return False
+    return is_on_path(word)
+
+
+def is_on_path(word: str) -> bool:
+    return any(can_execute(folder + "/" + word) for folder in (getenv("PATH") or "").split(":"))
+
+
+def is_binary(path: str) -> bool:
+    """Whether `path` is a program of machine code."""
+    try:
+        fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+    except (OSError, ValueError):
+        return False
+    try:
+        return posix.read(fd, 4) == b"\x7fELF"
+    except OSError:  # a folder
+        return False
+    finally:
+        posix.close(fd)
+
+
+def job_body(
+    values: dict[str, Any], command: list[str], script: str = "", captured: tuple[str, bytes] | None = None
+) -> str:
+    """One job of a submission as JSON. `script`: further members, already JSON; `captured`: the
+    folder and environment, if they are not simply the caller's."""
+    options = {name: value for name, value in values.items() if name in JOB_NAMES}
+    folder, block = captured or (working_folder(), environment())
+    check_utf8("".join(command), "the command", "put it into a script")
+    check_utf8(folder, "the name of the working folder", LINK_TO_FOLDER)
+    parts = (
+        '"command":' + dumps(command),
+        '"cwd":' + dumps(folder),
+        f'"umask":{umask()}',
+        '"environ":"' + base64(block) + '"',
+        '"options":' + dumps(options),
+    )
+    return "{" + ",".join(parts) + script + "}"
+
+
+def check_utf8(text: str, what: str, hint: str) -> None:
+    """Refuse bytes that JSON cannot carry: Python has them as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        from gflow.errors import UsageError
+
+        raise UsageError(f"{what} holds bytes that are not UTF-8", hint=hint) from None
+
+
+def submission(token: str, job: str) -> bytes:
+    return f'{{"token":"{token}","jobs":[{job}]}}'.encode()
+
+
+def deliver(body: bytes, path: str, accept: str = "text/plain") -> tuple[int, bytes, bytes]:
+    """POST a submission; if the answer is lost, again with the same token."""
+    try:
+        return request("POST", path, body, accept)
+    except ConnectionError as error:
+        from gflow.client.retry import insist
+
+        return insist(lambda: request("POST", path, body, accept), error)
+
+
+# What the hot path leaves to `gflow.cli`. A time is read there: the configuration may name a zone.
+SLOW = {"help", "version", "wait", "json", "begin", "dry-run", "venv", "conda-env", "fit"} | {
+    option.name for option in CAPTURE
+}
+JOB_NAMES = {option.name for option in JOB}
+
+
+def working_folder() -> str:
+    """The shell's own name for this folder if it is right (links kept), else the kernel's."""
+    shown = getenv("PWD") or ""
+    try:
+        if shown.startswith("/"):
+            mine, here = posix.stat(shown), posix.stat(".")
+            if (mine.st_dev, mine.st_ino) == (here.st_dev, here.st_ino):
+                return shown
+        return posix.getcwd()
+    except OSError:
+        from gflow.errors import UsageError
+
+        raise UsageError(
+            "the current folder does not exist any more", hint="cd somewhere else first"
+        ) from None
+
+
+def umask() -> int:
+    old = posix.umask(0o077)
+    posix.umask(old)
+    return old
+
+
+def environment() -> bytes:
+    return b"\0".join(name + b"=" + value for name, value in posix.environ.items())
+
+
+# ---------------------------------------------------------------- HTTP
+
+
+def request(
+    method: str, path: str, body: bytes = b"", accept: str = "text/plain", within: float | None = None
+) -> tuple[int, bytes, bytes]:
+    """One exchange with the daemon: status, raw headers, body. `within`: seconds until TimeoutError."""
+    sock = connect()
+    if within is not None:
+        sock.settimeout(within)
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: gflow\r\nAccept: {accept}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    try:
+        sock.sendall(head.encode() + body)
+    except BrokenPipeError:  # that is what a reader of ours does who leaves early
+        raise ConnectionResetError("the daemon hung up") from None
+    received = []
+    while chunk := sock.recv(RECEIVE):
+        received.append(chunk)
+    sock.close()
+    headers, found, content = b"".join(received).partition(b"\r\n\r\n")
+    if not found:
+        raise ConnectionResetError("the daemon hung up before it answered")
+    return int(headers[9:12]), headers, whole(headers, content)
+
+
+def whole(headers: bytes, content: bytes) -> bytes:
+    """The body of an answer, if none of it is missing."""
+    at = headers.find(b"\r\ncontent-length: ")
+    if at < 0:
+        return joined(content)
+    if len(content) < int(headers[at + 18 :].partition(b"\r\n")[0]):
+        raise ConnectionResetError(CUT_OFF)
+    return content
+
+
+def joined(content: bytes) -> bytes:
+    """A body that came in chunks: each has its length in front, the last is empty."""
+    at, chunks = 0, list[bytes]()
+    while (end := content.find(b"\r\n", at)) >= 0:
+        length = int(content[at:end], 16)
+        if not length:
+            return b"".join(chunks)
+        at = end + 2 + length
+        chunks.append(content[end + 2 : at])
+        at += 2
+    raise ConnectionResetError(CUT_OFF)
+
+
+def connect() -> socket:
+    """A connection to the first daemon that is there for us."""
+    path = find_socket()
+    sock = socket(AF_UNIX, SOCK_STREAM)
+    try:
+        if len(path) <= paths.SOCKET_PATH_MAX:
+            sock.connect(path)
+        else:
+            folder, _, name = path.rpartition("/")
+            fd = posix.open(folder, posix.O_PATH | posix.O_CLOEXEC)
+            sock.connect(f"/proc/self/fd/{fd}/{name}")
+            posix.close(fd)
+    except (ConnectionError, FileNotFoundError) as error:
+        sign = path if path == paths.system_socket(getenv) else paths.address_file(getenv)
+        if not exists(sign):
+            unreachable(path, error)
+        # A daemon was here and was not taken down: it may be coming back.
+        raise ConnectionRefusedError(path) from None
+    except OSError as error:
+        unreachable(path, error)
+    if not is_ours(sock, path):
+        unreachable(path, PermissionError())
+    return sock
+
+
+def is_ours(sock: socket, path: str) -> bool:
+    """Whether we may tell this daemon everything: it is root's or our own, or somebody named it.
+
+    The folder of a socket may be one where others can write, and what we send is our environment.
+    """
+    if path in (getenv("GFLOW_SOCKET"), paths.system_socket(getenv)):
+        return True
+    uid = int.from_bytes(sock.getsockopt(1, 17, 12)[4:8], sys.byteorder)  # SOL_SOCKET, SO_PEERCRED
+    return uid in (0, posix.geteuid())
+
+
+def find_socket() -> str:
+    """$GFLOW_SOCKET, the system's daemon, or one's own."""
+    chosen = getenv("GFLOW_SOCKET")
+    if chosen:
+        return chosen
+    system = paths.system_socket(getenv)
+    if exists(system):
+        return system
+    try:
+        fd = posix.open(paths.address_file(getenv), posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return paths.own_socket(getenv)
+    address = posix.read(fd, 4096).decode(errors="surrogateescape").strip()
+    posix.close(fd)
+    return address
+
+
+def talk_to(path: str) -> None:
+    """From now on talk to the daemon at this socket, whatever others there are."""
+    posix.environ[b"GFLOW_SOCKET"] = path.encode(errors="surrogateescape")
+
+
+def unreachable(path: str, error: OSError) -> NoReturn:
+    from gflow.client.no_daemon import unreachable as absent
+    from gflow.errors import Forbidden
+
+    if isinstance(error, PermissionError):
+        raise Forbidden(f"the gflow daemon at {path} belongs to somebody else") from None
+    raise absent(getenv) from None
+
+
+def show(status: int, headers: bytes, body: bytes) -> int:
+    """Print an answer; the exit code it stands for."""
+    if status < 400:
+        tell(headers)
+        write(1, body)
+        return 0
+    write(2, b"gbatch: " + body)
+    return exit_code(headers)
+
+
+def tell(headers: bytes, program: str = "gbatch") -> None:
+    """Say what the daemon has to say besides its answer; standard output may be for a program alone."""
+    at = headers.find(b"\r\nx-gflow-note: ")
+    if at >= 0:
+        write(2, program.encode() + b": " + headers[at + 16 :].partition(b"\r\n")[0] + b"\n")
+
+
+def terminal() -> dict[str, str]:
+    """How text may look: as wide as the terminal, and in colour unless NO_COLOR is set."""
+    if not posix.isatty(1):
+        return {}
+    query = {"width": str(posix.get_terminal_size(1).columns)}
+    return query if getenv("NO_COLOR") or getenv("TERM") == "dumb" else query | {"color": "1"}
+
+
+def exit_code(headers: bytes) -> int:
+    """The exit code that a refusal stands for."""
+    at = headers.find(b"\r\nx-gflow-exit: ")
+    return int(headers[at + 16 : at + 18].strip() or 1) if at >= 0 else 1
+
+
+def write(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[posix.write(fd, rest) :]
+        except BrokenPipeError:  # `gqueue | head`: whoever read has seen enough
+            leave(1)
+
+
+# ---------------------------------------------------------------- small things without os and json
+
+
+def getenv(name: str) -> str | None:
+    value = posix.environ.get(name.encode())
+    return None if value is None else value.decode(errors="surrogateescape")
+
+
+def exists(path: str) -> bool:
+    try:
+        posix.stat(path)
+    except OSError:
+        return False
+    return True
+
+
+def is_file(path: str) -> bool:
+    """Whether `path` names something that is not a folder."""
+    try:
+        return posix.stat(path).st_mode & 0o170000 != 0o040000
+    except (OSError, ValueError):
+        return False
+
+
+def can_execute(path: str) -> bool:
+    return posix.access(path, posix.X_OK) and is_file(path)
+
+
+def base64(data: bytes) -> str:
+    return b2a_base64(data, newline=False).decode()
+
+
+def dumps(value: Any) -> str:
+    """JSON of what options are made of."""
+    if isinstance(value, str):
+        return str(quote(value))
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{quote(name)}:{dumps(item)}" for name, item in value.items()) + "}"
+    return "[" + ",".join(map(dumps, value)) + "]"

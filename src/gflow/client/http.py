@@ -1,0 +1,109 @@
+"""Calls to the daemon for commands: an answer, or the error it stands for.
+
+Loads nothing that a command which only prints what the daemon says would not need.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gflow.client import hot_path
+from gflow.errors import GflowError, clean_json
+
+TYPE_CHECKING = False  # typing, json and urllib cost 25 ms to import
+if TYPE_CHECKING:
+    from typing import Any
+
+# What needs no escape in a query.
+PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~,")
+
+
+class DaemonError(GflowError):
+    """The daemon refused."""
+
+    def __init__(self, problem: dict[str, Any]) -> None:
+        super().__init__(problem.get("title", "the daemon failed"), hint=problem.get("hint", ""))
+        self.code = problem.get("code", "internal")
+        self.exit_code = problem.get("exit_code", 1)
+
+
+def get(path: str, **query: str) -> Any:
+    """The JSON at `path`."""
+    return _exchange("GET", path, b"", query)
+
+
+def get_within(path: str, seconds: float) -> Any:
+    """The JSON at `path`; TimeoutError if it does not come in time."""
+    status, headers, content = hot_path.request("GET", path, b"", "application/json", seconds)
+    if status >= 400:
+        raise refusal(headers, content, "application/json")
+    return parsed(content)
+
+
+def post(path: str, body: Any, **query: str) -> Any:
+    return _exchange("POST", path, hot_path.dumps(body).encode(), query)
+
+
+def show(path: str, *, as_json: bool, **query: str) -> int:
+    """Print what the daemon says about `path`, as text or JSON."""
+    return show_answer("GET", path, b"", as_json=as_json, **query)
+
+
+def show_answer(method: str, path: str, body: bytes, *, as_json: bool, **query: str) -> int:
+    accept = "application/json" if as_json else "text/plain"
+    content = ask(method, path, body, accept, query)
+    sys.stdout.flush()
+    hot_path.write(1, json_line(content) if as_json else content)
+    return 0
+
+
+def json_line(content: bytes) -> bytes:
+    """JSON to be printed: what others called their jobs and folders goes to terminals."""
+    return clean_json(content) + b"\n"
+
+
+def ask(method: str, path: str, body: bytes, accept: str, query: dict[str, str]) -> bytes:
+    """What the daemon answers, or its refusal as an error."""
+    status, headers, content = hot_path.request(method, with_query(path, query), body, accept)
+    if status >= 400:
+        raise refusal(headers, content, accept)
+    return content
+
+
+def refusal(headers: bytes, content: bytes, accept: str) -> DaemonError:
+    return _text_error(headers, content) if accept == "text/plain" else DaemonError(parsed(content))
+
+
+def _text_error(headers: bytes, content: bytes) -> DaemonError:
+    """The refusal in a text answer: the sentence, then the hint."""
+    message, _, hint = content.decode(errors="replace").strip().partition("\n")
+    return DaemonError({"title": message, "hint": hint, "exit_code": hot_path.exit_code(headers)})
+
+
+def _exchange(method: str, path: str, body: bytes, query: dict[str, str]) -> Any:
+    return parsed(ask(method, path, body, "application/json", query))
+
+
+def parsed(content: bytes) -> Any:
+    """An answer in JSON; what is none is a problem's title."""
+    import json
+
+    try:
+        return json.loads(content)
+    except ValueError:
+        return {"title": content.decode(errors="replace").strip()}
+
+
+def with_query(path: str, query: dict[str, str]) -> str:
+    given = "&".join(f"{name}={quote(value)}" for name, value in query.items() if value)
+    return f"{path}?{given}" if given else path
+
+
+def job_path(reference: str, rest: str = "") -> str:
+    return f"/jobs/{quote(reference)}{rest}"
+
+
+def quote(text: str) -> str:
+    """`text` as part of an address."""
+    encoded = text.encode(errors="surrogateescape")
+    return "".join(chr(byte) if byte in PLAIN else f"%{byte:02X}" for byte in encoded)

@@ -1,0 +1,140 @@
+"""From what was typed to a job's JSON: script, shell line, program or standard input, and its options."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shlex
+import sys
+from typing import Any
+
+from gflow.client import hot_path
+from gflow.client.capture import captured, read_file, resolved
+from gflow.errors import UsageError
+from gflow.options import directives, slurm
+
+NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
+# With these, what is there when the job starts cannot be seen from here and now.
+OUT_OF_SIGHT = {"venv", "conda-env", "export", "chdir", "depends-on", "depends-on-any", "begin", "hold", "on"}
+OF_THE_SHELL = {
+    ".",
+    "alias",
+    "cd",
+    "eval",
+    "exec",
+    "export",
+    "for",
+    "if",
+    "module",
+    "set",
+    "source",
+    "ulimit",
+    "while",
+}
+
+
+def describe(values: dict[str, Any], command: list[str]) -> str:
+    """The job's JSON. Options on the command line win over --config, that over lines in the script."""
+    if "config" in values:
+        from gflow.client.jobfile import options_of
+
+        values = merged(options_of(values["config"]), values)
+    if not command or command[0] == "-":
+        if os.isatty(0):
+            raise UsageError("there is no command to run", hint=NO_COMMAND)
+        return _script(values, "", sys.stdin.buffer.read(), command[1:])
+    if _is_script(command):
+        return _file(values, command)
+    return _body(values, program_of(command, in_sight=not values.keys() & OUT_OF_SIGHT))
+
+
+def _is_script(command: list[str]) -> bool:
+    """Whether the first word is a file rather than a program's name."""
+    word = command[0]
+    return hot_path.is_file(word) and (len(command) == 1 or "/" in word or not hot_path.is_on_path(word))
+
+
+def program_of(command: list[str], *, in_sight: bool) -> list[str]:
+    """The command that the words stand for: a line for the shell, or a program and what it is given.
+
+    `in_sight`: what is not here now will not be there for the job.
+    """
+    word = command[0]
+    if not word.strip():
+        raise UsageError("the command is empty", hint=NO_COMMAND)
+    if len(command) == 1 and hot_path.SHELL.intersection(word):
+        return ["bash", "-c", word]
+    if not in_sight or ("/" not in word and hot_path.is_on_path(word)):
+        return command
+    shown = word if len(word) <= 60 else word[:57] + "…"
+    if os.path.isdir(word):
+        raise UsageError(f"{shown} is a folder, not a script")
+    if "/" in word:
+        raise UsageError(f"there is no file {shown}")
+    if word in OF_THE_SHELL or hot_path.SHELL.intersection(word):
+        line = " ".join(command)
+        hint = f"quote the whole line: gbatch '{line}'" if len(line) <= 200 and "'" not in line else ""
+        raise UsageError(f"{shown} is a word of the shell", hint=hint or "quote the whole line")
+    raise UsageError(f"{shown} is neither a file nor a program on your PATH")
+
+
+def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Values of two places: the second wins, and recipients of mail add up."""
+    both = under | over
+    for name in ("notify-email", "notify-on"):
+        if name in under and name in over:
+            both[name] = tuple(dict.fromkeys((*under[name], *over[name])))
+    return both
+
+
+def _file(values: dict[str, Any], command: list[str]) -> str:
+    """A file and what it is given: a program, or a script."""
+    path = os.path.abspath(command[0])
+    if hot_path.is_binary(path):
+        return _body(values, [path, *command[1:]])
+    content = read_file(command[0])
+    if path.endswith(".py") and not content.startswith(b"#!"):
+        raise UsageError(
+            f"{command[0]} does not say what runs it, so bash would",
+            hint=f"gbatch python3 {shlex.join(command)}, or #!/usr/bin/env python3 as its first line",
+        )
+    return _script(values, path, content, command[1:])
+
+
+def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[str]) -> str:
+    if not content.strip():
+        raise UsageError(f"the script {path or 'on standard input'} is empty")
+    if b"\0" in content[:1024]:
+        return _body(values, [path, *arguments])  # a program, not a text
+    text, where = content.decode(errors="replace"), path or "standard input"
+    asked, ignored = slurm.sbatch(text, where)
+    if ignored:
+        sys.stderr.write(f"gbatch: {where}: #SBATCH options that mean nothing here: {', '.join(ignored)}\n")
+    asked = merged(asked, directives.read(text, where))
+    hot_path.check_utf8(path, "the path of the script", "go to its folder by a link: ln -s")
+    script = f',"script":"{hot_path.base64(content)}","script_path":{hot_path.dumps(path)}'
+    return _body(merged(asked, values), arguments, script)
+
+
+def _body(values: dict[str, Any], command: list[str], script: str = "") -> str:
+    rows = f',"rows":{hot_path.dumps(_rows(values["param-file"]))}' if "param-file" in values else ""
+    return hot_path.job_body(resolved(values), command, script + rows, captured(values))
+
+
+def _rows(path: str) -> list[dict[str, str]]:
+    """The rows of a CSV file by the names in its first."""
+    text = read_file(path)
+    try:
+        lines = list(csv.reader(text.decode("utf-8-sig").splitlines(), skipinitialspace=True, strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} is not a CSV file: {error}") from None
+    lines = [line for line in lines if line]
+    if len(lines) < 2:
+        raise UsageError(f"{path} needs a row of names, then one row for each job")
+    names = [name.strip() for name in lines[0]]
+    if len(set(names)) < len(names):
+        raise UsageError(f"{path} has a name twice in its first row")
+    for number, line in enumerate(lines[1:], 2):
+        if len(line) != len(names):
+            raise UsageError(f"{path}: row {number} has {len(line)} values, and there are {len(names)} names")
+    return [dict(zip(names, line, strict=True)) for line in lines[1:]]

@@ -1,0 +1,131 @@
+"""From file, environment and flags to one value for each setting, and where it came from.
+
+Later wins: the default, `$XDG_CONFIG_HOME/gflow/gflow.toml`, the file of `--config` (or
+`GFLOW_CONFIG_FILE`), the environment, the flags. What nobody declared is refused, so that a typing
+error never means a silent default.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gflow import paths
+from gflow.config.table import BY_KEY, IGNORED, NOT_YET, SETTINGS, Setting
+from gflow.config.values import read
+from gflow.errors import UsageError, nearest
+
+DEFAULT = "default"
+
+
+class Found(NamedTuple):
+    """A setting's value and where it came from: a file, a variable, a flag, or `default`."""
+
+    value: Any
+    origin: str
+
+
+class Config:
+    """All settings, the files that were read, and what a person should know about them."""
+
+    def __init__(self, found: dict[str, Found], files: tuple[str, ...], notes: tuple[str, ...]) -> None:
+        self.found = found
+        self.files = files
+        self.notes = notes
+
+    def __getitem__(self, key: str) -> Any:
+        return self.found[key].value
+
+
+def load(
+    flags: Mapping[str, str], environ: Mapping[str, str], config_file: str = "", usual: str = ""
+) -> Config:
+    """The configuration of a daemon that is started with these flags in this environment.
+
+    `usual`: the file that is read if it is there, if not this user's.
+    """
+    found = {setting.key: Found(setting.default, DEFAULT) for setting in SETTINGS}
+    notes: list[str] = []
+    files = []
+    named = config_file or environ.get("GFLOW_CONFIG_FILE") or ""
+    for path, must_exist in ((usual or paths.config_file(environ.get), False), (named, True)):
+        content = _parse(path, must_exist=must_exist) if path else None
+        if content is not None:
+            files.append(path)
+            for key, value in _leaves(content):
+                if key in IGNORED:
+                    notes.append(f"{path}: {key} is ignored: {IGNORED[key]}")
+                    continue
+                setting = _known(key, path)
+                found[key] = Found(read(setting, value, path), path)
+    found |= _from_environment(environ)
+    by_flag = {setting.flag: setting for setting in SETTINGS if setting.flag}
+    for flag, value in flags.items():
+        if flag in by_flag:
+            setting = by_flag[flag]
+            found[setting.key] = Found(read(setting, value, f"--{flag}"), f"--{flag}")
+    return Config(found, tuple(files), tuple(notes))
+
+
+def _parse(path: str, *, must_exist: bool) -> dict[str, Any] | None:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        if must_exist:
+            raise UsageError(f"there is no file {path}", hint="gflowd init writes a gflow.toml") from None
+        return None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+
+
+def _leaves(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with its dotted key."""
+    for name, value in table.items():
+        key = prefix + name
+        if isinstance(value, dict) and key not in BY_KEY and key not in NOT_YET:
+            yield from _leaves(value, key + ".")
+        else:
+            yield key, value
+
+
+def _known(key: str, where: str) -> Setting:
+    """The setting of this key, or a refusal that says which one may have been meant."""
+    if key in BY_KEY:
+        return BY_KEY[key]
+    for name, why in NOT_YET.items():
+        if key == name or key.startswith(name + "."):
+            raise UsageError(f"{where}: {key} cannot be set: {why}", hint="take it out")
+    meant = _meant(key)
+    hint = f"did you mean {meant}?" if meant else "gflowd config shows all that can be set"
+    raise UsageError(f"{where}: there is no setting {key!a}", hint=hint)
+
+
+def _meant(key: str) -> str:
+    """The setting, or table, that was probably meant; empty: none is near."""
+    tables = {setting.key.partition(".")[0] for setting in SETTINGS}
+    head, dot, rest = key.partition(".")
+    if head not in tables and (close := nearest(head, tables)):  # [tagets.gilbreth]
+        return close + dot + rest
+    names = {setting.name: setting.key for setting in SETTINGS}
+    return names.get(nearest(key.rpartition(".")[2], names), "")
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Found]:
+    """`GFLOW_DAEMON__CPUS=4`. A variable that is empty is not set."""
+    found = {}
+    known = {variable: setting for setting in SETTINGS for variable in setting.variables}
+    for name, text in environ.items():
+        if not text or not name.startswith("GFLOW_"):
+            continue
+        setting = known.get(name)
+        if setting is not None:
+            found[setting.key] = Found(read(setting, text, name), name)
+        elif "__" in name:  # the mark of a setting; other variables of ours have none
+            key = name.removeprefix("GFLOW_").lower().replace("__", ".")
+            if key not in IGNORED:
+                _known(key, name)
+    return found

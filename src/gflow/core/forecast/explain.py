@@ -1,0 +1,153 @@
+"""Why a job waits, as data. One source for gqueue, gjob, the API and everything later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gflow.core.ids import label
+from gflow.core.model import IDLE, RESERVED, UNKILLABLE, Job
+from gflow.core.resources import Shape, shape_of
+from gflow.core.scheduling.placement import available, gib, impossible
+from gflow.core.state.machine import suits
+from gflow.core.state.state import State
+from gflow.core.transitions import HOLD, QUEUED, RUNNING
+
+
+class Blocker(msgspec.Struct, frozen=True):
+    """The first thing that keeps a job from starting: a code for programs, a detail for people."""
+
+    code: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}" if self.detail else self.code
+
+
+def explain(state: State, job: Job, known: dict[Shape, Blocker] | None = None) -> Blocker | None:
+    """Why this waiting job waits, or that a running one does not use its GPUs or does not die; None: nothing.
+
+    `known`: what jobs of one shape lack at this moment, found once for all of them.
+    """
+    if job.state is not QUEUED:
+        if job.state is HOLD:
+            return Blocker(job.reason or "JobHeldUser")
+        return _of_running(state, job) if job.state is RUNNING else None
+    if not_yet := _not_yet(state, job):
+        return not_yet
+    shape = shape_of(job.spec)
+    if state.is_ruled and (kept := _kept_for_others(state, job, shape)):
+        return kept
+    if known is None:
+        return explain_shape(state, shape)
+    if shape not in known:
+        known[shape] = explain_shape(state, shape)
+    return known[shape]
+
+
+def _of_running(state: State, job: Job) -> Blocker | None:
+    """What there is to say of a job that runs."""
+    if job.key in state.stuck:
+        return Blocker(UNKILLABLE, state.stuck[job.key])
+    idle = state.unused.get(job.key)
+    return Blocker(IDLE, idle.text) if idle and not job.stopping else None
+
+
+def _not_yet(state: State, job: Job) -> Blocker | None:
+    """What is to happen before it may start anywhere; or that it waits elsewhere."""
+    key, machine = job.key, state.machine
+    if key in state.abroad:
+        return _said_there(job)
+    wait = state.waits.get(key)
+    if wait is not None:
+        return Blocker("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
+    if key in state.arriving:
+        return Blocker("Arriving")
+    if key in state.claimed:
+        return Blocker("Changing", "it is being cancelled, held or updated")
+    if key in state.later:
+        return Blocker("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
+    if machine.is_drained:
+        return Blocker("Drained", machine.drained_why or "")
+    if job.spec.max_concurrent and state.is_capped(job):
+        return Blocker("JobArrayTaskLimit")
+    if key in state.outbound:
+        return Blocker("Submitting")
+    is_full = machine.stalled or len(state.running) >= machine.most_runs
+    return _no_starts(state) if is_full else None
+
+
+def _no_starts(state: State) -> Blocker:
+    """What keeps every job from starting here that waits for nothing else."""
+    machine = state.machine
+    if machine.stalled:
+        return Blocker("Resources", f"nothing can be started now: {machine.stalled}")
+    return Blocker("Resources", f"{machine.most_runs} jobs run, for more the daemon has no file descriptors")
+
+
+def _said_there(job: Job) -> Blocker:
+    """What the target that has it says."""
+    if job.abroad is not None and job.abroad.hold:
+        return Blocker("JobHeldUser")
+    code, _, detail = job.reason.partition(": ")
+    return Blocker(code or "Submitting", detail)
+
+
+def _kept_for_others(state: State, job: Job, shape: Shape) -> Blocker | None:
+    """Whether a quota holds the job back, or it waits for GPUs that are free and reserved."""
+    if over := state.over_quota(job):
+        return Blocker("Quota", over)
+    barred = state.barred(job) if shape.gpus else frozenset()
+    free = set(available(state, shape)) if barred else set()
+    if len(free) < shape.gpus or len(free - barred) >= shape.gpus:
+        return None
+    kept = barred & free
+    owners = {one.user for one in state.reserved.live if one.user != job.user and kept & set(one.gpus)}
+    return reserved_for(state, sorted(kept), sorted(owners))
+
+
+def reserved_for(state: State, gpus: Iterable[int], owners: Iterable[str]) -> Blocker:
+    """These GPUs are kept for these people, as far as those are to be known."""
+    return Blocker(RESERVED, f"GPU {','.join(map(str, gpus))} reserved for {named(state, owners)}")
+
+
+def named(state: State, owners: Iterable[str]) -> str:
+    """These people, as far as others are to know their names."""
+    return "somebody else" if state.policy.is_private else ", ".join(owners)
+
+
+def explain_shape(state: State, shape: Shape) -> Blocker:
+    """What a ready job of this shape lacks now."""
+    never = impossible(state, shape)
+    if never:
+        return Blocker("Resources", never)
+    if shape.gpus:
+        free = len(available(state, shape))
+        if shape.gpus > free:
+            only = f"Need {shape.gpus} GPUs, only {free} available" if free else ""
+            return Blocker("Resources", "; ".join(filter(None, (only, _blockade(state, shape)))))
+    if shape.cpus > state.machine.free_cpus:
+        return Blocker(
+            "Resources",
+            f"Need {shape.cpus} CPUs, only {state.machine.free_cpus} free" if shape.cpus > 1 else "",
+        )
+    if shape.memory_mib > state.machine.free_memory_mib:
+        return Blocker(
+            "Resources",
+            f"Need {gib(shape.memory_mib)} memory, only {gib(state.machine.free_memory_mib)} free",
+        )
+    return Blocker("Priority")
+
+
+def _blockade(state: State, shape: Shape) -> str:
+    """What keeps a GPU from a job that nobody has; empty: jobs have them all."""
+    if state.machine.gpu_trouble:
+        return state.machine.gpu_trouble
+    for index, gpu in state.machine.gpus.items():
+        why = (
+            state.machine.closed(index) if index not in state.machine.holders and suits(gpu, shape) else None
+        )
+        if why is not None and why.kind != "Restricted":  # that is how somebody wants it to be
+            return f"GPU {index} is {why}"
+    return ""

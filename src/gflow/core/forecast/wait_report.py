@@ -1,0 +1,161 @@
+"""Why a waiting job waits, in full: every obstacle in order, when it will start (see
+`core.forecast.start_time`), and what would start now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gflow.core.forecast.explain import Blocker, explain, explain_shape, reserved_for
+from gflow.core.forecast.start_time import Question, Start, question_of
+from gflow.core.ids import label
+from gflow.core.model import LOCAL, Job, JobState, Moment
+from gflow.core.scheduling.backfill import may_backfill, reserved_start_of
+from gflow.core.scheduling.placement import available, choose
+from gflow.core.state.machine import suits
+from gflow.core.state.state import State
+
+
+class WaitReport(msgspec.Struct, frozen=True):
+    """All that can be said about a waiting job."""
+
+    blockers: list[Blocker]
+    start: Start | None
+    # Options with which it would start now, each with what it means.
+    instead: list[str]
+    # Limits of its account on a cluster, in words, where they are in its way.
+    limits: list[str] = []
+    # When it goes to another target if it still waits here (wall clock).
+    overflows_at: float | None = None
+    # When it will have waited so long that its start is promised, or since when it has (wall clock).
+    reserved_start_of: float | None = None
+
+
+def outlook(state: State, job: Job, at: Moment, question: Question | None = None) -> WaitReport:
+    """Of a job that waits; nothing is changed. `question`: about its start, thought about already."""
+    if question is None and job in state.ready:
+        question = question_of(state, job, at.boot)
+    blockers = list(_blockers(state, job, at, question))
+    if question is None or job.state is not JobState.QUEUED or job not in state.ready:
+        begin = may_begin_at(job, at) if job.key in state.later else 0.0
+        return WaitReport(blockers, Start(begin, begin, begin) if begin > at.wall else None, [])
+    start = question.start()
+    return WaitReport(
+        blockers,
+        start and Start(*(at.shown(time) for time in msgspec.structs.astuple(start))),
+        list(_instead(state, job, at)),
+        overflows_at=None if job.overflows_at is None else at.shown(job.overflows_at),
+        reserved_start_of=None if (promised := reserved_start_of(state, job)) is None else at.shown(promised),
+    )
+
+
+def may_begin_at(job: Job, at: Moment) -> float:
+    """The wall time before which a job that waits for its time does not start, if nobody sets the clock."""
+    return max(job.spec.begin_at, at.shown(job.retry_boot) if job.retry_boot > at.boot else 0.0)
+
+
+# ---------------------------------------------------------------- what is in the way
+
+
+def _blockers(state: State, job: Job, at: Moment, question: Question | None) -> Iterator[Blocker]:
+    if job.state is JobState.HOLD:
+        yield Blocker(job.reason or "JobHeldUser", f"gjob release {job.label} lets it go on")
+    if (wait := state.waits.get(job.key)) is not None:
+        for parent in sorted(wait.parents):
+            yield Blocker("Dependency", f"job {label(parent)} is not over")
+    if job.key in state.abroad and (said := explain(state, job)):
+        yield said
+    if job.key not in state.abroad or job in state.ready:  # it may start here
+        yield from _in_the_way_here(state, job, at)
+        if question is not None and job in state.ready and (ahead := question.ahead):
+            yield Blocker("Priority", f"{ahead} job{'s come' if ahead > 1 else ' comes'} before it")
+
+
+def _in_the_way_here(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
+    if job.spec.begin_at > at.wall or job.retry_boot > at.boot:
+        yield Blocker("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
+    if state.machine.is_drained:
+        yield Blocker("Drained", state.machine.drained.everything or "")
+    if state.is_capped(job):
+        yield Blocker("JobArrayTaskLimit", f"{job.spec.max_concurrent} of its group run, and no more may")
+    if over := state.over_quota(job):
+        yield Blocker("Quota", over)
+    if job.state is JobState.QUEUED and (job.target == LOCAL or job in state.ready):
+        yield from _reserved(state, job)
+        yield from _short_of(state, job, at)
+
+
+def _reserved(state: State, job: Job) -> Iterator[Blocker]:
+    barred = state.barred(job)
+    for one in state.reserved.live:
+        if barred & set(one.gpus) and one.user != job.user:
+            yield reserved_for(state, one.gpus, [one.user])
+
+
+def _short_of(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
+    """What it lacks, who has it, and who comes first."""
+    shape = job.spec.shape
+    lacks = explain_shape(state, shape)
+    if lacks.code == "Resources":
+        yield lacks
+    if shape.gpus:
+        holders = {
+            key
+            for index in state.machine.usable
+            if suits(state.machine.gpus[index], shape)
+            for key in state.machine.holders.get(index, ())
+            if key in state.running
+        }
+        ends = sorted((state.expected_end(state.running[key], at.boot), key) for key in holders)
+        for _, key in ends[:5]:
+            other = state.running[key]
+            yield Blocker("Running", f"job {other.label} has GPU {','.join(map(str, other.gpu_ids))}")
+    for promise in state.promises:
+        if promise.key == job.key:
+            break
+        if promise.binds(job):
+            yield Blocker("Promise", f"job {label(promise.key)} has waited longer and is promised its start")
+
+
+# ---------------------------------------------------------------- what else would do
+
+
+def _instead(state: State, job: Job, at: Moment) -> Iterator[str]:
+    """Changes with which it would start now."""
+    if state.machine.is_drained or state.is_capped(job) or state.over_quota(job):
+        return
+    shape, barred = job.spec.shape, state.barred(job)
+    for gpus in range(shape.gpus - 1, 0, -1):
+        ids = choose(state, shape._replace(gpus=gpus), 0, barred)
+        if ids is not None and may_backfill(state, job, ids):
+            yield f"--gpus {gpus}"
+            break
+    if shape.gpus and shape.gpu_type and choose(state, shape._replace(gpu_type=""), 0, barred):
+        yield "without --gpu-type"
+    if len(available(state, shape)) >= shape.gpus:
+        if (
+            shape.cpus > state.machine.free_cpus
+            and choose(state, shape._replace(cpus=state.machine.free_cpus), 0, barred) is not None
+        ):
+            yield f"--cpus {state.machine.free_cpus}"
+        lacking = shape.memory_mib > state.machine.free_memory_mib
+        if (
+            lacking
+            and choose(state, shape._replace(memory_mib=state.machine.free_memory_mib), 0, barred) is not None
+        ):
+            yield f"--memory {state.machine.free_memory_mib}M"
+        ids = choose(state, shape, 0)
+        if ids is not None and (most := _short_enough(state, job, ids, at)) >= 60:
+            yield f"--time {int(most // 60)}"
+
+
+def _short_enough(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment) -> float:
+    """How long it might run at most in order to be in nobody's way; 0: that is not what keeps it."""
+    left = [one.until - at.boot for one in state.promises if one.binds(job) and one.key != job.key]
+    left += [
+        one.start - job.spec.grace_s - at.wall
+        for one in state.reserved.live
+        if one.user != job.user and set(one.gpus) & set(gpu_ids)
+    ]
+    return max(0.0, min(left)) if left else 0.0

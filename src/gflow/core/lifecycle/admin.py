@@ -1,0 +1,59 @@
+"""What operators say about people: quotas and reservations."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gflow.core.effects import AddAuditEntry, Effect, Keep
+from gflow.core.events import Reserve, SetQuota, Unreserve
+from gflow.core.scheduling.eviction import in_the_way
+from gflow.core.scheduling.scheduler import run_round
+from gflow.core.state.reservations import Reservation, chosen
+from gflow.core.state.state import State
+from gflow.errors import NotFound, Refused
+
+# The names under which both are kept.
+QUOTAS, RESERVATIONS = "quotas", "reservations"
+
+
+def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
+    ledger = state.ledger
+    if event.limits is None and event.name not in ledger.said.named(event.scope):
+        whose = f"{event.scope} {event.name!a}" if event.name else f"every {event.scope}"
+        if event.name in ledger.given.named(event.scope):
+            hint = "change it there, then gflowd restart; or say another with gctl quota set"
+            raise Refused(f"the quota for {whose} is in gflow.toml", hint=hint)
+        raise NotFound(f"there is no quota for {whose}", hint="see gctl quota list")
+    ledger.say(ledger.said.changed(event.scope, event.name, event.limits))
+    effects.append(Keep(QUOTAS, msgspec.json.encode(ledger.said).decode()))
+    run_round(state, event.at, effects)
+
+
+def reserve(state: State, event: Reserve, effects: list[Effect]) -> None:
+    if event.end <= event.at.wall:
+        raise Refused("that time is over already", hint="gctl reserve create --start 14:00 --duration 2h …")
+    span, known = (event.start, event.end), state.machine.gpus
+    held = {gpu for gpu in known if in_the_way(state, event.user, (gpu,), event.start, event.at)}
+    gpus = chosen(state.reserved, known, event.gpus, event.count, span, held)
+    number = max(state.reserved.all, default=0) + 1
+    made = Reservation(number, event.user, gpus, event.start, event.end, event.at.wall)
+    state.reserved.put(made, event.at.wall)
+    effects += (_told("created", made), Keep(RESERVATIONS, state.reserved.record()))
+    run_round(state, event.at, effects)
+
+
+def unreserve(state: State, event: Unreserve, effects: list[Effect]) -> None:
+    found = state.reserved.all.get(event.id)
+    if found is None:
+        raise NotFound(f"there is no reservation {event.id}", hint="see gctl reserve list")
+    if found.is_over(event.at.wall):
+        raise Refused(f"reservation {event.id} is over already")
+    state.reserved.put(msgspec.structs.replace(found, cancelled_at=event.at.wall), event.at.wall)
+    effects += (_told("cancelled", found), Keep(RESERVATIONS, state.reserved.record()))
+    run_round(state, event.at, effects)
+
+
+def _told(what: str, reservation: Reservation) -> AddAuditEntry:
+    """Without the name: this goes to everybody who listens."""
+    gpus = ",".join(map(str, reservation.gpus))
+    return AddAuditEntry(None, f"reservation {what}", f"reservation {reservation.id} of GPU {gpus}")

@@ -1,0 +1,291 @@
+"""Changing what was asked for, while a job waits and, for some of it, while it runs.
+
+An update of an array is for the tasks that still wait in it. What may change while a job runs
+(its time limit, its priority, …) changes for its started tasks too.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gflow.core.effects import AddAuditEntry, Effect, Save
+from gflow.core.events import Update
+from gflow.core.forecast.explain import named
+from gflow.core.ids import JobKey, label
+from gflow.core.lifecycle.cancel import take_up, whole
+from gflow.core.lifecycle.finish import active_tasks
+from gflow.core.lifecycle.option_rules import check_together
+from gflow.core.lifecycle.submit import check_links, check_possible, check_size, judged
+from gflow.core.model import Job, JobState, Spec, links_of
+from gflow.core.scheduling.placement import gib
+from gflow.core.scheduling.scheduler import run_round
+from gflow.core.state.dependencies import Wait, ancestors
+from gflow.core.state.reservations import hard_end, hard_s
+from gflow.core.state.state import State
+from gflow.core.sweep_template import with_values
+from gflow.errors import Forbidden, Refused
+
+# What may change while a job runs.
+RUNNING_FIELDS = frozenset(
+    {
+        "time_limit_s", "warning", "priority", "max_retries", "retry_on", "retry_delay_s", "requeue",
+        "resume_args",
+        "max_concurrent", "comment", "notify_emails", "notify_on", "stop_if_idle_s",
+        "preemptible",
+    }
+)  # fmt: skip
+# What may change while another target has it.
+ABROAD_FIELDS = RUNNING_FIELDS - {"time_limit_s", "warning", "stop_if_idle_s", "max_concurrent"}
+# What operators may change of jobs that are not theirs.
+GOVERNED = frozenset(
+    {
+        "time_limit_s", "priority", "max_concurrent", "gpus", "gpu_memory_mib", "gpu_type", "shared", "cpus",
+        "memory_mib", "begin_at", "requeue", "max_retries", "allow_unsatisfiable",
+    }
+)  # fmt: skip
+DEPENDENCIES = frozenset({"depends_on", "depends_any", "no_auto_cancel"})
+CALLED = {"depends_any": "depends on any", "warning": "signal", "parameters": "parameter"}
+DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Spec)}
+# Characters of a change that the audit has.
+MOST_SHOWN = 1000
+HIDDEN = frozenset({"environ", "script_path", "template", "name_template"})
+
+
+class Plan(NamedTuple):
+    """One job, its new spec, and what it then waits for."""
+
+    job: Job
+    spec: Spec
+    wait: Wait | None
+    # Whether it waits for what it has waited for, and not for `wait`.
+    is_kept: bool = False
+
+
+class Parents:
+    """Parents of the jobs of one update, each set of them looked at once."""
+
+    def __init__(self, state: State, event: Update) -> None:
+        self.state = state
+        self._event = event
+        # By identity, as in `core.lifecycle.submit`.
+        self._found: dict[tuple[int, int, bool], tuple[Spec, set[JobKey], Wait | None]] = {}
+
+    def wait_of(self, job: Job, spec: Spec) -> Wait | None:
+        """What the job has to wait for, or a refusal."""
+        name = id(spec.depends_on), id(spec.depends_any), spec.no_auto_cancel
+        found = self._found.get(name)
+        if found is None:
+            before = ancestors(self.state.jobs, spec.parents, self.state.tasks)
+            if job.key not in before:
+                event = self._event
+                wait = judged(self.state, spec, event.outcomes, hidden=event.hidden)
+                found = spec, before, wait
+                self._found[name] = found
+        if found is None or job.key in found[1]:
+            raise Refused(f"job {job.label} would wait for itself")
+        return found[2]
+
+
+def update(state: State, event: Update, effects: list[Effect]) -> None:
+    """Change what was asked for; all of the jobs or none."""
+    plans = _planned(state, event)
+    _check_weight(state, event, plans)
+    take_up(state, event, event.keys, effects)
+    shown = _shown(event)
+    for plan in plans:
+        if not plan.job.is_final:  # else its parents have failed since it came
+            _carry_out(state, plan, event)
+            effects += (Save(plan.job), AddAuditEntry(plan.job.key, "updated", shown))
+    run_round(state, event.at, effects)
+
+
+def check_update(state: State, event: Update, size: int, links: int) -> tuple[int, int]:
+    """What an update adds to what the caller's jobs are made of and name as parents, or a refusal.
+
+    `size`, `links`: what earlier parts of the same update add.
+    """
+    return _check_weight(state, event, _planned(state, event), size, links)
+
+
+def _check_weight(
+    state: State, event: Update, plans: list[Plan], size: int = 0, links: int = 0
+) -> tuple[int, int]:
+    size += sum(plan.spec.size - plan.job.spec.size for plan in plans)
+    links += sum(links_of(plan.spec) - links_of(plan.job.spec) for plan in plans)
+    check_size(state, event.uid, size)
+    check_links(state, plans[0].job.uid if plans else event.uid, links)  # only owners and root change parents
+    return size, links
+
+
+def _planned(state: State, event: Update) -> list[Plan]:
+    """What becomes of each of the jobs, or a refusal."""
+    jobs = whole(state, event.keys, event)
+    _check_governed(jobs, event)
+    # Jobs that get a cap and have no group yet become one, as if submitted together.
+    group = event.group or min((job.number for job in jobs if not job.spec.group), default=0)
+    known = Parents(state, event)
+    plans = [_plan(known, job, event, event.fields, group) for job in jobs]
+    named = {job.key for job in jobs}
+    meanwhile = {name: value for name, value in event.fields.items() if name in RUNNING_FIELDS}
+    if meanwhile or event.extend_s:
+        tasks = [task for job in jobs if job.is_array for task in active_tasks(state, job.key)]
+        plans += [_plan(known, task, event, meanwhile, group) for task in tasks if task.key not in named]
+    return plans
+
+
+def _check_governed(jobs: list[Job], event: Update) -> None:
+    """Whoever governs the machine says how much and when, and not what others' jobs do: that runs as them."""
+    for job in jobs:
+        if event.uid not in (job.uid, 0):
+            for name in sorted(event.fields.keys() - GOVERNED):
+                raise Forbidden(
+                    f"job {job.label} belongs to {job.user}, who alone may change its {_option(name)}"
+                )
+
+
+def _plan(known: Parents, job: Job, event: Update, fields: dict[str, Any], group: int) -> Plan:
+    """The job's new spec and what it then waits for, or a refusal."""
+    state = known.state
+    if job.key in state.abroad:
+        for name in sorted(fields.keys() - ABROAD_FIELDS) or ["time_limit_s"] * bool(event.extend_s):
+            raise Refused(
+                f"{job.target} has job {job.label}, and {_option(name)} cannot change there",
+                hint=f"take it back first, if it still waits: gjob hold {job.label}",
+            )
+    elif job.state is JobState.RUNNING:
+        for name in sorted(fields.keys() - RUNNING_FIELDS):
+            raise Refused(f"job {job.label} is running, and {_option(name)} cannot change any more")
+    spec = overridden(job, job.spec, fields, event.extend_s)
+    if spec.max_concurrent and not spec.group:
+        spec = msgspec.structs.replace(spec, group=group)
+    if spec.shape != job.spec.shape:
+        check_possible(state, spec)
+    if job.key in state.running and state.reserved.live:
+        _check_reserved(state, job, spec, event)
+    if not fields.keys() & DEPENDENCIES:
+        return Plan(job, spec, None, is_kept=True)
+    return Plan(job, spec, known.wait_of(job, spec))
+
+
+def _check_reserved(state: State, job: Job, spec: Spec, event: Update) -> None:
+    """A running job may hold its GPUs for longer only if a start for as long would be allowed."""
+    if hard_s(spec) <= hard_s(job.spec) or event.governs or not event.uid:
+        return
+    for one in state.reserved.against(job.user, event.at.wall, hard_end(job, spec, event.at)):
+        if taken := sorted(set(one.gpus).intersection(job.gpu_ids)):
+            gpus, owner = ",".join(map(str, taken)), named(state, [one.user])
+            raise Refused(
+                f"GPU {gpus} is reserved for {owner} before job {job.label} would be over",
+                hint="ask for less time, or ask an operator: see gctl reserve list --timeline",
+            )
+
+
+def overridden(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 0) -> Spec:
+    """A job's spec with other values for some fields, or a refusal if they do not go together."""
+    if "gpu_memory_mib" in fields:
+        fields = {"gpu_memory_from": "", **fields}
+    if fields.keys() & {"gpus", "nodes"}:  # of another shape now
+        fields = {"shape_name": "", **fields}
+    spec = _filled(job, msgspec.structs.replace(spec, **fields), fields)
+    if extend_s:
+        if not spec.time_limit_s:
+            raise Refused(f"job {job.label} has no time limit that could be extended")
+        spec = msgspec.structs.replace(spec, time_limit_s=spec.time_limit_s + extend_s)
+    check_together(spec)
+    return spec
+
+
+def _filled(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
+    """The spec with its parameters put into its command and its name, if one of them has changed."""
+    if not fields.keys() & {"parameters", "command", "name"}:
+        return spec
+    values = dict(job.spec.parameters)
+    for name, value in fields.get("parameters", ()):
+        if name not in values:
+            known = ", ".join(values) or "none"
+            raise Refused(f"job {job.label} has no parameter {name!r}", hint=f"parameters: {known}")
+        values[name] = value
+    template = fields.get("command", spec.template or spec.command)
+    name = fields.get("name", spec.name_template or spec.name)
+    if not values:
+        return msgspec.structs.replace(spec, template=())
+    return with_values(msgspec.structs.replace(spec, command=template, name=name), values)
+
+
+def _carry_out(state: State, plan: Plan, event: Update) -> None:
+    job = plan.job
+    if (job.state is JobState.RUNNING and not job.is_array) or job.key in state.abroad:
+        _update_running(state, job, plan.spec)
+        return
+    wait = state.waits.get(job.key) if plan.is_kept else plan.wait
+    state.stop_waiting(job)
+    state.ledger.add(job, -1)
+    job.spec = plan.spec
+    state.ledger.add(job)
+    if "begin_at" in event.fields:  # whoever says when, says it of a retry too
+        job.pause(0, event.at)
+    if wait is not None:
+        state.wait_for(job, wait)
+    if job.state is JobState.QUEUED:
+        state.admit(job, event.at)
+
+
+def _update_running(state: State, job: Job, spec: Spec) -> None:
+    """A running job keeps its resources; only its limit and what comes after may move."""
+    is_ready = job in state.ready  # it races
+    if is_ready:
+        state.ready.remove(job)
+    old, job.spec = job.spec, spec
+    if is_ready:
+        state.ready.add(job)
+    if not job.is_array:
+        state.regroup(old.group, spec.group)
+        state.note_preemptible(job)
+    if (spec.time_limit_s, spec.warning) != (old.time_limit_s, old.warning):
+        if job.stopping is None:
+            job.reason = ""  # a new limit has its own warning
+        state.alarms.set_limit(job)
+        state.set_end(job)
+
+
+def _option(field: str) -> str:
+    """A field as people call it."""
+    if field in CALLED:
+        return CALLED[field]
+    for unit in ("_s", "_mib", "_at"):
+        field = field.removesuffix(unit)
+    return field.replace("_", " ")
+
+
+def _shown(event: Update) -> str:
+    """The change in words, for the job's story. Environments are never shown."""
+    fields = sorted(event.fields.items())
+    parts = [f"{_option(name)} = {_value(name, value)}" for name, value in fields if name not in HIDDEN]
+    if event.extend_s:
+        parts.append(f"time limit + {event.extend_s} s")
+    text = ", ".join(parts)
+    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"
+
+
+def _value(field: str, value: Any) -> str:
+    """A value as people read it."""
+    if value == DEFAULTS.get(field):
+        return "the default"
+    if field in ("depends_on", "depends_any"):
+        return ",".join(map(label, value))
+    if field == "parameters":
+        return ", ".join(f"{name}={chosen}" for name, chosen in value)
+    if field == "command":
+        return " ".join(value)[:200]
+    if field.endswith("_s"):
+        return f"{value} s"
+    if field.endswith("_mib"):
+        return gib(value)
+    if field.endswith("_at"):
+        return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

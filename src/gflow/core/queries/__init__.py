@@ -1,0 +1,1 @@
+"""Filters, orderings and report types for listings and usage reports. Read-only."""

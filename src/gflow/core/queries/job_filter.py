@@ -1,0 +1,36 @@
+"""Which jobs somebody wants to see. `store.reader` says the same in SQL; a property test compares."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gflow.core.model import Job, JobState
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions that all must hold; an empty one always does."""
+
+    states: frozenset[JobState] = frozenset()
+    users: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    projects: frozenset[str] = frozenset()
+    targets: frozenset[str] = frozenset()
+    partitions: frozenset[str] = frozenset()
+    # Ranges of job keys; both ends belong to them.
+    spans: tuple[tuple[int, int], ...] = ()
+    # Still active, or ended since then.
+    since: float = 0.0
+
+    def matches(self, job: Job) -> bool:
+        # An array whose tasks have all started is shown by its tasks.
+        return (
+            (job.progress is None or bool(job.progress.pending))
+            and (not self.states or job.state in self.states)
+            and (not self.users or job.user in self.users)
+            and (not self.names or job.name in self.names)
+            and (not self.projects or job.spec.project in self.projects)
+            and (not self.targets or job.target in self.targets)
+            and (not self.partitions or job.spec.partition in self.partitions)
+            and (not self.spans or any(low <= job.key <= high for low, high in self.spans))
+            and (not self.since or job.finished_at is None or job.finished_at >= self.since)
+        )

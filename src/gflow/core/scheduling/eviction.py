@@ -1,0 +1,47 @@
+"""Freeing reserved GPUs: jobs of other users that hold them when a reservation begins are stopped.
+
+They get the stop contract. Those that may go back into the queue (--requeue, --preemptible) do; the others
+end Cancelled, with the reservation as the reason. That includes jobs that started before the reservation was
+made: the operator who makes it is told which jobs it will stop.
+"""
+
+from __future__ import annotations
+
+from gflow.core.effects import AddAuditEntry, Effect, Save, Stop
+from gflow.core.forecast.explain import reserved_for
+from gflow.core.model import Job, Moment
+from gflow.core.state.reservations import Reservation, hard_end
+from gflow.core.state.state import State
+from gflow.core.transitions import CANCELLED, QUEUED
+
+
+def free_reserved(state: State, effects: list[Effect]) -> None:
+    """Stop every job on GPUs whose reservation for another user has begun."""
+    for one in state.reserved.active:
+        for job in holders(state, one.user, one.gpus):
+            if job.stopping is None:
+                _stop(state, job, one, effects)
+
+
+def holders(state: State, user: str, gpus: tuple[int, ...]) -> list[Job]:
+    """Running jobs of other users on these GPUs, by id."""
+    keys = {key for gpu in gpus for key in state.machine.holders.get(gpu, ())}
+    jobs = [state.running[key] for key in sorted(keys) if key in state.running]
+    return [job for job in jobs if job.user != user]
+
+
+def in_the_way(state: State, user: str, gpus: tuple[int, ...], start: float, at: Moment) -> list[Job]:
+    """Those of them that may still hold these GPUs at `start` (wall clock), as things stand."""
+    return [
+        job
+        for job in holders(state, user, gpus)
+        if job.stopping is None and hard_end(job, job.spec, at) > start
+    ]
+
+
+def _stop(state: State, job: Job, one: Reservation, effects: list[Effect]) -> None:
+    why = reserved_for(state, sorted(set(job.gpu_ids).intersection(one.gpus)), [one.user])
+    job.stopping = QUEUED if job.spec.requeue or job.spec.preemptible else CANCELLED
+    job.reason = str(why)
+    state.note_stop(job)
+    effects += (Save(job), AddAuditEntry(job.key, "reserved", why.detail), Stop(job.key, job.attempt))

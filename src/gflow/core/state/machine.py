@@ -1,0 +1,168 @@
+"""What there is to give out on this machine, and who has it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+
+from gflow.core.ids import JobKey
+from gflow.core.model import Block, Gpu, Job
+from gflow.core.policy import Drained
+from gflow.core.resources import Shape, slots_of
+
+UNBOUNDED = 1 << 62
+# A card sold as 80 GB reports a little less; a request for 80G means that card.
+SLACK = 1.02
+# GPUs that a job asks for: their type, and the memory they must have.
+Kind = tuple[str, int]
+
+
+class Machine:
+    """CPU slots, memory and GPUs: all of it, what is free, and why some of it is not to be had."""
+
+    def __init__(self, cpus: int, memory_mib: int, allowed: frozenset[int] | None) -> None:
+        self.cpus, self.memory_mib = cpus, memory_mib
+        self.free_cpus, self.free_memory_mib = cpus, memory_mib
+        self.gpus: dict[int, Gpu] = {}
+        self.simulated: frozenset[int] = frozenset()
+        # GPU indices that new jobs may get; None: all.
+        self.allowed = allowed
+        # GPU index -> who else uses it: another user's daemon. Never given out.
+        self.foreign: dict[int, str] = {}
+        # GPU index -> why it gets no new jobs; MiB of it that tolerated processes of others use.
+        self.blocked: dict[int, Block] = {}
+        self.taken: dict[int, int] = {}
+        # Why nobody can tell what GPUs there are (empty: they are known); and which card each number means,
+        # as it was last kept for the next daemon.
+        self.gpu_trouble = self.gpu_names = ""
+        # UUID -> what is wrong with that card, kept until somebody has looked at it.
+        self.faults: dict[str, str] = {}
+        # GPU index -> when the last job left it (boot clock). Not kept: it is only told.
+        self.freed_at: dict[int, float] = {}
+        # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.
+        self.holders: dict[int, dict[JobKey, int]] = {}
+        # Derived from the above: GPUs we may give out, those nobody has, those no job has alone.
+        self.usable: set[int] = set()
+        self.idle: set[int] = set()
+        # The same in order.
+        self.idle_line: list[int] = []
+        self.open: set[int] = set()
+        # Whether jobs have GPUs that are not usable any more.
+        self.has_strays = False
+        # Derived too, when somebody asks: see `fitting` and `of_kind`.
+        self._fitting: dict[Kind, frozenset[int]] = {}
+        self._of_kind: dict[Kind, int] = {}
+        # Where nothing more is to start, by people's word; and whether the daemon is about to leave.
+        self.drained = Drained()
+        self.leaving = False
+        # How many jobs may run here at once: each takes descriptors of the daemon's.
+        self.most_runs = UNBOUNDED
+        # Why starts fail at the moment (see `stalling`), and how often in a row they did.
+        self.stalled, self.stalls = "", 0
+        # What the cloud said that takes this machine away. Never kept: a machine that is there again is here.
+        self.reclaimed = ""
+
+    def see_gpus(self, gpus: Iterable[Gpu]) -> None:
+        self.gpus = {gpu.index: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.index)}
+        self.simulated = frozenset(index for index, gpu in self.gpus.items() if gpu.simulated)
+        self._of_kind.clear()
+        self.recount()
+
+    def restrict(self, allowed: frozenset[int] | None) -> None:
+        self.allowed = allowed
+        self.recount()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing at all may start."""
+        return self.leaving or bool(self.reclaimed) or self.drained.everything is not None
+
+    @property
+    def drained_why(self) -> str | None:
+        """What was said about it; None: that nothing may start is nobody's word."""
+        return self.reclaimed or self.drained.everything
+
+    def closed(self, index: int) -> Block | None:
+        """Why this GPU gets no new jobs, whoever found that out; None: it may get some."""
+        if index in self.blocked:
+            return self.blocked[index]
+        if index in self.foreign:
+            return Block("Unmanaged", self.foreign[index])
+        if index in self.drained.gpus:
+            return Block("Drained", self.drained.gpus[index])
+        is_allowed = self.allowed is None or index in self.allowed
+        return None if is_allowed else Block("Restricted", "")
+
+    def recount(self) -> None:
+        """Derive `idle` and `open` anew. O(GPUs)."""
+        self.usable = usable = {index for index in self.gpus if self.closed(index) is None}
+        self.idle = {index for index in usable if index not in self.holders}
+        self.idle_line = sorted(self.idle)
+        self.has_strays = not usable.issuperset(self.holders)
+        self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
+        self._fitting.clear()
+
+    def fitting(self, shape: Shape) -> frozenset[int]:
+        """Usable GPUs on which a job of this shape has room, if no other job is there."""
+        kind = (shape.gpu_type, shape.gpu_memory_mib)
+        found = self._fitting.get(kind)
+        if found is None:
+            found = self._fitting[kind] = frozenset(
+                index
+                for index in self.usable
+                if suits(self.gpus[index], shape) and has_room(self, index, shape)
+            )
+        return found
+
+    def of_kind(self, shape: Shape) -> int:
+        """How many GPUs are of the kind that a job of this shape asks for, whoever has them."""
+        kind = (shape.gpu_type, shape.gpu_memory_mib)
+        if kind not in self._of_kind:
+            self._of_kind[kind] = sum(suits(gpu, shape) for gpu in self.gpus.values())
+        return self._of_kind[kind]
+
+    def take(self, job: Job) -> None:
+        """This job has what it asked for, and its GPUs, from now on."""
+        spec = job.spec
+        self.free_cpus -= slots_of(spec)
+        self.free_memory_mib -= spec.memory_mib
+        declared = spec.gpu_memory_mib if spec.shared else 0
+        for index in job.gpu_ids:
+            self.holders.setdefault(index, {})[job.key] = declared
+            if index in self.idle:
+                self.idle.discard(index)
+                del self.idle_line[bisect_left(self.idle_line, index)]
+            elif index not in self.usable:
+                self.has_strays = True
+            if not declared:
+                self.open.discard(index)
+
+    def give_back(self, job: Job, now: float) -> None:
+        """It has them no more."""
+        spec = job.spec
+        self.free_cpus += slots_of(spec)
+        self.free_memory_mib += spec.memory_mib
+        for index in job.gpu_ids:
+            holders = self.holders[index]
+            del holders[job.key]
+            if not holders:
+                del self.holders[index]
+                self.freed_at[index] = now
+            if index in self.usable:
+                if not holders:
+                    self.idle.add(index)
+                    insort(self.idle_line, index)
+                if 0 not in holders.values():
+                    self.open.add(index)
+
+
+def has_room(machine: Machine, index: int, shape: Shape) -> bool:
+    """Whether what others use of an idle GPU leaves as much memory as the job needs."""
+    return shape.gpu_memory_mib <= (machine.gpus[index].memory_mib - machine.taken.get(index, 0)) * SLACK
+
+
+def suits(gpu: Gpu, shape: Shape) -> bool:
+    """Whether the GPU is of the kind asked for, whoever has it."""
+    if shape.gpu_type and shape.gpu_type.lower() not in gpu.model.lower():
+        return False
+    return shape.gpu_memory_mib <= gpu.memory_mib * SLACK

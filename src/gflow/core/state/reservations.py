@@ -1,0 +1,136 @@
+"""Reservations: GPUs for one user alone, for some time.
+
+While a reservation is active, no job of another user starts on its GPUs; before it begins, none starts there
+that could still have them then. Only a job's hard end counts for that: its time limit and its grace time.
+What it is expected to take does not, and a job without a limit has no hard end. When the reservation begins,
+its GPUs are freed (`core.scheduling.eviction`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+
+import msgspec
+
+from gflow.core.model import Job, Moment, Spec
+from gflow.core.resources import INFINITE
+from gflow.errors import Refused
+
+# How many that are over are remembered.
+REMEMBERED = 200
+
+
+class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Some GPUs for one person, from `start` until `end` (wall clock)."""
+
+    id: int
+    user: str
+    gpus: tuple[int, ...]
+    start: float
+    end: float
+    created_at: float
+    cancelled_at: float | None = None
+
+    def status(self, wall: float) -> str:
+        if self.cancelled_at is not None:
+            return "cancelled"
+        return "pending" if wall < self.start else "active" if wall < self.end else "completed"
+
+    def is_over(self, wall: float) -> bool:
+        return self.cancelled_at is not None or wall >= self.end
+
+
+class ReservationTable:
+    """All reservations, by id."""
+
+    def __init__(self) -> None:
+        self.all: dict[int, Reservation] = {}
+        # Those that are not over, and of them those that have begun, as of `pass_time`.
+        self.live: list[Reservation] = []
+        self.active: list[Reservation] = []
+        # The wall time at which the next one begins or is over.
+        self.next_change: float | None = None
+
+    def record(self) -> str:
+        return msgspec.json.encode(list(self.all.values())).decode()
+
+    def recall(self, text: str) -> None:
+        found = msgspec.json.decode(text, type=list[Reservation])
+        self.all = {one.id: one for one in found}
+        self._sort([one for one in found if one.cancelled_at is None], [])
+
+    def put(self, one: Reservation, wall: float) -> None:
+        """A new one, or one that changed."""
+        self.all[one.id] = one
+        over = sorted(key for key, other in self.all.items() if other.is_over(wall))
+        for key in over[:-REMEMBERED]:
+            del self.all[key]
+        self.live = list(self.all.values())
+        self.pass_time(wall)
+
+    def pass_time(self, wall: float) -> bool:
+        """Bring `live` and `active` up to date; whether a reservation has begun or is over since."""
+        before = self.active
+        live = [one for one in self.live if not one.is_over(wall)]
+        self._sort(live, [one for one in live if one.start <= wall])
+        return before != self.active
+
+    def _sort(self, live: list[Reservation], active: list[Reservation]) -> None:
+        self.live, self.active = live, active
+        changes = [one.end for one in active] + [one.start for one in live if one not in active]
+        self.next_change = min(changes, default=None)
+
+    def barred(self, user: str, wall: float, length: float) -> frozenset[int]:
+        """GPUs that a job of this user must not hold for the next `length` seconds."""
+        if not self.live:
+            return frozenset()
+        return frozenset(gpu for one in self.against(user, wall, wall + length) for gpu in one.gpus)
+
+    def against(self, user: str, start: float, end: float) -> Iterator[Reservation]:
+        """Reservations of other users that overlap this time."""
+        return (one for one in self.between(start, end) if one.user != user)
+
+    def between(self, start: float, end: float) -> Iterator[Reservation]:
+        """Those that overlap this time."""
+        return (one for one in self.live if one.start < end and start < one.end)
+
+
+def chosen(
+    book: ReservationTable,
+    known: Iterable[int],
+    wanted: tuple[int, ...],
+    count: int,
+    span: tuple[float, float],
+    held: Set[int] = frozenset(),
+) -> tuple[int, ...]:
+    """The GPUs of a new reservation: those wanted, or so many that are not reserved then.
+
+    `held`: GPUs that jobs of other users may still have when it begins; they come last.
+    """
+    known, taken = sorted(known), {gpu: one for one in book.between(*span) for gpu in one.gpus}
+    for gpu in wanted:
+        if gpu not in known:
+            raise Refused(f"there is no GPU {gpu} here", hint="see what there is with ginfo")
+        if gpu in taken:
+            raise Refused(
+                f"GPU {gpu} is reserved for {taken[gpu].user} then", hint="gctl reserve list --timeline"
+            )
+    if wanted:
+        return tuple(sorted(set(wanted)))
+    # From the end: jobs take the first ones first.
+    free = sorted((gpu for gpu in known if gpu not in taken), key=lambda gpu: (gpu in held, -gpu))
+    if len(free) < count:
+        only = f"only {len(free)} of the {len(known)} GPUs" if free else "no GPU"
+        raise Refused(f"{only} can be reserved then", hint="gctl reserve list --timeline")
+    return tuple(sorted(free[:count]))
+
+
+def hard_s(spec: Spec) -> float:
+    """The longest that an attempt can hold its GPUs: time limit and grace; without a limit, for ever."""
+    return float(spec.time_limit_s + spec.grace_s) if spec.time_limit_s else INFINITE
+
+
+def hard_end(job: Job, spec: Spec, at: Moment) -> float:
+    """The wall time at which a running job has given its GPUs back at the latest, if this is its spec."""
+    assert job.started_boot is not None
+    return at.wall + (job.started_boot - at.boot) + hard_s(spec)

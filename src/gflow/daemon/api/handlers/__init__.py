@@ -1,0 +1,1 @@
+"""One module for each group of routes. The route table is `daemon.api.routes`."""

@@ -1,0 +1,141 @@
+"""Routes by which people govern the machine: which GPUs, whether anything starts, how many at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.events import Drain, Restrict, Update
+from gflow.core.ids import job_key
+from gflow.core.model import Job, Moment
+from gflow.core.state.state import PART, State
+from gflow.daemon.api.handlers.gpus import drained_view
+from gflow.daemon.api.permissions import check, governs_others
+from gflow.daemon.api.request import caller, context_of, known, one_key, read, while_connected
+from gflow.daemon.api.response import answer
+from gflow.daemon.api.visibility import ANOTHER, Viewer, viewer
+from gflow.daemon.loop.bulk import Wanted
+from gflow.daemon.loop.commands import Updating
+from gflow.errors import Refused
+from gflow.options.table import Option
+from gflow.options.values import read as read_option
+from gflow.text.gctl import allowed_line, drain_line, limit_line, show_gpus
+from gflow.wire.requests import DrainRequest, GpusRequest, LimitRequest, References
+from gflow.wire.update import Change
+from gflow.wire.views import key_label
+
+_REASON = Option("reason", "name", "why")
+
+
+async def set_gpus(request: Request) -> Response:
+    """Restrict which GPUs new jobs may get. Running jobs keep theirs."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted = await read(request, GpusRequest)
+    allowed = None if wanted.allowed_indices is None else tuple(wanted.allowed_indices)
+    await context.loop.ask(lambda at: Restrict(at=at, uid=uid, allowed=allowed), origin)
+    data = {"allowed_gpu_indices": None if allowed is None else sorted(set(allowed))}
+    return answer(request, lambda: data, lambda: allowed_line(allowed))
+
+
+async def gpus(request: Request) -> Response:
+    """Each GPU in one line: what it does and what is special about it."""
+    state = context_of(request).loop.state
+    lines = gpu_lines(state, viewer(request))
+    data = {"gpus": lines, **drained_view(state)}
+    return answer(request, lambda: data, lambda: show_gpus(lines, state.machine.drained_why))
+
+
+async def drain(request: Request) -> Response:
+    """Let nothing more start, or let things start again."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted = await read(request, DrainRequest)
+    reason = read_option(_REASON, wanted.reason) if wanted.reason else ""
+    gpus = None if wanted.gpus is None else tuple(sorted(set(wanted.gpus)))
+    passing = wanted.passing
+
+    def event(at: Moment) -> Drain:
+        return Drain(at=at, uid=uid, on=wanted.on, gpus=gpus, reason=reason, passing=passing)
+
+    await context.loop.ask(event, origin)
+    if not wanted.on and context.watch is not None:
+        context.watch.forgive(context.loop.state.machine.gpus if gpus is None else gpus)
+    data = drained_view(context.loop.state)
+    return answer(request, lambda: data, lambda: drain_line(gpus, reason, on=wanted.on))
+
+
+async def set_limit(request: Request) -> Response:
+    """How many jobs of a group, or tasks of an array, may run at once."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted = await read(request, LimitRequest)
+    key = one_key(context, request, wanted.job)
+    jobs = capped_together(context.loop.state, known(context, key))
+    check(request, jobs)
+    keys = tuple(job.key for job in jobs)
+    limit = wanted.max_concurrent
+    change = Change(fields={"max_concurrent": limit}, references=References())
+    governs = governs_others(request)
+    if len(keys) > PART:
+        deed = Wanted(Update, uid, origin, governs=governs, fields=change.fields)
+        await while_connected(request, context.loop.do(deed, keys))
+    else:
+        await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))
+    data = {"jobs": [key_label(key) for key in keys], "max_concurrent": limit or None}
+    return answer(request, lambda: data, lambda: limit_line(jobs, limit))
+
+
+def capped_together(state: State, job: Job) -> list[Job]:
+    """The active jobs whose number one limit bounds: an array, or jobs submitted together."""
+    array = state.jobs.get(job_key(job.number)) if job.task is not None or job.is_array else None
+    if array is not None:
+        return [array]
+    group = job.spec.group
+    found = [one for one in state.jobs.values() if group and one.spec.group == group]
+    if not found:
+        why = "has ended" if job.is_final else "was submitted alone"
+        raise Refused(
+            f"job {job.label} {why}: there is nothing to limit",
+            hint="limits are for arrays, and for jobs submitted together with --max-concurrent",
+        )
+    return found
+
+
+def gpu_lines(state: State, looks: Viewer) -> list[dict[str, Any]]:
+    """Each GPU: whether it is idle, allocated or closed to new jobs, and the notes that explain it."""
+    lines = []
+    for index, gpu in state.machine.gpus.items():
+        holders = [looks.shown(state.jobs[key]) for key in sorted(state.machine.holders.get(index, ()))]
+        notes = [f"job {looks.title(job)}" if looks.finds(job) else ANOTHER for job in holders]
+        if index in state.machine.foreign:
+            notes.append(f"unmanaged: {state.machine.foreign[index]}")
+        if index in state.machine.blocked:
+            notes.append(str(state.machine.blocked[index]))
+        if state.machine.allowed is not None and index not in state.machine.allowed:
+            notes.append("restricted")
+        if index in state.machine.drained.gpus:
+            notes.append(_because("drained", state.machine.drained.gpus[index]))
+        if gpu.simulated:
+            notes.append("simulated")
+        status = "allocated" if holders else "idle" if index in state.machine.idle else "unavailable"
+        lines.append({"index": index, "status": status, "notes": notes})
+    return lines
+
+
+def _because(what: str, why: str) -> str:
+    return f"{what}: {why}" if why else what
+
+
+async def test_notifications(request: Request) -> Response:
+    """Send every destination something now, and say what became of it."""
+    notifier = context_of(request).notifier
+    if not notifier.destinations:
+        raise Refused(
+            "no notifications are configured",
+            hint="set notifications.enabled and [[notifications.webhooks]] (docs/notifications.md)",
+        )
+    results = await notifier.test()
+    data = {"destinations": [{"destination": shown, "error": error or None} for shown, error in results]}
+    return answer(
+        request, lambda: data, lambda: "".join(f"{shown}: {error or 'sent'}\n" for shown, error in results)
+    )

@@ -1,0 +1,112 @@
+"""Routes about what GPUs and jobs did."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from gflow.core.model import LOCAL, Job, JobState
+from gflow.daemon.api.handlers.gpus import SLOWED
+from gflow.daemon.api.request import caller, context_of, known, one_key, query_of, while_connected
+from gflow.daemon.api.response import answer
+from gflow.daemon.context import Context
+from gflow.daemon.execution.cluster_launch import slurm_of
+from gflow.errors import Refused
+from gflow.store.samples import OfJob, samples_of
+from gflow.targets.slurm.node_usage import NodeUse, parse_probe
+from gflow.targets.slurm.slurm_cli import complaint
+from gflow.targets.slurm.target import SlurmTarget
+from gflow.text.usage import nodes_csv, nodes_page, usage_csv, usage_page
+from gflow.wire.queries import UsageQuery
+from gflow.wire.views import key_label, rfc3339
+
+log = logging.getLogger("gflow.api")
+
+
+async def usage(request: Request) -> Response:
+    """What a job did with its GPUs; `csv` for a spreadsheet."""
+    context, query = context_of(request), query_of(request, UsageQuery)
+    job = known(context, one_key(context, request))
+    if job.target != LOCAL:
+        data = await _usage_there(request, job)
+        if query.csv:
+            return PlainTextResponse(nodes_csv(data["nodes"]))
+        return answer(request, lambda: data, lambda: nodes_page(data))
+    data = await usage_of(request, job)
+    if query.csv:
+        return PlainTextResponse(usage_csv(data["samples"]))
+    return answer(request, lambda: data, lambda: usage_page(data))
+
+
+async def _usage_there(request: Request, job: Job) -> dict[str, Any]:
+    """What a job on a cluster uses at this moment: its nodes are asked, which takes a second or two."""
+    if job.is_array:
+        raise Refused(f"job {job.label} is an array", hint=f"name one of its tasks: gjob usage {job.label}_3")
+    if job.state is not JobState.RUNNING or job.abroad is None or not job.abroad.id:
+        raise Refused(
+            f"job {job.label} does not run: what it uses on {job.target} can be seen while it does",
+            hint=f"gjob show {job.label}",
+        )
+    context, (uid, _) = context_of(request), caller(request)
+    target = slurm_of(context.target, job.target)
+    nodes = await while_connected(request, context.threads.run(uid, _asked, target, job.label, job.abroad.id))
+    return {
+        "job": key_label(job.key),
+        "predicted_mib": job.spec.predicted_mib or None,
+        "samples": [],
+        "totals": [],
+        "nodes": [one._asdict() | {"gpus": [gpu._asdict() for gpu in one.gpus]} for one in nodes],
+    }
+
+
+def _asked(target: SlurmTarget, label: str, id: str) -> list[NodeUse]:
+    said = target.slurm.probe(id)
+    nodes = parse_probe(said.text) if said.ok else []
+    if nodes:
+        return nodes
+    if said.unsure:
+        raise Refused(f"{target.name} does not answer, so what job {label} uses is not known")
+    why = f": {complaint(said.error)}" if said.error.strip() else ""
+    raise Refused(
+        f"the nodes of job {label} cannot be asked{why}", hint="it may just have ended: gjob show " + label
+    )
+
+
+async def usage_of(request: Request, job: Job) -> dict[str, Any]:
+    context, (uid, _) = context_of(request), caller(request)
+    samples, totals = await while_connected(request, context.threads.run(uid, _read, context, job.label))
+    return {
+        "job": key_label(job.key),
+        "predicted_mib": job.spec.predicted_mib or None,
+        "samples": [_view(one) for one in samples],
+        "totals": [_view(one) for one in totals],
+        "nodes": None,
+    }
+
+
+def _read(context: Context, label: str) -> tuple[list[OfJob], list[OfJob]]:
+    try:
+        return samples_of(context.settings.samples, label)
+    except sqlite3.Error as error:
+        log.warning("the history of GPUs cannot be read: %s", error)
+        return [], []
+
+
+def _view(one: OfJob) -> dict[str, Any]:
+    mean = one.mean
+    return {
+        "at": rfc3339(mean.at),
+        "gpu": one.gpu,
+        "span_s": mean.span,
+        "busy": mean.busy,
+        "busy_most": mean.busy_most,
+        "memory_mib": mean.memory_mib,
+        "power_w": mean.power_w,
+        "temperature": mean.heat,
+        "clock_mhz": mean.clock_mhz,
+        "slowed": [word for bit, word in SLOWED.items() if mean.slowed & bit],
+    }

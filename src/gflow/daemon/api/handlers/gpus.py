@@ -1,0 +1,195 @@
+"""What the routes tell about GPUs: who has them, who else is on them, what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.model import UNKILLABLE, Block, Gpu, Job
+from gflow.core.state.state import State
+from gflow.daemon.api.request import caller, context_of, read
+from gflow.daemon.api.response import answer
+from gflow.daemon.context import NAMELESS, Context, Viewer
+from gflow.daemon.loop import timers
+from gflow.daemon.loop.commands import AuditCommand
+from gflow.errors import NotFound
+from gflow.gpu.census import Report, Stranger
+from gflow.targets.port import Run
+from gflow.wire.requests import GpuProcess
+from gflow.wire.views import gpu_view, key_label, rfc3339
+
+# The driver's bits for why clocks are held down, in words.
+SLOWED = {
+    0x04: "its power limit",
+    0x08: "hardware slowdown",
+    0x20: "heat (driver)",
+    0x40: "heat (hardware)",
+    0x80: "the power supply",
+}
+
+
+def holders_of(state: State, looks: Viewer) -> dict[int, list[Job]]:
+    return {
+        index: [looks.shown(_with_kept(state.jobs[key])) for key in sorted(jobs)]
+        for index, jobs in state.machine.holders.items()
+    }
+
+
+def _with_kept(job: Job) -> Job:
+    """The job, with the GPUs that are kept for it while it is taken back from a cluster."""
+    kept = job.abroad.kept if job.abroad is not None else None
+    return job if kept is None else msgspec.structs.replace(job, gpu_ids=kept)
+
+
+def blocked_of(state: State, looks: Viewer | None = None) -> dict[int, Block]:
+    """All GPUs that get no new jobs, whoever found that out. `looks`: who is told; None: nobody yet."""
+    found = ((index, state.machine.closed(index)) for index in state.machine.gpus)
+    # That a GPU is restricted is no news while a job has it.
+    closed = {
+        index: why
+        for index, why in found
+        if why and (why.kind != "Restricted" or index not in state.machine.holders)
+    }
+    stuck = [job for key in state.stuck if (job := state.running.get(key)) is not None]
+    said = looks.said if looks else str
+    return {
+        index: Block(UNKILLABLE, said(f"job {job.label}")) for job in stuck for index in job.gpu_ids
+    } | closed
+
+
+def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
+    """Everything about the GPUs, as JSON."""
+    state = context.loop.state
+    report = context.watch.latest if context.watch else Report()
+    holders, blocked = holders_of(state, looks), blocked_of(state, looks)
+    gpus = []
+    for gpu in state.machine.gpus.values():
+        jobs = holders.get(gpu.index, [])
+        known = [job for job in jobs if looks.finds(job)]
+        view = gpu_view(gpu, known, blocked.get(gpu.index)) | _meters(gpu, report)
+        view["available"] &= not jobs
+        view |= _times(context, gpu, jobs)
+        view["holders"] = [_holder(gpu, job, report, looks) for job in jobs]
+        view["processes"] = [_stranger(one, looks) for one in report.strangers.get(gpu.index, ())]
+        gpus.append(view)
+    return {
+        "gpus": gpus,
+        "allowed_gpu_indices": None if state.machine.allowed is None else sorted(state.machine.allowed),
+        "trouble": state.machine.gpu_trouble,
+        "driver": report.driver,
+        "limits": limits_of(context, report),
+        **drained_view(state),
+    }
+
+
+def _times(context: Context, gpu: Gpu, jobs: list[Job]) -> dict[str, Any]:
+    """Since when it is idle, as far as we know; or when the last of its jobs must be done."""
+    now = timers.now()
+    left_at = context.loop.state.machine.freed_at.get(gpu.index)
+    ends = [
+        now.shown(job.started_boot + job.spec.time_limit_s)
+        for job in jobs
+        if job.started_boot is not None and job.spec.time_limit_s
+    ]
+    return {
+        "idle_s": None if jobs else round(now.boot - (left_at or context.started_boot), 1),
+        "idle_s_at_least": not jobs and left_at is None,
+        "free_at": rfc3339(max(ends)) if ends and len(ends) == len(jobs) else None,
+    }
+
+
+def drained_view(state: State) -> dict[str, Any]:
+    """Whether and where nothing more starts."""
+    reasons = {str(index): why for index, why in state.machine.drained.gpus.items()}
+    return {
+        "drained": state.machine.is_drained,
+        "reason": state.machine.drained_why,
+        "drained_gpus": reasons,
+    }
+
+
+def limits_of(context: Context, report: Report) -> list[str]:
+    """What holds the memory limits of jobs that share a GPU, the strongest first."""
+    if context.watch is None:
+        return ["booked only (the GPUs are simulated)"]
+    held = ["PyTorch, JAX and TensorFlow are told"]
+    if context.mps is not None:
+        held.insert(0, "MPS" if context.mps.ready else f"no MPS ({context.mps.trouble})")
+    if report.unclear:
+        names = ",".join(map(str, sorted(report.unclear)))
+        return [*held, f"nothing watches GPU {names}: its processes cannot be told apart from here"]
+    return [*held, f"a watchdog looks every {context.watch.quick_s * 1000:.0f} ms"]
+
+
+def _meters(gpu: Gpu, report: Report) -> dict[str, Any]:
+    card = report.cards.get(gpu.index)
+    if card is None:
+        return {"used_mib": None}
+    sample = card.sample
+    return {
+        "used_mib": sample.memory_mib,
+        "utilisation": sample.utilisation,
+        "temperature": sample.temperature,
+        "power_w": sample.power_w,
+        "clock_mhz": sample.clock_mhz,
+        "memory_clock_mhz": sample.memory_clock_mhz,
+        "slowed": [word for bit, word in SLOWED.items() if sample.slowed & bit],
+        "pci_bus": card.bus,
+        "mig_parent": card.parent or None,
+    }
+
+
+def _stranger(one: Stranger, looks: Viewer) -> dict[str, Any]:
+    """A process that is not of our jobs; whose it is, is shown to those who see names."""
+    return (one if looks.sees_names else one._replace(user=NAMELESS, command=NAMELESS))._asdict()
+
+
+def _holder(gpu: Gpu, job: Job, report: Report, looks: Viewer) -> dict[str, Any]:
+    used: Mapping[int, int] = report.used.get(Run(job.key, job.attempt).name, {})
+    return {
+        "id": key_label(job.key) if looks.finds(job) else None,
+        "name": job.name,
+        "user": job.user,
+        "used_mib": used.get(gpu.index) if report.cards else None,
+        "limit_mib": job.spec.gpu_memory_mib if job.spec.shared else None,
+    }
+
+
+# ---------------------------------------------------------------- processes that block nothing
+
+
+async def list_ignored(request: Request) -> Response:
+    """Processes that somebody told us to overlook."""
+    watch = context_of(request).watch
+    listed = [{"gpu_index": gpu, "pid": pid} for gpu, pid, _ in sorted(watch.ignored if watch else ())]
+    text = "".join(f"gpu={one['gpu_index']}\tpid={one['pid']}\n" for one in listed)
+    return answer(request, lambda: {"processes": listed}, lambda: text)
+
+
+async def ignore(request: Request) -> Response:
+    """From now on this process blocks nothing on this GPU. For its life, and the daemon's."""
+    context, wanted = context_of(request), await read(request, GpuProcess)
+    if wanted.gpu_index not in context.loop.state.machine.gpus or context.watch is None:
+        raise NotFound(f"there is no GPU {wanted.gpu_index} here", hint="see what there is with ginfo")
+    return await _changed(request, wanted, "ignored", context.watch.ignore(wanted.gpu_index, wanted.pid))
+
+
+async def unignore(request: Request) -> Response:
+    """From now on this process blocks its GPU again."""
+    context, wanted = context_of(request), await read(request, GpuProcess)
+    changed = context.watch is not None and context.watch.unignore(wanted.gpu_index, wanted.pid)
+    return await _changed(request, wanted, "no longer ignored", changed)
+
+
+async def _changed(request: Request, wanted: GpuProcess, what: str, changed: bool) -> Response:
+    uid, origin = caller(request)
+    if changed:
+        detail = f"process {wanted.pid} on GPU {wanted.gpu_index}"
+        await context_of(request).loop.wish(AuditCommand(f"gpu process {what}", detail, uid, origin))
+    data = {"gpu_index": wanted.gpu_index, "pid": wanted.pid, "changed": changed}
+    text = f"process {wanted.pid} on GPU {wanted.gpu_index} is {what}\n"
+    return answer(request, lambda: data, lambda: text)

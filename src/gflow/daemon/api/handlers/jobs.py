@@ -1,0 +1,125 @@
+"""Routes that look at single jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.forecast.wait_report import WaitReport, outlook
+from gflow.core.ids import label
+from gflow.core.model import Job, JobState
+from gflow.core.task_set import parse_tasks
+from gflow.daemon.api.handlers.gpu_usage import usage_of
+from gflow.daemon.api.permissions import check
+from gflow.daemon.api.request import caller, context_of, keys_of, known, one, one_key, while_connected
+from gflow.daemon.api.response import answer, wants_text
+from gflow.daemon.api.visibility import viewer
+from gflow.daemon.auth.users import user_name
+from gflow.daemon.execution.cluster_forecast import foreseen
+from gflow.daemon.execution.log_paths import log_path
+from gflow.daemon.loop import timers
+from gflow.errors import Refused, UsageError, no_job
+from gflow.text.job_page import job_page, story_page
+from gflow.text.queue import Entry
+from gflow.text.usage import most_memory, summary
+from gflow.text.why import why_page
+from gflow.wire.views import jobs_view, key_label, line_view
+
+# The most jobs shown in full, how many in one go, and what stands between their pages.
+MOST_SHOWN = 1000
+TOGETHER = 50
+BETWEEN = "=" * 80 + "\n"
+
+
+async def show(request: Request) -> Response:
+    """One job or several; as JSON, an array with its tasks."""
+    context, looks = context_of(request), viewer(request)
+    keys = keys_of(context, request, [request.path_params["job"]])
+    if len(keys) > MOST_SHOWN:
+        raise UsageError(f"{len(keys):,} jobs are too many to show", hint="gqueue lists any number")
+    entries: list[Entry] = []
+    pages: list[str] = []
+    for key in keys:
+        entries += context.entries([known(context, key)], looks)
+        if wants_text(request):
+            job, why = entries[-1]
+            totals = await _totals(request, job) if len(keys) == 1 and looks.knows(job) else []
+            log = log_path(context.settings, job) if looks.knows(job) else ""
+            used, most = (summary(totals), most_memory(totals)) if totals else ("", 0)
+            pages.append(job_page(job, why, timers.now(), log, used, most))
+        if len(entries) % TOGETHER == 0:
+            await asyncio.sleep(0)  # others may want something too
+    if len(keys) == 1 and entries[0][0].is_array:
+        entries += context.entries(context.store.tasks(keys[0]), looks)
+    return answer(request, lambda: jobs_view(entries), lambda: BETWEEN.join(pages))
+
+
+async def _totals(request: Request, job: Job) -> list[dict[str, Any]]:
+    """What a job did with its GPUs, a row for each."""
+    if not job.spec.gpus or not job.attempt:
+        return []
+    totals: list[dict[str, Any]] = (await usage_of(request, job))["totals"]
+    return totals
+
+
+async def wait(request: Request) -> Response:
+    """Answers when the job is final."""
+    context = context_of(request)
+    key = one_key(context, request)
+    job = await while_connected(request, context.loop.ended(key))
+    if job is None:
+        raise no_job(label(key))
+    shown = viewer(request).shown(job)
+    return answer(request, lambda: jobs_view([(shown, None)]), lambda: f"{job.label} {job.state.value}\n")
+
+
+async def log_place(request: Request) -> Response:
+    """Where the job's output is, and whether more may come."""
+    context = context_of(request)
+    job = one(context, request)
+    check(request, [job])
+    if job.is_array:
+        raise Refused(
+            f"job {job.label} is an array, and each of its tasks has a log",
+            hint=f"name one: gjob log {job.label}_{parse_tasks(job.spec.array).first}",
+        )
+    path = log_path(context.settings, job)
+    data = {"job_id": key_label(job.key), "path": path, "final": job.is_final, "uid": job.uid}
+    return answer(request, lambda: data, lambda: f"{path}\n")
+
+
+async def why(request: Request) -> Response:
+    """Why a job waits: all that is in its way, when it will probably start, what would start now."""
+    context = context_of(request)
+    job = one(context, request)
+    at, looks = timers.now(), viewer(request)
+    shown = looks.shown(job)
+    question = None
+    if job in context.loop.state.ready:
+        uid, _ = caller(request)
+        question = await while_connected(request, context.forecasts.about(uid, job))
+    waits = job.state in (JobState.QUEUED, JobState.HOLD)
+    found = outlook(context.loop.state, job, at, question) if waits else None
+    if found is not None and job.abroad is not None:
+        found = await foreseen(context, job, found)
+    if found is not None:
+        blockers = [why for why in map(looks.why, found.blockers) if why is not None]
+        found = msgspec.structs.replace(found, blockers=blockers)
+    data = {"job": key_label(job.key), "state": job.state.value, "reason": shown.reason or None}
+    data |= msgspec.to_builtins(found or WaitReport([], None, []))
+    return answer(request, lambda: data, lambda: why_page(shown, found, at.wall))
+
+
+async def history(request: Request) -> Response:
+    """The story of a job: everything that happened to it, and who did it."""
+    context = context_of(request)
+    job = one(context, request)
+    check(request, [job])
+    said = viewer(request).said
+    lines = [line._replace(detail=said(line.detail)) for line in context.store.story(job.key)]
+    data = {"job": key_label(job.key), "events": [line_view(line, user_name) for line in lines]}
+    return answer(request, lambda: data, lambda: story_page(lines, user_name))

@@ -1,0 +1,157 @@
+"""/metrics for Prometheus: base units, few labels, and what costs nothing that grows with the queue."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow import __version__
+from gflow.core.model import Gpu
+from gflow.core.state.machine import Machine
+from gflow.daemon.api.handlers.gpus import blocked_of
+from gflow.daemon.api.request import context_of
+from gflow.daemon.api.visibility import viewer
+from gflow.daemon.context import Context
+from gflow.daemon.loop import timers
+from gflow.daemon.loop.counters import COUNTED, Histogram, Meters
+from gflow.text.prometheus import MEDIA, Labels, Page
+
+MIB = 1 << 20
+ENDS = {
+    "submitted": "Jobs that were submitted.",
+    "finished": "Jobs that finished well.",
+    "failed": "Jobs that failed.",
+    "cancelled": "Jobs that were cancelled.",
+    "timeout": "Jobs that reached their time limit.",
+}
+
+
+async def metrics(request: Request) -> Response:
+    """Figures for Prometheus, in its text form 0.0.4. Counters begin anew with the daemon."""
+    context, page = context_of(request), Page()
+    _people(page, context.loop.meters, is_named=viewer(request).sees_names)
+    _jobs(page, context)
+    _machine(page, context.loop.state.machine)
+    _gpus(page, context)
+    _daemon(page, context)
+    return Response(page.text(), media_type=MEDIA)
+
+
+def _people(page: Page, meters: Meters, *, is_named: bool) -> None:
+    """By person, or of all together where others' jobs are private."""
+    for what in COUNTED:
+        counts = {user: count for (event, user), count in meters.people.items() if event == what}
+        samples: list[tuple[Labels, float]] = (
+            [({"user": user}, count) for user, count in sorted(counts.items())]
+            if is_named
+            else [({}, sum(counts.values()))]
+        )
+        page.family(f"gflow_jobs_{what}_total", "counter", ENDS[what], samples)
+
+
+def _jobs(page: Page, context: Context) -> None:
+    state, meters = context.loop.state, context.loop.meters
+    running, held = len(state.running), len(meters.held)
+    queued = len(state.jobs) - running - held - len(meters.started)
+    page.one("gflow_jobs_queued", "gauge", "Jobs that wait; an array is one.", queued)
+    page.one("gflow_jobs_held", "gauge", "Jobs that wait until somebody releases them.", held)
+    page.one("gflow_jobs_running", "gauge", "Jobs and tasks of arrays that run.", running)
+    page.histogram(
+        "gflow_job_wait_seconds", "From submission to the first start.", [_buckets({}, meters.waited)]
+    )
+    page.histogram(
+        "gflow_job_run_seconds", "Of the last attempt of jobs that ended.", [_buckets({}, meters.ran)]
+    )
+    turns = [_buckets({"operation": name}, found) for name, found in meters.turns.items()]
+    page.histogram("gflow_scheduler_latency_seconds", "What a turn of the scheduler's loop takes.", turns)
+
+
+def _buckets(labels: Labels, one: Histogram) -> tuple[Labels, tuple[float, ...], list[int], float]:
+    return labels, one.bounds, one.counts, one.sum
+
+
+def _machine(page: Page, machine: Machine) -> None:
+    total, free, memory, left = (
+        len(machine.gpus),
+        len(machine.idle),
+        machine.memory_mib,
+        machine.free_memory_mib,
+    )
+    allocated = len(machine.holders) / total if total else 0.0
+    page.one("gflow_gpus", "gauge", "GPUs there are.", total)
+    page.one("gflow_gpus_total", "gauge", "The same as gflow_gpus, by its old name.", total)
+    page.one("gflow_gpus_available", "gauge", "GPUs that nobody has and new jobs may get.", free)
+    page.one("gflow_gpus_allocated_ratio", "gauge", "The part of the GPUs that jobs have.", allocated)
+    about = "The same as gflow_gpus_allocated_ratio, by its old name."
+    page.one("gflow_gpu_utilization_ratio", "gauge", about, allocated)
+    page.one("gflow_cpu_slots", "gauge", "CPU slots there are.", machine.cpus)
+    page.one("gflow_cpu_slots_available", "gauge", "CPU slots that nobody has.", machine.free_cpus)
+    page.one("gflow_memory_bytes", "gauge", "Host memory that jobs may book.", memory * MIB)
+    page.one("gflow_memory_available_bytes", "gauge", "Host memory that no job has booked.", left * MIB)
+    page.one("gflow_memory_total_mb", "gauge", "gflow_memory_bytes in MiB, by its old name.", memory)
+    about = "gflow_memory_available_bytes in MiB, by its old name."
+    page.one("gflow_memory_available_mb", "gauge", about, left)
+    used = (memory - left) / memory if memory else 0.0
+    page.one("gflow_memory_utilization_ratio", "gauge", "The part of the memory that is booked.", used)
+
+
+def _gpus(page: Page, context: Context) -> None:
+    """Each GPU by its number and its card."""
+    state = context.loop.state
+    blocked = blocked_of(state)
+    gpus = list(state.machine.gpus.values())
+    each = [(_card(gpu), gpu) for gpu in gpus]
+    page.family(
+        "gflow_gpu_jobs", "gauge", "Jobs on the GPU.",
+        [(card, len(state.machine.holders.get(gpu.index, ()))) for card, gpu in each],
+    )  # fmt: skip
+    page.family(
+        "gflow_gpu_blocked", "gauge", "Whether the GPU gets no new jobs.",
+        [(card, float(gpu.index in blocked)) for card, gpu in each],
+    )  # fmt: skip
+    page.family(
+        "gflow_gpu_memory_bytes", "gauge", "The GPU's memory.",
+        [(card, gpu.memory_mib * MIB) for card, gpu in each],
+    )  # fmt: skip
+    for name, about, field, scale in METERED:
+        page.family(f"gflow_gpu_{name}", "gauge", about, _readings(context, gpus, field, scale))
+
+
+METERED = (
+    ("memory_used_bytes", "Memory in use on the GPU.", "memory_mib", float(MIB)),
+    ("busy_ratio", "How busy the GPU is.", "utilisation", 0.01),
+    ("temperature_celsius", "How hot the GPU is.", "temperature", 1.0),
+    ("power_watts", "What the GPU draws.", "power_w", 1.0),
+)
+
+
+def _readings(context: Context, gpus: list[Gpu], field: str, scale: float) -> Iterator[tuple[Labels, float]]:
+    """What real GPUs were last seen to do."""
+    for gpu in gpus:
+        card = context.watch.latest.cards.get(gpu.index) if context.watch else None
+        reading = getattr(card.sample, field) if card else None
+        if reading is not None:
+            yield _card(gpu), reading * scale
+
+
+def _card(gpu: Gpu) -> Labels:
+    return {"gpu": str(gpu.index), "uuid": gpu.uuid}
+
+
+def _daemon(page: Page, context: Context) -> None:
+    page.family("gflow_build_info", "gauge", "Which gflow this is.", [({"version": __version__}, 1.0)])
+    page.one(
+        "gflow_read_only", "gauge", "Whether the database cannot be written.", bool(context.loop.read_only)
+    )
+    began = time.time() - (timers.now().boot - context.started_boot)
+    page.one("process_start_time_seconds", "gauge", "When the daemon started, since 1970.", round(began, 3))
+    spent = os.times()
+    page.one("process_cpu_seconds_total", "counter", "CPU time of the daemon.", spent.user + spent.system)
+    with open("/proc/self/statm", "rb") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    page.one("process_resident_memory_bytes", "gauge", "Memory of the daemon.", resident)
+    page.one("process_open_fds", "gauge", "Files that the daemon has open.", len(os.listdir("/proc/self/fd")))

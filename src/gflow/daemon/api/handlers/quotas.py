@@ -1,0 +1,176 @@
+"""Routes of quotas and reservations."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.events import Reserve, SetQuota, Unreserve
+from gflow.core.model import Moment
+from gflow.core.scheduling.eviction import in_the_way
+from gflow.core.state.quotas import PROJECT, USER, Limits
+from gflow.core.state.reservations import Reservation
+from gflow.core.state.state import State
+from gflow.daemon.api.permissions import rights_of
+from gflow.daemon.api.request import caller, context_of, query_of, read
+from gflow.daemon.api.response import answer
+from gflow.daemon.api.visibility import viewer
+from gflow.daemon.loop import timers
+from gflow.errors import NotFound, UsageError
+from gflow.options.table import Option
+from gflow.options.values import read as read_option
+from gflow.text.gctl import quota_line, quota_page, reservation_line, reservation_page, timeline
+from gflow.wire.queries import ReservationsQuery
+from gflow.wire.requests import QuotaRequest, ReservationRequest
+
+_NAME = Option("name", "name", "whose")
+
+
+async def quotas(request: Request) -> Response:
+    """Every quota, and what people and projects have of it."""
+    looks, rights = viewer(request), rights_of(request)
+
+    def is_shown(scope: str, name: str) -> bool:
+        return looks.sees_names or (name == looks.user if scope == USER else rights.is_member(name))
+
+    lines = [
+        line
+        for line in quota_lines(context_of(request).loop.state)
+        if not line["name"] or is_shown(line["scope"], line["name"])
+    ]
+    return answer(request, lambda: {"quotas": lines}, lambda: quota_page(lines))
+
+
+async def set_quota(request: Request) -> Response:
+    """Say what somebody may have at once; without limits, any number again."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted = await read(request, QuotaRequest)
+    name = read_option(_NAME, wanted.name) if wanted.name else ""
+    limits = Limits(wanted.max_running_jobs, wanted.max_running_gpus, wanted.max_queued_jobs)
+    given = None if wanted.remove else limits
+    if not wanted.remove and limits == Limits():
+        raise UsageError("a quota needs a limit", hint="gctl quota set --user ann --max-running-gpus 4")
+
+    def event(at: Moment) -> SetQuota:
+        return SetQuota(at=at, uid=uid, scope=wanted.scope, name=name, limits=given)
+
+    await context.loop.ask(event, origin)
+    now = context.loop.state.ledger.quotas.of(wanted.scope, name) if given else Limits()
+    data = {"scope": wanted.scope, "name": name or None, **msgspec.structs.asdict(now)}
+    return answer(request, lambda: data, lambda: quota_line(data, removed=given is None))
+
+
+async def reservations(request: Request) -> Response:
+    """Reservations, those that begin first in front."""
+    state, asked = context_of(request).loop.state, query_of(request, ReservationsQuery)
+    now = time.time()
+    looks = viewer(request)
+    found = [one for one in state.reserved.all.values() if _is_meant(one, looks.name(one.user), asked, now)]
+    found.sort(key=lambda one: (one.start, one.id))
+    views = [_seen(request, one, now) for one in found]
+    if asked.timeline:
+        span = (
+            now if asked.begin is None else asked.begin,
+            now + 48 * 3600 if asked.end is None else asked.end,
+        )
+        return answer(request, lambda: {"reservations": views}, lambda: timeline(views, span))
+    return answer(request, lambda: {"reservations": views}, lambda: reservation_page(views))
+
+
+async def reserve(request: Request) -> Response:
+    """Keep GPUs for one person, from some time on."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted = await read(request, ReservationRequest)
+    user = read_option(_NAME, wanted.user)
+    gpus = tuple(wanted.gpu_indices or ())
+    if bool(gpus) == bool(wanted.gpu_count):
+        raise UsageError(
+            "a reservation needs a number of GPUs, or which ones", hint="--gpus 2, or --gpu-spec 0,2-3"
+        )
+
+    def event(at: Moment) -> Reserve:
+        start = max(at.wall, wanted.start_time) if wanted.start_time else at.wall
+        end = (wanted.start_time or at.wall) + wanted.duration_secs
+        return Reserve(at=at, uid=uid, user=user, gpus=gpus, count=wanted.gpu_count, start=start, end=end)
+
+    await context.loop.ask(event, origin)
+    state, at = context.loop.state, timers.now()
+    made = state.reserved.all[max(state.reserved.all)]
+    view = reservation_view(made, at.wall)
+    stops = [job.label for job in in_the_way(state, made.user, made.gpus, made.start, at)]
+    return answer(request, lambda: view, lambda: reservation_line(view, stops), 201)
+
+
+async def reservation(request: Request) -> Response:
+    """One reservation."""
+    view = _seen(request, _one(request), time.time())
+    return answer(request, lambda: view, lambda: reservation_page([view]))
+
+
+async def unreserve(request: Request) -> Response:
+    """Give up a reservation."""
+    context, (uid, origin) = context_of(request), caller(request)
+    found = _one(request)
+    await context.loop.ask(lambda at: Unreserve(at=at, uid=uid, id=found.id), origin)
+    view = reservation_view(context.loop.state.reserved.all[found.id], time.time())
+    return answer(request, lambda: view, lambda: f"Reservation {found.id} is cancelled.\n")
+
+
+def _one(request: Request) -> Reservation:
+    text = request.path_params["id"]
+    book = context_of(request).loop.state.reserved
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    if number not in book.all:
+        raise NotFound(f"there is no reservation {text!a:.40}", hint="see gctl reserve list")
+    return book.all[number]
+
+
+def _seen(request: Request, one: Reservation, now: float) -> dict[str, Any]:
+    """A reservation, for whom as far as the caller is to know."""
+    return reservation_view(one, now) | {"user": viewer(request).name(one.user)}
+
+
+def _is_meant(one: Reservation, user: str, asked: ReservationsQuery, now: float) -> bool:
+    status = one.status(now)
+    if asked.active and status not in ("pending", "active"):
+        return False
+    return asked.user in ("", user) and asked.status in ("", status)
+
+
+def reservation_view(one: Reservation, now: float) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "user": one.user,
+        "gpu_indices": list(one.gpus),
+        "start_time": one.start,
+        "end_time": one.end,
+        "status": one.status(now),
+        "created_at": one.created_at,
+        "cancelled_at": one.cancelled_at,
+    }
+
+
+def quota_lines(state: State) -> list[dict[str, Any]]:
+    """Those with a quota of their own or something that counts against one; "" is everybody else."""
+    lines = []
+    for scope in (USER, PROJECT):
+        named, everybody = state.ledger.quotas.named(scope), state.ledger.quotas.named(scope).get("")
+        names = set(named)
+        if everybody is not None:
+            names |= state.ledger.named(scope).keys()
+        for name in sorted(names):
+            has = state.ledger.of(scope, name)
+            limits = msgspec.structs.asdict(
+                state.ledger.quotas.of(scope, name) if name else everybody or Limits()
+            )
+            used = {
+                "running_jobs": has.jobs,
+                "running_gpus": has.gpus,
+                "queued_jobs": has.waiting,
+            }
+            lines.append({"scope": scope, "name": name or None, **limits, **used})
+    return lines

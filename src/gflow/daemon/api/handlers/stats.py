@@ -1,0 +1,83 @@
+"""What was used, and by whom. Counted by the database in a thread of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.queries.usage_report import Prediction, Question
+from gflow.daemon.api.request import caller, context_of, number, query_of, while_connected
+from gflow.daemon.api.response import answer, wants_text
+from gflow.daemon.api.visibility import viewer
+from gflow.daemon.auth.users import user_name
+from gflow.daemon.loop import timers
+from gflow.errors import Forbidden, Refused, unknown
+from gflow.options.times import parse_since
+from gflow.store.reader import Reader
+from gflow.store.statistics import predictions, statistics
+from gflow.text.statistics import predictions_csv, predictions_page, statistics_csv, statistics_page
+from gflow.wire.queries import StatsQuery
+from gflow.wire.views import predictions_view, statistics_view
+
+T = TypeVar("T")
+FORMS = ("table", "json", "csv")
+
+
+async def show(request: Request) -> Response:
+    """Usage of the caller, of a person, or of everybody."""
+    context, query = context_of(request), query_of(request, StatsQuery)
+    form = query.form or ("table" if wants_text(request) else "json")
+    if form not in FORMS:
+        raise unknown("form of output", form, FORMS)
+    user = None if query.all else query.user or user_name(caller(request)[0])
+    if not viewer(request).sees_names and user != user_name(caller(request)[0]):
+        raise Forbidden("what others used is private here")
+    at = timers.now()
+    question = Question(
+        now=at.wall,
+        boot=at.boot,
+        user=user,
+        since=parse_since(query.since) if query.since else 0.0,
+        is_simulated=any(gpu.simulated for gpu in context.loop.state.machine.gpus.values()),
+    )
+    width = number("width", query.width or "0", 0)
+    if query.predictions:
+        return await _predictions(request, question, form, width)
+    kept = context.settings.summaries
+    found = await _read(request, lambda reader: statistics(reader, question, kept))
+    data: dict[str, Any] = statistics_view(question, found)
+    return answer(
+        request,
+        lambda: data,
+        lambda: statistics_csv(data) if form == "csv" else statistics_page(data, width),
+    )
+
+
+async def _predictions(request: Request, question: Question, form: str, width: int) -> Response:
+    """Memory of GPUs that was predicted, beside what was measured."""
+    samples = context_of(request).settings.samples
+    found = await _read(request, lambda reader: _compare(reader, question, samples))
+    data: dict[str, Any] = predictions_view(question, found)
+    return answer(
+        request,
+        lambda: data,
+        lambda: predictions_csv(data) if form == "csv" else predictions_page(data, width),
+    )
+
+
+async def _read(request: Request, work: Callable[[Reader], T]) -> T:
+    """Ask the database in a thread, for as long as the client waits."""
+    context, (uid, _) = context_of(request), caller(request)
+    return await while_connected(request, context.threads.read(uid, context.store.reader, work))
+
+
+def _compare(reader: Reader, question: Question, samples: Path) -> list[Prediction]:
+    try:
+        return predictions(reader, question, samples)
+    except sqlite3.Error as error:
+        raise Refused(f"the history of GPUs cannot be read: {error}") from error

@@ -1,0 +1,130 @@
+"""Routes about the machine and the daemon itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow import __version__
+from gflow.config.table import BY_KEY
+from gflow.core.model import JobState
+from gflow.core.state.state import State
+from gflow.daemon.api.handlers.gpus import blocked_of, gpus_data, holders_of
+from gflow.daemon.api.request import context_of, number, query_of
+from gflow.daemon.api.response import answer
+from gflow.daemon.api.visibility import viewer
+from gflow.daemon.loop import timers
+from gflow.store.snapshot import back_up
+from gflow.targets.local.run_record import Content
+from gflow.text.gpus import gpu_details, gpu_table
+from gflow.text.job_page import status_page
+from gflow.wire.queries import InfoQuery
+
+_one_backup = asyncio.Lock()
+
+
+async def info(request: Request) -> Response:
+    """The GPUs and who has them; `long` for all about them."""
+    context, looks = context_of(request), viewer(request)
+    state = context.loop.state
+    gpus = list(state.machine.gpus.values())
+    query = query_of(request, InfoQuery)
+    width = number("width", query.width or "0", 0)
+    if query.long:
+        data = gpus_data(context, looks)
+        return answer(request, lambda: data, lambda: gpu_details(data, gpus))
+    return answer(
+        request,
+        lambda: gpus_data(context, looks),
+        lambda: gpu_table(
+            gpus,
+            holders_of(state, looks),
+            blocked_of(state, looks),
+            state.machine.drained_why,
+            width,
+            looks.title,
+        ),
+    )
+
+
+async def status(request: Request) -> Response:
+    """The daemon: its version, its settings, what it has and what runs."""
+    context, looks = context_of(request), viewer(request)
+    context.loop.look_at_store()
+    state = context.loop.state
+    running = sum(state.group_running.values())
+    # The record of an array whose tasks have all started neither runs nor waits.
+    living = context.strays() if looks.sees_names else {}  # whose they are is not known
+    strays = [stray_view(name, content) for name, content in sorted(living.items())]
+    started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.tasks)
+    data = {
+        "version": __version__,
+        "pid": os.getpid(),
+        "uptime_secs": timers.now().boot - context.started_boot,
+        "gpu_total": len(state.machine.gpus),
+        "gpu_available": len(state.machine.idle),
+        "gpu_simulated": any(gpu.simulated for gpu in state.machine.gpus.values()),
+        "cpu_total": state.machine.cpus,
+        "cpu_available": state.machine.free_cpus,
+        "memory_total_mib": state.machine.memory_mib,
+        "memory_available_mib": state.machine.free_memory_mib,
+        "read_only": context.loop.read_only,
+        "running": running,
+        "waiting": len(state.jobs) - running - started_arrays,
+        "flags": list(context.settings.flags),
+        "settings": {
+            key: found._replace(value=BY_KEY[key].shown(found.value))._asdict()
+            for key, found in context.settings.config.found.items()
+            if looks.sees_names or not BY_KEY[key].names_others
+        },
+        "config_files": list(context.settings.config.files),
+        "notes": [*context.settings.notes, *_troubles(state), *map(_unknown, strays)],
+        "strays": strays,
+        "socket": str(context.settings.socket),
+        "data": str(context.settings.data),
+        "database": str(context.settings.database),
+    }
+    return answer(request, lambda: data, lambda: status_page(data))
+
+
+def _troubles(state: State) -> list[str]:
+    """What is wrong at the moment, beside a database that cannot be written."""
+    stalled = state.machine.stalled
+    return [f"nothing can be started now: {stalled}; it is tried again"] if stalled else []
+
+
+def stray_view(name: str, content: Content) -> dict[str, Any]:
+    """A run that lives and that the database does not know, with the shim that a signal would end it by."""
+    shim = content.shim
+    return {
+        "job": name.rpartition(".")[0],
+        "pid": shim.pid if shim else None,
+        "started": shim.started if shim else None,
+    }
+
+
+def _unknown(stray: dict[str, Any]) -> str:
+    return f"job {stray['job']} runs, and the database does not know it; gflowd down --kill-jobs ends it"
+
+
+async def health(request: Request) -> Response:
+    """Whether the daemon is there and takes changes."""
+    loop = context_of(request).loop
+    loop.look_at_store()
+    why = loop.read_only
+    data = {"status": "read_only" if why else "ok", "pid": os.getpid(), "detail": why}
+    return answer(request, lambda: data, lambda: f"{data['status']}\n", 503 if why else 200)
+
+
+async def backup(request: Request) -> Response:
+    """A backup now; answers with its path."""
+    settings = context_of(request).settings
+    target = settings.backups / time.strftime("manual-%Y%m%d-%H%M%S.db")
+    async with _one_backup:
+        made = await asyncio.to_thread(back_up, settings.database, target)
+    return answer(request, lambda: {"path": str(made)}, lambda: f"{made}\n")

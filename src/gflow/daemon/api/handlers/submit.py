@@ -1,0 +1,158 @@
+"""Routes that take jobs: new ones, and old ones again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.ids import JobKey, label
+from gflow.core.lifecycle.update import overridden
+from gflow.core.model import Spec
+from gflow.core.state.state import PART
+from gflow.daemon.api.expansion import Expansion, bytes_of
+from gflow.daemon.api.handlers.dry_run import dry_run
+from gflow.daemon.api.permissions import acting_user, check, rights_of
+from gflow.daemon.api.request import (
+    MOST_JOBS_BYTES,
+    caller,
+    context_of,
+    hides_for,
+    known,
+    one_key,
+    query_of,
+    read,
+    while_connected,
+)
+from gflow.daemon.api.response import about, noted
+from gflow.daemon.api.rlimits import limits_of
+from gflow.daemon.auth import submission_rules
+from gflow.daemon.context import Context
+from gflow.daemon.execution.cluster_launch import check_targets, kind_of, local_note, tried
+from gflow.daemon.execution.gpu_memory_auto import note_of, settled
+from gflow.daemon.loop.commands import Redoing, Submitting
+from gflow.errors import UsageError
+from gflow.options.update import FIXED_IN_REDO
+from gflow.store.port import address_of
+from gflow.store.rows import kept_size
+from gflow.text.submissions import group_lines, submitted_line
+from gflow.wire.queries import SubmitQuery
+from gflow.wire.requests import (
+    AUTO_MIB,
+    Described,
+    RawSubmitRequest,
+    Reader,
+    RedoRequest,
+)
+from gflow.wire.update import describe_options
+
+
+async def submit(request: Request) -> Response:
+    """Take jobs; the answer comes when they are durable."""
+    query, wanted = query_of(request, SubmitQuery), await read(request, RawSubmitRequest, MOST_JOBS_BYTES)
+    context, (uid, origin) = context_of(request), caller(request)
+    config, user = context.settings.config, acting_user(request)
+    limits = limits_of(request.scope["state"], strictly=context.settings.is_system)
+    reader = Reader(address_of, limits, submission_rules.defaults(config), context.settings.shapes)
+    _check_token(wanted.token)
+    hides, rights = hides_for(request), rights_of(request)
+    wish = Submitting(uid, user, wanted.token, [], origin, hides=hides, rights=rights)
+    expansion = Expansion(request, wanted, reader, rights)
+    if query.dry_run:
+        return await dry_run(request, wish, expansion)
+    # One job of each kind that may be worth a note, or that a cluster may judge differently.
+    kinds: dict[tuple[object, ...], Described] = {}
+    texts, sizes = set[str](), [0]
+    with context.fairness.holding(uid) as hold:
+
+        def take(described: list[Described]) -> None:
+            hold(sum(map(bytes_of, described)))
+            for job in described:
+                kinds.setdefault(kind_of(job.spec), job)
+                new = {name: text for name, text in job.blobs.items() if name not in texts}
+                texts.update(new)
+                sizes[0] += new_bytes(context, new) + kept_size(job.spec)
+            wish.add(described)
+
+        await expansion.each(take, last=True)
+        known = [job.spec for job in kinds.values()]
+        note = note_of(known) or local_note(known)
+        note = note or await tried(context.settings, context.target, list(kinds.values()))
+        context.fairness.keep(uid, sizes[0])
+        coming = context.loop.submit(wish)
+        keys = await (while_connected(request, coming) if wish.count > PART else coming)
+        return noted(await _taken(request, query, keys), note)
+
+
+def keep_texts(context: Context, uid: int, blobs: dict[str, bytes]) -> None:
+    """Count what these texts add to the disk; refuse them where one person's would be too many."""
+    context.fairness.keep(uid, new_bytes(context, blobs))
+
+
+def keep_specs(context: Context, uid: int, specs: Iterable[Spec]) -> None:
+    """The same for specs that are longer than usual; those of jobs are not shared."""
+    context.fairness.keep(uid, sum(map(kept_size, specs)))
+
+
+def new_bytes(context: Context, blobs: dict[str, bytes]) -> int:
+    """Bytes of those texts that the store does not have; 0 where nobody's texts are bounded."""
+    if not blobs or not context.settings.is_system:
+        return 0
+    return sum(len(text) for name, text in blobs.items() if not context.store.has_blob(name))
+
+
+async def redo(request: Request) -> Response:
+    """Do a job again as a new one."""
+    query, wanted = query_of(request, SubmitQuery), await read(request, RedoRequest)
+    _check_token(wanted.token)
+    context, (uid, origin) = context_of(request), caller(request)
+    user = acting_user(request)
+    key = one_key(context, request, wanted.job)
+    job = known(context, key)
+    check(request, [job])
+    settings = context.settings
+    change = describe_options(
+        wanted.options, FIXED_IN_REDO, submission_rules.defaults(settings.config), settings.shapes
+    )
+    if change.fields.get("on") or change.fields.get("overflow"):
+        check_targets(context.settings, [overridden(job, job.spec, change.fields)])
+    note = ""
+    if change.fields.get("gpu_memory_mib") == AUTO_MIB:
+        (spec,) = await settled(context, uid, [overridden(job, job.spec, change.fields)])
+        change.fields |= {"gpu_memory_mib": spec.gpu_memory_mib, "gpu_memory_from": spec.gpu_memory_from}
+        note = note_of([spec])
+    wish = Redoing(
+        uid,
+        user,
+        wanted.token,
+        key,
+        change,
+        clear_deps=wanted.clear_deps,
+        cascade=wanted.cascade,
+        origin=origin,
+        hides=hides_for(request),
+        rights=rights_of(request),
+        keep=partial(keep_specs, context, uid),
+    )
+    keys = await context.loop.submit(wish)
+    return noted(await _taken(request, query, keys), "; ".join(filter(None, (note, wish.note))))
+
+
+def _check_token(token: str) -> None:
+    if not 8 <= len(token) <= 200:
+        raise UsageError("the token of a submission must be 8 to 200 characters")
+
+
+async def _taken(request: Request, query: SubmitQuery, keys: Sequence[JobKey]) -> Response:
+    context = context_of(request)
+
+    def lines(some: Iterable[JobKey]) -> Iterator[str]:
+        for key in some:
+            job = context.job(key) if query.named and not query.parsable else None
+            yield submitted_line(label(key), job.name if job else "", is_parsable=query.parsable)
+
+    first = context.job(keys[0]) if len(keys) > 1 and not query.parsable else None
+    end = group_lines(len(keys), first.spec.group) if first else ""
+    return await about(request, keys, lines, end, 201)

@@ -1,0 +1,79 @@
+"""Routes to terminals: where one is, and commands beside jobs. The bytes go past the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.core.model import Job, JobState
+from gflow.daemon.api.permissions import check
+from gflow.daemon.api.request import caller, context_of, one, read
+from gflow.daemon.api.response import answer
+from gflow.daemon.context import Context
+from gflow.daemon.loop.commands import AuditCommand
+from gflow.errors import Forbidden, Refused
+from gflow.options.table import Option
+from gflow.options.values import read as read_option
+from gflow.targets.port import Run
+from gflow.wire.answers import ExecAnswer, TerminalAnswer
+from gflow.wire.requests import ExecRequest, JobRequest, check_command
+from gflow.wire.views import key_label
+
+# How often to look for the process of a job that has just started.
+TRIES, LOOK_AGAIN_S = 100, 0.02
+_TERM = Option("term", "name", "the kind of terminal")
+
+
+async def place(request: Request) -> Response:
+    """Where the terminal of a job is. Only its owner (and root) can reach it."""
+    context = context_of(request)
+    job = one(context, request)
+    check(request, [job])
+    has_one = job.state is JobState.RUNNING and job.spec.pty and not job.is_array
+    path = context.target.terminal(Run(job.key, job.attempt)) if has_one else None
+    data: TerminalAnswer = {"job_id": key_label(job.key), "state": job.state.value, "path": path}
+    return answer(request, lambda: data, lambda: f"{path or ''}\n")
+
+
+async def execute(request: Request) -> Response:
+    """Run a command beside a job that runs: in its environment, with its GPUs, as its owner."""
+    context, (uid, origin) = context_of(request), caller(request)
+    wanted = await read(request, ExecRequest)
+    job = one(context, request)
+    check(request, [job])
+    if not request.scope["state"]["pid"]:
+        raise Forbidden("commands are run beside jobs from the machine itself")
+    check_command(JobRequest(command=wanted.command, cwd="/"))
+    term = read_option(_TERM, wanted.term) if wanted.term else ""
+    _check_runs(job)
+    path = await _begun(context, job, wanted, term)
+    await context.loop.wish(
+        AuditCommand("beside", f"job {job.label}: {wanted.command[0]!a:.60}", uid, origin)
+    )
+    data: ExecAnswer = {"path": path}
+    return answer(request, lambda: data, lambda: f"{path}\n", 201)
+
+
+async def _begun(context: Context, job: Job, wanted: ExecRequest, term: str) -> str:
+    """Where the command is reached. A job that started just now has no process yet: it will in a moment."""
+    for again in range(TRIES, -1, -1):
+        try:
+            return context.performer.beside(job, tuple(wanted.command), term, is_tty=wanted.tty)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            if not again:
+                why = "its process is not there"
+                raise Refused(f"nothing can be run beside job {job.label}: {why}") from error
+            await asyncio.sleep(LOOK_AGAIN_S)
+        except OSError as error:
+            raise Refused(f"nothing can be run beside job {job.label}: {error.strerror or error}") from error
+    raise AssertionError("there is no further try")
+
+
+def _check_runs(job: Job) -> None:
+    if job.is_array:
+        raise Refused(f"job {job.label} is an array", hint=f"name one of its tasks: {job.label}_1")
+    if job.state is not JobState.RUNNING or job.stopping is not None:
+        how = "being stopped" if job.stopping is not None else job.state.value
+        raise Refused(f"job {job.label} does not run: it is {how}")

@@ -1,0 +1,75 @@
+"""Routes about one's own tokens. They are made and revoked on the machine itself, never with a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gflow.daemon.api.permissions import acting_user
+from gflow.daemon.api.request import caller, context_of, read
+from gflow.daemon.api.response import answer
+from gflow.daemon.api.rlimits import known_limits
+from gflow.daemon.auth.tokens import Token
+from gflow.errors import Forbidden
+from gflow.options.table import Option
+from gflow.options.values import read as read_option
+from gflow.text.gctl import made_text, revoked_line, token_table
+from gflow.wire.requests import RevokeRequest, TokenRequest
+from gflow.wire.views import rfc3339
+
+_NAME = Option("name", "name", "what it is for")
+
+
+async def make(request: Request) -> Response:
+    """A new token of the caller's. Its text is in this answer and nowhere else."""
+    context, (uid, _) = context_of(request), caller(request)
+    _check_here(request)
+    if context.settings.is_system and uid == 0:
+        raise Forbidden("a token of root's would open the whole machine", hint="make one as yourself")
+    wanted = await read(request, TokenRequest)
+    name = read_option(_NAME, wanted.name) if wanted.name else ""
+    limits = known_limits(request.scope["state"])
+    token, text = await context.tokens.make(
+        uid, acting_user(request), name, wanted.days, None if limits is None else tuple(sorted(limits))
+    )
+    data = {"token": text, **_view(token)}
+    listens = bool(context.settings.listening.port)
+    return answer(request, lambda: data, lambda: made_text(text, data, listens=listens), 201)
+
+
+async def listing(request: Request) -> Response:
+    """The caller's tokens; root sees everybody's."""
+    found = [_view(token) for token in context_of(request).tokens.of(_whose(request))]
+    return answer(request, lambda: {"tokens": found}, lambda: token_table(found))
+
+
+async def revoke(request: Request) -> Response:
+    """Take a token away, from this moment on."""
+    _check_here(request)
+    wanted = await read(request, RevokeRequest)
+    token = await context_of(request).tokens.revoke(_whose(request), wanted.id)
+    return answer(request, lambda: {"revoked": _view(token)}, lambda: revoked_line(token.id, token.name))
+
+
+def _whose(request: Request) -> int | None:
+    """Whose tokens a caller has a say in; None: everybody's."""
+    uid, _ = caller(request)
+    return uid or None
+
+
+def _check_here(request: Request) -> None:
+    """With a token nobody makes others: a stolen one would last for ever."""
+    if not request.scope["state"]["pid"]:
+        raise Forbidden("tokens are made and revoked on the machine itself")
+
+
+def _view(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "name": token.name,
+        "user": token.user,
+        "made_at": rfc3339(token.made_at),
+        "expires_at": rfc3339(token.expires_at),
+    }

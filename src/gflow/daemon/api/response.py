@@ -1,0 +1,237 @@
+"""One way to answer: text for the command line, JSON for programs, problems for both.
+
+A listing as text or JSON, made in slices.
+
+Answers about many jobs, made in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from gflow.core.ids import JobKey, label
+from gflow.core.model import Moment
+from gflow.daemon.api.job_search import NEWEST, Found
+from gflow.daemon.api.request import context_of
+from gflow.daemon.api.visibility import viewer
+from gflow.daemon.loop.cooperative import FEW, SLICE, in_slices
+from gflow.errors import GflowError, clean, clean_page
+from gflow.text.csv_yaml import CSV, csv_cells, csv_writer, yaml_item
+from gflow.text.queue import ORDER, cuttable, queue_sheet, row_maker
+from gflow.text.table import Sheet
+from gflow.text.tree import Forest
+from gflow.wire.views import encode, job_view, jobs_view, problem
+
+# How long a client may leave a part of an answer unread that takes memory until it is sent.
+UNREAD_S = 30.0
+
+
+def answer(request: Request, data: Callable[[], Any], text: Callable[[], str], status: int = 200) -> Response:
+    """`text()` if the caller asked for text, else `data()` as JSON. Text goes to terminals."""
+    if wants_text(request):
+        return Response(clean_page(text()), status, media_type="text/plain; charset=utf-8")
+    return Response(encode(data()), status, media_type="application/json")
+
+
+def noted(response: Response, note: str) -> Response:
+    """The answer, with a line for people beside it: what is printed may be for a program alone."""
+    if note:
+        response.headers["x-gflow-note"] = note
+    return response
+
+
+def wants_text(request: Request) -> bool:
+    return request.headers.get("accept", "").startswith("text/plain")
+
+
+class Turn(StreamingResponse):
+    """An answer that is somebody's turn until it is sent, however slowly they read."""
+
+    def __init__(self, pieces: AsyncIterator[Any], turn: AsyncExitStack, **more: Any) -> None:
+        super().__init__(pieces, **more)
+        self._turn = turn
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._turn:
+            await super().__call__(scope, receive, send)
+
+
+class InTime(Turn):
+    """The same, given up when the client does not read it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def within(message: Message) -> None:
+            try:
+                async with asyncio.timeout(UNREAD_S):
+                    await send(message)
+            except TimeoutError:
+                scope["state"]["abort"]()
+
+        await super().__call__(scope, receive, within)
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """A refusal, with the exit code for the shells."""
+    assert isinstance(error, GflowError)
+    headers = {"x-gflow-exit": str(error.exit_code)}
+    if wants_text(request):
+        lines = [error.message] + ([error.hint] if error.hint else [])
+        text = "".join(clean(line) + "\n" for line in lines)
+        return Response(text, error.http_status, headers, media_type="text/plain; charset=utf-8")
+    return Response(encode(problem(error)), error.http_status, headers, media_type="application/problem+json")
+
+
+class Look(NamedTuple):
+    """How a listing is to look."""
+
+    columns: tuple[str, ...]
+    # Whether somebody chose the columns.
+    has_columns: bool
+    now: Moment
+    is_coloured: bool
+    # Of the terminal; 0: there is none.
+    width: int
+    # When those who wait are expected to start, if a column says so.
+    starts: Mapping[JobKey, float]
+
+    def lines(self, sheet: Sheet) -> Iterator[str]:
+        return sheet.lines(self.width, cuttable(self.columns))
+
+
+async def as_table(found: Found, look: Look) -> AsyncIterator[str]:
+    sheet = queue_sheet(look.columns, is_coloured=look.is_coloured)
+    row = row_maker(look.columns, look.now, look.starts)
+    async for entries in in_slices(found.entries):
+        for entry in entries:
+            sheet.add(row(entry))
+    async for lines in in_slices(look.lines(sheet)):
+        yield "".join(lines)
+    yield _note(found)
+
+
+async def as_groups(found: Found, look: Look) -> AsyncIterator[str]:
+    """One table for each state that there is, all aligned alike."""
+    widths = [0] * len(look.columns)
+    sheets = {
+        state: queue_sheet(look.columns, is_coloured=look.is_coloured, widths=widths) for state in ORDER
+    }
+    row = row_maker(look.columns, look.now, look.starts)
+    async for entries in in_slices(found.entries):
+        for entry in entries:
+            sheets[entry[0].state].add(row(entry))
+    gap = ""
+    for state, sheet in sheets.items():
+        if len(sheet):
+            yield f"{gap}{state.value} ({len(sheet)})\n{'─' * 60}\n"
+            async for lines in in_slices(look.lines(sheet)):
+                yield "".join(lines)
+            gap = "\n"
+    yield _note(found)
+
+
+async def as_tree(found: Found, look: Look) -> AsyncIterator[str]:
+    """A table in which jobs stand below those they wait for."""
+    forest = Forest()
+    async for entries in in_slices(found.entries):
+        for entry in entries:
+            forest.add(entry)
+    async for _ in in_slices(forest.link()):
+        pass
+    sheet = queue_sheet(look.columns, is_coloured=look.is_coloured)
+    row = row_maker(look.columns, look.now, look.starts)
+    at = look.columns.index("JOBID") if "JOBID" in look.columns else 0
+    async for branches in in_slices(forest.walk()):
+        for before, key, own in branches:
+            cells = row(own) if own else [""] * len(look.columns)
+            cells[at] = before + (cells[at] if own else f"→ {label(key)}")
+            sheet.add(cells)
+    async for lines in in_slices(look.lines(sheet)):
+        yield "".join(lines)
+    yield _note(found)
+
+
+async def as_csv(found: Found, look: Look) -> AsyncIterator[str]:
+    """The columns that somebody chose, or those that programs need."""
+    line = csv_writer()
+    row = row_maker(look.columns, look.now, look.starts)
+    yield line(look.columns if look.has_columns else CSV)
+    async for entries in in_slices(found.entries):
+        cells = map(row, entries) if look.has_columns else (csv_cells(entry, look.now) for entry in entries)
+        yield "".join(map(line, cells))
+
+
+async def as_json(found: Found, look: Look) -> AsyncIterator[str]:
+    comma = ""
+    yield '{"jobs":['
+    async for entries in in_slices(found.entries, FEW):
+        yield comma + ",".join(encode(job_view(*entry)).decode() for entry in entries)
+        comma = ","
+    yield f'],"total":{found.total}}}'
+
+
+async def as_yaml(found: Found, look: Look) -> AsyncIterator[str]:
+    head = "jobs:\n"
+    async for entries in in_slices(found.entries):
+        yield head + "".join(yaml_item(job_view(*entry)) for entry in entries)
+        head = ""
+    yield f"{'jobs: []' + chr(10) if head else ''}total: {found.total}\n"
+
+
+def _note(found: Found) -> str:
+    return f"(of those that are over, the newest {NEWEST}; --limit 0 shows all)\n" if found.is_cut else ""
+
+
+FORMS: dict[str, Callable[[Found, Look], AsyncIterator[str]]] = {
+    "table": as_table,
+    "json": as_json,
+    "csv": as_csv,
+    "yaml": as_yaml,
+    "group": as_groups,
+    "tree": as_tree,
+}
+
+
+Lines = Callable[[Iterable[JobKey]], Iterable[str]]
+
+
+async def about(
+    request: Request, keys: Sequence[JobKey], lines: Lines, end: str = "", status: int = 200
+) -> Response:
+    """These jobs: a line for each and the end, or JSON. What is long is sent while it is made."""
+    context = context_of(request)
+    if len(keys) <= SLICE:
+        entries = context.entries
+        return answer(
+            request,
+            lambda: jobs_view(entries(map(context.job, keys), viewer(request))),
+            lambda: "".join(lines(keys)) + end,
+            status,
+        )
+    if wants_text(request):
+        return StreamingResponse(_text(keys, lines, end), status, media_type="text/plain; charset=utf-8")
+    return StreamingResponse(_json(request, keys), status, media_type="application/json")
+
+
+async def _text(keys: Sequence[JobKey], lines: Lines, end: str) -> AsyncIterator[str]:
+    async for some in in_slices(keys):
+        yield clean_page("".join(lines(some)))
+    yield clean_page(end)
+
+
+async def _json(request: Request, keys: Sequence[JobKey]) -> AsyncIterator[str]:
+    context, looks = context_of(request), viewer(request)
+    comma, total = "", 0
+    yield '{"jobs":['
+    async for some in in_slices(keys, FEW):
+        entries = context.entries(map(context.job, some), looks)
+        if entries:
+            yield comma + ",".join(encode(job_view(*entry)).decode() for entry in entries)
+            comma, total = ",", total + len(entries)
+    yield f'],"total":{total}}}'

@@ -1,0 +1,1 @@
+"""Users, tokens, and rules of the configuration for submissions."""

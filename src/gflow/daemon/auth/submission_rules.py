@@ -1,0 +1,108 @@
+"""What the configuration demands of a submission, and what it adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gflow.config.load import Config
+from gflow.core.model import LOCAL, Spec
+from gflow.daemon.auth.users import is_listed
+from gflow.daemon.notify.destinations import is_in_domain
+from gflow.errors import Forbidden, Refused
+
+# Fields of a spec that are bounded.
+BOUNDED = ("priority", "grace_s", "project", "notify_emails")
+_bounded_values = attrgetter(*BOUNDED)
+
+
+def defaults(config: Config) -> dict[str, Any]:
+    """Options (by name) of jobs that do not say otherwise, as this daemon has them."""
+    found = {"grace": config["jobs.grace_secs"]}
+    if config["default_target"] != LOCAL:
+        return found | {"on": config["default_target"]}
+    return found | ({"overflow": config["default_overflow"]} if config["default_overflow"] else {})
+
+
+class Rights(NamedTuple):
+    """What a caller may ask for: the one check of new jobs, redone jobs and changes."""
+
+    config: Config
+    uid: int
+    # Whether the bounds for users hold: on a machine's daemon, for all but operators and root.
+    is_bound: bool
+
+    def check_specs(self, specs: Iterable[Spec]) -> None:
+        for values in set(map(_bounded_values, specs)):
+            self.check(dict(zip(BOUNDED, values, strict=True)))
+
+    def check(self, fields: Mapping[str, Any]) -> None:
+        """Refuse values of these fields of a spec that the caller may not ask for."""
+        if "project" in fields:
+            self._check_project(fields["project"])
+        self._check_addresses(fields.get("notify_emails", ()))
+        if self.is_bound:
+            self._check_priority(fields.get("priority", 0))
+            self._check_grace(fields.get("grace_s", 0))
+
+    def capped(self, spec: Spec) -> Spec:
+        """The spec with no higher priority than the caller may ask for: an operator may have raised it."""
+        most = self.config["people.max_priority"]
+        if not self.is_bound or spec.priority <= most:
+            return spec
+        return msgspec.structs.replace(spec, priority=most)
+
+    def _check_priority(self, priority: int) -> None:
+        most = self.config["people.max_priority"]
+        if priority > most:
+            raise Refused(
+                f"priority {priority} is higher than users may ask for here: {most}",
+                hint=f"--priority {most} or less; operators can raise it with gjob update",
+            )
+
+    def _check_grace(self, grace_s: int) -> None:
+        most = max(self.config["people.max_grace"], self.config["jobs.grace_secs"])
+        if grace_s > most:
+            raise Refused(
+                f"a grace of {grace_s} s is longer than users may ask for here: {most} s",
+                hint=f"--grace {most} or less",
+            )
+
+    def _check_addresses(self, addresses: Iterable[str]) -> None:
+        domains = self.config["notifications.allowed_domains"]
+        for address in addresses:
+            if not is_in_domain(address, domains):
+                raise Refused(
+                    f"no mail is sent to {address!a:.100} from here", hint=f"domains: {', '.join(domains)}"
+                )
+
+    def _check_project(self, project: str) -> None:
+        """A project may be demanded, must be one of those known here, and may be for its members alone."""
+        known = self.config["projects.known_projects"]
+        if not project:
+            if self.config["projects.require_project"]:
+                raise Refused("every job needs a project here", hint=self._own_projects(known))
+        elif known and not self._is_known(project, known):
+            raise Refused(f"there is no project {project!a} here", hint=self._own_projects(known))
+        elif not self._may_use(project):
+            raise Forbidden(f"you are not a member of project {project!a}", hint="ask its administrator")
+
+    def _own_projects(self, known: Iterable[str]) -> str:
+        """A hint that names the projects that the caller may use, and no others."""
+        names = ", ".join(filter(self._may_use, known))
+        return f"known projects: {names}" if names else "gbatch --project CODE …"
+
+    def _is_known(self, project: str, known: Iterable[str]) -> bool:
+        """Whether it is one of these; one that others alone may use does not exist where that is private."""
+        is_private = self.config["people.privacy"] == "private"
+        return project in known and (not is_private or self._may_use(project))
+
+    def _may_use(self, project: str) -> bool:
+        return not self.is_bound or project not in self.config["projects.members"] or self.is_member(project)
+
+    def is_member(self, project: str) -> bool:
+        """Whether the configuration names the caller, or a group of theirs, as a member."""
+        return is_listed(self.uid, self.config["projects.members"].get(project, ()))

@@ -1,0 +1,185 @@
+"""Jobs for clusters: whether one may be submitted, what sbatch would get, and what a target is handed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gflow.core.ids import job_key
+from gflow.core.model import LOCAL, Abroad, ArrayProgress, Job, Spec
+from gflow.core.task_set import parse_tasks
+from gflow.daemon.execution.environment import activated, block, told_to
+from gflow.daemon.execution.log_paths import slurm_path
+from gflow.daemon.settings import Settings
+from gflow.errors import Refused, unknown
+from gflow.options.table import JOB
+from gflow.targets.port import Launch
+from gflow.targets.routing import Targets
+from gflow.targets.slurm import slurm_cli
+from gflow.targets.slurm.slurm_cli import advise
+from gflow.targets.slurm.target import SlurmTarget
+from gflow.targets.slurm.tracker import SlurmSubmission, environment_of, text_of
+from gflow.wire.requests import Described
+
+# Options that mean something on a cluster alone.
+CLUSTER_FIELDS = ("nodes", "partition", "qos", "constraint", "reservation", "exclusive", "race", "slurm")
+UNREACHABLE = "the Slurm controller does not answer: the job is kept, and submitted as soon as it does"
+NAMES = {option.field: option.name for option in JOB}
+USUAL = Spec(command=(), cwd="")
+
+
+def check_targets(settings: Settings, specs: Iterable[Spec]) -> None:
+    """Refuse what no target there is could mean."""
+    for spec in specs:
+        name = spec.on or spec.overflow
+        if not name:
+            continue
+        if name not in settings.clusters:
+            raise unknown("target", name, [LOCAL, *settings.clusters])
+        if settings.is_system:
+            raise Refused(
+                "the machine's daemon runs jobs here alone: on Slurm they would run as root",
+                hint="start a daemon of your own for them: gflowd up --private",
+            )
+        if spec.pty:
+            raise Refused(f"--pty is for this machine: {name} has no terminal for gflow")
+        if spec.shared:
+            raise Refused(f"--shared is for GPUs of this machine, and {name} is a cluster")
+
+
+def with_patience(settings: Settings, spec: Spec) -> Spec:
+    """The spec with how long it waits here before it overflows, as its target's settings have it."""
+    if not spec.overflow or spec.overflow_after_s is not None or spec.overflow not in settings.clusters:
+        return spec
+    patience = settings.clusters[spec.overflow].overflow_after_secs
+    return msgspec.structs.replace(spec, overflow_after_s=patience)
+
+
+def local_note(specs: Iterable[Spec]) -> str:
+    """Options of jobs for this machine that mean nothing here; empty: there are none."""
+    fields = {
+        field
+        for spec in specs
+        if not (spec.on or spec.overflow)
+        for field in CLUSTER_FIELDS
+        if getattr(spec, field) != getattr(USUAL, field)
+    }
+    names = ", ".join(f"--{NAMES[field]}" for field in CLUSTER_FIELDS if field in fields)
+    return f"only a cluster understands {names}: gbatch --on slurm" if names else ""
+
+
+def distant_launch(settings: Settings, job: Job, script: bytes | None, environ: bytes) -> Launch:
+    """Everything a cluster needs to run this attempt. Which GPUs, the cluster says."""
+    spec = job.spec
+    told = told_to(job, None, None)
+    log = slurm_path(settings, job, spec.output)
+    return Launch(
+        job=job,
+        script=script,
+        environ=environ,
+        extra=block(told) + activated(spec, environ),
+        log=log,
+        error_log=slurm_path(settings, job, spec.error) if spec.error else log,
+        log_cap=0,
+        leases=(),
+        uid=None,
+    )
+
+
+def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence[Described]) -> list[str]:
+    """What sbatch would get for these jobs, the first of which gets this number."""
+    found = []
+    for index, described in enumerate(jobs):
+        if name := described.spec.on or described.spec.overflow:
+            target = slurm_of(targets, name)
+            launch = _preview(settings, described, number + index)
+            errand = SlurmSubmission(launch, asked=False)
+            for bid in errand.bids:
+                tag = errand.tag("preview", bid.number)
+                found.append(text_of(launch, bid, target.cluster, target.folder, tag))
+    return found
+
+
+async def tried(settings: Settings, targets: Targets, jobs: Sequence[Described]) -> str:
+    """Ask Slurm whether it would take these jobs: a note for people, or a refusal.
+
+    One of each kind is asked about. Who does not answer is not waited for twice.
+    """
+    for described in _kinds(jobs):
+        target = slurm_of(targets, described.spec.on or described.spec.overflow)
+        if not target.slurm.is_here:
+            raise Refused(
+                f"{target.name} cannot be used from here: the daemon finds no sbatch on its PATH",
+                hint="start gflowd where Slurm's commands are, on a login node: gflowd restart",
+            )
+        if target.is_down:
+            return UNREACHABLE
+        launch = _preview(settings, described, 1)
+        for bid in SlurmSubmission(launch, asked=False).bids:
+            text = text_of(launch, bid, target.cluster, target.folder, "preview")
+            spec = described.spec
+            said = await asyncio.to_thread(
+                target.slurm.submit, text, environment_of(launch), spec.cwd, spec.umask, test=True
+            )
+            if said.unsure:
+                return UNREACHABLE
+            if not said.ok and not target.is_shaky:
+                raise await asyncio.to_thread(_refusal, target, spec, slurm_cli.complaint(said.error))
+    return ""
+
+
+def _refusal(target: SlurmTarget, spec: Spec, complaint: str) -> Refused:
+    cluster = target.cluster
+    hint = advise(
+        target.slurm,
+        complaint,
+        partition=spec.partition or cluster.partition,
+        account=spec.project or cluster.account,
+        qos=spec.qos or cluster.qos,
+        constraint=spec.constraint or cluster.constraint,
+    )
+    return Refused(f"{target.name} would not take this job: {complaint}", hint=hint)
+
+
+def kind_of(spec: Spec) -> tuple[object, ...]:
+    """What notes about a job, and a cluster's judgement of it, go by."""
+    fields = tuple(getattr(spec, name) for name in CLUSTER_FIELDS)
+    where = spec.on or spec.overflow
+    return where, spec.shape, spec.time_limit_s, spec.array, fields, spec.gpu_memory_from
+
+
+def _kinds(jobs: Sequence[Described], most: int = 4) -> list[Described]:
+    """One job of each kind that Slurm would judge differently, and not too many."""
+    kinds: dict[tuple[object, ...], Described] = {}
+    for job in jobs:
+        spec = job.spec
+        if name := spec.on or spec.overflow:
+            kinds.setdefault((name, spec.shape, spec.time_limit_s, spec.array, spec.partition), job)
+    return list(kinds.values())[:most]
+
+
+def slurm_of(targets: Targets, name: str) -> SlurmTarget:
+    """The cluster of this name."""
+    target = targets.distant[name]
+    assert isinstance(target, SlurmTarget)
+    return target
+
+
+def _preview(settings: Settings, described: Described, number: int) -> Launch:
+    """A launch of a job that does not exist yet."""
+    spec, blobs = described.spec, described.blobs
+    job = Job(
+        key=job_key(number),
+        spec=spec,
+        uid=0,
+        user="",
+        submitted_at=0.0,
+        attempt=1,
+        target=spec.on or spec.overflow,
+        progress=ArrayProgress(parse_tasks(spec.array)) if spec.array else None,
+        abroad=Abroad(),
+    )
+    script = blobs.get(spec.script, b"") if spec.script else None
+    return distant_launch(settings, job, script, blobs.get(spec.environ, b""))

@@ -1,0 +1,221 @@
+"""Carries out what the engine decided, after it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from gflow.core.effects import Effect, Forget, Recall, Start, Stop, Warn
+from gflow.core.model import LOCAL, Job
+from gflow.core.state.state import State
+from gflow.daemon.auth.users import unusable
+from gflow.daemon.execution.cluster_launch import distant_launch
+from gflow.daemon.execution.environment import activated, block, told_to
+from gflow.daemon.execution.gpu_sharing import Sharing
+from gflow.daemon.execution.log_paths import error_path, log_path
+from gflow.daemon.monitors.gpu_leases import LeaseWatch
+from gflow.daemon.monitors.gpu_monitor import names_of, visible_devices
+from gflow.daemon.monitors.job_progress import place_of
+from gflow.daemon.settings import Settings
+from gflow.errors import Refused, StoreError
+from gflow.fault_points import point
+from gflow.store.port import Store
+from gflow.targets.local.shim import resume_args
+from gflow.targets.outcome import SHORTAGES, deferred
+from gflow.targets.port import End, Ended, Launch, Run
+from gflow.targets.routing import Targets
+
+log = logging.getLogger("gflow.perform")
+
+
+class Performer:
+    """Effects in, calls to the target out."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        target: Targets,
+        leases: LeaseWatch,
+        state: Callable[[], State],
+        on_end: Callable[[Ended], None],
+        sharing: Sharing | None = None,
+    ) -> None:
+        self._sharing = sharing or Sharing()
+        self._learning: set[asyncio.Task[None]] = set()
+        self._on_end = on_end
+        self._leases = leases
+        self._settings = settings
+        self._target = target
+        self._state = state
+        self._blob = lru_cache(maxsize=64)(store.blob)
+
+        # Effects that only the commit and the answer are about need no act.
+        self._acts: dict[type[Effect], Callable[[Any], None]] = {
+            Start: self._start,
+            Stop: self._stop,
+            Warn: self._warn,
+            Recall: self._recall,
+        }
+
+    def __call__(self, effects: list[Effect]) -> None:
+        """Carry out: first what somebody waits for, then the tidying up."""
+        for effect in effects:
+            act = self._acts.get(type(effect))
+            if act is not None:
+                self._try(act, effect)
+        for effect in effects:
+            if type(effect) is Forget:
+                self._try(self._forget, effect)
+
+    def _try(self, act: Callable[[Any], None], effect: Effect) -> None:
+        """One act that fails must not take those behind it along: all of them are already promised."""
+        try:
+            act(effect)
+        except Exception:
+            log.exception("%s failed", effect)
+
+    def _start(self, effect: Start) -> None:
+        self.start(self._state().jobs[effect.key])
+
+    def start(self, job: Job) -> None:
+        """Hand a job to a shim. If what it needs cannot be read, that attempt is over; the others go on."""
+        point("start.before-order")
+        if self._settings.is_system and (why := unusable(job.uid, job.user)):
+            self._failed(job, Refused(why))
+            return
+        try:
+            if job.spec.shared and not self._sharing.knows(job, self._environ(job)):
+                self._start_later(job)
+                return
+            launch = self._launch(job)
+        except Exception as error:
+            if not isinstance(error, (StoreError, OSError, MemoryError)):
+                log.exception("job %s cannot be started", job.label)
+            self._failed(job, error)
+            return
+        try:
+            self._target.start(launch)
+        except (OSError, MemoryError) as error:
+            self._failed(job, error)
+        point("start.after-order")
+
+    def beside(self, job: Job, command: tuple[str, ...], term: str, *, is_tty: bool) -> str:
+        """Run a command beside a job that runs, in its environment; the socket by which it is reached."""
+        launch = self._launch(job)
+        told = block({"TERM": term}) if term else b""
+        return self._target.beside(launch._replace(extra=launch.extra + told), command, is_tty=is_tty)
+
+    def _failed(self, job: Job, error: Exception) -> None:
+        """The attempt never began. What we ourselves are short of is not the job's failure."""
+        why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORTAGES):
+            end = deferred(why)
+        else:
+            end = End(None, None, f"StartFailed: {why}")
+        self._on_end(Ended(Run(job.key, job.attempt), end))
+
+    def _start_later(self, job: Job) -> None:
+        """First find out what the job's Python can be told; meanwhile somebody may have cancelled it."""
+
+        async def learn() -> None:
+            try:
+                await self._sharing.learn(job, self._environ(job))
+            except Exception as error:  # nobody waits for this task: without a word the job would hang
+                log.exception("job %s cannot be started", job.label)
+                self._failed(job, error)
+                return
+            run, now = Run(job.key, job.attempt), self._state().jobs.get(job.key)
+            if now is None or now.attempt != run.attempt:
+                return
+            if now.stopping is None:
+                self.start(now)
+            else:
+                self._on_end(Ended(run, End(None, signal.SIGTERM, "")))
+
+        task = asyncio.ensure_future(learn())
+        self._learning.add(task)
+        task.add_done_callback(self._learning.discard)
+
+    def _environ(self, job: Job) -> bytes:
+        """The submitter's environment with what activating the job's Python changes."""
+        environ = self._blob(job.spec.environ) if job.spec.environ else b""
+        added = activated(job.spec, environ)
+        return environ + b"\0" + added if added else environ
+
+    def _stop(self, effect: Stop) -> None:
+        run, job = Run(effect.key, effect.attempt), self._state().jobs.get(effect.key)
+        if job is not None and job.target != LOCAL:
+            self._target.of(run, job.target)
+        self._target.stop(run, now=effect.now, grace_s=effect.grace_s)
+
+    def _recall(self, effect: Recall) -> None:
+        self._target.recall(Run(effect.key, effect.attempt))
+
+    def _warn(self, effect: Warn) -> None:
+        self._target.signal(Run(effect.key, effect.attempt), effect.signal)
+
+    def _forget(self, effect: Forget) -> None:
+        point("forget.before")
+        self._target.forget(Run(effect.key, effect.attempt))
+        point("forget.after")
+
+    def _launch(self, job: Job) -> Launch:
+        """Everything a target needs to run this attempt."""
+        spec, owner = job.spec, self._state().policy.owner
+        if owner is not None and job.uid != owner:  # it would run with this user's rights (law 7)
+            raise StoreError(f"it belongs to uid {job.uid}, and this daemon runs jobs of uid {owner} alone")
+        environ = self._blob(spec.environ) if spec.environ else b""
+        script = self._blob(spec.script) if spec.script else None
+        if job.target != LOCAL:
+            return distant_launch(self._settings, job, script, environ)
+        told = told_to(job, script, self._devices(job.gpu_ids))
+        told["GFLOW_PROGRESS"] = place_of(self._settings, job.uid)
+        return Launch(
+            job=resumed(job),
+            script=script,
+            environ=environ,
+            extra=block(told) + activated(spec, environ) + self._shared(job),
+            log=log_path(self._settings, job),
+            error_log=error_path(self._settings, job),
+            # A log of somebody else's is not ours to cut.
+            log_cap=0 if self._settings.is_system else self._settings.log_cap_mib << 20,
+            leases=tuple(self._leases.paths(job.gpu_ids)),
+            uid=job.uid if self._settings.is_system else None,
+            max_processes=self._settings.max_processes,
+            unkillable_s=self._settings.unkillable_s,
+        )
+
+    def _devices(self, indices: tuple[int, ...]) -> str:
+        state = self._state()
+        gpus = [state.machine.gpus[index] for index in indices if index in state.machine.gpus]
+        if len(gpus) == len(indices):
+            return visible_devices(gpus, self._settings.gpu.visible_by)
+        # An earlier daemon gave them out, and we have not looked yet.
+        names = names_of(state.machine.gpu_names)
+        return ",".join(names.get(index, str(index)) for index in indices)
+
+    def _shared(self, job: Job) -> bytes:
+        """What keeps a job that shares its GPUs to its limit."""
+        if not job.spec.shared:
+            return b""
+        known = self._state().machine.gpus
+        gpus = [known[index] for index in job.gpu_ids if index in known]
+        told = self._sharing.environment(job, gpus, self._environ(job))
+        return block(told)
+
+
+def resumed(job: Job) -> Job:
+    """The job as a further attempt runs it: its command gets what --resume-args says."""
+    spec = job.spec
+    if not spec.resume_args or job.attempt < 2:
+        return job
+    command = (sys.executable, "-I", "-S", resume_args.__file__, spec.resume_args, *spec.command)
+    return msgspec.structs.replace(job, spec=msgspec.structs.replace(spec, command=command))

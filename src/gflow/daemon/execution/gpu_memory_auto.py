@@ -1,0 +1,88 @@
+"""`--gpu-memory auto`: what was predicted (`--fit`) or what earlier runs of the same command used at most,
+whichever is more, and a margin."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from gflow.core.model import Gpu, Spec
+from gflow.core.scheduling.placement import gib
+from gflow.daemon.context import Context
+from gflow.daemon.monitors.gpu_monitor import kind_of
+from gflow.errors import Refused
+from gflow.store.samples import peaks_of
+from gflow.wire.requests import AUTO_MIB
+
+# Readings come once a second, so a short peak may be missed.
+LEAST_MARGIN_MIB = 512
+STEP_MIB = 256
+UNKNOWN = "no earlier run of this command is known"
+
+
+class Need(NamedTuple):
+    """Memory on each GPU, and where the figure comes from."""
+
+    mib: int
+    origin: str
+
+
+async def settled(context: Context, uid: int, specs: list[Spec]) -> list[Spec]:
+    """These specs, with a figure where one says `auto`. What history there is is read in a thread."""
+    asked = {kind_of(uid, spec): spec for spec in specs if spec.gpu_memory_mib == AUTO_MIB}
+    if not asked:
+        return specs
+    try:
+        peaks = await context.threads.run(uid, peaks_of, context.settings.samples, list(asked))
+    except sqlite3.Error as error:
+        raise Refused(f"--gpu-memory auto: the history of GPUs cannot be read: {error}") from error
+    margin = context.settings.gpu.auto_margin_percent
+    gpus = context.loop.state.machine.gpus.values()
+    needs = {kind: need_of(spec, *peaks[kind], gpus, margin) for kind, spec in asked.items()}
+    return [
+        _with(spec, needs[kind_of(uid, spec)]) if spec.gpu_memory_mib == AUTO_MIB else spec for spec in specs
+    ]
+
+
+def _with(spec: Spec, need: Need) -> Spec:
+    return msgspec.structs.replace(spec, gpu_memory_mib=need.mib, gpu_memory_from=need.origin)
+
+
+def need_of(spec: Spec, peak_mib: int, runs: int, gpus: Iterable[Gpu], margin_percent: int) -> Need:
+    """What a job needs whose `runs` earlier runs used `peak_mib` at most on a GPU."""
+    most_mib = max(peak_mib, spec.predicted_mib)
+    if not most_mib:
+        if spec.shared:
+            raise Refused(
+                f"--gpu-memory auto: {UNKNOWN}, so nobody can say how much it may use",
+                hint="give a size (--gpu-memory 20G) or a prediction (--fit), or run it once unshared",
+            )
+        return Need(0, f"auto: {UNKNOWN}, so any GPU will do")
+    wanted = most_mib + max(LEAST_MARGIN_MIB, -(-most_mib * margin_percent // 100))
+    wanted = -(-wanted // STEP_MIB) * STEP_MIB
+    largest = max((gpu.memory_mib for gpu in gpus if spec.gpu_type.lower() in gpu.model.lower()), default=0)
+    if most_mib <= largest < wanted:  # it fits on such a card, if only just
+        wanted = largest
+    return Need(wanted, f"auto: {_origin(spec, peak_mib, runs)}")
+
+
+def _origin(spec: Spec, peak_mib: int, runs: int) -> str:
+    of = "the earlier run" if runs == 1 else f"{runs} earlier runs"
+    said = [f"{gib(spec.predicted_mib)} were predicted"] if spec.predicted_mib else []
+    said += [f"{of} used {gib(peak_mib)} at most"] if peak_mib else []
+    return ", ".join(said)
+
+
+def note_of(specs: Iterable[Spec]) -> str:
+    """What whoever said `auto` should know, in a line; empty: nobody did."""
+    found = {spec.gpu_memory_from: spec.gpu_memory_mib for spec in specs if spec.gpu_memory_from}
+    if len(found) > 1:
+        low, high = gib(min(found.values())), gib(max(found.values()))
+        return f"--gpu-memory auto: {low} to {high}; gjob show ID says why"
+    for origin, mib in found.items():
+        figure = f"{gib(mib)} on each GPU; " if mib else ""
+        return f"--gpu-memory auto: {figure}{origin.removeprefix('auto: ')}"
+    return ""

@@ -1,0 +1,1 @@
+"""The event loop: command -> event -> step -> one commit -> effects -> answer."""

@@ -1,0 +1,82 @@
+"""What the daemon counts for /metrics, as it goes: a scrape adds nothing up that grows with the queue."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+
+from gflow.core.ids import JobKey
+from gflow.core.model import AuditEntry, Job, JobState
+from gflow.store.port import Changes
+
+# Upper bounds in seconds: of what the loop does, and of how long jobs wait and run.
+QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+LONG = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0)
+# Words of the story that are counted by person; people beyond the first so many are "other".
+COUNTED = ("submitted", "finished", "failed", "cancelled", "timeout")
+MOST_PEOPLE = 200
+OTHER = "other"
+
+
+class Histogram:
+    """How many observations were at most each bound."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Meters:
+    """Counters since this daemon's start, and sets of the few jobs that neither run nor wait."""
+
+    def __init__(self) -> None:
+        self.people: Counter[tuple[str, str]] = Counter()
+        self._names: set[str] = set()
+        self.waited, self.ran = Histogram(LONG), Histogram(LONG)
+        # Parts of a turn of the loop.
+        self.turns = {"step": Histogram(QUICK), "commit": Histogram(QUICK)}
+        self.held: set[JobKey] = set()
+        # Records of arrays all of whose tasks have started.
+        self.started: set[JobKey] = set()
+
+    def recount(self, jobs: Iterable[Job]) -> None:
+        """Begin anew with all active jobs."""
+        self.held.clear()
+        self.started.clear()
+        for job in jobs:
+            self._place(job)
+
+    def saw(self, changes: Changes) -> None:
+        """What a turn has changed."""
+        for job in changes.jobs.values():
+            self._place(job)
+        for line in changes.audit:
+            if line.key is not None:
+                self._count(line, changes.jobs.get(JobKey(line.key)))
+
+    def _place(self, job: Job) -> None:
+        (self.held.add if job.state is JobState.HOLD else self.held.discard)(job.key)
+        is_started = job.is_array and job.state is JobState.RUNNING
+        (self.started.add if is_started else self.started.discard)(job.key)
+
+    def _count(self, line: AuditEntry, job: Job | None) -> None:
+        if job is None:
+            return
+        if line.what in COUNTED:
+            self.people[line.what, self._name(job.user)] += 1
+        if line.what == "started" and job.attempt == 1 and job.started_at is not None:
+            self.waited.observe(max(0.0, job.started_at - job.submitted_at))
+        elif job.is_final and job.ran_s is not None:
+            self.ran.observe(job.ran_s)
+
+    def _name(self, user: str) -> str:
+        if user not in self._names and len(self._names) >= MOST_PEOPLE:
+            return OTHER
+        self._names.add(user)
+        return user

@@ -1,0 +1,1 @@
+"""Background observers: GPUs, leases, idle GPUs, spot notices, job progress, maintenance."""

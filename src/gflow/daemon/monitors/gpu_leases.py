@@ -1,0 +1,79 @@
+"""Watches which GPUs other users' daemons have given out, as far as it matters to us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+
+from gflow.core.model import Gpu
+from gflow.targets.local.gpu_leases import give_up, holder_of, lease_folder, shown
+
+LOOK_S = 1.0
+
+
+class LeaseWatch:
+    """The leases of this machine's GPUs.
+
+    Nobody tells us when another daemon takes or frees a GPU. The shim finds out when it takes the
+    lock for a job; from then on the lock is looked at once a second until it is free.
+    """
+
+    def __init__(
+        self,
+        running: Callable[[int], bool],
+        report: Callable[[dict[int, str]], None],
+        strays: Callable[[], dict[int, str]] = dict,
+        *,
+        rules: bool = False,
+    ) -> None:
+        """`rules`: for the machine's daemon, which believes no locks but its own."""
+        self._rules = rules
+        self._folder = lease_folder()
+        # GPUs that runs of ours have which the database does not know.
+        self._strays = strays
+        self._paths: dict[int, str] = {}
+        self._running = running
+        self._report = report
+        self._foreign: dict[int, str] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def see(self, gpus: Iterable[Gpu]) -> None:
+        """These are the machine's GPUs."""
+        # Simulated GPUs are everybody's own, unless somebody names a folder to share them in.
+        named = {gpu.index: f"{self._folder}/{gpu.uuid}" for gpu in gpus if self._folder and _is_leased(gpu)}
+        if named != self._paths:
+            self._paths = named
+            self.look()
+
+    def close(self) -> None:
+        """The daemon goes, and no other one comes at once."""
+        if self._rules:
+            give_up(self._paths.values())
+
+    def paths(self, indices: Iterable[int]) -> list[str]:
+        """The lock files of these GPUs."""
+        return [self._paths[index] for index in indices if index in self._paths]
+
+    def look(self, lost: Iterable[int] = ()) -> None:
+        """See who has which GPU; report if that changed. Looks again while somebody else has one.
+
+        GPUs of our own running jobs need no look, except those that a job has just failed to get.
+        """
+        foreign = {}
+        for index, path in self._paths.items():
+            ours = self._running(index) and index not in lost
+            holder = None if ours else holder_of(path, rules=self._rules)
+            if holder is not None:
+                foreign[index] = shown(holder)
+        foreign |= self._strays()
+        if foreign != self._foreign:
+            self._foreign = foreign
+            self._report(foreign)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.look) if foreign else None
+
+
+def _is_leased(gpu: Gpu) -> bool:
+    return not gpu.simulated or "GFLOW_LEASE_DIR" in os.environ

@@ -1,0 +1,368 @@
+"""Watches the GPUs from a thread of its own, so that a driver that hangs hangs nobody else.
+
+Full looks come once a second. In between, GPUs that jobs share are looked at as often as half a
+percent of a core allows: whoever takes more than they said is killed before their neighbour suffers.
+The thread hands reports to the loop; the loop turns changes into events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import NamedTuple
+
+from gflow.core.events import GpusSeen, Overran
+from gflow.core.ids import JobKey
+from gflow.core.lifecycle.limits import limit_s
+from gflow.core.model import Block, Gpu, Moment, Spec
+from gflow.core.state.state import State
+from gflow.daemon.monitors.gpu_samples import History, Keeping
+from gflow.daemon.settings import Settings
+from gflow.gpu.census import Census, Report
+from gflow.gpu.numbering import Numbering
+from gflow.gpu.nvml import Nvml
+from gflow.gpu.owners import Owners
+from gflow.gpu.port import GpuSource, Look
+from gflow.targets.port import Run
+
+log = logging.getLogger("gflow.gpus")
+SOMEBODY = "a process of somebody else"
+# While there is nothing to see.
+ABSENT_S = 5.0
+# Between two looks at GPUs that jobs share: by what a look costs, within these bounds.
+QUICK_SHARE = 0.005
+QUICK_LEAST_S = 0.05
+QUICK_MOST_S = 0.4
+
+
+class Shared(NamedTuple):
+    """A job that shares a GPU: which run, on which GPU, and how much it may use of it."""
+
+    key: JobKey
+    attempt: int
+    run: str
+    gpu: int
+    uuid: str
+    limit_mib: int
+
+
+class Held(NamedTuple):
+    """A run that has GPUs. `kind` tells runs of the same command (see `kind_of`); it is stopped when it uses
+    none of them for `idle_limit_s`, unless that is 0."""
+
+    key: JobKey
+    attempt: int
+    kind: str
+    idle_limit_s: int
+
+
+class Watched(NamedTuple):
+    """What the thread needs to know of the jobs."""
+
+    holders: Mapping[int, tuple[str, ...]] = {}
+    shared: tuple[Shared, ...] = ()
+    runs: Mapping[str, Held] = {}
+
+
+class GpuWatch:
+    """The thread, and what it saw last. Everything but `_run` and below is called from the loop."""
+
+    def __init__(
+        self,
+        source: GpuSource,
+        census: Census,
+        look_s: float,
+        patience_s: float,
+        seen: Callable[[Report], None],
+        overran: Callable[[Shared, int], None],
+        watched: Callable[[], Watched],
+        history: History | None = None,
+        looked: Callable[[Report, Watched], None] | None = None,
+    ) -> None:
+        self._looked = looked
+        self.history = history
+        self.latest = Report()
+        self.census = census
+        self._source = source
+        self._look_s = look_s
+        self._patience_s = patience_s
+        self._seen = seen
+        self._overran = overran
+        self._ask = watched
+        self._watched = Watched()
+        self._loop = asyncio.get_running_loop()
+        self._first: asyncio.Future[None] = self._loop.create_future()
+        self._silence: asyncio.TimerHandle | None = None
+        self._wake = threading.Event()
+        self._closing = False
+        self._hurry = False
+        self.quick_s = QUICK_MOST_S
+        self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
+
+    async def begin(self) -> None:
+        """Start looking; returns after the first look, or when patience is at its end."""
+        self._watched = self._ask()
+        self._listen()
+        self._thread.start()
+        await self._first
+
+    def close(self) -> None:
+        """Stop looking. A thread that hangs in the driver is left there; it ends with the process."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout=1.0)
+        if self.history is not None and not self._thread.is_alive():
+            self.history.close(time.time())
+        if self._silence is not None:
+            self._silence.cancel()
+
+    def forgive(self, gpus: Iterable[int]) -> None:
+        """Somebody looked at these GPUs and wants to use them again."""
+        self.census.forgiven |= frozenset(gpus)
+        self.look_now()
+
+    @property
+    def ignored(self) -> frozenset[tuple[int, int, int]]:
+        """(GPU, pid, start time) of processes that block nothing."""
+        return self.census.ignored
+
+    def ignore(self, gpu: int, pid: int) -> bool:
+        """From now on this process blocks nothing on this GPU; whether that is new."""
+        return self._ignore(self.ignored | {(gpu, pid, self.census.identify(pid) or 0)})
+
+    def unignore(self, gpu: int, pid: int) -> bool:
+        return self._ignore(frozenset(one for one in self.ignored if one[:2] != (gpu, pid)))
+
+    def _ignore(self, ignored: frozenset[tuple[int, int, int]]) -> bool:
+        before, self.census.ignored = self.census.ignored, ignored
+        self.look_now()
+        return ignored != before
+
+    def look_now(self) -> None:
+        """What the next look will find has changed."""
+        self._hurry = True
+        self._wake.set()
+
+    def refresh(self) -> None:
+        """Jobs started or ended: let the thread know, and look."""
+        watched = self._ask()
+        if watched != self._watched:
+            newcomers = set(watched.shared) - set(self._watched.shared)
+            self._watched = watched
+            if newcomers:
+                self._wake.set()
+
+    # ------------------------------------------------------------ reports, in the loop
+
+    def _took(self, report: Report) -> None:
+        self._listen()
+        self._report(report)
+        if self._looked is not None:
+            self._looked(report, self._watched)
+
+    def _listen(self) -> None:
+        """Expect the next report in time."""
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silence = self._loop.call_later(self._patience_s, self._no_answer)
+
+    def _no_answer(self) -> None:
+        """The driver hangs: nothing more is placed on GPUs nobody can see."""
+        text = f"the NVIDIA driver has not answered for {self._patience_s:g} s"
+        log.error("%s; GPUs are given out again when it does", text)
+        blocked = {gpu.index: Block("CannotTell", text) for gpu in self.latest.gpus}
+        self._report(Report(self.latest.gpus, blocked, trouble=text))
+
+    def _report(self, report: Report) -> None:
+        before, self.latest = self.latest, report
+        for uuid, fault in (report.faults or {}).items():
+            if uuid not in (before.faults or {}):
+                log.warning("%s: %s; it gets no new jobs until gctl resume", uuid, fault)
+        news = _news(report)
+        if not self._first.done():
+            self._first.set_result(None)
+        elif news != _news(before):
+            self._seen(report)
+        self.refresh()
+
+    # ------------------------------------------------------------ looks, in the thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            begun, self._hurry = time.monotonic(), False
+            report = self._look()
+            self._tell(self._took, report)
+            if self.history is not None:
+                watched = self._watched
+                kinds = {run: held.kind for run, held in watched.runs.items()}
+                self.history.take(report, watched.holders, kinds, time.time())
+            for one in self._watched.shared:
+                self._compare(one, report.used.get(one.run, {}).get(one.gpu, 0))
+            until = begun + (self._look_s if report.gpus else ABSENT_S)
+            while not self._closing and not self._hurry and (left := until - time.monotonic()) > 0:
+                self._wait(left)
+
+    def _wait(self, left: float) -> None:
+        """Until the next full look; quick looks meanwhile if anybody shares."""
+        if not self._watched.shared:
+            self._wake.wait(left)
+            self._wake.clear()
+            return
+        self._wake.wait(min(left, self.quick_s))
+        self._wake.clear()
+        begun = time.thread_time()
+        try:
+            self._quick_look()
+        except Exception:
+            log.exception("a look at shared GPUs failed")
+        cost = time.thread_time() - begun
+        self.quick_s = min(QUICK_MOST_S, max(QUICK_LEAST_S, cost / QUICK_SHARE))
+
+    def _look(self) -> Report:
+        """Everything. Whatever goes wrong is trouble that is told, and not the end of looking."""
+        try:
+            return self.census.take(self._source.look(), self._watched.holders, time.monotonic())
+        except Exception as error:
+            log.exception("a look at the GPUs failed")
+            return self.census.take(
+                Look(trouble=f"GPUs cannot be looked at: {error!r}"), {}, time.monotonic()
+            )
+
+    def _quick_look(self) -> None:
+        """Only who uses how much of the GPUs that jobs share."""
+        by_uuid: dict[str, list[Shared]] = {}
+        for one in self._watched.shared:
+            by_uuid.setdefault(one.uuid, []).append(one)
+        for uuid, shared in by_uuid.items():
+            used = self.census.used_by_runs(self._source.processes(uuid))
+            for one in shared:
+                self._compare(one, used.get(one.run, 0))
+
+    def _compare(self, one: Shared, used_mib: int) -> None:
+        if used_mib > one.limit_mib:
+            self._tell(self._overran, one, used_mib)
+
+    def _tell(self, what: Callable[..., None], *arguments: object) -> None:
+        """Say something to the loop, unless it is gone."""
+        try:
+            self._loop.call_soon_threadsafe(what, *arguments)
+        except RuntimeError:
+            self._closing = True
+
+
+def _news(report: Report) -> tuple[object, ...]:
+    """What the engine goes by."""
+    return report.gpus, report.blocked, report.taken, report.trouble, report.faults
+
+
+def watch_of(
+    settings: Settings,
+    state: State,
+    seen: Callable[[Report], None],
+    overran: Callable[[Shared, int], None],
+    watched: Callable[[], Watched],
+    looked: Callable[[Report, Watched], None],
+) -> GpuWatch:
+    """The watch over this machine's NVIDIA GPUs."""
+    folder = str(settings.run_dir)
+    owners = Owners(folder, trust_pids=settings.gpu.trust_pids)
+    census = Census(settings.gpu, owners, numbering_of(state), folder, state.machine.faults)
+    look_s = settings.config["daemon.gpu_poll_interval_secs"]
+    patience_s = max(settings.gpu.patience_s, 2 * look_s)
+    keeping = Keeping(settings.config["retention.samples_days"], settings.retention.jobs_days)
+    history = History(settings.samples, keeping)
+    return GpuWatch(Nvml(), census, look_s, patience_s, seen, overran, watched, history, looked)
+
+
+def watched_of(state: State) -> Watched:
+    """What the watch needs to know of the jobs."""
+    holders, shared, held = {}, [], {}
+    for index, keys in state.machine.holders.items():
+        runs = []
+        for key, limit in keys.items():
+            job = state.jobs[key]
+            run = Run(key, job.attempt)
+            runs.append(run.name)
+            held[run.name] = Held(key, run.attempt, kind_of(job.uid, job.spec), limit_s(state, job))
+            if limit and index in state.machine.gpus:
+                shared.append(
+                    Shared(key, run.attempt, run.name, index, state.machine.gpus[index].uuid, limit)
+                )
+        holders[index] = tuple(runs)
+    return Watched(holders, tuple(shared), held)
+
+
+@lru_cache(maxsize=1024)
+def kind_of(uid: int, spec: Spec) -> str:
+    """What runs of one person's same command have in common: what they need is likely the same.
+    One that was predicted otherwise has another plan, and so another need."""
+    said: tuple[object, ...] = (uid, spec.command, spec.script, spec.script_path, spec.parameters)
+    text = repr((*said, spec.predicted_mib) if spec.predicted_mib else said)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def seen_of(report: Report, at: Moment, *, is_private: bool = False) -> GpusSeen:
+    """A report as an event. `is_private`: it does not say whose processes are on the GPUs."""
+    blocked = report.blocked
+    if is_private:
+        blocked = {
+            index: Block(why.kind, SOMEBODY) if why.kind == "Unmanaged" else why
+            for index, why in blocked.items()
+        }
+    return GpusSeen(
+        at=at,
+        gpus=report.gpus,
+        blocked=blocked,
+        taken=report.taken,
+        trouble=report.trouble,
+        faults=report.faults,
+    )
+
+
+def overran_of(one: Shared, used_mib: int, at: Moment) -> Overran:
+    return Overran(at=at, key=one.key, attempt=one.attempt, gpu=one.gpu, used_mib=used_mib)
+
+
+def names_of(text: str) -> dict[int, str]:
+    """Number -> UUID, as the engine keeps it."""
+    pairs = (part.split("=", 1) for part in text.split(",") if part)
+    return {int(index): uuid.partition("@")[0] for index, uuid in pairs}
+
+
+def parents_of(text: str) -> dict[str, str]:
+    """UUID of a slice -> that of its card, from the same."""
+    names = (part.partition("=")[2].partition("@") for part in text.split(","))
+    return {uuid: parent for uuid, _, parent in names if parent}
+
+
+def numbering_of(state: State) -> Numbering:
+    """The numbers of cards that jobs have, as an earlier daemon gave them."""
+    held = {
+        uuid: index
+        for index, uuid in names_of(state.machine.gpu_names).items()
+        if index in state.machine.holders
+    }
+    return Numbering(held, parents_of(state.machine.gpu_names))
+
+
+def visible_devices(gpus: list[Gpu], by: str) -> str:
+    """CUDA_VISIBLE_DEVICES for these GPUs: numbers, or UUIDs where numbers would not mean them."""
+    plain = all(gpu.simulated or (gpu.number == gpu.index and not gpu.parent) for gpu in gpus)
+    if by == "index" and plain:
+        return ",".join(str(gpu.index) for gpu in gpus)
+    return ",".join(gpu.uuid for gpu in gpus)
+
+
+def devices_of(pid: int) -> tuple[str, ...]:
+    """The GPUs that a process was told to use, in the words of CUDA_VISIBLE_DEVICES; none if it is gone."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        for entry in file.read().split(b"\0"):
+            if entry.startswith(b"CUDA_VISIBLE_DEVICES="):
+                return tuple(entry.decode(errors="replace").partition("=")[2].split(","))
+    return ()

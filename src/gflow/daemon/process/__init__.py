@@ -1,0 +1,1 @@
+"""The daemon as a process: its lock, directories, log, in-place reload and CPU slices."""

@@ -1,0 +1,45 @@
+"""One daemon per data folder: an flock that dies with the process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+from gflow.errors import Refused
+from gflow.store.files import make_folders
+from gflow.store.location import unusable
+
+
+def lock_path(data: Path) -> Path:
+    return data / "gflowd.lock"
+
+
+def take(data: Path) -> int:
+    """Lock the data folder for this process, or say who has it."""
+    try:
+        return _take(data)
+    except OSError as error:
+        raise unusable(data, error) from error
+
+
+def _take(data: Path) -> int:
+    make_folders(data)
+    if data.stat().st_uid != os.geteuid():  # what is in there could have been prepared for us
+        raise Refused(f"{data} belongs to somebody else", hint="a daemon's folder is its user's: see $HOME")
+    if data.stat().st_mode & 0o077:  # older versions made it by the umask
+        data.chmod(0o700)
+    fd = os.open(lock_path(data), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(fd, 256, 0).decode(errors="replace").strip()
+        os.close(fd)
+        raise Refused(
+            f"a gflow daemon already runs on {data} ({owner or 'it is just starting'})",
+            hint="gflowd status shows it, gflowd restart replaces it",
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    return fd

@@ -1,0 +1,91 @@
+"""Whether and how the daemon listens on a port, besides its socket."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import ssl
+
+import msgspec
+
+from gflow.config.load import Config
+from gflow.errors import Refused, UsageError
+
+MOST_PORT = 65_535
+ANYWHERE = {"0.0.0.0", "::", ""}
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Listening(msgspec.Struct, kw_only=True, frozen=True):
+    """A port of this machine. 0: none."""
+
+    port: int = 0
+    host: str = LOOPBACK[0]
+    certificate: str = ""
+    key: str = ""
+    # Further names under which clients reach it.
+    names: tuple[str, ...] = ()
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """What requests may call us. A page of the web that points its name here calls us otherwise."""
+        known = {*LOOPBACK, *self.names, socket.gethostname(), socket.getfqdn()}
+        return frozenset(name.lower() for name in known | ({self.host} - ANYWHERE))
+
+    def tls(self) -> ssl.SSLContext | None:
+        if not self.certificate:
+            return None
+        _check_key(self.key)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(
+                f"daemon.tls_cert {self.certificate} and daemon.tls_key {self.key} cannot be used: {error}"
+            ) from None
+        return context
+
+
+def _check_key(path: str) -> None:
+    """Refuse a private key that other users can read: they could pose as this daemon."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return  # loading it says what is wrong
+    if found.st_uid not in (0, os.getuid()):
+        raise Refused(f"daemon.tls_key {path} belongs to another user", hint=f"chown {os.getuid()} {path}")
+    if found.st_mode & 0o077:
+        raise Refused(
+            f"daemon.tls_key {path} can be used by other users (mode {found.st_mode & 0o777:04o})",
+            hint=f"chmod 600 {path}",
+        )
+
+
+def listening_of(config: Config) -> Listening:
+    """The port that the configuration asks for, or a refusal of one that would not be safe."""
+    found = Listening(
+        port=config["daemon.port"],
+        host=config["daemon.host"],
+        certificate=config["daemon.tls_cert"],
+        key=config["daemon.tls_key"],
+        names=config["daemon.allowed_hosts"],
+    )
+    if found.port > MOST_PORT:
+        raise UsageError(f"daemon.port must be at most {MOST_PORT}, not {found.port}")
+    if bool(found.certificate) != bool(found.key):
+        raise UsageError("daemon.tls_cert and daemon.tls_key go together")
+    if found.port and not found.certificate and not _is_loopback(found.host):
+        raise UsageError(
+            f"daemon.host {found.host!a} is reached from elsewhere, and tokens would be seen on the way",
+            hint="set daemon.tls_cert and daemon.tls_key, or stay on 127.0.0.1 behind a proxy that has TLS",
+        )
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

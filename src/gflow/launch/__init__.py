@@ -1,1 +1,0 @@
-"""Starting the processes of a training run."""

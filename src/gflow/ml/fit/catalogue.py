@@ -1,0 +1,104 @@
+"""The catalogue of GPUs: gpus.toml beside this file, and what somebody changed in their own."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from gflow.errors import UsageError, did_you_mean
+from gflow.ml.fit.cuda.architectures import ARCHITECTURES, Architecture
+
+GIB = 1 << 30
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """US dollars per GPU and hour, where and when."""
+
+    price: float
+    source: str
+    date: str
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether somebody looked it up; what is noted from memory says so in its source."""
+        return not self.source.startswith("from memory")
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    architecture: str
+    memory_gib: float
+    bandwidth: float
+    bf16: float
+    fp32: float
+    nvlink: float = 0
+    spot: Price | None = None
+    hourly: Price | None = None
+    # Which figures were compared with something, and with what.
+    checked: str = ""
+
+    @property
+    def card(self) -> Architecture:
+        return ARCHITECTURES[self.architecture]
+
+    @property
+    def room(self) -> int:
+        """What is left for the allocator."""
+        return int(self.memory_gib * GIB) - self.card.context
+
+    @property
+    def cheapest(self) -> Price | None:
+        offers = [offer for offer in (self.spot, self.hourly) if offer is not None]
+        return min(offers, key=lambda offer: offer.price) if offers else None
+
+
+def own_file() -> str:
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return os.path.join(base, "gflow", "gpus.toml")
+
+
+def catalogue() -> dict[str, Gpu]:
+    """Every GPU by name, from the smallest to the largest."""
+    found = _entries(resources.files("gflow.ml.fit").joinpath("gpus.toml").read_text(), "gpus.toml")
+    path = own_file()
+    if os.path.exists(path):
+        with open(path) as file:
+            found |= _entries(file.read(), path)
+    return dict(sorted(found.items(), key=lambda item: (item[1].memory_gib, item[1].bf16)))
+
+
+def named(name: str) -> Gpu:
+    """One GPU: `H200`, `a100-40gb`."""
+    known = catalogue()
+    folded = {key.lower(): gpu for key, gpu in known.items()}
+    if name.lower() not in folded:
+        raise UsageError(
+            f"no GPU {name!a} in the catalogue", hint=did_you_mean(name, known, f"one of {', '.join(known)}")
+        )
+    return folded[name.lower()]
+
+
+def _entries(text: str, path: str) -> dict[str, Gpu]:
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+        return {
+            name: _checked(msgspec.convert({"name": name, **entry}, Gpu))
+            for name, entry in tables.items()
+            if isinstance(entry, dict)
+        }
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path}: {error}", hint="see gpus.toml in the package for the form") from None
+
+
+def _checked(gpu: Gpu) -> Gpu:
+    if gpu.architecture not in ARCHITECTURES:
+        raise msgspec.ValidationError(
+            f"{gpu.name}: no architecture {gpu.architecture!a}; one of {', '.join(ARCHITECTURES)}"
+        )
+    if gpu.memory_gib <= 0:
+        raise msgspec.ValidationError(f"{gpu.name}: a GPU without memory")
+    return gpu

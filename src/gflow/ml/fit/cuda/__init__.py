@@ -1,0 +1,1 @@
+"""A fake CUDA device: allocator, kernels' workspaces and attention choices, without a GPU."""

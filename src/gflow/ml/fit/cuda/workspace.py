@@ -1,0 +1,168 @@
+"""Memory that kernels take for themselves, beside their results: one rule per operator, each with its source.
+
+`Workspaces.of` gives the sizes that an operator requests for its own duration, kernel after kernel; what a
+library keeps for good (cuBLAS's workspace) is requested once per thread and never released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gflow.ml.fit.cuda import recurrent, reduction
+from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
+from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
+
+aten = torch.ops.aten
+MIB = 1 << 20
+
+
+class Workspaces:
+    def __init__(self, tape: AllocationTrace, card: Architecture = HOPPER) -> None:
+        self.tape = tape
+        self.card = card
+        # (what, thread) of the workspaces that are there for good; backward runs in a thread of its own.
+        self._kept: set[tuple[str, bool]] = set()
+
+    def of(self, func: Any, args: Any, out: Any) -> list[list[int]]:
+        if func in MATRIX_PRODUCTS:
+            self._keep("blas", self.card.blas, func)
+            if func is aten.addmm.default and _is_lt(args):
+                self._keep("blas_lt", self.card.blas_lt, func)
+            return []
+        rule = RULES.get(func)
+        if rule is None:
+            return []
+        if func in DOUBTFUL:
+            self.tape.doubts.add(DOUBTFUL[func])
+        if func is aten._cudnn_rnn.default and args[11] and args[12]:
+            self._keep("dropout", recurrent.DROPOUT_STATE, func)
+        return rule(args, out, self.card)
+
+    def _keep(self, what: str, size: int, func: Any) -> None:
+        key = (what, self.tape.phase == "backward")
+        if key not in self._kept:
+            self._kept.add(key)
+            self.tape.request(size, str(func), "workspace")
+
+
+MATRIX_PRODUCTS = {
+    aten.mm.default,
+    aten.bmm.default,
+    aten.addmm.default,
+    aten.baddbmm.default,
+    aten.addmv.default,
+    aten._addmm_activation.default,
+}
+
+
+def _is_lt(args: Any) -> bool:
+    """Whether a product with a bias goes to cuBLASLt (ATen/native/cuda/Blas.cpp: the bias is one row)."""
+    bias, _, weight = args[:3]
+    return bool(bias.dim() == 1 and bias.shape[0] == weight.shape[1] and min(weight.shape) > 1)
+
+
+def _reduce(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+    tensor = args[0]
+    dims = args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ()
+    size = tensor.element_size()
+    return [reduction.scratch(tensor.shape, tensor.stride(), dims, size, max(4, size), card)]
+
+
+def _vector_norm(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+    dims = args[2] if len(args) > 2 and args[2] is not None else ()
+    return _reduce((args[0], list(dims)), out, card)
+
+
+def _embedding_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+    """ATen/native/cuda/Embedding.cu: indices are sorted, and rows of one word summed in parts of ten."""
+    indices, words = args[1], args[2]
+    count = indices.numel()
+    if count <= 3072:
+        return []
+    segments = min(count, words)
+    width = -(-args[0].shape[-1] // 32) * 32
+    parts = count // 10 + segments
+    return [[8 * count, 8 * count, parts * width * max(4, args[0].element_size())]]
+
+
+def _efficient_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+    """CUTLASS's fused attention: sums of the queries' gradients in blocks of 64 rows, each with a lock."""
+    query = args[1]
+    batch, heads, length, width = query.shape
+    per_head = -(-length // 64) * -(-width // 64) * (16 + 64 * 64 * 4)
+    delta = 4 * batch * heads * length
+    return [[delta, batch * heads * per_head]]
+
+
+def _recurrent(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+    x, _, _, _, state, _, kind, hidden, _, _, first, _, _, both, *_ = args
+    return [recurrent.workspace(x, state, kind, hidden, both, first)]
+
+
+def _recurrent_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+    x, state = args[0], args[4]
+    kind, hidden, _, _, first, _, _, both = args[10:18]
+    return [recurrent.workspace(x, state, kind, hidden, both, first)] * 2
+
+
+def _convolution(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+    x, weight, stride, groups = args[0], args[1], args[3], args[8]
+    return [_layout(x, weight, out, stride, groups, 1)]
+
+
+def _convolution_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
+    """First the gradient of the input, then of the weight (its sum split in parts of about 8 MiB), then of
+    the bias."""
+    grad, x, weight, stride, groups, wanted = args[0], args[1], args[2], args[4], args[9], args[10]
+    size = _bytes(weight)
+    parts = min(15, -(-8 * MIB // size))
+    passes = []
+    if wanted[0]:
+        passes.append(_layout(x, weight, grad, stride, groups, 1))
+    if wanted[1]:
+        passes.append(_layout(x, weight, grad, stride, groups, parts))
+    if wanted[2]:
+        passes += _reduce((grad, [dim for dim in range(grad.dim()) if dim != 1]), out, card)
+    return passes
+
+
+def _layout(x: Any, weight: Any, y: Any, stride: Any, groups: int, parts: int) -> list[int]:
+    """cuDNN's fast kernels want channels last: what comes otherwise is copied, input, output and weight.
+
+    Pointwise convolutions are plain products, and need copies only where rows are not whole vectors.
+    """
+    if groups != 1 or x.dim() != 4 or not (x.is_contiguous() and weight.is_contiguous()):
+        return []
+    copies = _bytes(x) + _bytes(y)
+    if max(weight.shape[2:]) > 1:
+        return [copies + parts * _bytes(weight)]
+    is_whole = (x.shape[2] * x.shape[3] * x.element_size()) % 16 == 0
+    return [] if is_whole and max(stride) == 1 else [copies]
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+Rule = Callable[[Any, Any, Architecture], list[list[int]]]
+# Rules that model a library's own choice, which it may make otherwise.
+DOUBTFUL = {
+    aten.convolution.default: "cuDNN chooses the algorithms of convolutions, and with them their workspace",
+    aten._cudnn_rnn.default: "what cuDNN keeps for recurrent layers was measured for a few shapes only",
+}
+RULES: dict[Any, Rule] = {
+    aten.sum.dim_IntList: _reduce,
+    aten.sum.default: _reduce,
+    aten.mean.dim: _reduce,
+    aten.mean.default: _reduce,
+    aten.linalg_vector_norm.default: _vector_norm,
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten._cudnn_rnn.default: _recurrent,
+    aten._cudnn_rnn_backward.default: _recurrent_backward,
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
+}

@@ -1,0 +1,164 @@
+"""`estimate`: from a model and a recipe to the memory that training it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gflow.errors import Refused, UsageError
+from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
+from gflow.ml.fit.recipe import Recipe
+from gflow.ml.fit.report import Estimate, answer
+
+if TYPE_CHECKING:
+    from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
+    from gflow.ml.fit.models.workload import Workload
+
+
+class NeedsTorch(Refused):
+    """Predicting a run needs PyTorch and transformers."""
+
+    code = "needs_torch"
+
+
+def estimate(
+    *,
+    hf: str | dict[str, Any] | None = None,
+    tv: str | None = None,
+    py: Any = None,
+    task: str = "",
+    recipe: Recipe | None = None,
+    card: Architecture = HOPPER,
+    **settings: Any,
+) -> Estimate:
+    """Memory of training a model, from what would really happen on the GPU; nothing is run there.
+
+    `hf`: a config.json, its folder, or the configuration as a dictionary. `tv`: a name of torchvision.
+    `py`: `module:callable` or the callable itself. Settings are those of `Recipe`.
+    """
+    tape = record(hf=hf, tv=tv, py=py, task=task, recipe=recipe or Recipe(**settings), card=card)
+    return answer(tape, card)
+
+
+def record(
+    *,
+    recipe: Recipe,
+    hf: str | dict[str, Any] | None = None,
+    tv: str | None = None,
+    py: Any = None,
+    task: str = "",
+    card: Architecture = HOPPER,
+) -> AllocationTrace:
+    """The tape of the run, for whoever wants to play it to several cards."""
+    one_of({"hf": hf, "tv": tv, "py": py})
+    config = None
+    if hf is not None:
+        config = hf if isinstance(hf, dict) else _config(hf)
+    _need("torch", *(["transformers"] if config is not None else []))
+    try:
+        return _run(config, tv, py, task, recipe, card)
+    except (Refused, UsageError):
+        raise
+    except Exception as error:
+        raise _refusal(error) from error
+
+
+def one_of(given: dict[str, Any]) -> None:
+    """There is exactly one model."""
+    named = [name for name in ("hf", "tv", "py") if given.get(name) is not None]
+    if len(named) > 1:
+        raise UsageError(f"one model at a time, not --{' and --'.join(named)}")
+    if not named:
+        raise UsageError(
+            "which model?",
+            hint="one of --hf config.json, --tv resnet50, --py module:callable, or --params 7B",
+        )
+
+
+def _config(path: str) -> dict[str, Any]:
+    from gflow.ml.fit.models.hf_config import read
+
+    return read(path)
+
+
+def _run(config: Any, tv: Any, py: Any, task: str, recipe: Recipe, card: Architecture) -> AllocationTrace:
+    import warnings
+
+    from gflow.ml.fit import training
+
+    with warnings.catch_warnings(), _quiet("torch._subclasses.fake_tensor"):
+        # Of torch and transformers, about things that are meant to be so here.
+        warnings.simplefilter("ignore")
+        return training.record(_workload(config, tv, py, task, recipe), recipe, card)
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Without the log of a failing operator, traceback and all: what failed is said in one sentence."""
+    logger = logging.getLogger(name)
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
+
+
+def _workload(config: Any, tv: Any, py: Any, task: str, recipe: Recipe) -> Workload:
+    if config is not None:
+        from gflow.ml.fit.models import huggingface
+
+        return huggingface.workload(config, recipe, task)
+    if tv is not None:
+        from gflow.ml.fit.models import vision
+
+        return vision.workload(tv, recipe)
+    from gflow.ml.fit.models import user_model
+
+    return user_model.workload(py, recipe) if isinstance(py, str) else user_model.of(py, recipe)
+
+
+def _need(*modules: str) -> None:
+    """Found, not loaded: transformers takes seconds, and loads torchvision on its way."""
+    from importlib.util import find_spec
+
+    for module in modules:
+        if find_spec(module) is None:
+            raise NeedsTorch(
+                f"predicting this run needs {module}, which is not installed",
+                hint="pip install 'gflow[fit]'; --params 7B answers without it, roughly",
+            )
+
+
+# What remains when a run cannot be followed.
+FORMULA = "--params 7B answers by a formula, which may be off by half"
+
+
+def _refusal(error: Exception) -> Refused:
+    """Why a run could not be followed, in one sentence: the operator if one is to blame."""
+    kind = type(error).__name__
+    operator = getattr(error, "func", None)
+    first = (str(error).strip() or kind).splitlines()[0]
+    place = f" in {notes[0]}" if (notes := getattr(error, "__notes__", [])) else ""
+    if "can't allocate memory" in str(error) or isinstance(error, MemoryError):
+        return Refused("the model is too large to be laid out on this machine", hint=FORMULA)
+    if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
+        return Refused(
+            f"the result of {operator}{place} depends on values, so its memory cannot be known beforehand",
+            hint=f"run the model with fixed shapes, or measure one step on a GPU; {FORMULA}",
+        )
+    if "integer multiplication overflow" in first or "Storage size calculation overflowed" in first:
+        return Refused(
+            "this batch makes tensors of more numbers than PyTorch can count",
+            hint="a smaller --batch or --seq",
+        )
+    custom = re.search(r"no fake impl registered for <CustomOpDef\(([^)]*)\)>", first)
+    unknown = ("UnsupportedOperatorException", "NotImplementedError", "UnsupportedFakeTensorException")
+    if custom or kind in unknown:
+        return Refused(
+            f"no rule for an operator of this model: {custom[1] if custom else operator or first}{place}",
+            hint=f"give it a fake implementation (torch.library.register_fake); {FORMULA}",
+        )
+    return Refused(f"the training step failed: {kind}: {first}", hint="would it run on a GPU as it is?")

@@ -1,0 +1,128 @@
+"""Which GPU for this work: the cheapest that has the room, the fastest, and the most work per dollar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from gflow.ml.fit import formula, serving
+from gflow.ml.fit.catalogue import Gpu
+from gflow.ml.fit.fits import TIGHT
+from gflow.ml.fit.recipe import Recipe
+
+COUNTS = (1, 2, 4, 8)
+BF16_SINCE = (8, 0)
+
+
+class Workload(NamedTuple):
+    """Work that people ask about by name; `needs` is the bytes on each of so many GPUs."""
+
+    about: str
+    needs: Callable[[int], int]
+    # What limits its speed: arithmetic, or the bandwidth of the memory.
+    is_arithmetic: bool = True
+    # Cards before Ampere have none, or only a slow imitation.
+    needs_bf16: bool = False
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    gpu: str
+    count: int
+    # Of the memory of one GPU, as a part of one.
+    share: float
+    # Dollars per hour for all of them; None without a known price.
+    hourly: float | None
+    # spot or on demand, and whether somebody looked the price up.
+    offer: str
+    is_compared: bool
+    # Dense TFLOP/s, or GB/s where bandwidth is what counts, of all of them.
+    speed: float
+
+
+def _tuned(parameters: int) -> Callable[[int], int]:
+    """Adapters on weights in bf16 that are spread over the GPUs, with checkpointing."""
+
+    def needs(gpus: int) -> int:
+        recipe = Recipe(batch=1, sequence=2048, precision="bf16-pure", checkpointing=True, lora=16)
+        found = formula.estimate(parameters, recipe)
+        parts = dict(found.breakdown)
+        parts["parameters"] //= gpus
+        return sum(parts.values()) + found.process_bytes - found.peak_allocated_bytes
+
+    return needs
+
+
+def _served(parameters: int, bits: int) -> Callable[[int], int]:
+    return lambda gpus: (
+        serving.by_count(
+            parameters, bits=bits, context=4096, concurrency=8, tensor_parallel=gpus
+        ).process_bytes
+    )
+
+
+def _trained(parameters: int, batch: int) -> Callable[[int], int]:
+    recipe = Recipe(batch=batch, sequence=197, precision="bf16")
+    return lambda _: formula.estimate(parameters, recipe).process_bytes
+
+
+WORKLOADS = {
+    "finetune-7b": Workload(
+        "LLM fine-tuning, 7B: adapters, checkpointing", _tuned(7 * 10**9), needs_bf16=True
+    ),
+    "finetune-70b": Workload(
+        "LLM fine-tuning, 70B: adapters, weights spread over GPUs", _tuned(70 * 10**9), needs_bf16=True
+    ),
+    "inference-7b": Workload("LLM serving, 7B in 16 bit, 8 requests", _served(7 * 10**9, 16), False),
+    "inference-70b": Workload("LLM serving, 70B in 16 bit, 8 requests", _served(70 * 10**9, 16), False),
+    "embedding": Workload("batch embedding with a small encoder", _served(335 * 10**6, 16)),
+    "vision": Workload("training ResNet or ViT, 64 pictures a step", _trained(86 * 10**6, 64)),
+    "research": Workload(
+        "as fast as possible, 1B trained in mixed precision", _trained(10**9, 64), needs_bf16=True
+    ),
+}
+
+
+def choices(work: Workload, gpus: dict[str, Gpu]) -> list[Choice]:
+    """For every GPU the smallest number that has the room."""
+    found = []
+    needs = {count: work.needs(count) for count in COUNTS}
+    for gpu in gpus.values():
+        if work.needs_bf16 and gpu.card.capability < BF16_SINCE:
+            continue
+        for count in COUNTS:
+            needed = needs[count] - gpu.card.context
+            if needed > TIGHT * gpu.room:
+                continue
+            price = gpu.cheapest
+            speed = gpu.bf16 if work.is_arithmetic else gpu.bandwidth
+            found.append(
+                Choice(
+                    gpu=gpu.name,
+                    count=count,
+                    share=round(needed / gpu.room, 3),
+                    hourly=round(price.price * count, 3) if price else None,
+                    offer="spot" if price is not None and price is gpu.spot else "on demand",
+                    is_compared=price is None or price.is_compared,
+                    speed=speed * count,
+                )
+            )
+            break
+    return found
+
+
+class Picked(msgspec.Struct, frozen=True):
+    cheapest: Choice | None
+    fastest: Choice | None
+    # Speed per dollar.
+    value: Choice | None
+
+
+def pick(found: list[Choice]) -> Picked:
+    priced = [choice for choice in found if choice.hourly]
+    return Picked(
+        min(priced, key=lambda choice: choice.hourly or 0, default=None),
+        max(found, key=lambda choice: choice.speed / choice.count, default=None),
+        max(priced, key=lambda choice: choice.speed / (choice.hourly or 1), default=None),
+    )

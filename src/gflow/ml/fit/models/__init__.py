@@ -1,0 +1,1 @@
+"""Where a model comes from: Hugging Face configurations, torchvision, or a user's own function."""

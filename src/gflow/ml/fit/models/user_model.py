@@ -1,0 +1,119 @@
+"""Models given as a function of somebody's own: `--py module:callable`.
+
+The callable returns `(model, batch)` or `(model, batch, step)`. `batch` is a dictionary for
+`model(**batch)`, a tuple `(inputs, targets)`, or a function that makes one. `step(model, batch, optimizer)`
+does the whole step; without it the loss is the model's `.loss`, its only number, or the cross-entropy with
+the targets.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils._pytree import tree_map
+
+from gflow.errors import Refused, UsageError
+from gflow.ml.fit.models.model_builder import without_values
+from gflow.ml.fit.models.workload import Workload, adapt, pure
+from gflow.ml.fit.recipe import Recipe
+
+FORM = "--py module:callable, which returns (model, batch) or (model, batch, step)"
+
+
+def workload(given: str, recipe: Recipe) -> Workload:
+    return of(_found(given), recipe)
+
+
+def of(make: Any, recipe: Recipe) -> Workload:
+    """The workload that a callable makes; it may take the batch size and the sequence length."""
+    accepted = inspect.signature(make).parameters
+    offered = {"batch": recipe.batch, "sequence": recipe.sequence, "seq": recipe.sequence}
+    with without_values():
+        try:
+            made = make(**{name: value for name, value in offered.items() if name in accepted})
+        except Exception as error:
+            name = getattr(make, "__qualname__", "the callable")
+            raise Refused(f"{name} failed: {type(error).__name__}: {error}", hint=FORM) from error
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
+        raise UsageError("the callable did not return a model and a batch", hint=FORM)
+    model = made[0].to(pure(recipe))
+    if recipe.lora:
+        adapt(model, recipe)
+    if recipe.checkpointing:
+        if not hasattr(model, "gradient_checkpointing_enable"):
+            raise Refused(
+                "this model has no gradient_checkpointing_enable", hint="checkpoint inside the model itself"
+            )
+        model.gradient_checkpointing_enable()
+    model.train()
+    step = made[2] if len(made) == 3 else None
+    return Workload(model, lambda: _on_device(made[1], recipe), loss, step)
+
+
+def _found(given: str) -> Any:
+    name, _, attribute = given.partition(":")
+    if not name or not attribute:
+        raise UsageError(f"{given!a} names no callable", hint=FORM)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(name.removesuffix(".py").replace("/", "."))
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"cannot load {given!a}: {error}", hint=FORM) from None
+    if not callable(found):
+        raise UsageError(f"{given!a} is not callable", hint=FORM)
+    return found
+
+
+def _on_device(batch: Any, recipe: Recipe) -> Any:
+    device = torch.device("cuda", 0)
+    made = batch() if callable(batch) else batch
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.device == device:
+            return value
+        value = torch.empty(value.shape, dtype=value.dtype).to(device)
+        return value.to(pure(recipe)) if value.is_floating_point() else value
+
+    moved = tree_map(move, made)
+    if recipe.channels_last:
+        moved = tree_map(_channels_last, moved)
+    return moved
+
+
+def _channels_last(value: Any) -> Any:
+    is_picture = isinstance(value, torch.Tensor) and value.dim() == 4
+    return value.to(memory_format=torch.channels_last) if is_picture else value
+
+
+def loss(model: Any, batch: Any) -> Any:
+    if isinstance(batch, dict):
+        out = model(**batch)
+        targets = None
+    else:
+        inputs, targets = batch
+        out = model(inputs)
+    found = getattr(out, "loss", None)
+    if found is not None:
+        return found
+    if isinstance(out, dict) and "loss" in out:
+        return out["loss"]
+    if isinstance(out, torch.Tensor) and out.dim() == 0:
+        return out
+    if targets is None or not isinstance(out, torch.Tensor):
+        raise UsageError(
+            "the model returns no loss", hint="return (model, batch, step), or a batch (inputs, targets)"
+        )
+    if targets.is_floating_point():
+        return functional.mse_loss(out, targets)
+    if out.dim() == 3:
+        return functional.cross_entropy(out.flatten(0, 1), targets.flatten())
+    return functional.cross_entropy(out, targets)

@@ -1,0 +1,89 @@
+"""Memory of inference: weights at 16, 8 or 4 bit, and the cache of keys and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gflow.errors import UsageError
+from gflow.ml.fit import formula
+from gflow.ml.fit.cuda.architectures import HOPPER
+
+BITS = (16, 8, 4)
+# Scales and zero points: half a byte for every 32 weights or so.
+QUANTISED = 1.06
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes on each GPU."""
+
+    weights_bytes: int
+    cache_bytes: int
+    temporaries_bytes: int
+    process_bytes: int
+    cache_bytes_per_token: int
+    total_params: int
+    confidence: str
+
+
+def serve(
+    *,
+    parameters: int,
+    width: int,
+    layers: int,
+    cached_width: int,
+    vocabulary: int,
+    bits: int = 16,
+    context: int = 4096,
+    concurrency: int = 1,
+    tensor_parallel: int = 1,
+    confidence: str = "rough",
+) -> Serving:
+    if bits not in BITS:
+        raise UsageError(f"weights of {bits} bit are not known", hint="--bits 16, 8 or 4")
+    weights = parameters * bits // 8
+    if bits < 16:
+        weights = int(weights * QUANTISED)
+    per_token = 2 * 2 * layers * cached_width
+    cache = per_token * context * concurrency
+    # One step over a full prompt: two tensors of the wide middle of a layer, and the logits.
+    temporaries = 2 * context * width * 4 * 2 + concurrency * vocabulary * 4
+    own = weights // tensor_parallel + cache // tensor_parallel + temporaries // tensor_parallel
+    return Serving(
+        weights_bytes=weights // tensor_parallel,
+        cache_bytes=cache // tensor_parallel,
+        temporaries_bytes=temporaries // tensor_parallel,
+        process_bytes=own + HOPPER.context,
+        cache_bytes_per_token=per_token,
+        total_params=parameters,
+        confidence=confidence,
+    )
+
+
+def by_count(parameters: int, **settings: Any) -> Serving:
+    """From a number of parameters: a decoder whose keys and values are as wide as itself."""
+    width, depth = formula.shape(parameters)
+    return serve(parameters=parameters, width=width, layers=depth, cached_width=width,
+                 vocabulary=formula.VOCABULARY, **settings)  # fmt: skip
+
+
+def by_config(config: dict[str, Any], **settings: Any) -> Serving:
+    """From a Hugging Face configuration of a decoder, by its sizes."""
+    text = config.get("text_config", config)
+    width = text.get("hidden_size") or text.get("n_embd") or text.get("d_model")
+    layers = text.get("num_hidden_layers") or text.get("n_layer") or text.get("num_layers")
+    heads = text.get("num_attention_heads") or text.get("n_head") or text.get("num_heads")
+    if not (width and layers and heads):
+        raise UsageError("the configuration names no width, layers and heads", hint="--infer is for decoders")
+    head = text.get("head_dim") or width // heads
+    cached = (text.get("num_key_value_heads") or heads) * head
+    middle = text.get("intermediate_size") or text.get("n_inner") or text.get("d_ff") or 4 * width
+    vocabulary = text.get("vocab_size", formula.VOCABULARY)
+    is_gated = "num_key_value_heads" in text or "rms_norm_eps" in text
+    experts = text.get("num_local_experts") or text.get("num_experts") or 1
+    layer = 2 * width * heads * head + 2 * width * cached + (3 if is_gated else 2) * width * middle * experts
+    ties = text.get("tie_word_embeddings", not is_gated)
+    parameters = layers * layer + vocabulary * width * (1 if ties else 2)
+    return serve(parameters=parameters, width=width, layers=layers, cached_width=cached,
+                 vocabulary=vocabulary, confidence="medium", **settings)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Starting the ranks of a training run, on one node or under srun."""

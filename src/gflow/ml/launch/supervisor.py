@@ -1,0 +1,288 @@
+"""Starts the processes of a launch on this node and sees them through: together they run, together they end.
+
+Every process is in a group of its own, so a stop request reaches each exactly once, through us. When one
+fails the others are asked to end and soon killed: they may wait for it for ever. When a stop was asked for
+they get the grace time, because one of them may be saving for all. They die with us, however we die.
+
+What the first rank prints is printed; what the others print goes into files, shown if they fail.
+
+How a launch ended, and what people are told of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import IO, Any, BinaryIO, NamedTuple
+
+from gflow.ml.launch import nccl
+from gflow.ml.launch.nccl_log import Listener
+from gflow.ml.launch.plan import Plan, variables
+
+# What is left of a launch of which one process failed is killed after this long.
+FAILED_S = 5.0
+UNFINISHED = 75
+PR_SET_PDEATHSIG = 1
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Rank(NamedTuple):
+    """One process of ours."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    log: BinaryIO
+
+
+class Supervisor:
+    """One launch on one node."""
+
+    def __init__(self, plan: Plan, logs: str, *, grace_s: float = 60.0, stall_s: float = 0.0) -> None:
+        """`logs`: a folder for what each rank prints. `stall_s`: it failed if nobody prints for so long; 0:
+        never.
+        """
+        self._plan = plan
+        self._logs = logs
+        self._grace_s = grace_s
+        self._stall_s = stall_s
+        self._selector = selectors.DefaultSelector()
+        self._ranks: dict[int, Rank] = {}
+        self._codes: dict[int, int] = {}
+        self._stop_at: float | None = None
+        self._kill_at: float | None = None
+        self._printed_at = 0.0
+        self._stalled = False
+        self._first_failure: int | None = None
+        self._open_pipes = 0
+        self._listener = Listener(os.path.abspath(logs), is_on=plan.world > 1, tells=plan.node == 0)
+
+    def run(self) -> Outcome:
+        """Until nothing of it runs any more."""
+        wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(wake, selectors.EVENT_READ, lambda: self._signalled(wake))
+        before = {number: signal.signal(number, lambda *_: None) for number in FORWARDED}
+        signal.set_wakeup_fd(wake_in)
+        try:
+            self._start()
+            while self._ranks:
+                self._wait()
+            self._drain()
+            self._listener.end()
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self._kill()
+            for fd in (wake, wake_in):
+                os.close(fd)
+        return self._outcome()
+
+    # ------------------------------------------------------------ starting
+
+    def _start(self) -> None:
+        cores = len(os.sched_getaffinity(0))
+        self._printed_at = time.monotonic()
+        self._listener.begin(self._printed_at)
+        for local in range(self._plan.processes):
+            number = self._plan.rank(local)
+            # Ours lives on while the launch does; it is closed when its rank is gone.
+            log = open(os.path.join(self._logs, f"rank-{number}.log"), "wb", buffering=0)  # noqa: SIM115
+            process = subprocess.Popen(
+                self._plan.command,
+                env=os.environ | variables(self._plan, local, os.environ, cores, self._listener.file),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+                preexec_fn=_die_with_parent,
+            )
+            rank = Rank(number, process, log)
+            self._ranks[number] = rank
+            pidfd = os.pidfd_open(process.pid)
+            self._listen(pidfd, partial(self._ended, rank, pidfd))
+            for pipe, to in ((process.stdout, 1), (process.stderr, 2)):
+                assert pipe is not None
+                os.set_blocking(pipe.fileno(), False)
+                self._open_pipes += 1
+                self._listen(pipe, partial(self._printed, rank, pipe, to))
+
+    def _listen(self, what: Any, act: Callable[[], None]) -> None:
+        self._selector.register(what, selectors.EVENT_READ, act)
+
+    # ------------------------------------------------------------ what happens
+
+    def _wait(self) -> None:
+        now = time.monotonic()
+        due = [at for at in (self._kill_at, self._stalls_at(), self._listener.due) if at is not None]
+        for key, _ in self._selector.select(max(0.0, min(due) - now) if due else None):
+            key.data()
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill()
+            self._kill_at = None
+        stalls_at = self._stalls_at()
+        if stalls_at is not None and now >= stalls_at and self._stop_at is None:
+            self._stalled = True
+            self._end_others()
+        self._listener.look(now)
+
+    def _stalls_at(self) -> float | None:
+        over = not self._stall_s or self._stalled or self._stop_at is not None
+        return None if over else self._printed_at + self._stall_s
+
+    def _printed(self, rank: Rank, pipe: IO[bytes], to: int) -> None:
+        try:
+            data = os.read(pipe.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._selector.unregister(pipe)
+            pipe.close()
+            self._open_pipes -= 1
+            return
+        self._printed_at = time.monotonic()
+        rank.log.write(data)
+        if rank.number == 0:
+            with suppress(OSError):  # nobody reads any more: training goes on
+                _write_all(to, data)
+
+    def _ended(self, rank: Rank, pidfd: int) -> None:
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        code = rank.process.wait()
+        self._codes[rank.number] = code
+        del self._ranks[rank.number]
+        # What it left behind in its group is of no use to anybody.
+        with suppress(OSError):
+            os.killpg(rank.process.pid, signal.SIGKILL)
+        if code and self._first_failure is None:
+            self._first_failure = rank.number
+            if self._stop_at is None:
+                self._end_others()
+
+    def _signalled(self, wake: int) -> None:
+        for number in os.read(wake, 64):
+            if number in FORWARDED:
+                self._send(signal.Signals(number))
+            if number in STOPS and self._stop_at is None:
+                self._stop_at = time.monotonic()
+                self._kill_at = self._stop_at + self._grace_s
+
+    # ------------------------------------------------------------ ending
+
+    def _end_others(self) -> None:
+        """One failed, or all are stuck: TERM, and KILL shortly after."""
+        self._send(signal.SIGTERM)
+        self._kill_at = time.monotonic() + FAILED_S
+
+    def _send(self, number: signal.Signals) -> None:
+        for rank in self._ranks.values():
+            with suppress(ProcessLookupError):
+                os.killpg(rank.process.pid, number)
+
+    def _kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _drain(self) -> None:
+        """What was printed last. A pipe that something outside of the launch holds open is not waited for."""
+        until = time.monotonic() + 1.0
+        while self._open_pipes and time.monotonic() < until:
+            ready = self._selector.select(0.05)
+            if not ready:
+                break
+            for key, _ in ready:
+                key.data()
+
+    def _outcome(self) -> Outcome:
+        if self._stalled:
+            return Outcome(124, None, f"nobody printed anything for {self._stall_s:g} s")
+        if UNFINISHED in self._codes.values() and self._are_fine():
+            return Outcome(UNFINISHED)
+        blamed = self._first_failure
+        if blamed is None:
+            return Outcome(0)
+        code = self._codes[blamed]
+        if code < 0:
+            return Outcome(128 - code, blamed, f"was ended by {signal.Signals(-code).name}")
+        return Outcome(code, blamed, f"left with code {code}")
+
+    def _are_fine(self) -> bool:
+        """Whether nobody failed: those that another's leaving made us end do not count."""
+        return all(code in (0, UNFINISHED, -signal.SIGTERM, -signal.SIGKILL) for code in self._codes.values())
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def launch(
+    plan: Plan,
+    *,
+    logs: str | None = None,
+    grace_s: float = 60.0,
+    stall_s: float = 0.0,
+) -> int:
+    """Run a plan whose address and port are settled; the exit code. Logs that nobody asked for go if all is
+    well.
+    """
+    import shutil
+    import tempfile
+
+    folder = logs or tempfile.mkdtemp(prefix="gflow-launch-")
+    os.makedirs(folder, exist_ok=True)
+    outcome = Supervisor(plan, folder, grace_s=grace_s, stall_s=stall_s).run()
+    keep = logs is not None or (bool(outcome.why) and plan.processes > 1)
+    report(plan, outcome, folder, kept=keep)
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return outcome.code
+
+
+# NCCL's last warnings that are shown: they go into its log, where nobody would see them.
+WARNINGS = 5
+
+
+class Outcome(NamedTuple):
+    """The exit code for all, and which rank is to blame: None if none is."""
+
+    code: int
+    blamed: int | None = None
+    why: str = ""
+
+
+def tail(path: str, lines: int = 20) -> str:
+    """The last lines of a file."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - 65536))
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+
+
+def report(plan: Plan, outcome: Outcome, logs: str, *, kept: bool) -> None:
+    """Say what NCCL warned of, and who failed and what it printed last."""
+    for warning in nccl.parse(nccl.read(logs)).warnings[-WARNINGS:]:
+        sys.stderr.write(f"gflow: NCCL warned: {warning}\n")
+    if not outcome.why:
+        return
+    who = "" if outcome.blamed is None else f"rank {outcome.blamed} "
+    others = "; the others were ended" if plan.world > 1 and outcome.blamed is not None else ""
+    sys.stderr.write(f"gflow launch: {who}{outcome.why}{others}\n")
+    if outcome.blamed:
+        last = tail(os.path.join(logs, f"rank-{outcome.blamed}.log"))
+        sys.stderr.write("".join(f"  [{outcome.blamed}] {line}\n" for line in last.splitlines()))
+    if kept:
+        sys.stderr.write(f"gflow launch: what each rank printed is in {logs}\n")

@@ -1,0 +1,1 @@
+"""Scaling measurements: a training script run at several sizes, and the analysis of the results."""

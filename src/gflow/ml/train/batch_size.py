@@ -1,0 +1,259 @@
+"""The largest batch that fits: predicted without the GPU, then tried on it with whole steps, optimizer and
+all.
+
+The prediction (see `gflow.fit`) is nearly always right, so one trial is usual and two are rare; guessing
+upwards or halving takes ten. A trial that runs out of memory leaves nothing behind. All ranks come to the
+same answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_map
+
+from gflow.errors import Refused, UsageError
+from gflow.ml.fit.batch_scaling import POINTS, BatchScaling
+from gflow.ml.fit.catalogue import catalogue
+from gflow.ml.fit.cuda.architectures import HOPPER
+from gflow.ml.fit.estimate import record
+from gflow.ml.fit.fits import largest_batch
+from gflow.ml.fit.models.user_model import loss as loss_of
+from gflow.ml.fit.models.workload import pure
+from gflow.ml.fit.recipe import Recipe
+from gflow.ml.fit.sharding import Shaping, Sharing, extras
+from gflow.ml.fit.training import NARROW
+from gflow.ml.train.batch_search import Trial, search
+
+
+class Found(NamedTuple):
+    """`batch` for each rank; with `accumulate` of them a step has the effective batch that was wanted, or a
+    bit more.
+    """
+
+    batch: int
+    accumulate: int
+    effective: int
+    predicted: int
+    trials: tuple[Trial, ...]
+    room: int
+
+
+def find_batch_size(
+    make: Callable[..., Any],
+    *,
+    wanted: int | None = None,
+    cap_bytes: int | None = None,
+    margin: float = 0.005,
+    multiple: int = 1,
+    steps: int = 3,
+    cache: str | os.PathLike[str] | None = None,
+    ready: Callable[[Any], Any] | None = None,
+    **settings: Any,
+) -> Found:
+    """The largest batch for which training fits on this rank's GPU.
+
+    `make(batch)` returns `(model, batch)` or `(model, batch, step)` as for `gflow fit --py`; settings are
+    those of a recipe (precision, optimizer, sequence, checkpointing …). `wanted`: the effective batch.
+    `cap_bytes`: no more of the card than this. `margin` of the card stays free. `ready(model)` is applied
+    before trials; with several ranks that is DDP unless you say otherwise, and its buckets are counted in.
+    The answer is remembered in the file `cache`.
+    """
+    if not torch.cuda.is_available():
+        raise Refused("finding a batch size needs a GPU", hint="gflow fit --largest predicts it without one")
+    if multiple < 1 or not 0 <= margin < 1:
+        raise UsageError(f"multiple={multiple}, margin={margin}: at least 1, and between 0 and 1")
+    device = torch.device("cuda", torch.cuda.current_device())
+    free, total = torch.cuda.mem_get_info(device)
+    usable = int((free + torch.cuda.memory_reserved(device)) * (1 - margin))
+    if cap_bytes:  # what is above it stays free anyway
+        usable = min(usable, cap_bytes)
+    recipe = Recipe(**{"steps": steps, **settings})
+    name = _name(make, recipe, device, usable, multiple)
+    remembered = _remembered(cache, name)
+    if remembered is None:
+        ready = ready or _replica(device)
+        predicted, slope = _predict(make, recipe, device, usable, in_buckets=ready is not None)
+        torch.cuda.set_per_process_memory_fraction(usable / total, device)
+        try:
+            batch, trials = search(
+                predicted,
+                usable,
+                slope,
+                lambda size: _on_all(attempt(make, recipe, size, device, ready), usable),
+                multiple,
+            )
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+        if not batch:
+            raise Refused(
+                f"not even a batch of {multiple} fits into {usable / 2**30:.1f} GiB",
+                hint="gflow plan says what to switch on: bf16, checkpointing, an 8-bit optimizer, sharding",
+            )
+        remembered = (batch, predicted, trials)
+        _remember(cache, name, batch, predicted)
+    batch, predicted, trials = remembered
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    accumulate = max(1, -(-wanted // (batch * world))) if wanted else 1
+    return Found(batch, accumulate, batch * world * accumulate, predicted, tuple(trials), usable)
+
+
+def _replica(device: torch.device) -> Callable[[Any], Any] | None:
+    """As a run makes its model one of several."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    return functools.partial(torch.nn.parallel.DistributedDataParallel, device_ids=[device.index])
+
+
+def _predict(
+    make: Any, recipe: Recipe, device: torch.device, usable: int, *, in_buckets: bool
+) -> tuple[int, int]:
+    """The largest batch by prediction, and the bytes that a sample more takes. (8, 0) where nothing can be
+    predicted.
+    """
+    import msgspec
+
+    model = torch.cuda.get_device_name(device)
+    card = next((gpu.card for gpu in catalogue().values() if gpu.name.split("-")[0] in model), HOPPER)
+
+    @functools.cache
+    def tape(batch: int) -> Any:
+        return record(py=make, recipe=msgspec.structs.replace(recipe, batch=batch), card=card)
+
+    try:
+        run = BatchScaling(tape)
+        if in_buckets:  # they stay, so the rest of the run has less room
+            usable -= sum(extras(tape(POINTS[0]), Sharing(gpus=2)))
+        batch = max(1, largest_batch(tape, usable, run.largest(usable)))
+        half = max(1, batch // 2)
+        upper, lower = (run.needed(size, Shaping()) or 0 for size in (batch, half))
+        return batch, max(1, (upper - lower) // (batch - half)) if half < batch else usable
+    except Refused:  # it does something that nobody can follow without values
+        return 8, 1 << 30
+
+
+def attempt(
+    make: Any, recipe: Recipe, batch: int, device: torch.device, ready: Callable[[Any], Any] | None = None
+) -> int | None:
+    """The peak of whole training steps with a batch of this size, in bytes; None if it ran out of memory."""
+    clear(device)
+    try:
+        _steps(make, recipe, batch, device, ready)
+        return int(torch.cuda.max_memory_reserved(device))
+    except torch.OutOfMemoryError as error:
+        # The traceback holds every tensor of every frame.
+        error.__traceback__ = None
+        return None
+    finally:
+        clear(device)
+
+
+def clear(device: torch.device) -> None:
+    gc.collect()
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+
+
+def _steps(
+    make: Any, recipe: Recipe, batch: int, device: torch.device, ready: Callable[[Any], Any] | None
+) -> None:
+    """The loop that everybody writes, on the GPU."""
+    import inspect
+
+    accepted = inspect.signature(make).parameters
+    offered = {"batch": batch, "sequence": recipe.sequence, "seq": recipe.sequence}
+    made = make(**{name: value for name, value in offered.items() if name in accepted})
+    model = made[0].to(device, pure(recipe)).train()
+    if recipe.checkpointing:
+        model.gradient_checkpointing_enable()
+    model = ready(model) if ready else model
+    optimizer = getattr(torch.optim, recipe.optimizer)(
+        [one for one in model.parameters() if one.requires_grad], **{"lr": 1e-4, **recipe.optimizer_options}
+    )
+    scaler = torch.amp.GradScaler("cuda") if recipe.precision == "fp16" else None
+    narrow = NARROW.get(recipe.precision)
+    for _ in range(recipe.steps):
+        inputs = tree_map(
+            lambda one: one.to(device) if isinstance(one, torch.Tensor) else one,
+            made[1]() if callable(made[1]) else made[1],
+        )
+        if len(made) == 3:
+            made[2](model, inputs, optimizer)
+            continue
+        with torch.autocast("cuda", narrow, enabled=narrow is not None):
+            loss = loss_of(model, inputs)
+        (scaler.scale(loss) if scaler else loss).backward()
+        if recipe.clip:
+            if scaler:
+                scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        scaler.step(optimizer) if scaler else optimizer.step()
+        if scaler:
+            scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+    torch.cuda.synchronize(device)
+
+
+def _on_all(peak: int | None, usable: int) -> int | None:
+    """What the rank with the least room says. More than is usable is too much, even if it went well."""
+    import torch.distributed as dist
+
+    worst = usable + 1 if peak is None else peak
+    if dist.is_available() and dist.is_initialized():
+        tensor = torch.tensor([worst], device="cuda")
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        worst = int(tensor.item())
+    return None if worst > usable else worst
+
+
+# ---------------------------------------------------------------- remembering
+
+
+def _name(make: Any, recipe: Recipe, device: torch.device, usable: int, multiple: int) -> str:
+    code = getattr(make, "__code__", None)
+    about = (
+        getattr(make, "__qualname__", repr(make)),
+        None if code is None else code.co_code.hex(),
+        repr(recipe),
+        torch.cuda.get_device_name(device),
+        torch.__version__,
+        usable >> 28,
+        multiple,
+        os.environ.get("WORLD_SIZE", "1"),
+    )
+    return hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+
+
+def _remembered(cache: Any, name: str) -> tuple[int, int, list[Trial]] | None:
+    if cache is None:
+        return None
+    try:
+        with open(cache, encoding="utf-8") as file:
+            batch, predicted = json.load(file)[name]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return int(batch), int(predicted), []
+
+
+def _remember(cache: Any, name: str, batch: int, predicted: int) -> None:
+    if cache is None or os.environ.get("RANK", "0") != "0":
+        return
+    try:
+        with open(cache, encoding="utf-8") as file:
+            known = json.load(file)
+    except (OSError, ValueError):
+        known = {}
+    temporary = f"{os.fspath(cache)}.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump({**known, name: [batch, predicted]}, file)
+    os.replace(temporary, cache)

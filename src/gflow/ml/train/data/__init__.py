@@ -1,0 +1,1 @@
+"""Data loading that can resume: sharding over ranks, and the position within an epoch."""

@@ -1,0 +1,83 @@
+"""Batches of a dataset that can be taken up anywhere: the same order whatever happened before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from gflow.errors import UsageError
+from gflow.ml.train.data.data_sharding import Share, shares
+
+
+class Loader:
+    """Shuffled anew in each epoch, shared out among the ranks. Made by `Run.loader`."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        effective: int,
+        *,
+        seed: int,
+        world: int,
+        rank: int,
+        shuffle: bool,
+        drop_last: bool,
+        **options: Any,
+    ) -> None:
+        if batch_size < 1 or effective < 1:
+            raise UsageError(f"a batch of {min(batch_size, effective)} samples is none")
+        if not hasattr(dataset, "__len__"):
+            raise UsageError(
+                "run.loader takes a dataset with a length", hint="hand a loader of your own to run.batches"
+            )
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.effective = effective
+        self._seed = seed
+        self._world, self._rank = world, rank
+        self._shuffle = shuffle
+        self._drop = drop_last
+        self._options = options
+
+    def plan(self, start: int = 0) -> Iterator[Share]:
+        count = len(self.dataset)
+        return shares(count, self.batch_size, self.effective, self._world, self._rank, start, self._drop)
+
+    def made_of(self) -> str:
+        """What a step consists of, for people."""
+        rounds = -(-self.effective // (self.batch_size * self._world))
+        each = min(self.batch_size, -(-self.effective // self._world))
+        equal = "=" if each * self._world * rounds == self.effective else "of at most"
+        times = f" x {rounds} batches" if rounds > 1 else ""
+        ranks = f"{self._world} process{'es' if self._world > 1 else ''}"
+        return f"effective batch {self.effective} {equal} {ranks} x {each} samples{times}"
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in an epoch."""
+        count = len(self.dataset)
+        return count // self.effective if self._drop else -(-count // self.effective)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Any, Share]]:
+        """The batches of an epoch from sample `start` on."""
+        # Of its own: drawing from the global one would make a resumed run differ from one that went through.
+        generator = torch.Generator().manual_seed(_mixed(self._seed, number))
+        count = len(self.dataset)
+        order = torch.randperm(count, generator=generator).tolist() if self._shuffle else range(count)
+        plan = list(self.plan(start))
+        batches = DataLoader(
+            self.dataset,
+            batch_sampler=[list(order[share.first : share.last]) for share in plan],
+            generator=generator,
+            **self._options,
+        )
+        return zip(batches, plan, strict=True)
+
+
+def _mixed(seed: int, epoch: int) -> int:
+    """One number of two, so that neighbours are not the same elsewhere."""
+    return (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + 1) % (1 << 63)

@@ -1,1 +1,0 @@
-"""How a training script scales: run at several sizes, measured, judged."""

@@ -1,0 +1,122 @@
+"""What a replay was like for people and for the machine.
+
+What replays were like, as a picture: how long jobs waited, and how many GPUs were in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gflow import plotting
+from gflow.simulate.replay import Ran
+
+# A job's slowdown is bounded: what runs for seconds may wait for some.
+SHORT_S = 10.0
+
+
+def measure(ran: Sequence[Ran], pool: int, wide: int) -> dict[str, Any]:
+    """All figures of one replay. Times are seconds."""
+    waits = [one.start - one.entry.submit for one in ran]
+    slowdowns = [_slowdown(one) for one in ran]
+    first = min(one.entry.submit for one in ran)
+    makespan = max(one.start + one.entry.duration for one in ran) - first
+    work = sum(one.entry.gpus * one.entry.duration for one in ran)
+    wides = [one.start - one.entry.submit for one in ran if one.entry.gpus >= wide]
+    return {
+        "jobs": len(ran),
+        "makespan_s": makespan,
+        "mean_wait_s": _mean(waits),
+        "median_wait_s": quantile(waits, 0.5),
+        "p95_wait_s": quantile(waits, 0.95),
+        "p99_wait_s": quantile(waits, 0.99),
+        "max_wait_s": max(waits),
+        "mean_slowdown": _mean(slowdowns),
+        "utilisation": work / (pool * makespan) if makespan else 0.0,
+        "fairness": fairness(ran),
+        "wide": {
+            "min_gpus": wide,
+            "jobs": len(wides),
+            "mean_wait_s": _mean(wides),
+            "p95_wait_s": quantile(wides, 0.95),
+            "p99_wait_s": quantile(wides, 0.99),
+            "max_wait_s": max(wides, default=0.0),
+        },
+    }
+
+
+def _slowdown(one: Ran) -> float:
+    wait, length = one.start - one.entry.submit, one.entry.duration
+    return max(1.0, (wait + length) / max(length, SHORT_S))
+
+
+def fairness(ran: Sequence[Ran]) -> float:
+    """Jain's index over the users' mean slowdowns: 1 when all fare alike, 1/users when one bears it all."""
+    of_user: dict[str, list[float]] = {}
+    for one in ran:
+        of_user.setdefault(one.entry.user, []).append(_slowdown(one))
+    means = [_mean(slowdowns) for slowdowns in of_user.values()]
+    return sum(means) ** 2 / (len(means) * sum(mean * mean for mean in means))
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """The smallest value that at least this part of all does not exceed; 0 for none."""
+    if not values:
+        return 0.0
+    rank = -(-part * len(values) // 1)
+    return sorted(values)[max(0, int(rank) - 1)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+# How many points a curve has at most.
+POINTS = 2000
+N = TypeVar("N", int, float)
+
+
+def plot(replays: Mapping[str, Sequence[Ran]], pool: int, path: Path) -> None:
+    """Two pictures in one file, a curve for each policy in both."""
+    drawn = plotting.figure(9, 8)
+    waits, use = drawn.subplots(2, 1)
+    for name, ran in replays.items():
+        waits.plot(*zip(*longer_than(ran), strict=True), label=name)
+        use.step(*zip(*in_use(ran), strict=True), where="post", label=name, linewidth=0.8)
+    waits.set(xscale="log", yscale="log", xlabel="wait (hours)", ylabel="part of the jobs that waited longer")
+    use.set(xlabel="days since the first submission", ylabel=f"GPUs in use, of {pool}", ylim=(0, pool * 1.02))
+    for one in (waits, use):
+        one.grid(alpha=0.3)
+        one.legend()
+    plotting.save(drawn, str(path))
+
+
+def longer_than(ran: Sequence[Ran]) -> list[tuple[float, float]]:
+    """(hours, part of the jobs that waited longer), a minute at least: a logarithm knows no zero."""
+    waits = sorted(max(1 / 60, (one.start - one.entry.submit) / 3600) for one in ran)
+    return thinned([(wait, 1 - place / len(waits)) for place, wait in enumerate(waits)])
+
+
+def in_use(ran: Sequence[Ran]) -> list[tuple[float, int]]:
+    """(days, GPUs in use from then on)."""
+    first = min(one.entry.submit for one in ran)
+    changes = sorted(change for one in ran for change in _changes(one, first))
+    found, used = [(0.0, 0)], 0
+    for at, more in changes:
+        used += more
+        found.append((at, used))
+    return thinned(found)
+
+
+def _changes(one: Ran, first: float) -> Iterator[tuple[float, int]]:
+    start = (one.start - first) / 86400
+    yield start, one.entry.gpus
+    yield start + one.entry.duration / 86400, -one.entry.gpus
+
+
+def thinned(points: list[tuple[float, N]]) -> list[tuple[float, N]]:
+    """So many that nobody sees a difference; the last is among them."""
+    every = -(-len(points) // POINTS)
+    found = points[::every]
+    return found if (len(points) - 1) % every == 0 else found + points[-1:]

@@ -1,0 +1,265 @@
+"""Backups, restores, and what is thrown away in time. Runs beside the daemon's own connection."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from gflow.core.ids import TASK_BITS, label
+from gflow.core.model import CUT_OFF
+from gflow.core.policy import DRAINED, Drained
+from gflow.errors import StoreError
+from gflow.store import files, ownership
+from gflow.store.files import beside
+from gflow.store.open import check_database
+from gflow.store.port import LAUNCH_EPOCH
+from gflow.store.rows import USUAL_BYTES, waiting_tasks
+from gflow.store.snapshot import RESTORED, back_up, copy, swap_in
+
+DAY_S = 86400.0
+BACKUPS_KEPT = 7
+CHUNK = 2000
+# Where a job's spec refers to texts: its environment and its script.
+TEXTS = ("$.environ", "$.script")
+# Seconds for which a job that never ran keeps its texts after it was cancelled: so long `gjob redo` works.
+UNRUN_S = 3600.0
+_UNRUN = f"state = 'Cancelled' AND attempt = 0 AND reason NOT LIKE '{CUT_OFF}%' AND finished_at < ?"
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """For how many days what is kept."""
+
+    jobs_days: int = 365
+    audit_days: int = 365
+    # Environments and scripts, after the last job that needs them.
+    texts_days: int = 30
+    tokens_days: int = 7
+    logs_days: int = 365
+
+
+# ---------------------------------------------------------------- backup and restore
+
+
+def back_up_daily(database: Path, folder: Path) -> Path:
+    """Today's backup in `folder`; the oldest beyond a week go."""
+    made = back_up(database, folder / time.strftime("gflow-%Y%m%d-%H%M%S.db"))
+    for old in sorted(folder.glob("gflow-*.db"))[:-BACKUPS_KEPT]:
+        old.unlink()
+    return made
+
+
+def is_backup_due(folder: Path, now: float) -> bool:
+    newest = max((path.stat().st_mtime for path in folder.glob("gflow-*.db")), default=0.0)
+    return now - newest >= DAY_S
+
+
+def restore(
+    backup: Path, database: Path, first_free_number: int, kind: str | None = None, drained: str = ""
+) -> Path | None:
+    """Put a backup in the database's place; where the old one went. No daemon may run.
+
+    Numbers given out since the backup are not given out again: their logs and processes exist.
+    `kind`: the daemon that it is for, and no other kind's backup is taken. `drained`: why nothing is to
+    start until a person says so; empty: what waits goes on.
+    """
+    backup, database = files.real(backup), files.real(database)
+    new = beside(database, RESTORED + ".new")
+    try:
+        check_database(backup, kind)
+        swap_in(database)  # an earlier restore that was cut off knows of numbers too
+        files.make_folders(database.parent)
+        copy(backup, new)
+        with closing(files.connect(new)) as db, _transaction(db):
+            number = max(first_free_number, _next_number(db), _next_number_of(database))
+            put = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+            db.execute(put, ("next_number", number))
+            # Runs that go on in the backup may have ended since, and their records were dropped.
+            db.execute("DELETE FROM meta WHERE name = ?", (LAUNCH_EPOCH,))
+            if kind is not None:
+                ownership.mark(db, kind)
+            if drained:
+                db.execute(put, (DRAINED, msgspec.json.encode(Drained(everything=drained)).decode()))
+        files.put_in_place(new, beside(database, RESTORED))
+        return swap_in(database)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"{backup} cannot be restored: {error}") from error
+    finally:
+        files.remove(new)
+
+
+def runs_in(backup: Path) -> set[str]:
+    """The runs that are on as this database has them: `42.1`, `42_3.1`."""
+    check_database(backup)
+    try:
+        with closing(files.connect_unseen(files.real(backup))) as db:
+            rows = db.execute("SELECT key, attempt FROM jobs WHERE state = 'Running'")
+            return {f"{label(key)}.{attempt}" for key, attempt in rows}
+    except sqlite3.Error as error:
+        raise StoreError(f"{backup} cannot be read: {error}") from error
+
+
+def _next_number(db: sqlite3.Connection) -> int:
+    row = db.execute("SELECT value FROM meta WHERE name = 'next_number'").fetchone()
+    return int(row[0]) if row else 1
+
+
+def _next_number_of(database: Path) -> int:
+    """What a database that may be damaged, or none, says about it."""
+    if not database.is_file() or not database.stat().st_size:  # SQLite throws the log of an empty one away
+        return 1
+    try:
+        with closing(files.connect_unseen(database)) as db:
+            return _next_number(db)
+    except (sqlite3.Error, ValueError):
+        return 1
+
+
+# ---------------------------------------------------------------- retention
+
+
+def throw_away(database: Path, retention: Retention, now: float) -> int:
+    """Delete what is past its days, a little at a time; how many jobs went.
+
+    A job that an active one depends on stays, however old.
+    """
+    with closing(files.connect(files.real(database))) as db:
+        db.execute("PRAGMA foreign_keys = ON")
+        gone = _delete_jobs(db, now - retention.jobs_days * DAY_S)
+        _delete_in_chunks(db, "audit", "id", now - retention.audit_days * DAY_S)
+        _delete_in_chunks(db, "submissions", "uid, token", now - retention.tokens_days * DAY_S)
+        _delete_texts(db, now - retention.texts_days * DAY_S)
+    return gone
+
+
+def _delete_jobs(db: sqlite3.Connection, before: float) -> int:
+    gone = last = 0
+    while True:
+        rows = db.execute(
+            "SELECT key FROM jobs WHERE finished_at < ? AND key > ? ORDER BY key LIMIT ?",
+            (before, last, CHUNK),
+        ).fetchall()
+        if not rows:
+            return gone
+        last = rows[-1][0]
+        with _transaction(db):  # what is needed is seen and what is not is deleted in one moment
+            needed = _needed_jobs(db)
+            unneeded = [row for row in rows if row[0] not in needed]
+            db.executemany("DELETE FROM jobs WHERE key = ?", unneeded)
+        gone += len(unneeded)
+
+
+def _needed_jobs(db: sqlite3.Connection) -> set[int]:
+    """The jobs that active ones depend on, and the arrays of those that are tasks."""
+    parents = (
+        "SELECT value FROM jobs AS waiting, json_each(waiting.spec, ?) "
+        "WHERE waiting.finished_at IS NULL AND instr(waiting.spec, '\"depends_')"
+    )
+    needed = {key for path in ("$.depends_on", "$.depends_any") for (key,) in db.execute(parents, (path,))}
+    return needed | {key >> TASK_BITS << TASK_BITS for key in needed}
+
+
+def throw_away_unrun_texts(database: Path, retention: Retention, now: float, since: float = 0.0) -> None:
+    """Delete environments and scripts of jobs that were cancelled `UNRUN_S` ago or more and never ran.
+
+    Those that were cancelled with a job they depended on stay: `gjob redo --cascade` needs them.
+    `since`: when this was done before; if no such job was cancelled since then, there is nothing to do.
+    """
+    unrun = now - UNRUN_S
+    some = f"SELECT 1 FROM jobs WHERE {_UNRUN} AND finished_at >= ? LIMIT 1"
+    with closing(files.connect(files.real(database))) as db:
+        if db.execute(some, (unrun, since - UNRUN_S)).fetchone():
+            _delete_texts(db, now - retention.texts_days * DAY_S, unrun)
+
+
+def kept_bytes(database: Path, retention: Retention, now: float) -> dict[int, int]:
+    """Bytes that the jobs of each person (by uid) keep on the disk.
+
+    Environments and scripts that they refer to, each text once; and their specs, as far as those are longer
+    than usual, each by itself.
+    """
+    texts = " UNION ".join(
+        f"SELECT uid, json_extract(spec, '{path}') AS hash FROM jobs "
+        "WHERE finished_at IS NULL OR finished_at >= ?1"
+        for path in TEXTS
+    )
+    sql = f"SELECT uid, sum(length(bytes)) FROM ({texts}) JOIN blobs USING (hash) GROUP BY uid"
+    with closing(files.connect(files.real(database), "mode=ro")) as db:
+        kept = Counter(dict(db.execute(sql, (now - retention.texts_days * DAY_S,))))
+        kept.update(_spec_bytes(db))
+    return dict(kept)
+
+
+def _spec_bytes(db: sqlite3.Connection) -> Counter[int]:
+    """Bytes beyond the usual of specs by uid, with those that the tasks of active arrays will have."""
+    more = f"length(CAST(spec AS BLOB)) - {USUAL_BYTES}"
+    each = f"SELECT uid, sum({more}) FROM jobs WHERE {more} > 0 GROUP BY uid"
+    arrays = f"SELECT uid, {more}, progress FROM jobs WHERE finished_at IS NULL AND progress NOTNULL"
+    found = Counter(dict(db.execute(each)))
+    for uid, size, progress in db.execute(f"{arrays} AND {more} > 0"):
+        found[uid] += size * waiting_tasks(progress)
+    return found
+
+
+def _delete_texts(db: sqlite3.Connection, before: float, unrun_before: float = 0.0) -> None:
+    """Delete environments and scripts that no active or recent job needs.
+
+    `unrun_before`: a job that was cancelled by then and never ran needs none.
+    """
+    db.execute("CREATE TEMP TABLE needed (hash TEXT PRIMARY KEY)")
+    newest = db.execute("SELECT coalesce(max(key), 0) FROM jobs").fetchone()[0]
+    # What an update of a job brings meanwhile comes behind these.
+    last = db.execute("SELECT coalesce(max(rowid), 0) FROM blobs").fetchone()[0]
+    _note_texts(db, f"finished_at IS NULL OR (finished_at >= ? AND NOT ({_UNRUN}))", before, unrun_before)
+    unneeded = (
+        f"SELECT hash FROM blobs WHERE rowid <= {last} AND hash NOT IN (SELECT hash FROM needed) LIMIT ?"
+    )
+    deleted = CHUNK
+    while deleted == CHUNK:
+        with _transaction(db):
+            # The long look was done without a lock; jobs that came meanwhile are few.
+            _note_texts(db, "key > ?", newest)
+            deleted = db.execute(f"DELETE FROM blobs WHERE hash IN ({unneeded})", (CHUNK,)).rowcount
+
+
+def _note_texts(db: sqlite3.Connection, where: str, *values: float) -> None:
+    for path in TEXTS:
+        db.execute(
+            "INSERT OR IGNORE INTO needed SELECT json_extract(spec, ?) FROM jobs "
+            f"WHERE ({where}) AND json_extract(spec, ?) IS NOT NULL",
+            (path, *values, path),
+        )
+
+
+def _delete_in_chunks(db: sqlite3.Connection, table: str, key: str, before: float) -> None:
+    """Short transactions: the daemon commits in between."""
+    some = f"SELECT {key} FROM {table} WHERE at < ? LIMIT ?"
+    while db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({some})", (before, CHUNK)).rowcount == CHUNK:
+        pass
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def throw_away_logs(folder: Path, before: float) -> int:
+    """Delete job logs that nobody has written to since `before`; how many."""
+    gone = 0
+    for path in folder.glob("[0-9]*.log*"):
+        if path.lstat().st_mtime < before:
+            path.unlink(missing_ok=True)
+            gone += 1
+    return gone

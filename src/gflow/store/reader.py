@@ -1,0 +1,127 @@
+"""Reading beside the writer: a connection of its own, which sees the database as it was at one moment.
+
+Its methods may run in another thread: SQLite works without the interpreter's lock, so a scan
+of a million rows costs the daemon's loop nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gflow.core.ids import TASK_BITS
+from gflow.core.model import Job, Spec
+from gflow.core.queries.job_filter import Filter
+from gflow.store import files
+from gflow.store.bulk import OpenSubmission, bulk_of
+from gflow.store.open import UNREADABLE, unreadable
+from gflow.store.rows import SELECT, job_of
+
+_MASK = (1 << TASK_BITS) - 1
+LABEL = f"(key >> {TASK_BITS}) || iif(key & {_MASK}, '_' || ((key & {_MASK}) - 1), '')"
+NAME = f"coalesce(json_extract(spec, '$.name'), 'job-' || {LABEL})"
+PROJECT = "coalesce(json_extract(spec, '$.project'), '')"
+PARTITION = "coalesce(json_extract(spec, '$.partition'), '')"
+SHOWN = "(progress IS NULL OR json_extract(progress, '$.pending') != '')"
+
+
+class Reader:
+    """The database as it was when this was made."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._db = files.connect(files.real(path), "mode=ro", check_same_thread=False)
+            self._db.execute("BEGIN")
+            # Only the first read fixes the moment. Jobs of submissions that are not closed are not there yet.
+            known = self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'bulk'").fetchone()
+            rows = self._db.execute("SELECT id, data FROM bulk WHERE id > 0").fetchall() if known else []
+        except UNREADABLE as error:
+            raise unreadable(error) from error
+        opened = [bulk_of(*row) for row in rows]
+        self._hidden = [one.span for one in opened if isinstance(one, OpenSubmission) and not one.closed]
+        self._specs: dict[str, Spec] = {}
+
+    def close(self) -> None:
+        self._db.close()
+
+    def interrupt(self) -> None:
+        """End the query that runs, from another thread."""
+        self._db.interrupt()
+
+    def count(self, wanted: Filter) -> int:
+        where, values = self._condition(wanted)
+        return int(self.rows(f"SELECT count(*) FROM jobs WHERE {where}", values)[0][0])
+
+    def page(self, wanted: Filter, limit: int, offset: int, *, newest: bool) -> list[Any]:
+        """Rows of jobs by key: `limit` of them (-1: all) from either end, oldest first."""
+        where, values = self._condition(wanted)
+        order = "DESC" if newest else "ASC"
+        rows = self.rows(
+            f"{SELECT} WHERE {where} ORDER BY key {order} LIMIT ? OFFSET ?", [*values, limit, offset]
+        )
+        return rows[::-1] if newest else rows
+
+    def recent(self, wanted: Filter, final: int) -> list[Any]:
+        """Rows of all active jobs and of the `final` newest ones that are over, by key."""
+        where, values = self._condition(wanted)
+        # Each half by an index: an OR of them would look at every row.
+        newest = f"{SELECT} WHERE finished_at IS NOT NULL AND {where} ORDER BY key DESC LIMIT {int(final)}"
+        sql = (
+            f"{SELECT} WHERE finished_at IS NULL AND {where} UNION ALL SELECT * FROM ({newest}) ORDER BY key"
+        )
+        return self.rows(sql, [*values, *values])
+
+    def _condition(self, wanted: Filter) -> tuple[str, list[Any]]:
+        where, values = condition(wanted)
+        for span in self._hidden:
+            where += " AND key NOT BETWEEN ? AND ?"
+            values += span
+        return where, values
+
+    def job(self, row: Any) -> Job:
+        """The job of a row. Cheap to make, so it is made where it is needed."""
+        return job_of(row, self._specs)
+
+    def rows(self, sql: str, values: Sequence[Any] | dict[str, Any] = ()) -> list[Any]:
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except UNREADABLE as error:
+            raise unreadable(error) from error
+
+
+def condition(wanted: Filter) -> tuple[str, list[Any]]:
+    """The filter as a WHERE clause."""
+    parts, values = [SHOWN], list[Any]()
+    for column, among in (
+        ("state", {state.value for state in wanted.states}),
+        ("user", wanted.users),
+        (NAME, wanted.names),
+        (PROJECT, wanted.projects),
+        ("target", wanted.targets),
+        (PARTITION, wanted.partitions),
+    ):
+        if among:
+            parts.append(f"{column} IN ({', '.join('?' * len(among))})")
+            values += sorted(among)
+    if hints := _in_spec(wanted.names):
+        parts.insert(0, "(" + " OR ".join(["instr(spec, ?)"] * len(hints)) + ")")
+        values = [*hints, *values]
+    if wanted.spans:
+        parts.append("(" + " OR ".join(["key BETWEEN ? AND ?"] * len(wanted.spans)) + ")")
+        values += [end for span in wanted.spans for end in span]
+    if wanted.since:
+        parts.append("(finished_at IS NULL OR finished_at >= ?)")
+        values.append(wanted.since)
+    return " AND ".join(parts), values
+
+
+def _in_spec(names: frozenset[str]) -> list[str]:
+    """What must stand in the spec of a job with one of these names; empty: nothing can be said.
+
+    To look for it costs a tenth of reading the JSON. A name that was never given is not in there, and one
+    that is not plain may be written in several ways.
+    """
+    plain = all(name.isascii() and name.isprintable() and not set(name) & set('"\\') for name in names)
+    given = not any(name.startswith("job-") for name in names)
+    return [f'"{name}"' for name in sorted(names)] if plain and given else []

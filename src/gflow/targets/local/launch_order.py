@@ -1,0 +1,77 @@
+"""From what the daemon wants to run to the order for a shim."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from gflow.targets.local.orphans import TAG
+from gflow.targets.local.protocol import Order
+from gflow.targets.port import Launch
+
+
+class Places(NamedTuple):
+    """The files of one run."""
+
+    record: str
+    stop_file: str
+    # Where the script is copied to if the original changed.
+    snapshot: str
+    terminal: str = ""
+
+
+def order_of(launch: Launch, places: Places, tag: str) -> Order:
+    """Everything a shim needs. `tag` names this daemon among those that share GPUs."""
+    job, spec = launch.job, launch.job.spec
+    told = f"{TAG}={places.record}\0GFLOW_STOP_FILE={places.stop_file}\0"
+    return Order(
+        key=job.key,
+        attempt=job.attempt,
+        record=places.record,
+        command=spec.command,
+        script=launch.script,
+        script_path=spec.script_path,
+        environ=launch.environ,
+        extra=os.fsencode(told) + launch.extra,
+        cwd=spec.cwd,
+        umask=spec.umask,
+        log=launch.log,
+        error_log=launch.error_log,
+        log_cap=launch.log_cap,
+        grace_s=spec.grace_s,
+        stop_file=places.stop_file,
+        memory_mib=spec.memory_mib,
+        cpus=spec.cpus or 0,
+        limits=spec.limits,
+        leases=launch.leases,
+        sharing=tag if spec.shared else "",
+        uid=launch.uid,
+        snapshot=places.snapshot,
+        terminal=places.terminal if spec.pty else "",
+        max_processes=launch.max_processes,
+        unkillable_s=launch.unkillable_s,
+        user=job.user if launch.uid is not None else "",
+    )
+
+
+def order_beside(
+    order: Order, record: str, terminal: str, beside: tuple[str, ...], command: tuple[str, ...]
+) -> Order:
+    """The order for a command beside a job that runs: all as the job has it, but nothing is booked twice."""
+    return order._replace(
+        record=record,
+        command=command,
+        script=None,
+        log=os.devnull,
+        error_log=os.devnull,
+        log_cap=0,
+        grace_s=0,
+        stop_file="",
+        memory_mib=0,
+        cpus=0,
+        leases=(),
+        sharing="",
+        snapshot="",
+        terminal=terminal,
+        beside=beside,
+    )

@@ -1,0 +1,184 @@
+"""The run record: one file per attempt, which is its lock, its identity and its end.
+
+The shim makes the file exclusively (so an attempt starts at most once, whoever asks),
+holds its flock for as long as anything of the job lives, and appends three lines: who it
+is, which process is the job, how the job ended. Whoever gets the lock knows that the shim
+is gone. A line counts only if it is whole.
+
+A daemon that finds an unlocked record without a first line takes the lock and unlinks it:
+a shim that comes late sees that its file has no name any more and does nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from gflow.targets.outcome import End
+
+# `42.1`, `42_3.1`: a job or task, and its attempt.
+RUN_NAME = re.compile(r"[0-9]+(_[0-9]+)?\.[0-9]+")
+
+
+class Identity(NamedTuple):
+    """A process, told apart from a later one with the same pid."""
+
+    boot: str
+    namespace: int
+    pid: int
+    started: int
+
+
+class Content(NamedTuple):
+    """What a record says so far."""
+
+    shim: Identity | None
+    job: Identity | None
+    end: End | None
+    # Which of its processes does not die, if one does not.
+    stuck: str = ""
+
+
+def claim(path: str) -> int | None:
+    """Take this attempt. None if somebody has taken it before. OSError: no record can be made now."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    except FileExistsError:
+        return None
+    if try_lock(fd) and os.fstat(fd).st_nlink:
+        return fd
+    os.close(fd)
+    return None
+
+
+def try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def held_in(folder: str) -> dict[str, Content]:
+    """The records in this folder whose shims live, by name. Records of commands beside jobs do not count."""
+    living = {}
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if not RUN_NAME.fullmatch(name):
+            continue
+        with suppress(FileNotFoundError):  # it ends just now
+            fd = os.open(f"{folder}/{name}", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if not try_lock(fd):
+                    living[name] = read(os.pread(fd, 1 << 16, 0))
+            finally:
+                os.close(fd)
+    return living
+
+
+def write_identity(fd: int, what: str, identity: Identity) -> None:
+    os.write(fd, f"{what} {identity.boot} {identity.namespace} {identity.pid} {identity.started}\n".encode())
+
+
+def write_stuck(fd: int, text: str) -> None:
+    """Why a job that was killed is not over yet."""
+    os.write(fd, f"stuck {text}\n".encode(errors="replace"))
+
+
+def write_end(fd: int, end: End) -> None:
+    os.write(fd, f"end {' '.join(words_of(end))}\n".encode(errors="replace"))
+
+
+def words_of(end: End) -> tuple[str, ...]:
+    """An end as words, as the record and the message to the daemon have it."""
+    code = "-" if end.code is None else str(end.code)
+    signal = "-" if end.signal is None else str(end.signal)
+    return code, signal, str(end.cpu_ms), str(end.peak_kib), end.problem.replace("\n", " ")
+
+
+def end_of(words: Sequence[str]) -> End:
+    """The end that these words say."""
+    code, signal, cpu_ms, peak_kib, problem = words
+    return End(_number(code), _number(signal), problem, int(cpu_ms), int(peak_kib))
+
+
+def read(text: bytes) -> Content:
+    """What the whole lines of a record say."""
+    shim = job = None
+    end = None
+    stuck = ""
+    for line in text.split(b"\n")[:-1]:
+        word, _, rest = line.decode(errors="replace").partition(" ")
+        try:
+            if word == "shim":
+                shim = _identity(rest)
+            elif word == "job":
+                job = _identity(rest)
+            elif word == "end":
+                end = end_of(rest.split(" ", 4))
+            elif word == "stuck":
+                stuck = rest
+        except ValueError:
+            continue
+    return Content(shim, job, end, stuck)
+
+
+def _identity(text: str) -> Identity:
+    boot, namespace, pid, started = text.split(" ")
+    return Identity(boot, int(namespace), int(pid), int(started))
+
+
+def _number(text: str) -> int | None:
+    return None if text == "-" else int(text)
+
+
+# ---------------------------------------------------------------- processes
+
+
+def identity_of(pid: int, like: Identity | None = None) -> Identity | None:
+    """The identity of a living process, or None if it is gone. `like`: one of the same boot and namespace."""
+    started = start_time(pid)
+    if started is None:
+        return None
+    if like is not None:
+        return like._replace(pid=pid, started=started)
+    return Identity(boot_id(), namespace_of_pids(), pid, started)
+
+
+def open_pidfd(identity: Identity | None) -> int | None:
+    """A pidfd of exactly this process, or None if it is not there.
+
+    Opened first and compared then: a process that is there now, with this start time, had the number before.
+    """
+    if identity is None:
+        return None
+    try:
+        pidfd = os.pidfd_open(identity.pid)
+    except OSError:  # nobody has this number, or a thread has it; or we are out of descriptors for now
+        return None
+    if identity_of(identity.pid) == identity:
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks between boot and the start of the process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def namespace_of_pids() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino

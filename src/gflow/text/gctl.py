@@ -1,0 +1,165 @@
+"""What gctl says.
+
+What gctl says about quotas and reservations.
+
+What gctl token says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from gflow.core.model import Job
+from gflow.errors import clean
+from gflow.text.gpus import NONE, drained_note
+from gflow.text.table import Sheet, clock, table
+
+
+def allowed_line(allowed: Sequence[int] | None) -> str:
+    if allowed is None:
+        return "New jobs may get every GPU.\n"
+    if not allowed:
+        return "New jobs get no GPU.\n"
+    return (
+        f"New jobs may get GPU {','.join(map(str, sorted(set(allowed))))} only; running jobs keep theirs.\n"
+    )
+
+
+def show_gpus(lines: Sequence[Mapping[str, Any]], drained: str | None) -> str:
+    """One line for each GPU: index, status, notes, with tabs between, for people and for `cut`."""
+    text = "".join(
+        f"{line['index']}\t{line['status']}\t{'; '.join(line['notes'])}".rstrip() + "\n" for line in lines
+    )
+    return (text or NONE) + drained_note(drained)
+
+
+def drain_line(gpus: Sequence[int] | None, reason: str, *, on: bool) -> str:
+    why = f" ({reason})" if reason else ""
+    if gpus is None:
+        return f"Nothing more starts{why}; running jobs go on.\n" if on else "Jobs start again.\n"
+    names = ",".join(map(str, gpus))
+    verb = "get" if len(gpus) > 1 else "gets"
+    return f"GPU {names} {verb} no new jobs{why}.\n" if on else f"GPU {names} {verb} jobs again.\n"
+
+
+def limit_line(jobs: Sequence[Job], limit: int) -> str:
+    what = f"of array {jobs[0].label}'s tasks" if jobs[0].is_array else f"of these {len(jobs)} jobs"
+    return f"At most {limit} {what} may run at once.\n" if limit else f"Any number {what} may run at once.\n"
+
+
+LIMITS = (
+    ("max_running_jobs", "running_jobs"),
+    ("max_running_gpus", "running_gpus"),
+    ("max_queued_jobs", "queued_jobs"),
+)
+# How many columns a timeline has.
+SLOTS = 48
+
+
+def quota_page(lines: Sequence[Mapping[str, Any]]) -> str:
+    """One line for each: used/limit, `-` for any number."""
+    if not lines:
+        return "There are no quotas. gctl quota set --user ann --max-running-gpus 4 makes one.\n"
+    sheet = Sheet(("SCOPE", "NAME", "RUNNING", "GPUS", "QUEUED"))
+    for line in lines:
+        cells = [_cell(line, limit, used) for limit, used in LIMITS]
+        sheet.add((line["scope"], line["name"] or "(everybody else)", *cells))
+    return "".join(sheet.lines())
+
+
+def _cell(line: Mapping[str, Any], limit: str, used: str) -> str:
+    most = "-" if line[limit] is None else str(line[limit])
+    return f"{line[used]}/{most}" if line["name"] else most
+
+
+def quota_line(now: Mapping[str, Any], *, removed: bool) -> str:
+    whose = (
+        f"{now['scope']} {now['name']}" if now["name"] else f"Every {now['scope']} without a quota of its own"
+    )
+    whose = whose[0].upper() + whose[1:]
+    if removed:
+        return f"{whose} has no quota any more.\n"
+    words = {
+        "max_running_jobs": "running jobs",
+        "max_running_gpus": "GPUs",
+        "max_queued_jobs": "waiting jobs",
+    }
+    parts = [f"{now[name]} {word}" for name, word in words.items() if now[name] is not None]
+    return f"{whose} may have at most {', '.join(parts)} at once; what runs goes on.\n"
+
+
+def reservation_page(views: Sequence[Mapping[str, Any]]) -> str:
+    if not views:
+        return "There are no reservations.\n"
+    sheet = Sheet(("ID", "USER", "GPUS", "START", "END", "STATUS"))
+    for view in views:
+        sheet.add(
+            (
+                str(view["id"]), view["user"], _indices(view), _moment(view["start_time"]),
+                _moment(view["end_time"]), view["status"],
+            )
+        )  # fmt: skip
+    return "".join(sheet.lines())
+
+
+def reservation_line(view: Mapping[str, Any], stops: Sequence[str] = ()) -> str:
+    """A new reservation. `stops`: jobs of others that will be stopped when it begins, unless they end."""
+    span = clock(view["end_time"] - view["start_time"])
+    jobs = f"Jobs {', '.join(stops)} have" if len(stops) > 1 else f"Job {''.join(stops)} has"
+    told = f"{jobs} them and will be stopped when it begins.\n" if stops else ""
+    many = "GPUs" if len(view["gpu_indices"]) > 1 else "GPU"
+    return (
+        f"Reservation {view['id']}: {many} {_indices(view)} for {view['user']}, "
+        f"from {_moment(view['start_time'])} for {span}.\n" + told
+    )
+
+
+def timeline(views: Sequence[Mapping[str, Any]], span: tuple[float, float]) -> str:
+    """One bar for each reservation of a stretch of time."""
+    begin, end = span[0], max(span[1], span[0] + 1)
+    step = (end - begin) / SLOTS
+    sheet = Sheet(("ID", "USER", "GPUS", f"{_moment(begin)} to {_moment(end)}, a column is {clock(step)}"))
+    for view in views:
+        if view["end_time"] > begin and view["start_time"] < end and view["status"] != "cancelled":
+            edges = [begin + slot * step for slot in range(SLOTS + 1)]
+            bar = "".join(
+                "#" if view["start_time"] < right and left < view["end_time"] else "."
+                for left, right in pairwise(edges)
+            )
+            sheet.add((str(view["id"]), view["user"], _indices(view), bar))
+    return "".join(sheet.lines())
+
+
+def _indices(view: Mapping[str, Any]) -> str:
+    return ",".join(map(str, view["gpu_indices"]))
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%dT%H:%M")
+
+
+DAY = len("2026-01-31")
+
+
+def made_text(text: str, token: Mapping[str, Any], *, listens: bool) -> str:
+    """The token alone on the first line, for a script to read."""
+    lines = [text, f"It is good until {token['expires_at'][:DAY]} and is not shown again: keep it safe."]
+    if not listens:
+        lines.append("(The daemon listens on no port yet: set daemon.port.)")
+    return "".join(line + "\n" for line in lines)
+
+
+def token_table(tokens: Sequence[Mapping[str, Any]]) -> str:
+    if not tokens:
+        return "No tokens.\n"
+    rows = [
+        (one["id"], one["name"], one["user"], one["made_at"][:DAY], one["expires_at"][:DAY]) for one in tokens
+    ]
+    return table(("ID", "NAME", "USER", "MADE", "EXPIRES"), rows)
+
+
+def revoked_line(number: str, name: str) -> str:
+    return f"Token {number}{f' ({clean(name)})' if name else ''} is good for nothing from now on.\n"

@@ -1,0 +1,247 @@
+"""Whole pages of text: one job, its story, the daemon."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from gflow.core.forecast.explain import Blocker
+from gflow.core.ids import label
+from gflow.core.lifecycle.limits import spell_progress
+from gflow.core.model import LOCAL, AuditEntry, Job, Moment, Spec
+from gflow.core.scheduling.placement import gib
+from gflow.text.queue import left_s, short_state
+from gflow.text.table import clock, fine, table
+
+# What jobs have unless somebody says otherwise.
+USUAL = Spec(command=(), cwd="")
+
+
+def job_page(
+    job: Job, why: Blocker | None, now: Moment, log: str, gpu_use: str = "", measured_mib: int = 0
+) -> str:
+    """`gjob show`: everything about one job that is not secret."""
+    spec = job.spec
+    reason = str(why) if why else job.reason
+    lines: list[tuple[str, str]] = [
+        ("Job", job.label),
+        ("Name", job.name),
+        ("State", f"{job.state.value} ({short_state(job)})" + (f", {reason}" if reason else "")),
+        ("User", job.user),
+        ("Priority", str(spec.priority)),
+    ]
+    lines += [(name, value) for name, value in _what(spec) if value]
+    lines.append(("GPUs", str(spec.gpus) + (" (shared)" if spec.shared else "")))
+    if job.gpu_ids:
+        lines.append(("GPU ids", ",".join(map(str, job.gpu_ids))))
+    lines += [(name, value) for name, value in _there(job) if value]
+    if gpu_use:
+        lines.append(("GPU use", gpu_use))
+    if tasks := _tasks(job):
+        lines.append(("Tasks", tasks))
+    lines += [(name, value) for name, value in _asked(job) if value]
+    if spec.predicted_mib:
+        lines.append(("Predicted", compared(spec.predicted_mib, measured_mib)))
+    lines += _timing(job, now) + _progress(job, now) + _usage(job)
+    if job.exit_code is not None:
+        lines.append(("Exit code", str(job.exit_code)))
+    if job.signal is not None:
+        lines.append(("Signal", str(job.signal)))
+    if job.attempt > 1:
+        lines.append(("Attempt", str(job.attempt)))
+    if job.attempt and log:
+        lines.append(("Log", log if not job.is_array else f"one for each task: gjob log {job.label}_N"))
+    return facts(lines)
+
+
+def _there(job: Job) -> list[tuple[str, str]]:
+    """Where it runs, if not here, and what was asked of that."""
+    spec, there = job.spec, job.abroad
+    nodes = f": {there.nodes}" if there and there.nodes else ""
+    return [
+        ("Target", job.target if job.target != LOCAL else spec.on),
+        (
+            "Overflow",
+            f"to {spec.overflow} if it has not started after {clock(spec.patience_s)}"
+            if spec.overflow
+            else "",
+        ),
+        ("Number there", there.id if there else ""),
+        ("Shape", spec.shape_name),
+        ("Nodes", f"{spec.nodes}{nodes}" if job.target != LOCAL or spec.nodes > 1 else ""),
+        ("Race", ", ".join(spec.race)),
+        ("Partition", spec.partition),
+        ("QoS", spec.qos),
+        ("Constraint", spec.constraint),
+        ("Reservation", spec.reservation),
+        ("Whole nodes", "yes" if spec.exclusive else ""),
+        ("For sbatch", shlex.join(spec.slurm)),
+    ]
+
+
+def _what(spec: Spec) -> list[tuple[str, str]]:
+    """What is run, and where; nothing where that is not to be seen."""
+    return [
+        ("Script", (spec.script_path or "(from standard input)") if spec.script else ""),
+        ("Arguments" if spec.script else "Command", shlex.join(spec.command)),
+        ("Template", shlex.join(spec.template)),
+        ("Folder", spec.cwd),
+    ]
+
+
+def _asked(job: Job) -> list[tuple[str, str]]:
+    """What was asked for besides, as far as it was."""
+    spec = job.spec
+    retries = f"{job.retries} of {spec.max_retries}" if spec.max_retries else ""
+    on = f", on {', '.join(spec.retry_on)}" if spec.retry_on else ""
+    delay = f", first after {spec.retry_delay_s} s" if spec.retry_delay_s != USUAL.retry_delay_s else ""
+    return [
+        ("GPU memory", _gpu_memory(job)),
+        ("GPU type", spec.gpu_type),
+        ("Effective batch", str(spec.effective_batch) if spec.effective_batch else ""),
+        ("Memory", gib(spec.memory_mib) if spec.memory_mib else ""),
+        ("CPUs", str(spec.cpus) if spec.cpus is not None else ""),
+        ("Depends on", ", ".join(map(label, spec.depends_on))),
+        ("Depends on any of", ", ".join(map(label, spec.depends_any))),
+        ("When a parent fails", "waits on" if spec.no_auto_cancel else ""),
+        ("Parameters", ", ".join(f"{name}={value}" for name, value in spec.parameters)),
+        ("Group", str(spec.group) if spec.group > 0 else ""),
+        ("Array", spec.array if job.task is None else ""),
+        ("At most at once", str(spec.max_concurrent) if spec.max_concurrent else ""),
+        ("Time limit", clock(spec.time_limit_s) if spec.time_limit_s else ""),
+        ("Warning", _warning(*spec.warning)),
+        ("Grace", f"{clock(spec.grace_s)} between TERM and KILL" if spec.grace_s != USUAL.grace_s else ""),
+        ("Held at submission", "yes" if spec.hold else ""),
+        ("Even if it never fits", "yes" if spec.allow_unsatisfiable else ""),
+        ("Requeue", "yes" if spec.requeue else ""),
+        ("Resumes with", spec.resume_args),
+        ("Terminal", "yes (gjob attach)" if spec.pty else ""),
+        ("Makes way for others", "yes" if spec.preemptible else ""),
+        ("Stopped if idle for", clock(spec.stop_if_idle_s) if spec.stop_if_idle_s else ""),
+        ("Retries", retries + on + delay if retries else ""),
+        ("Not before", _when(job.begin_at) if job.begin_at and not job.is_final else ""),
+        ("Output", spec.output),
+        ("Error output", spec.error),
+        ("Conda environment", spec.conda_env),
+        ("Virtual environment", spec.venv),
+        ("Project", spec.project),
+        ("Comment", spec.comment),
+        ("Notify", ", ".join(spec.notify_emails)),
+        ("Notify on", ", ".join(spec.notify_on)),
+        ("Redone from", label(spec.redone_from) if spec.redone_from else ""),
+    ]
+
+
+def _warning(number: int, seconds: int) -> str:
+    name = signal.Signals(number).name.removeprefix("SIG") if number else ""
+    return f"{name} {clock(seconds)} before its time is up" if name else ""
+
+
+def _tasks(job: Job) -> str:
+    """How far an array is: `2 running, 28 waiting (3-30)`."""
+    progress = job.progress
+    if progress is None:
+        return ""
+    counts = [
+        (progress.active, "running"),
+        (len(progress.pending), f"waiting ({progress.pending})"),
+        (progress.ok, "finished"),
+        (progress.bad, "failed"),
+        (progress.cancelled, "cancelled"),
+    ]
+    return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+
+def _gpu_memory(job: Job) -> str:
+    size = gib(job.spec.gpu_memory_mib) if job.spec.gpu_memory_mib else ""
+    origin = job.spec.gpu_memory_from
+    return f"{size} ({origin})" if size and origin else size or origin
+
+
+def compared(predicted_mib: int, measured_mib: int) -> str:
+    """A prediction of memory beside what was measured; 0: nothing was."""
+    if not measured_mib:
+        return f"{gib(predicted_mib)} on each GPU"
+    error = 100 * (predicted_mib / measured_mib - 1)
+    off = f"{abs(error):.1f} % too {'high' if error > 0 else 'low'}"
+    return f"{gib(predicted_mib)} on each GPU; measured {gib(measured_mib)} at most: {off}"
+
+
+def _timing(job: Job, now: Moment) -> list[tuple[str, str]]:
+    lines = [("Submitted", _when(job.submitted_at))]
+    if job.started_at is not None:
+        waited = clock(job.started_at - job.submitted_at)
+        lines.append(("Started", f"{_when(job.started_at)} (waited {waited})"))
+        ran = clock(job.run_s(now.boot) or 0.0)
+        if job.finished_at is not None:
+            lines.append(("Finished", f"{_when(job.finished_at)} (ran {ran})"))
+        else:
+            lines.append(("Running for", ran))
+    elif job.finished_at is not None:
+        lines.append(("Finished", f"{_when(job.finished_at)} (never started)"))
+    return lines
+
+
+def _progress(job: Job, now: Moment) -> list[tuple[str, str]]:
+    if job.headway is None:
+        return []
+    left = left_s(job, now)
+    text = spell_progress(job.headway) + (f", about {clock(left)} left" if left is not None else "")
+    return [("Progress", text)]
+
+
+def _usage(job: Job) -> list[tuple[str, str]]:
+    if not job.peak_kib:
+        return []
+    return [("CPU time", fine(job.cpu_ms / 1000)), ("Peak memory", gib(job.peak_kib >> 10))]
+
+
+def story_page(lines: Sequence[AuditEntry], name_of: Callable[[int], str]) -> str:
+    """`gjob history`: one line for everything that happened to the job."""
+    rows = [
+        [_when(line.at), line.what, line.detail, "gflow" if line.uid is None else name_of(line.uid)]
+        for line in lines
+    ]
+    return table(("WHEN", "EVENT", "DETAIL", "BY"), rows)
+
+
+def status_page(status: Mapping[str, Any]) -> str:
+    """`gflowd status`."""
+    gpus = f"{status['gpu_total']} ({status['gpu_available']} free)"
+    if status["gpu_simulated"]:
+        gpus += ", simulated"
+    notes = [("Note", note) for note in status["notes"]]
+    return facts(
+        [
+            ("Status", "Running" + (f", read-only: {status['read_only']}" if status["read_only"] else "")),
+            ("PID", str(status["pid"])),
+            ("Version", status["version"]),
+            ("Uptime", clock(status["uptime_secs"])),
+            ("GPUs", gpus),
+            ("CPU slots", f"{status['cpu_total']} ({status['cpu_available']} free)"),
+            ("Memory", f"{gib(status['memory_total_mib'])} ({gib(status['memory_available_mib'])} free)"),
+            ("Jobs", f"{status['running']} running, {status['waiting']} waiting"),
+            ("Socket", status["socket"]),
+            ("Config", ", ".join(status["config_files"]) or "(none: gflowd init writes one)"),
+            ("Data", status["data"]),
+            ("Database", status["database"] + _elsewhere(status)),
+            *notes,
+        ]
+    )
+
+
+def _elsewhere(status: Mapping[str, Any]) -> str:
+    beside = str(status["database"]).startswith(str(status["data"]) + "/")
+    return "" if beside else " (the data folder is on a network file system)"
+
+
+def facts(lines: Sequence[tuple[str, str]]) -> str:
+    """`Name: value` lines."""
+    return "".join(f"{name}: {value}\n" for name, value in lines)
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")

@@ -1,0 +1,112 @@
+"""What happened, as events for programs: every line of the story has its names.
+
+A line may have several: what it is, and what the same thing is called by those who look at
+states, GPUs or memory only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gflow.core.model import AuditEntry, Job
+from gflow.wire.views import key_label, rfc3339
+
+CHANGED = "job_state_changed"
+ENDED = "job_execution_finished"
+# By the word of the story. The first name is what people ask to be told of.
+NAMES: dict[str, tuple[str, ...]] = {
+    "submitted": ("job_submitted",),
+    "updated": ("job_updated",),
+    "started": ("job_started", CHANGED),
+    "held": ("job_held", CHANGED),
+    "released": ("job_released", CHANGED),
+    "retry": ("job_retried", CHANGED, ENDED),
+    "requeued": ("job_requeued", CHANGED, ENDED),
+    "finished": ("job_completed", CHANGED, ENDED),
+    "failed": ("job_failed", CHANGED, ENDED),
+    "timeout": ("job_timeout", "job_timed_out", CHANGED, ENDED),
+    "cancelled": ("job_cancelled", CHANGED),
+    "cancel": ("job_cancel_asked",),
+    "warned": ("job_warned",),
+    "time limit": ("job_time_limit",),
+    "gpu memory": ("job_gpu_memory",),
+    "gpus idle": ("job_gpu_idle",),
+    "gpus used again": ("job_gpu_used",),
+    "idle limit": ("job_idle_limit",),
+    "reserved": ("job_reserved",),
+    "progress": ("job_progress",),
+    "gpu": ("gpu_availability_changed",),
+    "allowed_gpus": ("manual_gpu_override_changed", "gpu_availability_changed"),
+    "drained": ("drain_changed",),
+    "spot notice": ("drain_changed",),
+    "gpu_faults": ("gpu_health_changed", "gpu_availability_changed"),
+    "reservation created": ("reservation_created",),
+    "reservation cancelled": ("reservation_cancelled",),
+    "daemon started": ("daemon_started",),
+    "notification failed": ("notification_failed",),
+}
+# Lines after which a job holds more or less than before.
+MOVES = frozenset({"started", "retry", "requeued", "finished", "failed", "timeout", "cancelled"})
+# All that can come, for whoever chooses.
+EVENTS = tuple(
+    dict.fromkeys(
+        [name for names in NAMES.values() for name in names]
+        + ["memory_availability_changed", "zombie_job_detected"]
+    )
+)
+
+
+def names_of(line: AuditEntry, job: Job | None) -> tuple[str, ...]:
+    """The events that a line stands for; none if it is nobody's business."""
+    names = NAMES.get(line.what, ())
+    if job is None or line.what not in MOVES:
+        return names
+    if job.attempt and job.spec.gpus:
+        names += ("gpu_availability_changed",)
+    if job.attempt and job.spec.memory_mib:
+        names += ("memory_availability_changed",)
+    if line.what == "failed" and line.detail == "Lost":
+        names += ("zombie_job_detected",)
+    return names
+
+
+def happening_view(number: int, name: str, line: AuditEntry, job: dict[str, Any] | None) -> dict[str, Any]:
+    """One event as JSON. `job` as it is now, which may be later than the event."""
+    return {
+        "id": number,
+        "event": name,
+        "at": rfc3339(line.at),
+        "detail": line.detail,
+        "job_id": None if line.key is None else key_label(line.key),
+        "job": job,
+    }
+
+
+# What notifications may be about, by the word of the story.
+TOLD_AS = {what: names[0] for what, names in NAMES.items() if names[0].startswith("job_")} | {
+    "daemon started": "scheduler_online",
+    "gpu": "gpu_available",
+    "reservation created": "reservation_created",
+    "reservation cancelled": "reservation_cancelled",
+}
+TOLD = tuple(TOLD_AS.values())
+# The state that a line of the story leads to.
+LEADS_TO = {
+    "submitted": "Queued",
+    "released": "Queued",
+    "retry": "Queued",
+    "requeued": "Queued",
+    "held": "Hold",
+    "started": "Running",
+    "finished": "Finished",
+    "failed": "Failed",
+    "timeout": "Timeout",
+    "cancelled": "Cancelled",
+}
+
+
+def told_as(line: AuditEntry) -> str | None:
+    """The event that a line is to those who get notifications; None if it is none."""
+    if line.what == "gpu" and not line.detail.endswith(": available"):
+        return None
+    return TOLD_AS.get(line.what)
