@@ -160,7 +160,7 @@ def test_client_that_hung_up_has_nothing_copied() -> None:
     play(scene, waiting())
 
 
-def test_nothing_is_copied_before_the_users_turn() -> None:
+def test_nothing_is_copied_before_the_users_turn(accounts: None) -> None:
     async def scene(context: Any, state: State) -> None:
         go = threading.Event()
         busy = [asyncio.ensure_future(context.threads.run(1001, go.wait, 30)) for _ in range(OF_USER)]

@@ -39,7 +39,7 @@ def test_one_question_is_enough(monkeypatch, id, asked):
     target = SimpleNamespace(slurm=slurm, cluster=None, folder=None, is_down=False)
     monkeypatch.setattr(cluster_forecast, "slurm_of", lambda *_: target)
     monkeypatch.setattr(cluster_forecast, "distant_launch", lambda *_: None)
-    monkeypatch.setattr(cluster_forecast, "Errand", lambda *_, asked: SimpleNamespace(bids=[None]))
+    monkeypatch.setattr(cluster_forecast, "SlurmSubmission", lambda *_, asked: SimpleNamespace(bids=[None]))
     monkeypatch.setattr(cluster_forecast, "text_of", lambda *_: "")
     monkeypatch.setattr(cluster_forecast, "environment_of", lambda _: {})
     context = SimpleNamespace(target=None, settings=None, store=None)
