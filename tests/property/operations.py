@@ -254,7 +254,6 @@ def submit_in_parts(world: World, dice: Dice) -> None:
     else:
         world.changes.discarded.append(record.span)
         world.changes.bulk[first] = None
-        world.changes.staged.clear()
     world.restart()
 
 

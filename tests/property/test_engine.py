@@ -26,7 +26,9 @@ from tests.property.world import World
 SEED = int(os.environ.get("GFLOW_SEED", "0"))
 # Four parts, so that as many cores can share them.
 PARTS = 4
-STEPS = 20_000
+# `make test` takes a share of the steps, `make test-slow` all of them.
+STEPS = 10_000
+ALL_STEPS = 40_000
 EXAMPLE_STEPS = 60
 SETTINGS = settings(
     max_examples=STEPS // PARTS // EXAMPLE_STEPS + 20,
@@ -78,10 +80,19 @@ for _place, (_weight, _operation) in enumerate(operations.OPERATIONS):
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_laws_hold_whatever_happens(part):
+    search_for_violations(part, STEPS // PARTS)
+
+
+@pytest.mark.slow
+def test_the_laws_hold_in_a_long_search():
+    search_for_violations(PARTS, ALL_STEPS - STEPS)
+
+
+def search_for_violations(part: int, steps: int) -> None:
     machine = type("Machine", (EngineMachine,), {"taken": Counter()})
     for search in itertools.count():  # hypothesis may end an example, or a search, before its time
-        run_state_machine_as_test(seed((SEED + search) * PARTS + part)(machine), settings=SETTINGS)
-        if machine.taken.total() >= STEPS // PARTS:
+        run_state_machine_as_test(seed((SEED + search) * (PARTS + 1) + part)(machine), settings=SETTINGS)
+        if machine.taken.total() >= steps:
             break
     assert len(machine.taken) == len(operations.OPERATIONS), f"something never happened: {machine.taken}"
 
