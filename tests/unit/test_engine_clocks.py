@@ -150,10 +150,10 @@ def test_a_job_has_waited_as_long_as_it_waited(jump):
     machine = machine_of()
     machine.submit(gpus=1, time_limit_s=600)
     machine.submit(gpus=1, time_limit_s=60)
-    promised = outlook(machine.state, machine[2], machine.now).reserved_start_of - machine.now.wall
+    promised = outlook(machine.state, machine[2], machine.now).promised_at - machine.now.wall
     set_clock(machine, jump)
     assert machine.state.promises == []
-    assert outlook(machine.state, machine[2], machine.now).reserved_start_of - machine.now.wall == promised
+    assert outlook(machine.state, machine[2], machine.now).promised_at - machine.now.wall == promised
 
 
 @JUMPS

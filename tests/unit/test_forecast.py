@@ -54,18 +54,18 @@ def test_it_starts_when_enough_gpus_are_free() -> None:
 def test_until_when_others_may_pass(gpus: int, times: float) -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)])
     found = outlook(state, job, Moment(now, now))
-    assert found.reserved_start_of == pytest.approx(1.0 + times * 0.18 * HOUR)
+    assert found.promised_at == pytest.approx(1.0 + times * 0.18 * HOUR)
     assert "Others may pass it until" in why_page(job, found, now)
-    assert "waited long enough" in why_page(job, found, found.reserved_start_of)
+    assert "waited long enough" in why_page(job, found, found.promised_at)
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)], policy=Policy(patience=-1.0))
-    assert outlook(state, job, Moment(now, now)).reserved_start_of is None, "nobody is promised anything"
+    assert outlook(state, job, Moment(now, now)).promised_at is None, "nobody is promised anything"
 
 
 def test_where_no_gpu_is_seen_nothing_can_be_promised() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
     state.machine.see_gpus(())
     found = outlook(state, job, Moment(now, now))
-    assert (found.start, found.reserved_start_of) == (None, None)
+    assert (found.start, found.promised_at) == (None, None)
 
 
 def test_those_before_it_start_first() -> None:
@@ -196,6 +196,6 @@ def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.Monk
 def test_nobody_is_promised_a_start_before_whoever_waits_longer() -> None:
     """A long one that is not due for days comes first: the time of the short one alone would not be kept."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, 100 * HOUR, 4), Entry(2.0, HOUR, 4)])
-    assert outlook(state, job, Moment(now, now)).reserved_start_of == pytest.approx(
+    assert outlook(state, job, Moment(now, now)).promised_at == pytest.approx(
         1.0 + 8.0 * 0.18 * 100 * HOUR
     )

@@ -27,7 +27,7 @@ def why_page(job: Job, found: WaitReport | None, now: float) -> str:
         about = f"It starts at about {_moment(start.expected, now)} (in {clock(start.expected - now)})"
         probably = f"; probably by {_moment(start.latest, now)}."
         lines.append(about + (probably if start.earliest < start.latest else "."))
-    if (promised := found.reserved_start_of) is not None:
+    if (promised := found.promised_at) is not None:
         lines.append(_passing(promised, now))
     if (until := found.overflows_at) is not None:
         lines.append(f"If it has not started here by {_moment(until, now)}, it goes to {job.spec.overflow}.")

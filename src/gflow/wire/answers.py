@@ -191,7 +191,7 @@ class WhyAnswer(TypedDict):
     # When it goes to another target if it still waits here, in seconds since 1970.
     overflows_at: float | None
     # When it has waited so long that its start is promised, or since when it has.
-    reserved_start_of: float | None
+    promised_at: float | None
 
 
 class StoryLine(TypedDict):

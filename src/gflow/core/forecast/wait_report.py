@@ -29,7 +29,7 @@ class WaitReport(msgspec.Struct, frozen=True):
     # When it goes to another target if it still waits here (wall clock).
     overflows_at: float | None = None
     # When it will have waited so long that its start is promised, or since when it has (wall clock).
-    reserved_start_of: float | None = None
+    promised_at: float | None = None
 
 
 def outlook(state: State, job: Job, at: Moment, question: Question | None = None) -> WaitReport:
@@ -46,7 +46,7 @@ def outlook(state: State, job: Job, at: Moment, question: Question | None = None
         start and Start(*(at.shown(time) for time in msgspec.structs.astuple(start))),
         list(_instead(state, job, at)),
         overflows_at=None if job.overflows_at is None else at.shown(job.overflows_at),
-        reserved_start_of=None if (promised := reserved_start_of(state, job)) is None else at.shown(promised),
+        promised_at=None if (promised := reserved_start_of(state, job)) is None else at.shown(promised),
     )
 
 
