@@ -47,7 +47,7 @@ def fill_command(command: Iterable[str], values: Mapping[str, str]) -> tuple[str
     return tuple(fill(word, values) for word in words)
 
 
-def with_values(spec: Spec, values: Mapping[str, str]) -> Spec:
+def fill_spec(spec: Spec, values: Mapping[str, str]) -> Spec:
     """A spec whose command and name are templates, with these values put into both."""
     command, name = fill_command(spec.command, values), fill(spec.name, values)
     if len(name) > NAME_LENGTH or not name.isprintable() or (spec.name and not name.strip()):
