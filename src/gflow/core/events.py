@@ -86,7 +86,7 @@ class Claim(Event, frozen=True, kw_only=True):
     `size`, `links`: bytes and dependency links that earlier parts of the same action add.
     """
 
-    deed: UserAction
+    action: UserAction
     size: int = 0
     links: int = 0
 

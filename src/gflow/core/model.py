@@ -55,7 +55,7 @@ LOCAL = "local"
 # Prefix of a shape of this machine, in a race.
 HERE = "local:"
 # How long a job with --overflow waits here by default, in seconds.
-USUAL_PATIENCE_S = 600
+DEFAULT_OVERFLOW_AFTER_S = 600
 ACTIVE = frozenset({JobState.QUEUED, JobState.HOLD, JobState.RUNNING})
 FINAL = frozenset(JobState) - ACTIVE
 
@@ -191,7 +191,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     @property
     def patience_s(self) -> int:
         """How long the job waits here before it overflows, in seconds."""
-        return USUAL_PATIENCE_S if self.overflow_after_s is None else self.overflow_after_s
+        return DEFAULT_OVERFLOW_AFTER_S if self.overflow_after_s is None else self.overflow_after_s
 
     @property
     def size(self) -> int:

@@ -22,7 +22,7 @@ CHECKS: dict[type[UserAction], Callable[[State, Any], Any]] = {
 
 def claim(state: State, event: Claim, effects: list[Effect]) -> None:
     """Check one part of a bulk change, and keep its jobs from starting."""
-    action, size, links = event.deed, 0, 0
+    action, size, links = event.action, 0, 0
     if isinstance(action, Update):
         size, links = check_update(state, action, event.size, event.links)
     else:

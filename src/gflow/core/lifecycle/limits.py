@@ -127,18 +127,18 @@ def progressed(state: State, event: Progressed, effects: list[Effect]) -> None:
         effects.append(AddAuditEntry(job.key, "progress", spell_progress(event.headway)))
 
 
-def _percent(headway: JobProgress | None) -> int:
-    return (headway.percent or 0) if headway is not None else 0
+def _percent(progress: JobProgress | None) -> int:
+    return (progress.percent or 0) if progress is not None else 0
 
 
-def spell_progress(headway: JobProgress) -> str:
+def spell_progress(progress: JobProgress) -> str:
     """Format a report: `40 %, step 4000 of 10000, epoch 2 of 5, loss 2.314, 850 samples/s`; omit unknowns."""
-    words = [] if headway.percent is None else [f"{headway.percent} %"]
-    words.append(f"step {headway.step}" + (f" of {headway.steps}" if headway.steps else ""))
-    if headway.epochs:
-        words.append(f"epoch {min(headway.epoch + 1, headway.epochs)} of {headway.epochs}")
-    if headway.loss is not None:
-        words.append(f"loss {headway.loss:.4g}")
-    if headway.samples_per_s:
-        words.append(f"{headway.samples_per_s:.3g} samples/s")
+    words = [] if progress.percent is None else [f"{progress.percent} %"]
+    words.append(f"step {progress.step}" + (f" of {progress.steps}" if progress.steps else ""))
+    if progress.epochs:
+        words.append(f"epoch {min(progress.epoch + 1, progress.epochs)} of {progress.epochs}")
+    if progress.loss is not None:
+        words.append(f"loss {progress.loss:.4g}")
+    if progress.samples_per_s:
+        words.append(f"{progress.samples_per_s:.3g} samples/s")
     return ", ".join(words)
