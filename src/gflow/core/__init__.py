@@ -15,9 +15,10 @@ until all of its processes have ended.
 
 *Queue order.* Sort keys, compared one after the other and never added up: precedence (priority, then
 non-preemptible before preemptible), fair-share band of the user (`state/fair_share`: GPU seconds with
-exponential decay), estimated runtime (`state/runtime_estimates`: finished jobs of the same kind, bounded
-by the time limit), arrival. Jobs that are equal in all of these but arrival form an equivalence class;
-a scheduling round (`scheduling/scheduler`) examines only the first job of each (`state/queue`).
+exponential decay), estimated runtime times the square root of the GPUs (`state/runtime_estimates`:
+finished jobs of the same kind, bounded by the time limit), arrival. Jobs that are interchangeable except
+for arrival form an equivalence class; a scheduling round (`scheduling/scheduler`) examines only the first
+job of each (`state/queue`).
 
 *Backfill.* A job that does not fit does not block the queue. Once a job has waited for a multiple of its
 own length it gets a start reservation: the earliest start that the estimated ends of the running

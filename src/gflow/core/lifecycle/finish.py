@@ -235,9 +235,7 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             effects += (Save(job), AddAuditEntry(key, ENDED[to], reason))
             if job.progress is not None and job.target != LOCAL:
                 effects.append(Forget(key, job.attempt))
-        for parent in (
-            _list_ended(state, job) if state.children else ()
-        ):  # the key of the job itself comes first
+        for parent in _list_ended(state, job) if state.children else ():
             for child_key in _affected_children(state, parent, to):
                 child = state.jobs[child_key]
                 if cut_off := release_or_cut_off(state, child, at, effects):
@@ -257,7 +255,7 @@ def _wind_down(array: Job, to: JobState, reason: str) -> None:
 
 
 def _list_ended(state: State, job: Job) -> list[JobKey]:
-    """Keys that have ended: the job if it is final, and awaited tasks of it that will never start."""
+    """Keys that have ended: first the job if it is final, then awaited tasks of it that will never start."""
     ended = [job.key] if job.is_final else []
     if job.progress is None or not job.progress.pending:
         return ended
