@@ -47,7 +47,7 @@ def main() -> None:
     trace = read_trace(asked.trace, {}, {})
     pool = asked.pool or trace_transform.pool_for(trace, asked.load)
     if asked.pool:
-        trace = trace_transform.fitted(trace, pool, asked.load, random)
+        trace = trace_transform.fit_to_pool(trace, pool, asked.load, random)
     entries = sorted(resampled(trace, asked.jobs, random))
     began, cpu = time.monotonic(), time.process_time()
     ran = Replay(entries, pool, POLICIES[asked.policy][1]).run()

@@ -68,9 +68,9 @@ def workloads(trace: Path, row: Row, seeds: int) -> Iterator[tuple[str, list[Ent
         for seed in range(seeds):
             random = Random(seed)
             gpus = row.box or trace_transform.pool_for(whole, row.load)
-            entries = trace_transform.fitted(whole, gpus, row.load if row.box else 0.0, random)
-            entries = trace_transform.jittered(entries, JITTER_S, random)
-            yield pool, trace_transform.limited(entries, random) if row.limits else entries, gpus
+            entries = trace_transform.fit_to_pool(whole, gpus, row.load if row.box else 0.0, random)
+            entries = trace_transform.jitter(entries, JITTER_S, random)
+            yield pool, trace_transform.add_limits(entries, random) if row.limits else entries, gpus
 
 
 def replayed(entries: list[Entry], gpus: int, policy: str) -> dict[str, Any]:

@@ -174,10 +174,10 @@ def workload(
 ) -> tuple[list[Entry], int]:
     entries = read_trace(trace, {}, {"cluster": pool})
     count = gpus or trace_transform.pool_for(entries, load)
-    entries = sorted(trace_transform.fitted(entries, count, load if gpus else 0.0, Random(seed)))
+    entries = sorted(trace_transform.fit_to_pool(entries, count, load if gpus else 0.0, Random(seed)))
     if seed:
-        entries = trace_transform.jittered(entries, JITTER_S, Random(seed))
-    return (trace_transform.limited(entries, Random(seed)) if limits else entries), count
+        entries = trace_transform.jitter(entries, JITTER_S, Random(seed))
+    return (trace_transform.add_limits(entries, Random(seed)) if limits else entries), count
 
 
 def main() -> None:

@@ -135,9 +135,11 @@ class Ledger:
                 self.held -= records
                 if begin_at is not None:
                     self._forget_pauses(records)
-            case Cancel(keys=keys) | Claim(deed=Cancel(keys=keys)):  # from then on, not only when it is done
+            case (
+                Cancel(keys=keys) | Claim(action=Cancel(keys=keys))
+            ):  # from then on, not only when it is done
                 self.cancelled |= {key for key in keys if _is_there(key, state)}
-            case Claim(deed=Hold(keys=keys)):
+            case Claim(action=Hold(keys=keys)):
                 self.held |= set(keys)
 
     def _hear_exit(self, event: Exited, state: State) -> None:

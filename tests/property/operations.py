@@ -298,7 +298,7 @@ def do_in_parts(world: World, dice: Dice) -> None:
         parents |= {*deed.fields.get("depends_on", ()), *deed.fields.get("depends_any", ())}
         deed = msgspec.structs.replace(deed, outcomes=outcomes_of(world, parents))
     deed = msgspec.structs.replace(deed, uid=0, keys=keys)
-    world.apply(Claim(at=world.clock.now(), deed=deed))
+    world.apply(Claim(at=world.clock.now(), action=deed))
     for key in keys:
         if dice.chance(30):
             dice.pick((exit_, tick, submit))(world, dice)

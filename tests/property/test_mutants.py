@@ -73,7 +73,7 @@ def round_that_skips(monkeypatch):
 
 def impatient(monkeypatch):
     """A job is tried again at once, whatever pause it asked for."""
-    monkeypatch.setattr(finish, "pause_s", lambda job: 0)
+    monkeypatch.setattr(finish, "retry_delay_s", lambda job: 0)
     return ("pauses wrongly",)
 
 
@@ -94,13 +94,13 @@ def timed_wrongly(monkeypatch):
 
 def tried_again_whatever_happened(monkeypatch):
     """--retry-on is not looked at."""
-    monkeypatch.setattr(finish, "_is_wanted", lambda kinds, event, to: not kinds and to is JobState.FAILED)
+    monkeypatch.setattr(finish, "_is_retryable", lambda kinds, event, to: not kinds and to is JobState.FAILED)
     return ("wanted to be tried again", "left with")
 
 
 def anything_comes(monkeypatch):
     """A job may wait for a neighbour that there is not."""
-    monkeypatch.setattr(submit, "_comes", lambda *about: True)
+    monkeypatch.setattr(submit, "_is_submitted_before", lambda *about: True)
     return (
         "has children",
         "no active",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gflow.core.engine import resolve
 from gflow.core.ids import job_key
+from gflow.core.job_reference import resolve
 from gflow.core.state.state import State
 from gflow.errors import NotFound, Refused, UsageError
 

@@ -6,7 +6,7 @@ import pytest
 
 from gflow.core.forecast.wait_report import outlook
 from gflow.core.lifecycle.finish import RECALLED
-from gflow.core.lifecycle.option_rules import check_together
+from gflow.core.lifecycle.option_rules import check_option_rules
 from gflow.core.model import JobState
 from gflow.errors import UsageError
 
@@ -143,4 +143,4 @@ def test_who_made_others_wait_for_it_does_so_no_longer():
 )
 def test_what_does_not_go_with_it(fields, said):
     with pytest.raises(UsageError, match=said):
-        check_together(spec(**{"overflow": "slurm", "overflow_after_s": 5} | fields))
+        check_option_rules(spec(**{"overflow": "slurm", "overflow_after_s": 5} | fields))

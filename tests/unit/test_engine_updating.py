@@ -6,7 +6,7 @@ from gflow.core.events import Update
 from gflow.core.forecast.cancel_impact import blocked_by
 from gflow.core.ids import label
 from gflow.core.lifecycle import submit
-from gflow.core.lifecycle.update import MOST_SHOWN, _shown
+from gflow.core.lifecycle.update import MOST_SHOWN, _describe_change
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.state.queue_index import MOST_STALE
@@ -222,4 +222,4 @@ def test_long_change_is_cut_in_the_story():
     event = Update(
         at=Moment(1.0, 1.0), uid=1000, keys=(), outcomes={}, fields={"parameters": (("x", "y" * 5000),)}
     )
-    assert len(_shown(event)) == MOST_SHOWN + 1
+    assert len(_describe_change(event)) == MOST_SHOWN + 1

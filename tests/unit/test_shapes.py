@@ -4,7 +4,7 @@ import pytest
 
 from gflow.config.job_shapes import shapes_of
 from gflow.config.load import load
-from gflow.core.lifecycle.update import overridden
+from gflow.core.lifecycle.update import override_spec
 from gflow.errors import UsageError
 from gflow.options.node_shape import is_name, parse_shape, spread
 from gflow.options.update import FIXED
@@ -87,8 +87,8 @@ def test_an_update_by_shape():
     change = describe_options({"shape": "big"}, FIXED, {}, SHAPES)
     assert change.fields == {"nodes": 2, "gpus": 4, "partition": "a100", "shape_name": "big"}
     before = job(1, gpus=4, shape_name="big")
-    assert overridden(before, before.spec, {"gpus": 2}).shape_name == ""
-    assert overridden(before, before.spec, {"priority": 2}).shape_name == "big"
+    assert override_spec(before, before.spec, {"gpus": 2}).shape_name == ""
+    assert override_spec(before, before.spec, {"priority": 2}).shape_name == "big"
 
 
 @pytest.mark.parametrize(

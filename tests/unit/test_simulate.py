@@ -9,7 +9,7 @@ import pytest
 
 from gflow.cli.tools import simulate
 from gflow.errors import Refused, UsageError
-from gflow.simulate.metrics import fairness, in_use, longer_than, measure, quantile, thinned
+from gflow.simulate.metrics import fairness, gpus_in_use, measure, quantile, thin_out, wait_distribution
 from gflow.simulate.replay import POLICIES, Ran, Replay
 from gflow.simulate.trace import Entry, read_trace
 
@@ -135,10 +135,10 @@ def test_a_picture_is_drawn(trace, tmp_path, capsys):
 
 def test_the_curves_of_a_picture():
     ran = [Ran(Entry(0.0, 86400.0, 1), 0.0), Ran(Entry(0.0, 86400.0, 7), 86400.0)]
-    assert in_use(ran) == [(0.0, 0), (0.0, 1), (1.0, 0), (1.0, 7), (2.0, 0)]
-    assert longer_than(ran) == [(1 / 60, 1.0), (24.0, 0.5)]
+    assert gpus_in_use(ran) == [(0.0, 0), (0.0, 1), (1.0, 0), (1.0, 7), (2.0, 0)]
+    assert wait_distribution(ran) == [(1 / 60, 1.0), (24.0, 0.5)]
     points = [(float(i), i) for i in range(10_001)]
-    assert len(thinned(points)) <= 2001 and thinned(points)[-1] == points[-1]
+    assert len(thin_out(points)) <= 2001 and thin_out(points)[-1] == points[-1]
 
 
 def test_what_is_no_picture_is_refused_before_anything_is_replayed(trace, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the engine decided. The daemon first makes it durable, then carries it out."""
+"""Effects: the decisions of a step. The daemon commits them first and carries them out afterwards."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import msgspec
 from gflow.core.ids import JobKey
 from gflow.core.model import Job
 
+# Audit entries for what the sender of the event did, as opposed to the scheduler in consequence.
 PERSONAL = frozenset(
     {"submitted", "cancel", "held", "released", "updated", "reservation created", "reservation cancelled"}
 )
@@ -17,48 +18,48 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
 
 class Save(Effect, frozen=True, gc=False):
-    """This job changed and must be durable before anybody hears of it."""
+    """Save this job. The change must be durable before it is visible to clients."""
 
     job: Job
 
 
 class AddAuditEntry(Effect, frozen=True, gc=False):
-    """A line of a job's story: what happened to it, and why. Without a job: of the machine's."""
+    """Add an entry to the audit log of a job, or of the machine (`key` None): what happened, and why."""
 
     key: JobKey | None
     what: str
     detail: str = ""
-    # Who did it and from where, if that was not the sender of the event.
+    # The acting user and the origin, if they differ from the sender of the event.
     uid: int | None = None
     origin: str = ""
 
     @property
     def is_personal(self) -> bool:
-        """Whether whoever sent the event did this, and not the scheduler in consequence."""
+        """Whether the sender of the event did this, as opposed to the scheduler in consequence."""
         return self.what in PERSONAL
 
 
 class Ran(Effect, frozen=True, gc=False):
-    """An attempt that was not the job's last: its record goes on to the next one."""
+    """Record an attempt that is followed by another; the job record is reused for the next one."""
 
     key: JobKey
     attempt: int
     started_at: float
     finished_at: float
     gpu_ids: tuple[int, ...]
-    # On the boot clock.
+    # Duration on the boot clock.
     ran_s: float
 
 
 class Keep(Effect, frozen=True, gc=False):
-    """A setting that must survive a restart."""
+    """Save a named value that must survive a restart."""
 
     name: str
     value: str
 
 
 class Accepted(Effect, frozen=True, gc=False):
-    """The answer to a submission: the new jobs, in the order asked."""
+    """The answer to `Submit`: the keys of the new jobs, in the order of the request."""
 
     keys: tuple[JobKey, ...]
 
@@ -70,47 +71,48 @@ class Reserved(Effect, frozen=True, gc=False):
 
 
 class Staged(Effect, frozen=True, gc=False):
-    """A job of an open submission: to be durable, and hidden from all readers."""
+    """Save a job of an open submission, hidden from all readers."""
 
     job: Job
 
 
 class Closed(Effect, frozen=True, gc=False):
-    """The jobs of this submission are jobs like all others now."""
+    """The jobs of this submission are visible from now on."""
 
     first: int
 
 
 class Abandoned(Effect, frozen=True):
-    """This submission comes to nothing; the jobs that were made of it."""
+    """The submission is removed, with the jobs that were staged."""
 
     first: int
     jobs: dict[JobKey, Job]
 
 
 class Settled(Effect, frozen=True, gc=False):
-    """The last job of this submission has arrived."""
+    """All jobs of this submission have arrived in the queue."""
 
     first: int
 
 
 class Claimed(Effect, frozen=True, gc=False):
-    """The answer to `Claim`: what it will add to the caller's jobs."""
+    """The answer to `Claim`: bytes and dependency links that the action adds to the user's jobs."""
 
     size: int
     links: int
 
 
 class Start(Effect, frozen=True, gc=False):
-    """Launch this attempt."""
+    """Launch this attempt on its target."""
 
     key: JobKey
     attempt: int
 
 
 class Stop(Effect, frozen=True, gc=False):
-    """Stop contract: TERM, grace, KILL of everything the job started; `now` skips the grace. `grace_s`: so
-    long, whatever the job asked for; 0: as it asked.
+    """Stop an attempt by the stop contract: TERM, grace time, KILL of everything that the job started.
+
+    `now` skips the grace time. `grace_s` overrides the job's own; 0: the job's own.
     """
 
     key: JobKey
@@ -120,14 +122,14 @@ class Stop(Effect, frozen=True, gc=False):
 
 
 class Recall(Effect, frozen=True, gc=False):
-    """Take it back from where it waits, if it has not begun. Its end is then `RECALLED`."""
+    """Withdraw the job from its target if it has not begun there. It then ends with `RECALLED`."""
 
     key: JobKey
     attempt: int
 
 
 class Warn(Effect, frozen=True, gc=False):
-    """Send this signal to the job: its time is nearly up."""
+    """Send this signal to the job: its time limit is near."""
 
     key: JobKey
     attempt: int
@@ -135,7 +137,7 @@ class Warn(Effect, frozen=True, gc=False):
 
 
 class Forget(Effect, frozen=True, gc=False):
-    """The end of this attempt is recorded here: the runner may drop its own record."""
+    """The end of this attempt is committed: the target may delete its run record."""
 
     key: JobKey
     attempt: int

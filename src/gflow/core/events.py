@@ -1,4 +1,4 @@
-"""What can happen. Every event says when, on both clocks; the engine asks nobody else."""
+"""Events: the only input of the engine. Each carries its time on both clocks; the engine reads no clock."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submit(Event, frozen=True, kw_only=True):
-    """Somebody wants these jobs. All are taken or none."""
+    """Submit these jobs: all of them or none."""
 
     uid: int
     user: str
-    # Parents are resolved: the keys in `depends_on` and `depends_any` mean jobs.
+    # References to parents are resolved: `depends_on` and `depends_any` have keys.
     specs: tuple[Spec, ...]
-    # How parents that left memory ended; a parent that is neither here nor active does not exist.
+    # Final states of parents that are no longer in memory. A parent neither here nor active does not exist.
     outcomes: dict[JobKey, JobState]
-    # Parents that the submitter is not to know of: judged as if they did not exist.
+    # Parents that the submitter may not see; treated as nonexistent.
     hidden: frozenset[JobKey] = frozenset()
 
 
 class Open(Event, frozen=True, kw_only=True):
-    """A person wants so many jobs, which come in parts; of these projects so many."""
+    """Open a staged submission of `count` jobs. `projects`: how many of them belong to each project."""
 
     uid: int
     user: str
     count: int
     projects: dict[str, int] = {}
-    # Where it came from, for the jobs' stories.
+    # Origin of the request, for the audit log.
     origin: str = "daemon"
 
 
 class Stage(Event, frozen=True, kw_only=True):
-    """The next jobs of an open submission. As in `Submit`, parents are resolved."""
+    """Stage the next jobs of an open submission. Parents are resolved, as in `Submit`."""
 
     first: int
     specs: tuple[Spec, ...]
@@ -52,28 +52,28 @@ class Stage(Event, frozen=True, kw_only=True):
 
 
 class Close(Event, frozen=True, kw_only=True):
-    """All jobs of an open submission have come."""
+    """Close a submission: all of its jobs are staged."""
 
     uid: int
     first: int
 
 
 class Abandon(Event, frozen=True, kw_only=True):
-    """A submission that is not closed comes to nothing."""
+    """Remove a submission that is not closed."""
 
     first: int
 
 
 class Arrive(Event, frozen=True, kw_only=True):
-    """Time to put some of those that arrive where they wait."""
+    """Put up to `most` arriving jobs into the queue."""
 
     most: int
-    # Of this submission; 0, or if none of it is left: whoever is first.
+    # Jobs of this submission; 0, or if it has none left: the first of all arriving jobs.
     first: int = 0
 
 
 class UserAction(Event, frozen=True, kw_only=True):
-    """What somebody does to jobs: their own, or everybody's if they govern the machine."""
+    """An action of a user on jobs: their own, or those of all users if `governs` (an operator)."""
 
     uid: int
     governs: bool = False
@@ -81,65 +81,65 @@ class UserAction(Event, frozen=True, kw_only=True):
 
 
 class Claim(Event, frozen=True, kw_only=True):
-    """This will be done to these jobs, in parts: it is judged now, and none of them starts meanwhile.
+    """Check an action that is carried out in parts, and keep its jobs from starting until then.
 
-    `size`, `links`: what earlier parts of the same will add to the caller's jobs.
+    `size`, `links`: bytes and dependency links that earlier parts of the same action add.
     """
 
-    deed: UserAction
+    action: UserAction
     size: int = 0
     links: int = 0
 
 
 class Unclaim(Event, frozen=True, kw_only=True):
-    """Nothing more will be done to these jobs."""
+    """Drop the claims on these jobs."""
 
     keys: tuple[JobKey, ...]
 
 
 class Cancel(UserAction, frozen=True, kw_only=True):
-    """Somebody wants these jobs gone; `now` skips the grace time."""
+    """Cancel these jobs; `now` skips the grace time."""
 
     now: bool = False
 
 
 class Hold(UserAction, frozen=True, kw_only=True):
-    """Somebody wants these waiting jobs not to start."""
+    """Hold these waiting jobs."""
 
 
 class Release(UserAction, frozen=True, kw_only=True):
-    """Somebody takes a hold back; with `begin_at`, not before that time."""
+    """Release these held jobs; with `begin_at`, they start no earlier than that."""
 
     begin_at: float | None = None
 
 
 class Update(UserAction, frozen=True, kw_only=True):
-    """Somebody changes what was asked for. `fields` are fields of Spec, checked by the table's readers."""
+    """Update specs. `fields` are fields of Spec, validated by the readers of the option table."""
 
     fields: dict[str, Any]
     outcomes: dict[JobKey, JobState]
     hidden: frozenset[JobKey] = frozenset()
-    # Seconds to add to the time limit that each of them has.
+    # Seconds to add to the time limit of each job.
     extend_s: int = 0
-    # The group of those that get a cap and have none; 0: that of the first of them.
+    # Group for jobs that get a cap and have no group; 0: numbered after the first of them.
     group: int = 0
 
 
 class Exited(Event, frozen=True, kw_only=True):
-    """Nothing of this attempt lives any more. `problem` is set when it ended without an exit."""
+    """All processes of this attempt have ended. `problem` is set if it ended without an exit."""
 
     key: JobKey
     attempt: int
     code: int | None
     signal: int | None = None
     problem: str = ""
-    # What it used; both 0 when nobody could measure it.
+    # CPU time and peak memory; both 0 if they could not be measured.
     cpu_ms: int = 0
     peak_kib: int = 0
 
 
 class RemoteStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a target says of an attempt that it has: why it waits there, or that it runs."""
+    """Status of an attempt on another target: the reason why it waits there, or that it runs."""
 
     key: JobKey
     attempt: int
@@ -150,21 +150,21 @@ class RemoteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(Event, frozen=True, kw_only=True):
-    """What is new about jobs that other targets have."""
+    """Changed statuses of remote jobs."""
 
     sightings: tuple[RemoteStatus, ...]
 
 
 class Tick(Event, frozen=True, kw_only=True):
-    """Time has passed: something may be due."""
+    """Time has passed: a deadline may be due."""
 
 
 class GpusSeen(Event, frozen=True, kw_only=True):
-    """The GPUs of this machine, as they are now.
+    """The GPUs of this machine, as of now.
 
-    `blocked`: those that get no new jobs, and why. `taken`: MiB on them that processes use which are
-    not ours and tolerated. `trouble`: why nobody can tell what GPUs there are. `faults`: cards (by UUID)
-    that are broken until somebody says otherwise; None: nobody has looked, so it is as it was.
+    `blocked`: GPUs that get no new jobs, and why. `taken`: MiB per GPU used by tolerated processes that
+    belong to no job. `trouble`: why the GPUs cannot be detected. `faults`: cards (by UUID) that stay
+    drained until they are resumed; None: not examined, so the earlier faults stand.
     """
 
     gpus: tuple[Gpu, ...]
@@ -175,7 +175,7 @@ class GpusSeen(Event, frozen=True, kw_only=True):
 
 
 class Overran(Event, frozen=True, kw_only=True):
-    """A job that shares a GPU uses more of its memory than it said."""
+    """A job on a shared GPU uses more GPU memory than it declared."""
 
     key: JobKey
     attempt: int
@@ -184,13 +184,13 @@ class Overran(Event, frozen=True, kw_only=True):
 
 
 class IdleSeen(Event, frozen=True, kw_only=True):
-    """All jobs that have not used GPUs of theirs for longer than is fine. Those not named use theirs."""
+    """The complete list of jobs that leave GPUs unused for long. Jobs not listed use theirs."""
 
     idle: dict[JobKey, Idle]
 
 
 class Idled(Event, frozen=True, kw_only=True):
-    """An attempt has used none of its GPUs for so long."""
+    """An attempt has used none of its GPUs for `idle.unused_s` seconds."""
 
     key: JobKey
     attempt: int
@@ -198,7 +198,7 @@ class Idled(Event, frozen=True, kw_only=True):
 
 
 class Stuck(Event, frozen=True, kw_only=True):
-    """An attempt was killed, and one of its processes does not die."""
+    """An attempt was killed, but one of its processes does not die."""
 
     key: JobKey
     attempt: int
@@ -206,7 +206,7 @@ class Stuck(Event, frozen=True, kw_only=True):
 
 
 class Progressed(Event, frozen=True, kw_only=True):
-    """An attempt says how far it is."""
+    """An attempt reports its progress."""
 
     key: JobKey
     attempt: int
@@ -214,15 +214,15 @@ class Progressed(Event, frozen=True, kw_only=True):
 
 
 class LeasesSeen(Event, frozen=True, kw_only=True):
-    """GPUs that somebody else's daemon has given out: index -> who. All others are ours to give."""
+    """GPUs leased by other daemons: index -> holder. The complete list."""
 
     foreign: dict[int, str]
 
 
 class Drain(Event, frozen=True, kw_only=True):
-    """Nothing more starts, at all or on these GPUs, while `on`. What runs goes on.
+    """Drain (`on`) or resume the machine, or these GPUs. Running jobs continue.
 
-    Kept through restarts, unless it is `passing`: a daemon that is about to leave starts nothing.
+    Survives restarts, unless `passing`: a daemon that is about to exit starts nothing.
     """
 
     uid: int
@@ -233,38 +233,38 @@ class Drain(Event, frozen=True, kw_only=True):
 
 
 class Reclaimed(Event, frozen=True, kw_only=True):
-    """The cloud takes this machine away, in `left_s` seconds if it said so. Without `why`: it does not."""
+    """Spot notice: the cloud reclaims the machine, in `left_s` seconds if known. Empty `why`: withdrawn."""
 
     why: str
     left_s: float | None = None
 
 
 class Restrict(Event, frozen=True, kw_only=True):
-    """New jobs may get only these GPUs; None: all. Running jobs keep theirs."""
+    """Restrict new jobs to these GPUs; None: all. Running jobs keep theirs."""
 
     uid: int
     allowed: tuple[int, ...] | None
 
 
 class Foresee(Event, frozen=True, kw_only=True):
-    """What was told to a job that waits, to be compared with what comes. Who waits no more is forgotten."""
+    """Record an ETA sample for a queued job; drop samples of jobs that left the queue."""
 
     key: JobKey
     case: EtaSample | None = None
 
 
 class SetQuota(Event, frozen=True, kw_only=True):
-    """What a person or a project may have at once; without a name, each that is not named."""
+    """Set the quota of a user or a project; with an empty name, the default for all without their own."""
 
     uid: int
     scope: str
     name: str
-    # None: no quota any more.
+    # None: remove the quota.
     limits: Limits | None
 
 
 class Reserve(Event, frozen=True, kw_only=True):
-    """GPUs for one person alone, for some time: these, or so many."""
+    """Reserve GPUs for one user for a time span: these, or any `count` of them."""
 
     uid: int
     user: str
@@ -275,7 +275,7 @@ class Reserve(Event, frozen=True, kw_only=True):
 
 
 class Unreserve(Event, frozen=True, kw_only=True):
-    """A reservation is not needed any more."""
+    """Cancel a GPU reservation."""
 
     uid: int
     id: int

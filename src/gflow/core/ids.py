@@ -1,7 +1,7 @@
 """Job keys: one integer for a job or for one task of an array.
 
-Job 42 is `42 << 20`; task 3 of array 42 is that plus 4. So keys sort by job, then by
-task, and a key is a row id in the store. People see `42` and `42_3`.
+Job 42 is `42 << 20`; task 3 of array 42 is that plus 4. So keys sort by job, then by task, and a key is a
+row id in the store. Users see the label: `42` or `42_3`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ def job_key(number: int, task: int | None = None) -> JobKey:
 
 
 def number_of(key: JobKey) -> int:
-    """The job's number: 42 for `42` and for `42_3`."""
+    """The job number: 42 for `42` and for `42_3`."""
     return key >> TASK_BITS
 
 
 def task_of(key: JobKey) -> int | None:
-    """The array task, or None for a plain job."""
+    """The array task; None for a job that is not a task."""
     task = key & TASK_MASK
     return task - 1 if task else None
 
 
 def label(key: JobKey) -> str:
-    """What people see: `42` or `42_3`."""
+    """Format a key for users: `42` or `42_3`."""
     task = key & TASK_MASK
     return f"{key >> TASK_BITS}_{task - 1}" if task else str(key >> TASK_BITS)
 
 
 def parse_label(text: str) -> JobKey | None:
-    """The key written as `42` or `42_3`, or None if it is not one."""
+    """Parse a label, `42` or `42_3`; None if it is malformed."""
     number, bar, task = text.partition("_")
     if not number.isdecimal() or not number.isascii() or len(number) > 12:
         return None

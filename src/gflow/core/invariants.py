@@ -1,4 +1,4 @@
-"""What must be true after every step. Tests call it; a daemon started with --paranoid does too."""
+"""Invariants that hold after every step. Checked by tests, and by a daemon started with --paranoid."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from gflow.core.state.state import State
 
 
 def check(state: State, *, settled: bool = True) -> None:
-    """Raise AssertionError with the broken rule. O(jobs).
+    """Check all invariants; raise AssertionError with the first that is broken. O(jobs).
 
-    `settled`: whether a round has been run since the state was made.
+    `settled`: whether a scheduling round has run since the state was built.
     """
     for job in state.jobs.values():
         _check_job(state, job)
-    _check_no_ghosts(state)
+    _check_no_dangling_keys(state)
     _check_open(state)
     _check_gpus(state)
     _check_counts(state)
-    people = Counter(job.uid for job in state.jobs.values())
+    of_user = Counter(job.uid for job in state.jobs.values())
     for opened in state.open.values():
         if not opened.is_closed:
-            people[opened.uid] += opened.count
-    assert state.of_person == people, f"people have {people}, not {state.of_person}"
-    _check_ledger(state)
+            of_user[opened.uid] += opened.count
+    assert state.of_person == of_user, f"people have {of_user}, not {state.of_person}"
+    _check_quota_usage(state)
     _check_dependencies(state)
     _check_arrays(state)
-    _check_lanes(state)
+    _check_buckets(state)
     if settled:
         _check_nothing_startable(state)
 
 
-def _check_ledger(state: State) -> None:
-    """What people and projects have, counted anew."""
+def _check_quota_usage(state: State) -> None:
+    """Recount the quota usage of users and projects."""
     counted = QuotaUsage()
     for job in state.jobs.values():
         counted.add(job)
@@ -65,9 +65,9 @@ def _check_job(state: State, job: Job) -> None:
         job.key in state.outbound,
         job.key in state.abroad,
     ]
-    comes = state.arriving.get(job.key)
-    assert not comes or not any(places), f"job {job.label} arrives and is there already"
-    places[0] = places[0] or comes is not None
+    submission = state.arriving.get(job.key)
+    assert not submission or not any(places), f"job {job.label} arrives and is there already"
+    places[0] = places[0] or submission is not None
     assert (job.abroad is not None) == places[4], f"job {job.label} is and is not abroad"
     if job.abroad is not None and job.spec.races_here:
         races = job.state is JobState.QUEUED and not job.abroad.hold and job.abroad.kept is None
@@ -89,20 +89,20 @@ def _check_job(state: State, job: Job) -> None:
 
 
 def _check_open(state: State) -> None:
-    """Submissions that are taken in parts: what is staged is no job yet, what arrives is one."""
+    """Staged submissions: staged jobs are not visible, arriving jobs are."""
     for first, opened in state.open.items():
         assert first == opened.first and first + opened.count <= state.next_number, "a stray submission"
-        comes = [key for key, whose in state.arriving.items() if whose == first]
+        arriving = [key for key, whose in state.arriving.items() if whose == first]
         if opened.is_closed:
-            assert not opened.jobs and opened.left == len(comes) > 0, f"submission {first} miscounts"
+            assert not opened.jobs and opened.left == len(arriving) > 0, f"submission {first} miscounts"
         else:
-            assert not comes and not opened.jobs.keys() & state.jobs.keys(), f"jobs of {first} are seen"
+            assert not arriving and not opened.jobs.keys() & state.jobs.keys(), f"jobs of {first} are seen"
             assert len(opened.jobs) <= opened.count == opened.left, f"submission {first} miscounts"
     for whose in set(state.arriving.values()):
         assert not whose or whose in state.open, f"jobs of {whose} arrive, which is not open"
 
 
-def _check_no_ghosts(state: State) -> None:
+def _check_no_dangling_keys(state: State) -> None:
     for name, keys in (
         ("waits", state.waits),
         ("later", state.later),
@@ -117,8 +117,8 @@ def _check_no_ghosts(state: State) -> None:
     assert len(state.ready) == sum(job in state.ready for job in state.jobs.values()), "a ghost is queued"
 
 
-def _running_here(state: State) -> list[Job]:
-    """Those that run, and those for which something is kept so that they may."""
+def _holding_resources(state: State) -> list[Job]:
+    """Jobs that hold resources here: running jobs, and jobs for which GPUs are kept during a withdrawal."""
     kept = [
         msgspec.structs.replace(job, gpu_ids=job.abroad.kept)
         for job in state.jobs.values()
@@ -136,7 +136,7 @@ def _running(state: State) -> list[Job]:
 
 
 def _check_gpus(state: State) -> None:
-    running = _running_here(state)
+    running = _holding_resources(state)
     expected: dict[int, dict[int, int]] = {}
     for job in running:
         shape = job.spec.shape
@@ -159,7 +159,7 @@ def _check_gpus(state: State) -> None:
 
 
 def _check_counts(state: State) -> None:
-    running = _running_here(state)
+    running = _holding_resources(state)
     assert state.machine.free_cpus == state.machine.cpus - sum(job.spec.shape.cpus for job in running), (
         "CPU slots are off"
     )
@@ -210,7 +210,7 @@ def _check_arrays(state: State) -> None:
             assert job.key in state.tasks[job_key(job.number)], f"task {job.label} is not in its array"
 
 
-def _check_lanes(state: State) -> None:
+def _check_buckets(state: State) -> None:
     groups = Counter(group.lane.key for group in state.ready.groups.values())
     guessed = Counter(g.lane.key for g in state.ready.groups.values() if g.guess < INFINITE)
     for key, lane in state.ready.lanes.items():

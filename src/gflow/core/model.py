@@ -1,8 +1,8 @@
-"""What the engine knows: the job, what was asked for it, the GPUs.
+"""The data model: job, spec, GPU, audit entry.
 
-`Spec` is what the submitter asked for and never changes by itself; `Job` is the spec plus
-what became of it. These are the only job records of the whole product: the store writes
-them, the API shows them, the runner reads them.
+`Spec` is the request, fixed at submission; only `gjob update` replaces it. `Job` is the spec plus the state
+of the job. These are the only job records of gflow: the store writes them, the API shows them, the targets
+read them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class JobState(enum.Enum):
     CANCELLED = "Cancelled"
     TIMEOUT = "Timeout"
 
-    # There is one of each, and they are looked up at every step: an enum's own hash is written in Python.
+    # Members are singletons, so identity suffices. The hash of Enum is written in Python and slow.
     __hash__ = object.__hash__
 
 
@@ -41,21 +41,21 @@ SHORT = {
     JobState.CANCELLED: "CA",
     JobState.TIMEOUT: "TO",
 }
-# The reason of a job that was cancelled because a parent did not succeed begins so.
+# Prefix of the reason of a job that was cancelled because a parent did not succeed.
 CUT_OFF = "DependencyFailed:"
-# The reason of a running job that makes way for another, whose id follows.
+# Prefix of the reason of a running job that is preempted; the id of the other job follows.
 PREEMPTED = "Preempted: "
-# The reason of a job that waits for reserved GPUs, or was stopped because its GPUs are.
+# The reason of a job that waits for reserved GPUs, or was evicted from them.
 RESERVED = "Reservation"
-# The reason of a job that does not use its GPUs, and of one that was stopped for it.
+# The reason of a job that leaves its GPUs unused, and of one that was stopped for that.
 IDLE = "IdleGPU"
 UNKILLABLE = "Unkillable"
-# Where jobs run unless somebody says otherwise: this machine.
+# The default target: this machine.
 LOCAL = "local"
-# How a shape of this machine begins, in a race.
+# Prefix of a shape of this machine, in a race.
 HERE = "local:"
-# How long a job with --overflow waits here, unless it or its target says otherwise.
-USUAL_PATIENCE_S = 600
+# How long a job with --overflow waits here by default, in seconds.
+DEFAULT_OVERFLOW_AFTER_S = 600
 ACTIVE = frozenset({JobState.QUEUED, JobState.HOLD, JobState.RUNNING})
 FINAL = frozenset(JobState) - ACTIVE
 
@@ -63,48 +63,48 @@ FINAL = frozenset(JobState) - ACTIVE
 class Moment(NamedTuple):
     """One instant on both clocks, in seconds.
 
-    `wall` can be set by people: it is for begin times, reservations and what is shown. `boot` is the boot
-    clock (it counts suspend, and cannot be set) plus a constant that `daemon.loop.timers` chooses for each
-    boot, so that it goes on after a reboot. All durations are counted on it: limits, run times, waits,
-    pauses.
+    `wall` can be set by the administrator; it is used for begin times, reservations and display. `boot` is
+    the boot clock (it counts suspend, and cannot be set) plus an offset that `daemon.loop.timers` chooses
+    for each boot, so that it continues after a reboot. All durations are measured on it: time limits, run
+    times, waits, retry delays.
     """
 
     wall: float
     boot: float
 
     def shown(self, boot: float) -> float:
-        """A time on the boot clock as the wall clock will show it, if nobody sets that."""
+        """Convert a time on the boot clock to the wall clock, assuming that the wall clock is not set."""
         return self.wall + (boot - self.boot)
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What was asked for. Everything a start needs, captured at submission."""
+    """The request for a job: everything that a start needs, captured at submission."""
 
     command: tuple[str, ...]
     cwd: str
     umask: int = 0o022
-    # Content addresses of the environment block and the script text; the store has the bytes.
+    # Content addresses of the environment block and the script text; the store keeps the bytes.
     environ: str = ""
     script: str = ""
-    # Where the script was when it was submitted; empty for commands.
+    # Path of the script at submission; empty for commands.
     script_path: str = ""
-    # Resource limits of the submitter that differ from ours: (number, soft, hard), -1 unlimited.
+    # Resource limits of the submitter that differ from the daemon's: (number, soft, hard), -1 unlimited.
     limits: tuple[tuple[int, int, int], ...] = ()
     # Jobs submitted together, as a sweep or under one --max-concurrent, share this number; 0: none.
     group: int = 0
-    # Command and name of a sweep before its parameters were put in; empty: there were none to put in.
+    # Command and name of a sweep before its parameters were filled in; empty: they had no placeholders.
     template: tuple[str, ...] = ()
     name_template: str = ""
-    # The job that this one does again; 0: none.
+    # The job that this one redoes; 0: none.
     redone_from: JobKey = JobKey(0)
-    # Where the figure of `--gpu-memory auto` comes from, for people; empty: somebody gave it.
+    # Source of the value of `--gpu-memory auto`, for display; empty: the user gave the value.
     gpu_memory_from: str = ""
-    # The fields below are filled by options of the same table row (options/table.py).
+    # Each field below is set by an option (options/table.py).
     name: str = ""
     gpus: int = 0
     shared: bool = False
     gpu_memory_mib: int = 0
-    # What was predicted on each GPU (--fit); 0: nothing.
+    # Predicted memory on each GPU (--fit); 0: no prediction.
     predicted_mib: int = 0
     gpu_type: str = ""
     cpus: int | None = None
@@ -112,16 +112,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     allow_unsatisfiable: bool = False
     priority: int = 10
     time_limit_s: int = 0
-    # Stopped when it has used none of its GPUs for so long; 0: never.
+    # Stop the job once it has used none of its GPUs for this long; 0: never.
     stop_if_idle_s: int = 0
-    # Whether it has a terminal.
+    # Whether the job gets a terminal.
     pty: bool = False
-    # Whether it makes way for others.
+    # Whether it may be preempted.
     preemptible: bool = False
     grace_s: int = 30
     # (signal, seconds before the limit); (0, 0): no warning.
     warning: tuple[int, int] = (0, 0)
-    # Patterns of log files; empty: the usual place, and errors with the output.
+    # Patterns of log files; empty: the default path, and stderr goes with stdout.
     output: str = ""
     error: str = ""
     begin_at: float = 0.0
@@ -132,41 +132,41 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     array: str = ""
     max_concurrent: int = 0
     max_retries: int = 0
-    # Ends after which it is tried again (see `options.lists`); empty: any failure.
+    # Kinds of ends that are retried (see `options.lists`); empty: any failure.
     retry_on: tuple[str, ...] = ()
     retry_delay_s: int = 10
     requeue: bool = False
-    # What further attempts add to the command; `{latest}` in it is the newest checkpoint.
+    # Arguments that further attempts add to the command; `{latest}` is the newest checkpoint.
     resume_args: str = ""
     project: str = ""
     comment: str = ""
-    # Folders of the Python environments to activate.
+    # Directories of the Python environments to activate.
     venv: str = ""
     conda_env: str = ""
     notify_emails: tuple[str, ...] = ()
     notify_on: tuple[str, ...] = ()
-    # What a sweep chose for this job: (name, value).
+    # Parameters that a sweep chose for this job: (name, value).
     parameters: tuple[tuple[str, str], ...] = ()
-    # Samples of a training step over all GPUs, whatever shape the job gets; 0: the script says.
+    # Samples per training step over all GPUs, for any shape of the job; 0: left to the script.
     effective_batch: int = 0
-    # Which target runs it; empty: this machine. The rest of it means something on clusters alone.
+    # Target; empty: this machine.
     on: str = ""
-    # Which target gets it if it does not start here within so many seconds; empty: none. None: as long as
-    # that target's settings say, which are filled in when it is submitted.
+    # Target that gets the job if it does not start here within this many seconds; empty: none. None: the
+    # default of that target, which is filled in at submission.
     overflow: str = ""
     overflow_after_s: int | None = None
-    # How many nodes, each with `gpus` GPUs and `cpus` CPUs.
+    # Number of nodes, each with `gpus` GPUs and `cpus` CPUs. More than one needs a cluster.
     nodes: int = 1
-    # The shape of gflow.toml that it was asked for by; what that means is in the other fields.
+    # Named shape of gflow.toml that was requested; its values are in the other fields.
     shape_name: str = ""
     partition: str = ""
     qos: str = ""
     constraint: str = ""
     reservation: str = ""
     exclusive: bool = False
-    # Options for sbatch that gflow does not know.
+    # Further options for sbatch, passed through.
     slurm: tuple[str, ...] = ()
-    # Shapes of which the first that starts runs the job; `local:n1_gpu2` is one of this machine.
+    # Alternative shapes: the first that can start runs the job; `local:n1_gpu2` is one of this machine.
     race: tuple[str, ...] = ()
 
     @property
@@ -185,27 +185,27 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
     @property
     def races_here(self) -> bool:
-        """Whether this machine takes part in its race."""
+        """Whether one of the shapes in its race is for this machine."""
         return any(shape.startswith(HERE) for shape in self.race)
 
     @property
     def patience_s(self) -> int:
-        """How long it waits here before it overflows."""
-        return USUAL_PATIENCE_S if self.overflow_after_s is None else self.overflow_after_s
+        """How long the job waits here before it overflows, in seconds."""
+        return DEFAULT_OVERFLOW_AFTER_S if self.overflow_after_s is None else self.overflow_after_s
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """Approximate memory of this record, in bytes."""
         return size_of(self)
 
     @property
     def parents(self) -> tuple[JobKey, ...]:
-        """Every job this one may wait for."""
+        """All parents, of both kinds of dependency."""
         return self.depends_on + self.depends_any
 
 
 def size_of(spec: Spec) -> int:
-    """About how many bytes of memory it takes besides the usual; of what cannot change while it runs."""
+    """Approximate bytes of the variable-length fields, without those that may change while the job runs."""
     size = len(spec.cwd) + len(spec.script_path) + len(spec.output) + len(spec.error)
     size += len(spec.venv) + len(spec.conda_env)
     for text in spec.command:
@@ -218,38 +218,38 @@ def size_of(spec: Spec) -> int:
 
 
 def links_of(spec: Spec) -> int:
-    """How many parents it names."""
+    """Number of dependency links: parents that the spec names."""
     return len(spec.depends_on) + len(spec.depends_any)
 
 
 class ArrayProgress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """How far an array is: tasks that have not started, and how the others stand."""
+    """Progress of an array: the tasks that have not started, and counts of the others by outcome."""
 
     pending: TaskSet
     active: int = 0
     ok: int = 0
     bad: int = 0
     cancelled: int = 0
-    # The worst exit code of a task so far, as a shell would show it.
+    # The highest exit code of a failed task so far, as a shell shows it.
     worst: int = 0
 
 
 class Abroad(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What is known of a job that another target has."""
+    """The remote side of a job that another target has."""
 
-    # Its number there, and the machines on which it runs.
+    # Its id there, and the nodes on which it runs.
     id: str = ""
     nodes: str = ""
-    # Whether it is to be held here as soon as it is taken back from there.
+    # Whether the job is to be held here once it is withdrawn.
     hold: bool = False
-    # What is kept for it here while it is taken back, because it can start here; None: nothing is.
+    # GPUs kept for it here while it is withdrawn in order to start here; None: it is not.
     kept: tuple[int, ...] | None = None
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """How far a job says it is. Whatever it does not say has its default."""
+    """Progress that a job reports about itself. Values that it omits have their defaults."""
 
-    # When it said so, on the wall clock.
+    # Time of the report, on the wall clock.
     at: float
     step: int
     steps: int = 0
@@ -257,7 +257,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
     epochs: int = 0
     loss: float | None = None
     samples_per_s: float = 0.0
-    # Seconds from then to its end, as it expects.
+    # Expected seconds from the report to the end.
     left_s: float | None = None
 
     @property
@@ -266,9 +266,9 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defa
 
 
 class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
-    """One job: its spec and what became of it. Times are seconds on the wall clock, unless they say `boot`.
+    """One job: its spec and its state. Times are seconds on the wall clock, unless the name says `boot`.
 
-    An array is one job too, with `progress`; a task gets a job of its own when it starts.
+    An array is one job too, with `progress`. A task becomes a job of its own when it starts.
     """
 
     key: JobKey
@@ -283,36 +283,36 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     started_at: float | None = None
     started_boot: float | None = None
     finished_at: float | None = None
-    # How long its last attempt ran, on the boot clock; None: that is not over, or there was none.
+    # Duration of the last attempt, on the boot clock; None: not over, or there was none.
     ran_s: float | None = None
     exit_code: int | None = None
     signal: int | None = None
-    # Set while a running job is being stopped: the state it will end in (Queued: it makes way).
+    # Set while a running job is being stopped: the state in which it will end (Queued: preempted).
     stopping: JobState | None = None
-    # Whether it is being killed without grace.
+    # Whether it is being killed without grace time.
     stop_now: bool = False
     progress: ArrayProgress | None = None
-    # Attempts that failed and were retried; attempts in a row that ended within a minute.
+    # Attempts that failed and were retried; requeued attempts in a row that ended within a minute.
     retries: int = 0
     quick_ends: int = 0
-    # What it used so far: see `add_usage`. A peak of 0 means that nobody has measured anything.
+    # CPU time and peak memory so far, see `add_usage`. A peak of 0 means: not measured.
     cpu_ms: int = 0
     peak_kib: int = 0
-    # When a retried job may start again (0: at once), on the boot clock, and as the wall clock had it.
+    # Earliest start of a retried job (0: at once), on the boot clock and on the wall clock.
     retry_boot: float = 0.0
     retry_at: float = 0.0
     # Whether the GPUs it has, or had last, are simulated.
     simulated: bool = False
-    # Since when it has waited for nothing but resources, on the boot clock.
+    # Time since which it waits for resources only, on the boot clock.
     ready_at: float = 0.0
     target: str = LOCAL
-    # Set from the moment in which another target gets it until it has ended there, or was taken back.
+    # Set from the hand-over to another target until the job has ended there or was withdrawn.
     abroad: Abroad | None = None
-    # What it told last about how far it is. Durable only when something else about it becomes so.
+    # Latest progress report. Saved only together with another change of the job.
     headway: JobProgress | None = None
 
     def add_usage(self, cpu_ms: int, peak_kib: int) -> None:
-        """Count an attempt, or an array's task: CPU time adds up, the peak is that of the largest."""
+        """Add the usage of an attempt or a task: the sum of CPU times, the maximum of peaks."""
         self.cpu_ms += cpu_ms
         self.peak_kib = max(self.peak_kib, peak_kib)
 
@@ -335,24 +335,24 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def begin_at(self) -> float:
-        """The time before which it must not start, for people: asked for, or the pause before a retry."""
+        """The earliest start, on the wall clock: the requested begin time, or the end of the retry delay."""
         return max(self.spec.begin_at, self.retry_at)
 
     @property
     def overflows_at(self) -> float | None:
-        """When it goes to another target if it still waits here (boot clock); None: never."""
+        """Deadline of the overflow to another target, on the boot clock; None: it does not overflow."""
         if not self.spec.overflow or self.target != LOCAL or self.state is not JobState.QUEUED:
             return None
         return self.ready_at + self.spec.patience_s
 
     def run_s(self, boot: float) -> float | None:
-        """How long its latest attempt has run by now, or ran; None: there was none."""
+        """Duration of the latest attempt so far, or in all, in seconds; None: there was none."""
         if self.state in FINAL:
             return self.ran_s
         return None if self.started_boot is None else max(0.0, boot - self.started_boot)
 
     def pause(self, pause_s: float, at: Moment) -> None:
-        """It may not start again for so long; 0: at once."""
+        """Set the retry delay, in seconds; 0: none."""
         self.retry_boot, self.retry_at = (at.boot + pause_s, at.wall + pause_s) if pause_s else (0.0, 0.0)
 
     @property
@@ -361,12 +361,12 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def is_array(self) -> bool:
-        """Whether this is the record of a whole array, which holds no resources itself."""
+        """Whether this is the record of an array, which holds no resources itself."""
         return self.progress is not None
 
 
 class AuditEntry(NamedTuple):
-    """One line of the audit. `uid` None: nobody, the machine itself."""
+    """One entry of the audit log. `uid` None: not caused by a user."""
 
     at: float
     key: JobKey | None
@@ -377,7 +377,7 @@ class AuditEntry(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Why a GPU gets no new jobs (Unmanaged, CannotTell, Unhealthy, Lost, Drained), and the story."""
+    """Why a GPU gets no new jobs: kind (Unmanaged, CannotTell, Unhealthy, Lost, Drained) and detail."""
 
     kind: str
     detail: str
@@ -387,7 +387,7 @@ class Block(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """GPUs that an attempt does not use: for how long, and the story."""
+    """Unused GPUs of an attempt: for how many seconds, and the description."""
 
     attempt: int
     unused_s: float
@@ -395,9 +395,9 @@ class Idle(NamedTuple):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One GPU of this machine, as detected (or simulated, and then it says so).
+    """One GPU of this machine, detected or simulated.
 
-    `index` is ours and stays with the card; `number` is what the driver counts at the moment.
+    `index` is assigned by gflow and stays with the card. `number` is the present index of the driver.
     """
 
     index: int
@@ -406,8 +406,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory_mib: int
     simulated: bool = False
     number: int = -1
-    # The card that this is a MIG slice of, by UUID; empty for a whole card.
+    # UUID of the card of which this is a MIG slice; empty for a whole card.
     parent: str = ""
-    # NUMA node, -1 if there is none; GPUs within reach of NVLink.
+    # NUMA node, -1 if there is none; indices of the GPUs connected by NVLink.
     node: int = -1
     links: tuple[int, ...] = ()

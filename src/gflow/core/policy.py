@@ -1,4 +1,4 @@
-"""What people decided about the whole machine and the engine goes by."""
+"""Policy: the settings of the machine that the engine uses, and drains."""
 
 from __future__ import annotations
 
@@ -8,53 +8,54 @@ from gflow.core.state.quotas import Quotas
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """How GPUs are given out. Comes with the daemon and is never saved: the next one has its own."""
+    """The settings `policy.*`. Given by the daemon at its start and never saved."""
 
-    # sequential, random, pack or topology; see `place.in_order`.
+    # Placement strategy: sequential, random, pack or topology; see `core.scheduling.placement`.
     strategy: str = "sequential"
-    # GPUs that new jobs may get, until somebody restricts them otherwise; None: all.
+    # GPUs that new jobs may get, unless `gctl set-gpus` changes that; None: all.
     gpus: frozenset[int] | None = None
-    # Whether that holds against what somebody restricted them to in an earlier daemon's time.
+    # Whether `gpus` overrides a persisted `gctl set-gpus`.
     gpus_win: bool = False
-    # Active jobs that one person may have; 0: any number. Root may have any.
+    # Active jobs that one user may have; 0: no limit. Root is exempt.
     most_jobs: int = 0
-    # Jobs of one person that may run at once, unless a quota says otherwise; 0: any number. Root may too.
+    # Running jobs that one user may have, unless a quota overrides it; 0: no limit. Root is exempt.
     most_running: int = 0
-    # The uid whose jobs alone may run: a private daemon runs all of them as its own user. None: everybody's.
+    # Private daemon: the only uid that may submit, because all jobs run as it. None: any user.
     owner: int | None = None
-    # Whether people are not to learn each other's names.
+    # Whether the names of other users are hidden.
     is_private: bool = False
-    # Within a priority: `shortest` predicted first, or by `arrival`.
+    # Order within a priority and band: `shortest` estimated runtime first, or `arrival`.
     order: str = "shortest"
-    # Whether people who had much come after people who had little; how fast what they had fades.
+    # Whether users with much recent use come after users with little; half-life of use.
     fair_share: bool = True
     half_life_s: float = 7 * 86400.0
-    # A job that wants the whole machine is promised its start once it has waited for so many times its own
-    # length (see `promise.times_of`); 0: whoever is first in line always has a promise; below 0: nobody ever.
+    # A job that needs the whole machine gets a start reservation after waiting for this many times its own
+    # length; smaller jobs earlier (see `core.scheduling.backfill`). 0: the first in the queue always has one;
+    # below 0: no start reservations.
     patience: float = 8.0
-    # How many jobs may have such a promise at once: those who have waited longest.
+    # Start reservations at a time, for jobs with GPUs and again for jobs without: those that waited longest.
     promises: int = 2
-    # Whether others may start before a promised start, if they cannot delay it.
+    # Whether jobs that do not delay a start reservation may be backfilled.
     backfill: bool = True
-    # How long jobs are expected to take: by `history`, or only by their `limits`.
+    # Source of runtime estimates: `history`, or time `limits` only.
     lengths: str = "history"
-    # What people and projects may have at once, unless somebody says otherwise.
+    # Quotas of users and projects from gflow.toml; `gctl quota set` overrides them.
     quotas: Quotas = Quotas()
-    # Jobs that use none of their GPUs for so many seconds are stopped; 0: never.
+    # Jobs that use none of their GPUs for this many seconds are stopped; 0: never.
     stop_idle_s: int = 0
 
 
 USUAL = Policy()
 
 
-# The name under which it is kept.
+# Name of the stored setting.
 DRAINED = "drained"
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where nothing more is to start, and what people said why. Kept through restarts."""
+    """Drains of the machine and of GPUs, with the reasons that operators gave. Survives restarts."""
 
-    # Why nothing starts at all; None: things start.
+    # Reason of the drain of the machine; None: not drained.
     everything: str | None = None
-    # GPU -> why it gets no new jobs.
+    # GPU -> reason of its drain.
     gpus: dict[int, str] = {}

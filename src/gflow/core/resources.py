@@ -1,7 +1,7 @@
-"""What a job needs, read off what was asked for it.
+"""Resource requirements of a job, derived from its spec.
 
-Functions and not only properties of `Spec`: they are called for every job at every turn, and a record of
-msgspec is not compiled (see "The compiled engine" in docs/architecture.md).
+Functions, besides the properties of `Spec`: they are called for every job in every turn, and classes of
+msgspec are not compiled (see "The compiled engine" in docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, Protocol
 
 INFINITE: Final = float("inf")
-# Makes a named tuple of its type and a plain tuple, as its own constructor does in four times the time.
+# Makes a named tuple from its type and a plain tuple; four times as fast as its constructor.
 named: Final[Any] = tuple.__new__
 
 
 class Shape(NamedTuple):
-    """What a job needs in order to start. Jobs of one shape fit or wait together."""
+    """The resources that a job needs to start. Jobs of one shape fit or wait together."""
 
     gpus: int
     cpus: int
@@ -25,7 +25,7 @@ class Shape(NamedTuple):
 
 
 class Asked(Protocol):
-    """The part of a spec that names resources."""
+    """The resource fields of a spec."""
 
     @property
     def gpus(self) -> int: ...
@@ -47,7 +47,7 @@ def standing_of(priority: int, preemptible: bool) -> int:
 
 
 def slots_of(spec: Asked) -> int:
-    """CPU slots: a job without GPUs takes one, a job with GPUs none, unless it asks."""
+    """CPU slots: as requested; by default one for a job without GPUs, none for a job with GPUs."""
     asked = spec.cpus
     if asked is not None:
         return asked

@@ -1,7 +1,7 @@
-"""Parameters of a sweep, put into the command: `--lr {lr}`.
+"""Sweep templates: fill the parameters of a sweep into command and name, as in `--lr {lr}`.
 
-Only `{name}` counts, with a name as a program would write it: `{}`, `{"a": 1}` and `{0}` are left
-alone, and so is everything in jobs without parameters. `{{name}}` is a literal `{name}`.
+Only `{name}` with an identifier is a placeholder: `{}`, `{"a": 1}` and `{0}` stay as they are, and so does
+everything in jobs without parameters. `{{name}}` is a literal `{name}`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import msgspec
 from gflow.core.model import Spec
 from gflow.errors import UsageError
 
-# The longest name of a job.
+# Maximum length of a job name, in characters.
 NAME_LENGTH = 200
-_PLACE = re.compile(r"\{(\{[A-Za-z_][A-Za-z0-9_]*\})\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PLACEHOLDER = re.compile(r"\{(\{[A-Za-z_][A-Za-z0-9_]*\})\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """`text` with every `{name}` replaced; a name that is not among `values` is refused."""
+    """Replace every `{name}` in `text`; raise UsageError for a name that is not among `values`."""
 
-    def value(found: re.Match[str]) -> str:
+    def replace(found: re.Match[str]) -> str:
         literal, name = found.groups()
         if literal:
             return str(literal)
@@ -35,11 +35,11 @@ def fill(text: str, values: Mapping[str, str]) -> str:
             )
         return values[name]
 
-    return _PLACE.sub(value, text)
+    return _PLACEHOLDER.sub(replace, text)
 
 
 def fill_command(command: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """The words of a command, filled. In a line for the shell each value stays one word of it."""
+    """Fill the words of a command. In a shell line (`bash -c`) each value is quoted to stay one word."""
     words = tuple(command)
     if words[:2] == ("bash", "-c") and len(words) == 3:
         quoted = {name: shlex.quote(value) for name, value in values.items()}
@@ -47,8 +47,8 @@ def fill_command(command: Iterable[str], values: Mapping[str, str]) -> tuple[str
     return tuple(fill(word, values) for word in words)
 
 
-def with_values(spec: Spec, values: Mapping[str, str]) -> Spec:
-    """A spec whose command and name are templates, with these values put into both."""
+def fill_spec(spec: Spec, values: Mapping[str, str]) -> Spec:
+    """Fill these values into a spec whose command and name are templates; keep the templates."""
     command, name = fill_command(spec.command, values), fill(spec.name, values)
     if len(name) > NAME_LENGTH or not name.isprintable() or (spec.name and not name.strip()):
         raise UsageError(f"{name!a:.60} cannot be the name of a job", hint="see --name")

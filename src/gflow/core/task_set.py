@@ -1,6 +1,6 @@
-"""Sets of array tasks, kept as ranges: `1-10`, `0-90:10`, `1,3,5-7`.
+"""Sets of array tasks, stored as ranges: `1-10`, `0-90:10`, `1,3,5-7`.
 
-A hundred thousand waiting tasks are one range. Immutable: whoever has one shares it.
+A hundred thousand waiting tasks are one range. Sets are immutable, so they are shared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """Tasks first, first+step, …, last. `last` is a member."""
+    """The tasks first, first+step, …, last, inclusive."""
 
     first: int
     last: int
@@ -36,37 +36,40 @@ class Span(NamedTuple):
 
 
 # Spans in ascending order, each of which ends before the next begins.
-Lane = tuple[Span, ...]
+Track = tuple[Span, ...]
 
 
 class TaskSet:
-    """Spans that share no task. Those that interleave (`0-98:2,1-99:2`) are in different lanes, so a task
-    is found by halving, however many spans there are. Taking tasks away never adds a lane."""
+    """A set of tasks as disjoint spans.
 
-    __slots__ = ("_lanes",)
+    Spans that interleave (`0-98:2,1-99:2`) are in different tracks, so that a task is found by bisection in
+    each track. Removing a task never adds a track.
+    """
+
+    __slots__ = ("_tracks",)
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
-        self._lanes = _lanes(spans)
+        self._tracks = _tracks(spans)
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """All of them, in ascending order of their first tasks."""
-        return self._lanes[0] if len(self._lanes) == 1 else tuple(sorted(chain(*self._lanes)))
+        """All spans, in ascending order of their first tasks."""
+        return self._tracks[0] if len(self._tracks) == 1 else tuple(sorted(chain(*self._tracks)))
 
     def __len__(self) -> int:
-        return sum(span.size for lane in self._lanes for span in lane)
+        return sum(span.size for track in self._tracks for span in track)
 
     def __bool__(self) -> bool:
-        return bool(self._lanes)
+        return bool(self._tracks)
 
     def __contains__(self, task: int) -> bool:
-        for lane in self._lanes:  # noqa: SIM110 - twice as fast, and ten thousand parents ask this in one turn
-            if _find(lane, task) is not None:
+        for track in self._tracks:  # noqa: SIM110 - twice as fast; called for ten thousand parents in one turn
+            if _find(track, task) is not None:
                 return True
         return False
 
     def __iter__(self) -> Iterator[int]:
-        return heapq.merge(*(chain(*map(_tasks, lane)) for lane in self._lanes))
+        return heapq.merge(*(chain(*map(_tasks, track)) for track in self._tracks))
 
     def __str__(self) -> str:
         return ",".join(map(str, self.spans))
@@ -82,40 +85,42 @@ class TaskSet:
 
     @property
     def first(self) -> int:
-        return min(lane[0].first for lane in self._lanes)
+        return min(track[0].first for track in self._tracks)
 
     def without(self, task: int) -> TaskSet:
-        """This set less one task."""
-        for number, lane in enumerate(self._lanes):
-            at = _find(lane, task)
+        """Return this set without one task."""
+        for number, track in enumerate(self._tracks):
+            at = _find(track, task)
             if at is not None:
-                rest = lane[:at] + _halves(lane[at], task) + lane[at + 1 :]
-                less = TaskSet()
-                less._lanes = self._lanes[:number] + ((rest,) if rest else ()) + self._lanes[number + 1 :]
-                return less
+                rest = track[:at] + _halves(track[at], task) + track[at + 1 :]
+                smaller = TaskSet()
+                smaller._tracks = (
+                    self._tracks[:number] + ((rest,) if rest else ()) + self._tracks[number + 1 :]
+                )
+                return smaller
         return self
 
 
-def _lanes(spans: Iterable[Span]) -> tuple[Lane, ...]:
-    """Each span into the first lane that ended before it; as few lanes as can be."""
-    lanes: list[list[Span]] = []
-    ends: list[tuple[int, int]] = []  # (last task, lane)
+def _tracks(spans: Iterable[Span]) -> tuple[Track, ...]:
+    """Distribute spans over the fewest tracks: each into the track that ended first, if any. O(n log n)."""
+    tracks: list[list[Span]] = []
+    ends: list[tuple[int, int]] = []  # heap of (last task, track)
     for span in sorted(spans):
         if ends and ends[0][0] < span.first:
             number = ends[0][1]
             heapq.heapreplace(ends, (span.last, number))
         else:
-            number = len(lanes)
-            lanes.append([])
+            number = len(tracks)
+            tracks.append([])
             heapq.heappush(ends, (span.last, number))
-        lanes[number].append(span)
-    return tuple(map(tuple, lanes))
+        tracks[number].append(span)
+    return tuple(map(tuple, tracks))
 
 
-def _find(lane: Lane, task: int) -> int | None:
-    """Where in its lane the span is that has this task."""
-    at = bisect_right(lane, task, key=_first) - 1
-    return at if at >= 0 and task in lane[at] else None
+def _find(track: Track, task: int) -> int | None:
+    """Index of the span with this task in its track; None if there is none. O(log spans)."""
+    at = bisect_right(track, task, key=_first) - 1
+    return at if at >= 0 and task in track[at] else None
 
 
 def _first(span: Span) -> int:
@@ -126,8 +131,8 @@ def _tasks(span: Span) -> range:
     return range(span.first, span.last + 1, span.step)
 
 
-def _halves(span: Span, task: int) -> Lane:
-    """What comes before a task of this span and what comes after it."""
+def _halves(span: Span, task: int) -> Track:
+    """The parts of a span before and after one of its tasks."""
     before = (_span(span.first, task - span.step, span.step),) if task > span.first else ()
     after = (_span(task + span.step, span.last, span.step),) if task < span.last else ()
     return before + after
@@ -138,7 +143,7 @@ def _span(first: int, last: int, step: int) -> Span:
 
 
 def parse_tasks(text: str) -> TaskSet:
-    """The set that `str()` wrote."""
+    """Parse the format that `str()` writes."""
     spans = []
     for part in filter(None, text.split(",")):
         ends, _, step = part.partition(":")

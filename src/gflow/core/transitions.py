@@ -1,38 +1,53 @@
-"""The job's state machine. Everything that decides whether a transition exists is in this file.
+"""The job state machine: the states and the table of transitions between them.
 
 Theory of operation
 -------------------
-A job is submitted Queued. It stays Queued while anything keeps it from starting; what
-that is, is a *reason*, never another state. Hold is the one state in which a job waits
-because a person said so.
+A job is submitted Queued. It stays Queued while anything keeps it from starting; the cause is a
+*reason*, not another state. Hold is the only other waiting state: the user held the job.
 
-Starting is one transition, Queued -> Running, and it raises `attempt` by one. An attempt
-starts at most once: the number is committed before anything is launched, and the runner
-takes a file of that name exclusively before it runs the job.
+A start is one transition, Queued -> Running, and increments `attempt`. An attempt starts at most once:
+its number is committed before anything is launched, and the target creates a run record of that name
+exclusively before it runs the job.
 
-Only the end of the processes ends a Running job. A cancel or a time limit therefore does
-not change the state: it sets `stopping` to the state the job will end in, and the job
-stays Running (shown as CG) until nothing of it lives. Then it takes that state.
+Only the end of its processes ends a Running job. A cancel or a time limit therefore does not change the
+state. It sets `stopping` to the state in which the job will end, and the job stays Running (shown as CG)
+until all of its processes have ended.
 
-A job that asked for retries or for being requeued goes from Running back to Queued when its
-attempt has ended: the same job, its next attempt. One that does so five times within a
-minute each is put on Hold instead.
+A job that asked for retries or requeueing returns from Running to Queued when its attempt has ended:
+the same job, its next attempt. A job that is requeued after five attempts in a row that each ran for less
+than a minute is put on Hold instead.
 
-An array is one job whose tasks wait inside its record. A task becomes a job of its own when
-it starts. The array is Queued while tasks wait in it, Running while only started ones are
-left, and final with the last of them.
+An array is one job whose tasks wait inside its record. A task becomes a job of its own when it starts.
+The array is Queued while tasks wait in it, Running while only started tasks are left, and final with the
+last of them.
 
-Nothing leaves a final state. Doing a job again makes a new job.
+No transition leaves a final state. Redoing a job makes a new job.
 
 Where a job of each state is found:
-    Queued     `State.jobs`, and in exactly one of `State.waits` (parents), `State.later`
-               (begin time) and `State.ready` (resources)
-    Hold       `State.jobs`, and in `State.waits` while it has unmet parents
-    Running    `State.jobs`; its GPUs in `State.holders`
+    Queued     `State.jobs`, and exactly one of `State.waits` (parents), `State.later` (begin time or retry
+               delay), `State.ready` (resources), `State.outbound` (about to be handed over), `State.abroad`
+               (waits on another target) and `State.arriving` (not yet put into one of the others). A job
+               that races here is in `State.ready` too.
+    Hold       `State.jobs`, and `State.waits` while it has unmet parents
+    Running    `State.jobs`; its GPUs in `State.machine.holders`, or its key in `State.abroad`
     (final)    in the store only
 
-Rules of this file: it knows no engine, no clock and no user. A new state needs rows here, a short name in
-`model.SHORT`, a line in the checks of `store/schema`, and words in `text/queue` and gqueue's help.
+This module depends on no engine, clock or user. Where a new state is declared (recipe: CONTRIBUTING.md):
+    core/model.py               `JobState`, `SHORT`, `ACTIVE` (`FINAL` is the rest); counts of `ArrayProgress`
+    core/transitions.py         its constant and its rows of `TRANSITIONS`
+    core/lifecycle/             the transition itself, usually `finish.py`; then `core/invariants.py`
+    store/schema.py             a migration for the checks of the table `jobs`
+    store/statistics.py, core/queries/usage_report.py, text/statistics.py      sums of `gstats`
+    wire/answers.py             `State`, `StatsAnswer`; `wire/views.py` for the latter
+    wire/events.py              `NAMES`, `MOVES`, `LEADS_TO`
+    text/queue.py               `ORDER`, `STYLES`; `cli/gqueue.py` for the help
+    daemon/api/request.py       `_STATE_NAMES`, if it has a second name
+    daemon/loop/counters.py     `COUNTED`; `ENDS` in `daemon/api/handlers/metrics.py`
+    options/lists.py            names for `--notify-on` and `--retry-on`; mail types in `options/slurm.py`
+    daemon/notify/notifier.py   `DEFAULT_EVENTS`, if it is a final state
+    client/wait.py              `CODES`, if it has an exit code of its own
+    library/jobs.py             `FINAL`; `ENDED` in `library/executor.py`
+    targets/slurm/poll.py       if Slurm has a state for it
 """
 
 from __future__ import annotations
@@ -42,7 +57,7 @@ from typing import Final
 from gflow.core.model import Job, JobState
 from gflow.errors import TransitionError
 
-# By names of their own: an attribute of an enum takes longer to find than most of what is done with it.
+# Module constants, because the attribute lookup on an enum class is slow and this is a hot path.
 QUEUED: Final = JobState.QUEUED
 HOLD: Final = JobState.HOLD
 RUNNING: Final = JobState.RUNNING
@@ -60,12 +75,12 @@ TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
     CANCELLED: frozenset(),
     TIMEOUT: frozenset(),
 }
-# What a job's story says of its end.
+# Audit log entry for the end of a job.
 ENDED: Final[dict[JobState, str]] = {state: state.value.lower() for state in JobState}
 
 
 def move(job: Job, to: JobState, reason: str = "") -> None:
-    """Take one transition of the table; the only place where `job.state` changes."""
+    """Take one transition. The only place that changes `job.state`; raises if the table does not allow it."""
     if to not in TRANSITIONS[job.state]:
         raise TransitionError(f"job {job.label} cannot go from {job.state.value} to {to.value}")
     job.state = to

@@ -1,7 +1,4 @@
-"""What a replay was like for people and for the machine.
-
-What replays were like, as a picture: how long jobs waited, and how many GPUs were in use.
-"""
+"""Metrics of a replay (waits, slowdown, utilisation, fairness), and plots of waits and GPU use."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from typing import Any, TypeVar
 from gflow import plotting
 from gflow.simulate.replay import Ran
 
-# A job's slowdown is bounded: what runs for seconds may wait for some.
+# Bounded slowdown: run times below this count as this, in seconds.
 SHORT_S = 10.0
 
 
 def measure(ran: Sequence[Ran], pool: int, wide: int) -> dict[str, Any]:
-    """All figures of one replay. Times are seconds."""
+    """Compute all metrics of one replay. Times are seconds; `wide`: GPUs from which a job counts as wide."""
     waits = [one.start - one.entry.submit for one in ran]
     slowdowns = [_slowdown(one) for one in ran]
     first = min(one.entry.submit for one in ran)
@@ -47,12 +44,13 @@ def measure(ran: Sequence[Ran], pool: int, wide: int) -> dict[str, Any]:
 
 
 def _slowdown(one: Ran) -> float:
+    """Bounded slowdown: (wait + run time) / run time, at least 1."""
     wait, length = one.start - one.entry.submit, one.entry.duration
     return max(1.0, (wait + length) / max(length, SHORT_S))
 
 
 def fairness(ran: Sequence[Ran]) -> float:
-    """Jain's index over the users' mean slowdowns: 1 when all fare alike, 1/users when one bears it all."""
+    """Jain's index over the users' mean slowdowns: 1 if all are equal, 1/users if one user has it all."""
     of_user: dict[str, list[float]] = {}
     for one in ran:
         of_user.setdefault(one.entry.user, []).append(_slowdown(one))
@@ -61,7 +59,7 @@ def fairness(ran: Sequence[Ran]) -> float:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The smallest value that at least this part of all does not exceed; 0 for none."""
+    """The nearest-rank quantile: the smallest value that at least this part does not exceed; 0 if empty."""
     if not values:
         return 0.0
     rank = -(-part * len(values) // 1)
@@ -72,51 +70,52 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-# How many points a curve has at most.
+# Maximum number of points of a curve.
 POINTS = 2000
 N = TypeVar("N", int, float)
 
 
 def plot(replays: Mapping[str, Sequence[Ran]], pool: int, path: Path) -> None:
-    """Two pictures in one file, a curve for each policy in both."""
+    """Plot waits and GPU use into one file, with one curve per policy in each plot."""
     drawn = plotting.figure(9, 8)
     waits, use = drawn.subplots(2, 1)
     for name, ran in replays.items():
-        waits.plot(*zip(*longer_than(ran), strict=True), label=name)
-        use.step(*zip(*in_use(ran), strict=True), where="post", label=name, linewidth=0.8)
+        waits.plot(*zip(*wait_distribution(ran), strict=True), label=name)
+        use.step(*zip(*gpus_in_use(ran), strict=True), where="post", label=name, linewidth=0.8)
     waits.set(xscale="log", yscale="log", xlabel="wait (hours)", ylabel="part of the jobs that waited longer")
     use.set(xlabel="days since the first submission", ylabel=f"GPUs in use, of {pool}", ylim=(0, pool * 1.02))
-    for one in (waits, use):
-        one.grid(alpha=0.3)
-        one.legend()
+    for axes in (waits, use):
+        axes.grid(alpha=0.3)
+        axes.legend()
     plotting.save(drawn, str(path))
 
 
-def longer_than(ran: Sequence[Ran]) -> list[tuple[float, float]]:
-    """(hours, part of the jobs that waited longer), a minute at least: a logarithm knows no zero."""
+def wait_distribution(ran: Sequence[Ran]) -> list[tuple[float, float]]:
+    """Points (hours, part of the jobs that waited longer). Waits are at least a minute, for the log axis."""
     waits = sorted(max(1 / 60, (one.start - one.entry.submit) / 3600) for one in ran)
-    return thinned([(wait, 1 - place / len(waits)) for place, wait in enumerate(waits)])
+    return thin_out([(wait, 1 - rank / len(waits)) for rank, wait in enumerate(waits)])
 
 
-def in_use(ran: Sequence[Ran]) -> list[tuple[float, int]]:
-    """(days, GPUs in use from then on)."""
+def gpus_in_use(ran: Sequence[Ran]) -> list[tuple[float, int]]:
+    """Points (days, GPUs in use from then on)."""
     first = min(one.entry.submit for one in ran)
     changes = sorted(change for one in ran for change in _changes(one, first))
-    found, used = [(0.0, 0)], 0
+    points, used = [(0.0, 0)], 0
     for at, more in changes:
         used += more
-        found.append((at, used))
-    return thinned(found)
+        points.append((at, used))
+    return thin_out(points)
 
 
 def _changes(one: Ran, first: float) -> Iterator[tuple[float, int]]:
+    """The start and the end of a job: (days, change of GPUs in use)."""
     start = (one.start - first) / 86400
     yield start, one.entry.gpus
     yield start + one.entry.duration / 86400, -one.entry.gpus
 
 
-def thinned(points: list[tuple[float, N]]) -> list[tuple[float, N]]:
-    """So many that nobody sees a difference; the last is among them."""
+def thin_out(points: list[tuple[float, N]]) -> list[tuple[float, N]]:
+    """Keep at most about POINTS evenly spaced points, always including the last."""
     every = -(-len(points) // POINTS)
     found = points[::every]
     return found if (len(points) - 1) % every == 0 else found + points[-1:]

@@ -1,6 +1,7 @@
-"""One replay: a heap of ends and a list of submissions, and the real engine decides.
+"""Replay of a trace by discrete-event simulation, and the policies that can be compared.
 
-The policies that can be compared. Each is the engine itself with other settings.
+The events are the submissions of the trace and a heap of ends; the engine makes all decisions. Each policy is
+the same engine with other settings.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from gflow.core.resources import named
 from gflow.core.state.state import State
 from gflow.simulate.trace import Entry
 
-# More CPUs and memory than any trace asks for: only GPUs are looked at.
+# More CPUs and memory than any trace asks for: only GPUs are simulated.
 PLENTY = 1 << 40
 FIRST_UID = 1000
-# How often whoever watches is told.
-TOLD_EVERY = 2000
+# Submissions between two calls of `on_progress`.
+PROGRESS_EVERY = 2000
 
 
 class Ran(NamedTuple):
-    """What became of one job."""
+    """One job of the trace and its start time."""
 
     entry: Entry
     start: float
@@ -40,11 +41,11 @@ class Replay:
     def __init__(self, entries: list[Entry], pool: int, policy: Policy, *, exact: bool = False) -> None:
         self._entries = entries
         self._exact = exact
-        self._uids = {user: FIRST_UID + place for place, user in enumerate(sorted({e.user for e in entries}))}
+        self._uids = {user: FIRST_UID + index for index, user in enumerate(sorted({e.user for e in entries}))}
         self.state = State(cpus=PLENTY, memory_mib=PLENTY, policy=policy)
         self.starts: list[float] = [-1.0] * len(entries)
         self._ends: list[tuple[float, JobKey, int]] = []
-        # Jobs that ask for the same share what was asked for.
+        # Jobs with equal requests share one spec.
         self._specs: dict[tuple[int, str, int], Spec] = {}
         gpus = tuple(
             Gpu(index=index, uuid=str(index), model="simulated", memory_mib=81920, simulated=True)
@@ -53,66 +54,67 @@ class Replay:
         first = entries[0].submit if entries else 0.0
         step(self.state, GpusSeen(at=Moment(first, first), gpus=gpus))
 
-    def run(self, told: Callable[[int], None] | None = None) -> list[Ran]:
-        """To the end of the last job."""
+    def run(self, on_progress: Callable[[int], None] | None = None) -> list[Ran]:
+        """Run to the end of the last job. `on_progress` is called with the number of submissions so far."""
         collects = gc.isenabled()
-        gc.disable()  # nothing here goes in circles, and looking for circles takes a fifth of the time
+        gc.disable()  # there are no reference cycles, and the collector takes a fifth of the time
         try:
-            self._play(told)
+            self._simulate(on_progress)
         finally:
             if collects:
                 gc.enable()
         return [Ran(entry, start) for entry, start in zip(self._entries, self.starts, strict=True)]
 
-    def _play(self, told: Callable[[int], None] | None) -> None:
+    def _simulate(self, on_progress: Callable[[int], None] | None) -> None:
         entries, ends, state = self._entries, self._ends, self.state
-        count, place, now = len(entries), 0, 0.0
+        count, index, now = len(entries), 0, 0.0
         never = float("inf")
-        while place < count or ends:
-            submit = entries[place].submit if place < count else never
+        while index < count or ends:
+            submit = entries[index].submit if index < count else never
             end = ends[0][0] if ends else never
-            promised = state.next_start_reservation()
-            if promised is not None and now < promised < min(submit, end):
-                now = promised
-                self._take(step(state, Tick(at=_moment(now))), now)
+            reserved = state.next_start_reservation()
+            if reserved is not None and now < reserved < min(submit, end):
+                now = reserved
+                self._apply(step(state, Tick(at=_moment(now))), now)
             elif end <= submit:
                 now, key, attempt = heapq.heappop(ends)
                 exited = Exited(at=_moment(now), key=key, attempt=attempt, code=0)
-                self._take(step(state, exited), now)
+                self._apply(step(state, exited), now)
                 state.ended.clear()
             else:
                 now = submit
-                self._take(step(state, self._submission(entries[place], now)), now)
-                place += 1
-                if told is not None and not place % TOLD_EVERY:
-                    told(place)
+                self._apply(step(state, self._submission(entries[index], now)), now)
+                index += 1
+                if on_progress is not None and not index % PROGRESS_EVERY:
+                    on_progress(index)
 
     def _submission(self, entry: Entry, now: float) -> Submit:
         limit = int(-(-entry.duration // 1)) if self._exact else entry.limit
-        asked = (entry.gpus, entry.name, limit)
-        spec = self._specs.get(asked)
+        request = (entry.gpus, entry.name, limit)
+        spec = self._specs.get(request)
         if spec is None:
             spec = Spec(command=(), cwd="", gpus=entry.gpus, name=entry.name, time_limit_s=limit)
-            self._specs[asked] = spec
+            self._specs[request] = spec
         user = entry.user
         return Submit(at=_moment(now), uid=self._uids[user], user=user, specs=(spec,), outcomes={})
 
-    def _take(self, effects: list[Effect], now: float) -> None:
+    def _apply(self, effects: list[Effect], now: float) -> None:
+        """Record the starts, and schedule the ends of the started jobs."""
         for effect in effects:
             if type(effect) is Start:
-                place = number_of(effect.key) - 1
-                self.starts[place] = now
-                heapq.heappush(self._ends, (now + self._entries[place].duration, effect.key, effect.attempt))
+                index = number_of(effect.key) - 1
+                self.starts[index] = now
+                heapq.heappush(self._ends, (now + self._entries[index].duration, effect.key, effect.attempt))
 
 
 def _moment(now: float) -> Moment:
-    """Both clocks show the same here."""
+    """A time at which both clocks are equal."""
     moment: Moment = named(Moment, (now, now))
     return moment
 
 
 def _in_order(patience: float, *, backfill: bool = True) -> Policy:
-    """By arrival, knowing only time limits."""
+    """A policy in order of arrival that knows time limits only."""
     return Policy(
         order="arrival", fair_share=False, lengths="limits", patience=patience, backfill=backfill, promises=1
     )

@@ -1,4 +1,4 @@
-"""Reading traces: CSV files of any make by a mapping of columns, and our own database."""
+"""Read traces: CSV files, by a mapping of columns, and databases of gflow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from gflow.errors import Refused, UsageError, did_you_mean
 
-# What a column can mean. `duration` may be left out where `start` and `end` are there.
+# Meanings of columns. `duration` may be omitted if `start` and `end` are given.
 MEANINGS = ("submit", "duration", "start", "end", "gpus", "user", "name", "limit")
-# Columns of known makes of traces, for whoever gives no mapping: the first that are all there.
+# Column mappings of known trace formats. Without --map, the first whose columns all exist is used.
 KNOWN: tuple[dict[str, str], ...] = (
     {"submit": "timestamp", "duration": "duration", "gpus": "num_gpus"},  # Philly, as AdaptDL has it
     {
@@ -42,32 +42,32 @@ class Entry(NamedTuple):
 
 
 def read_trace(path: Path, mapping: Mapping[str, str], where: Mapping[str, str]) -> list[Entry]:
-    """The jobs of a trace by submission, without those that never ran or asked for no GPU."""
+    """Read the jobs of a trace in order of submission, without those that never ran or had no GPU."""
     try:
         with path.open("rb") as file:
             is_database = file.read(16) == b"SQLite format 3\0"
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     if is_database:
-        return sorted(_of_database(path))
+        return sorted(_read_database(path))
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            return sorted(_of_rows(file, mapping, where))
+            return sorted(_read_rows(file, mapping, where))
     except (UnicodeDecodeError, csv.Error) as error:
         raise Refused(f"{path} is not a CSV file: {error}") from error
 
 
-def _of_rows(lines: Iterable[str], mapping: Mapping[str, str], where: Mapping[str, str]) -> Iterator[Entry]:
+def _read_rows(lines: Iterable[str], mapping: Mapping[str, str], where: Mapping[str, str]) -> Iterator[Entry]:
     first, *_ = head = list(_take(lines := iter(lines), 1)) or [""]
     delimiter = max(",|\t;", key=first.count)
     columns = next(csv.reader([first], delimiter=delimiter), [])
-    chosen = dict(mapping) or _guess(columns)
-    _check(chosen, where, columns)
+    chosen = dict(mapping) or _detect_format(columns)
+    _check_columns(chosen, where, columns)
     del head
     for number, row in enumerate(csv.DictReader(lines, columns, delimiter=delimiter), 2):
         if all(row[column] == value for column, value in where.items()):
             try:
-                entry = _entry(row, chosen)
+                entry = _parse_entry(row, chosen)
             except (ValueError, TypeError, OverflowError) as error:
                 raise Refused(f"line {number} of the trace cannot be read: {error}") from error
             if entry is not None:
@@ -79,7 +79,7 @@ def _take(lines: Iterator[str], count: int) -> Iterator[str]:
         yield line
 
 
-def _guess(columns: list[str]) -> dict[str, str]:
+def _detect_format(columns: list[str]) -> dict[str, str]:
     for known in KNOWN:
         if set(known.values()) <= set(columns):
             optional = {"user": "user", "name": "JobName"}
@@ -90,7 +90,7 @@ def _guess(columns: list[str]) -> dict[str, str]:
     )
 
 
-def _check(chosen: Mapping[str, str], where: Mapping[str, str], columns: list[str]) -> None:
+def _check_columns(chosen: Mapping[str, str], where: Mapping[str, str], columns: list[str]) -> None:
     for meaning in chosen:
         if meaning not in MEANINGS:
             hint = did_you_mean(meaning, MEANINGS, otherwise="a column can mean " + ", ".join(MEANINGS))
@@ -103,26 +103,26 @@ def _check(chosen: Mapping[str, str], where: Mapping[str, str], columns: list[st
         raise UsageError("--map needs submit, and duration or start and end")
 
 
-def _entry(row: Mapping[str, str], chosen: Mapping[str, str]) -> Entry | None:
+def _parse_entry(row: Mapping[str, str], chosen: Mapping[str, str]) -> Entry | None:
     value = {meaning: row[column].strip() for meaning, column in chosen.items()}
-    gpus = gpus_of(value["gpus"]) if "gpus" in value else 1
+    gpus = parse_gpus(value["gpus"]) if "gpus" in value else 1
     if "duration" in value:
-        duration = seconds_of(value["duration"])
+        duration = parse_duration(value["duration"])
     else:
         duration = (
-            moment_of(value["end"]) - moment_of(value["start"]) if value["start"] and value["end"] else -1.0
+            parse_time(value["end"]) - parse_time(value["start"]) if value["start"] and value["end"] else -1.0
         )
     if duration <= 0 or gpus <= 0:
         return None
     limit = value.get("limit", "")
-    limit_s = int(seconds_of(limit)) if limit and limit[0].isdigit() else 0
+    limit_s = int(parse_duration(limit)) if limit and limit[0].isdigit() else 0
     return Entry(
-        moment_of(value["submit"]), duration, gpus, value.get("user", ""), value.get("name", ""), limit_s
+        parse_time(value["submit"]), duration, gpus, value.get("user", ""), value.get("name", ""), limit_s
     )
 
 
-def moment_of(text: str) -> float:
-    """Seconds: a number, or a date as ISO 8601 writes it. Without a zone, UTC: only differences matter."""
+def parse_time(text: str) -> float:
+    """Parse a time: seconds, or ISO 8601. Without a time zone, UTC: only differences matter."""
     try:
         return float(text)
     except ValueError:
@@ -130,8 +130,8 @@ def moment_of(text: str) -> float:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def seconds_of(text: str) -> float:
-    """A duration: seconds, or [days-][hours:]minutes:seconds as Slurm writes it."""
+def parse_duration(text: str) -> float:
+    """Parse a duration: seconds, or Slurm's [days-][hours:]minutes:seconds."""
     found = _CLOCK.fullmatch(text)
     if not found:
         return float(text or "nan")
@@ -139,8 +139,8 @@ def seconds_of(text: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def gpus_of(text: str) -> int:
-    """A number of GPUs: `2`, `2.0`, or among other things as `gres/gpu=2` or `gpu:a100:2`."""
+def parse_gpus(text: str) -> int:
+    """Parse a number of GPUs: `2`, `2.0`, or Slurm's resources with `gres/gpu=2` or `gpu:a100:2`."""
     if not text:
         return 0
     try:
@@ -150,8 +150,8 @@ def gpus_of(text: str) -> int:
         return int(found[0]) if found else 0
 
 
-def _of_database(path: Path) -> Iterator[Entry]:
-    """Our own history: what ran to an end on GPUs."""
+def _read_database(path: Path) -> Iterator[Entry]:
+    """Read the jobs that ran on GPUs from a database of gflow."""
     from gflow.core.queries.job_filter import Filter
     from gflow.core.state.runtime_estimates import what_of
     from gflow.store.reader import Reader

@@ -1,4 +1,4 @@
-"""Public doubles and builders, for tests of gflow and of what is built on it.
+"""Test doubles and builders, for tests of gflow and of programs that use it.
 
 from gflow.testing import FakeClock, MemoryStore, gpus, spec, submit
 

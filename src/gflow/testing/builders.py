@@ -1,4 +1,4 @@
-"""Specs, jobs, GPUs and events in one line each: everything that is not said has a sensible value."""
+"""Builders of specs, jobs, GPUs and events. Everything that is not given has a default."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ USERS = {0: "root", 1001: "ann", 1002: "bob"}
 
 
 def spec(**fields: Any) -> Spec:
-    """What was asked for: `true` in /tmp and retries without a pause, unless fields say otherwise."""
+    """Build a spec. Defaults: the command `true` in /tmp, and retries without a delay."""
     usual: dict[str, Any] = {"command": ("true",), "cwd": "/tmp", "retry_delay_s": 0}
     return Spec(**usual | fields)
 
 
 def job(number: int = 1, *, task: int | None = None, uid: int = 1001, **fields: Any) -> Job:
-    """A job with fields of the spec and of the job alike. Its state fills in what it needs."""
+    """Build a job from fields of Spec and of Job. Fields that its state requires are filled in."""
     asked = {name: fields.pop(name) for name in Spec.__struct_fields__ if name in fields}
     clock = FakeClock()
     usual: dict[str, Any] = {"submitted_at": clock.wall, "user": _user(uid)}
@@ -35,17 +35,17 @@ def job(number: int = 1, *, task: int | None = None, uid: int = 1001, **fields: 
 
 
 def running(number: int = 1, *gpu_ids: int, **fields: Any) -> Job:
-    """A job that has these GPUs."""
+    """Build a running job with these GPUs."""
     return job(number, gpus=len(gpu_ids), gpu_ids=gpu_ids, state=JobState.RUNNING, **fields)
 
 
 def progress(pending: str = "", **counts: int) -> ArrayProgress:
-    """How far an array is; its waiting tasks as people write them."""
+    """Build the progress of an array; its waiting tasks as in `--array`."""
     return ArrayProgress(parse_tasks(pending), **counts)
 
 
 def gpus(count: int, *, model: str = "NVIDIA A100-SXM4-80GB", memory_mib: int = 81559) -> tuple[Gpu, ...]:
-    """Equal GPUs, from index 0."""
+    """Build `count` equal GPUs, with indices from 0."""
     return tuple(
         Gpu(index=index, uuid=f"GPU-{index:04}", model=model, memory_mib=memory_mib, simulated=True)
         for index in range(count)
@@ -55,14 +55,14 @@ def gpus(count: int, *, model: str = "NVIDIA A100-SXM4-80GB", memory_mib: int = 
 def submit(
     clock: FakeClock, *specs: Spec, uid: int = 1001, outcomes: dict[JobKey, JobState] | None = None
 ) -> Submit:
-    """These specs, submitted together now. `outcomes`: how parents that left memory ended."""
+    """Build the submission of these specs. `outcomes`: final states of parents that left memory."""
     return Submit(at=clock.now(), uid=uid, user=_user(uid), specs=specs or (spec(),), outcomes=outcomes or {})
 
 
 def exited(
     clock: FakeClock, job: Job, code: int | None = 0, *, signal: int | None = None, problem: str = ""
 ) -> Exited:
-    """The end of the job's current attempt."""
+    """Build the end of the current attempt of a job."""
     return Exited(at=clock.now(), key=job.key, attempt=job.attempt, code=code, signal=signal, problem=problem)
 
 

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told otherwise."""
+"""A clock that advances only when a test says so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DAY_S = 86400.0
 
 
 class FakeClock:
-    """Both clocks of a machine: `wall` can be set by anybody, `boot` only counts up."""
+    """Both clocks of a machine: `wall` can be set, `boot` only advances."""
 
     def __init__(self, wall: float = 1_780_000_000.0, boot: float = 1000.0) -> None:
         self.wall = wall
@@ -18,16 +18,16 @@ class FakeClock:
         return Moment(wall=self.wall, boot=self.boot)
 
     def advance(self, seconds: float) -> Moment:
-        """Time passes. A suspended machine is the same: both clocks count its sleep."""
+        """Advance both clocks. Suspend is the same: both clocks count it."""
         self.wall += seconds
         self.boot += seconds
         return self.now()
 
     def set_wall(self, by: float) -> Moment:
-        """Somebody sets the clock, forwards or back; no time passes."""
+        """Set the wall clock forwards or back; no time passes."""
         self.wall += by
         return self.now()
 
     def reboot(self, off_s: float = 60.0) -> Moment:
-        """The machine was off for a while: to the engine, both clocks go on (see `daemon.loop.timers`)."""
+        """Simulate a reboot: to the engine, both clocks continue (see `daemon.loop.timers`)."""
         return self.advance(off_s)

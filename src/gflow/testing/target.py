@@ -1,4 +1,4 @@
-"""A target that runs nothing: it keeps what it was asked for, and jobs end when they are told to."""
+"""A fake target: it records calls and runs nothing. Jobs end when a test calls `end`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gflow.targets.port import End, Ended, Launch, Run
 
 
 class FakeTarget:
-    """The target's double. `started`, `stopped` and `signalled` are what it was asked, in order."""
+    """Test double of a target. `started`, `stopped` and `signalled` record the calls, in order."""
 
     def __init__(self, on_end: Callable[[Ended], None] = lambda ended: None) -> None:
         self._on_end = on_end
@@ -17,11 +17,11 @@ class FakeTarget:
         self.stopped: list[tuple[Run, bool]] = []
         self.signalled: list[tuple[Run, int]] = []
         self.forgotten: list[Run] = []
-        # The ends that a daemon which comes back hears of when it adopts.
+        # Ends that a restarted daemon is told when it adopts the runs.
         self.unheard: dict[Run, End] = {}
 
     def end(self, run: Run, code: int | None = 0, *, signal: int | None = None, problem: str = "") -> None:
-        """The job ends, and whoever listens hears of it."""
+        """End a run and call the listener."""
         del self.living[run]
         self._on_end(Ended(run, End(code, signal, problem)))
 

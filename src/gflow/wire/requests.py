@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from gflow.core.lifecycle.option_rules import check_together
+from gflow.core.lifecycle.option_rules import check_option_rules
 from gflow.core.model import HERE, Spec
 from gflow.errors import UsageError
 from gflow.options.node_shape import parse_shape, spread
@@ -314,7 +314,7 @@ class Reader:
             limits=self._limits,
             **fields,
         )
-        check_together(spec)
+        check_option_rules(spec)
         return Described(spec=spec, references=references, blobs=blobs), params
 
     def _fields(self, options: dict[str, Any]) -> Read:

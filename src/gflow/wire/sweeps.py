@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 
 from gflow.core.model import Spec
-from gflow.core.sweep_template import with_values
+from gflow.core.sweep_template import fill_spec
 from gflow.errors import UsageError
 from gflow.options.sweeps import MOST, Parameter, parameters
 from gflow.options.table import PARAM_FILE
@@ -56,7 +56,7 @@ def filled(spec: Spec, choices: Iterable[Choice]) -> Iterator[Spec]:
     """The spec with each choice put into its command and its name."""
     size = 0
     for choice in choices:
-        made = with_values(spec, choice)
+        made = fill_spec(spec, choice)
         size += sum(map(len, made.command))
         if size > MOST_BYTES:
             raise UsageError("the commands of this sweep are larger than 64 MiB together")

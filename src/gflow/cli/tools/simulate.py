@@ -123,11 +123,11 @@ def _prepared(path: Path, values: dict[str, Any]) -> tuple[list[Any], int]:
     random = Random(values.get("seed", 0))
     load = _load(values)
     pool = values.get("pool") or trace_transform.pool_for(entries, load or 0.9)
-    entries = trace_transform.fitted(entries, pool, load if "pool" in values else 0.0, random)
+    entries = trace_transform.fit_to_pool(entries, pool, load if "pool" in values else 0.0, random)
     if "jitter" in values:
-        entries = trace_transform.jittered(entries, values["jitter"], random)
+        entries = trace_transform.jitter(entries, values["jitter"], random)
     if "limits" in values:
-        entries = trace_transform.limited(entries, random)
+        entries = trace_transform.add_limits(entries, random)
     return sorted(entries), pool
 
 

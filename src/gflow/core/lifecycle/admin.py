@@ -1,4 +1,4 @@
-"""What operators say about people: quotas and reservations."""
+"""Quotas and GPU reservations, as operators set them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from gflow.core.state.reservations import Reservation, chosen
 from gflow.core.state.state import State
 from gflow.errors import NotFound, Refused
 
-# The names under which both are kept.
+# Names of the stored settings.
 QUOTAS, RESERVATIONS = "quotas", "reservations"
 
 
 def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
+    """Set or remove the quota of a user or a project. A quota from gflow.toml can only be overridden."""
     ledger = state.ledger
     if event.limits is None and event.name not in ledger.said.named(event.scope):
         whose = f"{event.scope} {event.name!a}" if event.name else f"every {event.scope}"
@@ -30,30 +31,32 @@ def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
 
 
 def reserve(state: State, event: Reserve, effects: list[Effect]) -> None:
+    """Create a GPU reservation. With a count, prefer GPUs that need no eviction."""
     if event.end <= event.at.wall:
         raise Refused("that time is over already", hint="gctl reserve create --start 14:00 --duration 2h …")
     span, known = (event.start, event.end), state.machine.gpus
-    held = {gpu for gpu in known if in_the_way(state, event.user, (gpu,), event.start, event.at)}
-    gpus = chosen(state.reserved, known, event.gpus, event.count, span, held)
+    occupied = {gpu for gpu in known if in_the_way(state, event.user, (gpu,), event.start, event.at)}
+    gpus = chosen(state.reserved, known, event.gpus, event.count, span, occupied)
     number = max(state.reserved.all, default=0) + 1
     made = Reservation(number, event.user, gpus, event.start, event.end, event.at.wall)
     state.reserved.put(made, event.at.wall)
-    effects += (_told("created", made), Keep(RESERVATIONS, state.reserved.record()))
+    effects += (_audit_reservation("created", made), Keep(RESERVATIONS, state.reserved.record()))
     run_round(state, event.at, effects)
 
 
 def unreserve(state: State, event: Unreserve, effects: list[Effect]) -> None:
+    """Cancel a GPU reservation that is not over."""
     found = state.reserved.all.get(event.id)
     if found is None:
         raise NotFound(f"there is no reservation {event.id}", hint="see gctl reserve list")
     if found.is_over(event.at.wall):
         raise Refused(f"reservation {event.id} is over already")
     state.reserved.put(msgspec.structs.replace(found, cancelled_at=event.at.wall), event.at.wall)
-    effects += (_told("cancelled", found), Keep(RESERVATIONS, state.reserved.record()))
+    effects += (_audit_reservation("cancelled", found), Keep(RESERVATIONS, state.reserved.record()))
     run_round(state, event.at, effects)
 
 
-def _told(what: str, reservation: Reservation) -> AddAuditEntry:
-    """Without the name: this goes to everybody who listens."""
+def _audit_reservation(what: str, reservation: Reservation) -> AddAuditEntry:
+    """The audit entry. It omits the user name, because every listener receives it."""
     gpus = ",".join(map(str, reservation.gpus))
     return AddAuditEntry(None, f"reservation {what}", f"reservation {reservation.id} of GPU {gpus}")

@@ -1,16 +1,16 @@
-"""How jobs end: by themselves, by their limit, or because a parent failed; and who goes on then.
+"""The end of an attempt: requeue, retry or final state, and its consequences for children and arrays.
 
-Whether a job that ended badly is tried again, and after how long a pause.
+The exit of the processes ends an attempt, whatever caused it. `exited` determines the state, requeues the
+job if it asked for that, and otherwise makes it final. The end of a job releases or cancels the jobs that
+depend on it. The last task of an array ends the array.
 """
 
 from __future__ import annotations
 
-import heapq
-
 import msgspec
 
-from gflow.core.effects import AddAuditEntry, Effect, Forget, Ran, Save, Stop, Warn
-from gflow.core.events import Exited, Overran, Stuck
+from gflow.core.effects import AddAuditEntry, Effect, Forget, Ran, Save
+from gflow.core.events import Exited
 from gflow.core.ids import TASK_MASK, JobKey, job_key, label, parse_label, task_of
 from gflow.core.lifecycle.machine_events import stall
 from gflow.core.model import (
@@ -25,85 +25,96 @@ from gflow.core.model import (
     JobState,
     Moment,
 )
-from gflow.core.scheduling.placement import gib
 from gflow.core.scheduling.scheduler import new_task, run_round, start_first
-from gflow.core.state.deadlines import WARNED
 from gflow.core.state.state import State
 from gflow.core.transitions import CANCELLED, ENDED, FAILED, FINISHED, HOLD, QUEUED, RUNNING, TIMEOUT, move
 
-# A job that wants to be queued again after each of this many short attempts is held instead.
+# Requeue loop: a job is held after QUICK_ENDS requeued attempts in a row that each ran for less than QUICK_S.
 QUICK_S = 60.0
 QUICK_ENDS = 5
-# Ends that another target decided on.
-ELSEWHERE = {"TimeLimit": TIMEOUT, "CancelledThere": CANCELLED}
+# Exit code with which a job asks to be requeued (EX_TEMPFAIL).
+REQUEUE_CODE = 75
+# Failures caused by the infrastructure.
+INFRASTRUCTURE_FAILURES = ("Lost", "Reboot", "NodeFail", "Preempted")
+# Problems of attempts that never began. The job is requeued, and the attempt does not count as a run.
+# Another daemon had leased the GPUs:
+LEASED = "Leased"
+# The daemon or the machine lacked a resource, as in `Deferred: Too many open files`:
+DEFERRED = "Deferred"
+# Another target had the job and it was withdrawn:
+RECALLED = "Recalled"
+# Upper bound of the doubled retry delay. A longer --retry-delay is used as it is.
+LONGEST_PAUSE_S = 3600
+# Final states decided by another target, by the problem that it reports.
+REMOTE_ENDS = {"TimeLimit": TIMEOUT, "CancelledThere": CANCELLED}
 
 
 def exited(state: State, event: Exited, effects: list[Effect]) -> None:
-    """Nothing of this attempt lives any more."""
+    """Handle the end of an attempt: all of its processes are gone."""
     key, attempt, at = event.key, event.attempt, event.at
-    job = state.jobs.get(key) or coming(state, key, attempt, at, effects)
+    job = state.jobs.get(key) or find_remote_task(state, key, attempt, at, effects)
     if job is not None and job.attempt == attempt and key in state.abroad:
-        kept = job.abroad is not None and job.abroad.kept is not None
+        has_kept = job.abroad is not None and job.abroad.kept is not None
         state.leave_race(job, at.boot)
-        if _comes_back(state, job, event, effects, kept=kept):
+        if _end_remote(state, job, event, effects, has_kept=has_kept):
             return
     elif job is None or job.progress is not None or job.state is not RUNNING or job.attempt != attempt:
-        # An old attempt, told twice: its end is already written down.
+        # A report about an old attempt: its end is recorded already.
         effects.append(Forget(key, attempt))
         return
     job.exit_code = event.code
     job.signal = event.signal
     if event.cpu_ms or event.peak_kib:
         job.add_usage(event.cpu_ms, event.peak_kib)
-    whom = state.yielding.get(key)
-    was = job.abroad
-    if was is not None:
+    preemptor = state.yielding.get(key)
+    remote = job.abroad
+    if remote is not None:
         state.fetch(job)
     else:
         state.unbook(job, at.boot)
-    to, reason = _verdict(job, event)
-    why = again(job, event, to)
+    to, reason = _end_of_attempt(job, event)
+    why = decide_requeue(job, event, to)
     if event.problem.startswith(DEFERRED):
         stall(state, reason.removeprefix(f"{DEFERRED}: "), at)
-    else:  # it had begun: starts work
+    else:  # the attempt had begun, so starts succeed
         state.machine.stalls = 0
     if why:
         _requeue(state, job, why, reason, event, effects)
     else:
         finish(state, job, to, reason, at, effects)
-        if was is not None:
-            job.abroad = was  # where it ran
+        if remote is not None:
+            job.abroad = remote  # kept in the record: the nodes on which it ran
     effects.append(Forget(key, attempt))
-    if whom is not None:
-        start_first(state, whom, at, effects)
+    if preemptor is not None:
+        start_first(state, preemptor, at, effects)
     run_round(state, at, effects)
 
 
-def _comes_back(state: State, job: Job, event: Exited, effects: list[Effect], *, kept: bool) -> bool:
-    """A job that another target had. True: that is all; False: it ran, and ends like any other.
+def _end_remote(state: State, job: Job, event: Exited, effects: list[Effect], *, has_kept: bool) -> bool:
+    """Handle the end of a remote job; return False if it ran there and ends like a local job.
 
-    `kept`: it was taken back because it can start here, and nobody else is to have that. Of an array it means
-    that no more of its tasks will start there.
+    `has_kept`: the job was withdrawn because it can start here on resources kept for it. For an array, the
+    event means that no more of its tasks will start there.
     """
     if event.problem == RECALLED and job.state is QUEUED:
-        _take_back(state, job, event, effects)
-        if kept:
+        _requeue_withdrawn(state, job, event, effects)
+        if has_kept:
             start_first(state, job.key, event.at, effects)
         run_round(state, event.at, effects)
         return True
     if job.state is QUEUED:
-        begin(job, event.at)
+        begin_remote(job, event.at)
     if not job.is_array:
         return False
     state.fetch(job)
-    to, reason = _verdict(job, event)
+    to, reason = _end_of_attempt(job, event)
     finish(state, job, to, reason, event.at, effects)
     run_round(state, event.at, effects)
     return True
 
 
-def _take_back(state: State, job: Job, event: Exited, effects: list[Effect]) -> None:
-    """It never began there: it is held now, or gets its next try."""
+def _requeue_withdrawn(state: State, job: Job, event: Exited, effects: list[Effect]) -> None:
+    """Return a withdrawn job, which never began there, to the queue; or hold it if that was asked."""
     is_held = job.abroad is not None and job.abroad.hold
     state.fetch(job)
     job.target = job.spec.on or LOCAL
@@ -116,25 +127,27 @@ def _take_back(state: State, job: Job, event: Exited, effects: list[Effect]) -> 
     effects.append(Forget(job.key, event.attempt))
 
 
-def begin(job: Job, at: Moment) -> None:
-    """Another target has started it. How long it may run is that one's business: no alarm is set here."""
+def begin_remote(job: Job, at: Moment) -> None:
+    """Mark a remote job as running. Its target enforces the time limit, so no deadline is set here."""
     move(job, RUNNING)
     if job.started_at is None:
         job.started_at, job.started_boot = at
 
 
-def coming(state: State, key: JobKey, attempt: int, at: Moment, effects: list[Effect]) -> Job | None:
-    """A task of an array that another target has, as a job of its own; None if it is none."""
+def find_remote_task(
+    state: State, key: JobKey, attempt: int, at: Moment, effects: list[Effect]
+) -> Job | None:
+    """Make a job of a task of a remote array; None if the key is not such a task."""
     array = state.array_with(key)
     if array is None or array.key not in state.abroad or array.attempt != attempt:
         return None
-    task = split_off(state, array, key, at)
+    task = split_remote_task(state, array, key, at)
     effects.append(Save(array))
     return task
 
 
-def split_off(state: State, array: Job, key: JobKey, at: Moment) -> Job:
-    """Split one waiting task off an array that another target has: it is there, too."""
+def split_remote_task(state: State, array: Job, key: JobKey, at: Moment) -> Job:
+    """Split one waiting task off a remote array, as a remote job of its own."""
     number = task_of(key)
     assert number is not None
     assert array.progress is not None
@@ -152,8 +165,8 @@ def split_off(state: State, array: Job, key: JobKey, at: Moment) -> Job:
     return task
 
 
-def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
-    """The final state of a job whose processes are gone, and the reason."""
+def _end_of_attempt(job: Job, event: Exited) -> tuple[JobState, str]:
+    """Determine the state after an attempt, Queued if it was preempted, and the reason."""
     stopping = job.stopping
     if stopping is not None:
         if stopping is FAILED or stopping is QUEUED or job.reason.startswith((IDLE, RESERVED)):
@@ -161,10 +174,10 @@ def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
         return stopping, "TimeLimit" if stopping is TIMEOUT else "CancelledByUser"
     problem, code = event.problem, event.code
     if problem:
-        return ELSEWHERE.get(problem, FAILED), problem
+        return REMOTE_ENDS.get(problem, FAILED), problem
     if event.signal:
         return FAILED, f"Signal:{event.signal}"
-    if code is None:  # nobody saw how it ended: that is no success
+    if code is None:  # the exit was not observed, so it does not count as a success
         return FAILED, "Lost"
     if code:
         return FAILED, f"ExitCode:{code}"
@@ -172,16 +185,16 @@ def _verdict(job: Job, event: Exited) -> tuple[JobState, str]:
 
 
 def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effects: list[Effect]) -> None:
-    """Back into the queue as a further attempt of the same job; round and round it is held."""
+    """Return the job to the queue for its next attempt; hold it if it is in a requeue loop."""
     at = event.at
     ran_s = job.run_s(at.boot)
-    quick = ran_s is not None and ran_s < QUICK_S
-    job.quick_ends = job.quick_ends + 1 if quick and why == "Requeued" else 0
+    is_quick = ran_s is not None and ran_s < QUICK_S
+    job.quick_ends = job.quick_ends + 1 if is_quick and why == "Requeued" else 0
     if why == "Retry":
         job.retries += 1
-        pause = pause_s(job)
-        job.pause(pause, at)
-        reason += f"; next in {pause} s" if pause else ""
+        delay_s = retry_delay_s(job)
+        job.pause(delay_s, at)
+        reason += f"; next in {delay_s} s" if delay_s else ""
     ran = Ran(job.key, job.attempt, job.started_at or at.wall, at.wall, job.gpu_ids, ran_s or 0.0)
     job.gpu_ids = ()
     job.started_at = job.started_boot = None
@@ -195,18 +208,19 @@ def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effec
         move(job, QUEUED, why)
         state.admit(job, at)
     effects += (Save(job), AddAuditEntry(job.key, why.lower(), f"after attempt {job.attempt}: {reason}"))
-    if why not in (LEASED, DEFERRED):  # those never began
+    if why not in (LEASED, DEFERRED):  # the attempt never began
         effects.append(ran)
 
 
 def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effects: list[Effect]) -> None:
-    """Take a job to its final state, and those that waited for it further or down with it.
+    """Make a job final, and release or cancel its children, transitively.
 
-    An array lives on while started tasks of it do; what still waits in it is over now.
+    An array with started tasks is not final yet; its waiting tasks end now. Iterative, because chains of
+    dependencies may be long.
     """
-    line = [(job, to, reason)]
-    while line:
-        job, to, reason = line.pop()
+    pending = [(job, to, reason)]
+    while pending:
+        job, to, reason = pending.pop()
         key = job.key
         if key in state.tasks:
             _wind_down(job, to, reason)
@@ -221,17 +235,17 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             effects += (Save(job), AddAuditEntry(key, ENDED[to], reason))
             if job.progress is not None and job.target != LOCAL:
                 effects.append(Forget(key, job.attempt))
-        for parent in _ended_with(state, job) if state.children else ():  # the job's own key comes first
-            for child_key in _concerned(state, parent, to):
+        for parent in _list_ended(state, job) if state.children else ():
+            for child_key in _affected_children(state, parent, to):
                 child = state.jobs[child_key]
-                if cut_off := free_or_cut_off(state, child, at, effects):
-                    line.append((child, CANCELLED, cut_off))
-        if key & TASK_MASK and (whole := _task_ended(state, job, at, effects)):
-            line.append(whole)
+                if cut_off := release_or_cut_off(state, child, at, effects):
+                    pending.append((child, CANCELLED, cut_off))
+        if key & TASK_MASK and (ended_array := _end_task(state, job, at, effects)):
+            pending.append(ended_array)
 
 
 def _wind_down(array: Job, to: JobState, reason: str) -> None:
-    """No more of this array starts; it takes its final state when the last started task is gone."""
+    """Start no more tasks of the array. It becomes final when the last started task has ended."""
     if array.state is HOLD:
         move(array, QUEUED)
     if array.state is QUEUED:
@@ -240,8 +254,8 @@ def _wind_down(array: Job, to: JobState, reason: str) -> None:
     array.reason = reason
 
 
-def _ended_with(state: State, job: Job) -> list[JobKey]:
-    """Jobs that are over now: this one if it is final, and the tasks of an array that will never start."""
+def _list_ended(state: State, job: Job) -> list[JobKey]:
+    """Keys that have ended: first the job if it is final, then awaited tasks of it that will never start."""
     ended = [job.key] if job.is_final else []
     if job.progress is None or not job.progress.pending:
         return ended
@@ -250,31 +264,32 @@ def _ended_with(state: State, job: Job) -> list[JobKey]:
     return ended + sorted(key for key in awaited if (task := task_of(key)) is not None and task in waiting)
 
 
-def _concerned(state: State, parent: JobKey, ended: JobState) -> list[JobKey]:
-    """A parent is final: the jobs that may be ready now or are to be cancelled, in order.
+def _affected_children(state: State, parent: JobKey, ended: JobState) -> list[JobKey]:
+    """Update the waits of a parent that ended; return the children to release or cancel, in order.
 
-    Where they are too many for one turn they are told one after the other, and none are returned.
+    If there are more than `state.part`, they are put into `state.arriving`, to be handled a few per step, and
+    none are returned.
     """
-    concerned: list[JobKey] = []
+    affected: list[JobKey] = []
     for wait in state.take_waits(parent):
         was_broken, any_of = wait.broken is not None, wait.any_of
         others = set(any_of) if any_of is not None and parent in any_of and ended is FINISHED else set()
         wait.parent_ended(parent, ended)
-        for other in others - wait.unmet - {parent}:  # an any-of that is met no longer cares for the others
+        for other in others - wait.unmet - {parent}:  # an any-of that is met does not wait for the others
             state.unlink(other, wait)
-        # Of those that were to wait in vain already, all who mind are gone or going.
+        # If the wait was broken before, the children that it cancels have been handled.
         if wait.is_over or (wait.broken is not None and not was_broken):
-            concerned += wait.jobs
-    concerned.sort()
-    if len(concerned) > state.part:
-        for key in concerned:
+            affected += wait.jobs
+    affected.sort()
+    if len(affected) > state.part:
+        for key in affected:
             state.arriving.setdefault(key, 0)
         return []
-    return concerned
+    return affected
 
 
-def free_or_cut_off(state: State, job: Job, at: Moment, effects: list[Effect]) -> str:
-    """Let a job go on that waits for no parent any more; or why it is to be cancelled."""
+def release_or_cut_off(state: State, job: Job, at: Moment, effects: list[Effect]) -> str:
+    """Admit a job whose dependencies are met; return the reason to cancel it if they cannot be met."""
     wait = state.waits[job.key]
     if wait.broken is not None:
         if job.spec.no_auto_cancel:
@@ -290,38 +305,36 @@ def free_or_cut_off(state: State, job: Job, at: Moment, effects: list[Effect]) -
     return ""
 
 
-def _task_ended(
-    state: State, task: Job, at: Moment, effects: list[Effect]
-) -> tuple[Job, JobState, str] | None:
-    """Count a task that ended; the array's own end if it was the last."""
+def _end_task(state: State, task: Job, at: Moment, effects: list[Effect]) -> tuple[Job, JobState, str] | None:
+    """Count a task that ended; if it was the last, return the array with its final state and reason."""
     array = state.jobs[job_key(task.number)]
     assert array.progress is not None
-    array.progress = _counted(array.progress, task)
+    array.progress = _count_task(array.progress, task)
     array.add_usage(task.cpu_ms, task.peak_kib)
     waiting = array.progress.pending and array.stopping is None
     if array.progress.active or waiting or array.key in state.abroad:
         effects.append(Save(array))
         return None
     array.exit_code = array.progress.worst
-    return (array, *array_verdict(array))
+    return (array, *end_of_array(array))
 
 
-def _counted(progress: ArrayProgress, task: Job) -> ArrayProgress:
+def _count_task(progress: ArrayProgress, task: Job) -> ArrayProgress:
     code = 128 + task.signal if task.signal else task.exit_code if task.exit_code is not None else 125
-    ok = task.state is FINISHED
-    gone = task.state is CANCELLED
+    is_ok = task.state is FINISHED
+    is_cancelled = task.state is CANCELLED
     return msgspec.structs.replace(
         progress,
         active=progress.active - 1,
-        ok=progress.ok + ok,
-        cancelled=progress.cancelled + gone,
-        bad=progress.bad + (not ok and not gone),
-        worst=progress.worst if ok or gone else max(progress.worst, code or 1),
+        ok=progress.ok + is_ok,
+        cancelled=progress.cancelled + is_cancelled,
+        bad=progress.bad + (not is_ok and not is_cancelled),
+        worst=progress.worst if is_ok or is_cancelled else max(progress.worst, code or 1),
     )
 
 
-def array_verdict(array: Job) -> tuple[JobState, str]:
-    """The final state of an array none of whose tasks is active or will be."""
+def end_of_array(array: Job) -> tuple[JobState, str]:
+    """Determine the final state and reason of an array without active or waiting tasks."""
     assert array.progress is not None
     progress = array.progress
     if array.stopping is not None:
@@ -333,78 +346,18 @@ def array_verdict(array: Job) -> tuple[JobState, str]:
     return FINISHED, ""
 
 
-def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
-    """Warn every job whose time is nearly up."""
-    while (due := state.alarms.next_warning()) is not None and due <= at.boot:
-        _, key, attempt = heapq.heappop(state.alarms.warnings)
-        job = state.jobs[key]
-        job.reason = WARNED
-        number, before_s = job.spec.warning
-        note = AddAuditEntry(key, "warned", f"signal {number}, {before_s} s before the limit")
-        effects += (Save(job), note, Warn(key, attempt, number))
-
-
-def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:
-    """Stop every job whose time limit is reached."""
-    while (due := state.alarms.next_limit()) is not None and due <= at.boot:
-        _, key, attempt = heapq.heappop(state.alarms.limits)
-        job = state.jobs[key]
-        job.stopping = TIMEOUT
-        state.note_stop(job)
-        limit = f"after {job.spec.time_limit_s} s"
-        effects += (Save(job), AddAuditEntry(key, "time limit", limit), Stop(key, attempt))
-
-
-def overran(state: State, event: Overran, effects: list[Effect]) -> None:
-    """Kill a job that takes memory which others were promised, at once: they may need it any moment."""
-    job = state.jobs.get(event.key)
-    if job is None or job.state is not RUNNING or job.attempt != event.attempt:
-        return
-    if not job.spec.shared or job.stop_now:
-        return
-    over = f"GpuMemory: used {gib(event.used_mib)} of {gib(job.spec.gpu_memory_mib)} on GPU {event.gpu}"
-    if job.stopping is None:
-        job.stopping, job.reason = FAILED, over
-    job.stop_now = True
-    state.note_stop(job)
-    effects += (Save(job), AddAuditEntry(job.key, "gpu memory", over), Stop(job.key, job.attempt, now=True))
-
-
-def stuck(state: State, event: Stuck, effects: list[Effect]) -> None:
-    """A job was killed and lives on: it keeps what it has, and says why."""
-    job = state.jobs.get(event.key)
-    if job is None or job.state is not RUNNING or job.attempt != event.attempt:
-        return
-    if state.stuck.get(job.key) != event.detail:
-        state.stuck[job.key] = event.detail
-        effects.append(AddAuditEntry(job.key, "unkillable", event.detail))
-
-
 def active_tasks(state: State, array: JobKey) -> list[Job]:
-    """The array's tasks that are jobs of their own and not final, by task."""
+    """The tasks of an array that are jobs of their own and not final, by task number."""
     return [state.jobs[key] for key in sorted(state.tasks.get(array, ()))]
 
 
-REQUEUE_CODE = 75
-# Ends that are not the job's own doing.
-ACCIDENTS = ("Lost", "Reboot", "NodeFail", "Preempted")
-# The attempt never began: another daemon had the GPUs. It goes back and counts as nothing.
-LEASED = "Leased"
-# Nor did this one: the daemon or the machine was short of something. `Deferred: Too many open files`.
-DEFERRED = "Deferred"
-# Nor did this one: another target had it, and gave it back.
-RECALLED = "Recalled"
-# The longest pause that doubling leads to; whoever asks for a longer one gets that.
-LONGEST_PAUSE_S = 3600
-
-
-def again(job: Job, event: Exited, to: JobState) -> str:
-    """Why this job goes back into the queue: `Requeued`, `Retry`, `Preempted`, or empty if it does not.
+def decide_requeue(job: Job, event: Exited, to: JobState) -> str:
+    """Decide whether the job is requeued; return `Requeued`, `Retry`, `Preempted`, or empty if it is not.
 
     `Leased` and `Deferred`: the attempt never began.
     """
     spec = job.spec
-    if to is QUEUED:  # it made way for a job, or the cloud takes the machine away
+    if to is QUEUED:  # preempted by a job, or by a spot notice
         return "Preempted" if parse_label(job.reason.removeprefix(PREEMPTED)) else "Requeued"
     if to is CANCELLED or to is FINISHED:
         return ""
@@ -412,20 +365,22 @@ def again(job: Job, event: Exited, to: JobState) -> str:
         return LEASED
     if event.problem.startswith(DEFERRED):
         return DEFERRED
-    if spec.requeue and (to is TIMEOUT or event.problem in ACCIDENTS or event.code == REQUEUE_CODE):
+    if spec.requeue and (
+        to is TIMEOUT or event.problem in INFRASTRUCTURE_FAILURES or event.code == REQUEUE_CODE
+    ):
         return "Requeued"
-    return "Retry" if job.retries < spec.max_retries and _is_wanted(spec.retry_on, event, to) else ""
+    return "Retry" if job.retries < spec.max_retries and _is_retryable(spec.retry_on, event, to) else ""
 
 
-def _is_wanted(kinds: tuple[str, ...], event: Exited, to: JobState) -> bool:
-    """Whether an end is one of `kinds`, as --retry-on spells them. None given: any failure."""
+def _is_retryable(kinds: tuple[str, ...], event: Exited, to: JobState) -> bool:
+    """Whether the end matches one of the --retry-on `kinds`; without any, whether it is a failure."""
     if not kinds:
         return to is FAILED
-    return not set(kinds).isdisjoint(_kinds_of(event, to))
+    return not set(kinds).isdisjoint(_retry_kinds(event, to))
 
 
-def _kinds_of(event: Exited, to: JobState) -> set[str]:
-    """Every name that --retry-on has for this end."""
+def _retry_kinds(event: Exited, to: JobState) -> set[str]:
+    """All --retry-on names that match this end."""
     if to is TIMEOUT:
         return {"any", "timeout"}
     kinds = {"any", "failed"}
@@ -433,7 +388,7 @@ def _kinds_of(event: Exited, to: JobState) -> set[str]:
         kinds.add("oom")
     elif event.problem.startswith("StartFailed"):
         kinds.add("start")
-    elif event.problem in ACCIDENTS or (event.code is None and event.signal is None):
+    elif event.problem in INFRASTRUCTURE_FAILURES or (event.code is None and event.signal is None):
         kinds |= {"lost"}
     elif event.signal is not None:
         kinds |= {"signal", f"signal:{event.signal}"}
@@ -442,8 +397,8 @@ def _kinds_of(event: Exited, to: JobState) -> set[str]:
     return kinds
 
 
-def pause_s(job: Job) -> int:
-    """The pause before the retry that `job.retries` counts: twice as long each time, bounded."""
+def retry_delay_s(job: Job) -> int:
+    """Delay before retry number `job.retries`: exponential backoff, capped at LONGEST_PAUSE_S."""
     first = job.spec.retry_delay_s
     doublings = min(job.retries - 1, 32)
     return min(first << max(0, doublings), max(first, LONGEST_PAUSE_S))

@@ -1,20 +1,78 @@
-"""Jobs that have GPUs and do not use them: shown, and stopped if somebody said so.
+"""Limits of running jobs (time, GPU memory, idle GPUs), and what monitors report about them.
 
-How far jobs say they are. Kept with the job, and told in its story at every tenth of the way.
+A limit only starts the stop of a job; its exit ends it (`core.lifecycle.finish`). Progress reports are kept
+with the job, and the audit log gets an entry at every 10 %.
 """
 
 from __future__ import annotations
 
-from gflow.core.effects import AddAuditEntry, Effect, Save, Stop
-from gflow.core.events import Idled, IdleSeen, Progressed
-from gflow.core.model import IDLE, Idle, Job, JobProgress, JobState
+import heapq
+
+from gflow.core.effects import AddAuditEntry, Effect, Save, Stop, Warn
+from gflow.core.events import Idled, IdleSeen, Overran, Progressed, Stuck
+from gflow.core.model import IDLE, Idle, Job, JobProgress, JobState, Moment
+from gflow.core.scheduling.placement import gib
+from gflow.core.state.deadlines import WARNED
 from gflow.core.state.state import State
+from gflow.core.transitions import FAILED, RUNNING, TIMEOUT
+
+
+def warn_due(state: State, at: Moment, effects: list[Effect]) -> None:
+    """Send the warning signal (`--signal`) to every job whose time limit is near."""
+    while (due := state.alarms.next_warning()) is not None and due <= at.boot:
+        _, key, attempt = heapq.heappop(state.alarms.warnings)
+        job = state.jobs[key]
+        job.reason = WARNED
+        number, before_s = job.spec.warning
+        note = AddAuditEntry(key, "warned", f"signal {number}, {before_s} s before the limit")
+        effects += (Save(job), note, Warn(key, attempt, number))
+
+
+def stop_overdue(state: State, at: Moment, effects: list[Effect]) -> None:
+    """Stop every job that has reached its time limit."""
+    while (due := state.alarms.next_limit()) is not None and due <= at.boot:
+        _, key, attempt = heapq.heappop(state.alarms.limits)
+        job = state.jobs[key]
+        job.stopping = TIMEOUT
+        state.note_stop(job)
+        limit = f"after {job.spec.time_limit_s} s"
+        effects += (Save(job), AddAuditEntry(key, "time limit", limit), Stop(key, attempt))
+
+
+def overran(state: State, event: Overran, effects: list[Effect]) -> None:
+    """Kill a job on a shared GPU that uses more memory than it declared.
+
+    Without grace time: the other jobs on the GPU may allocate their share at any moment.
+    """
+    job = state.jobs.get(event.key)
+    if job is None or job.state is not RUNNING or job.attempt != event.attempt:
+        return
+    if not job.spec.shared or job.stop_now:
+        return
+    over = f"GpuMemory: used {gib(event.used_mib)} of {gib(job.spec.gpu_memory_mib)} on GPU {event.gpu}"
+    if job.stopping is None:
+        job.stopping, job.reason = FAILED, over
+    job.stop_now = True
+    state.note_stop(job)
+    effects += (Save(job), AddAuditEntry(job.key, "gpu memory", over), Stop(job.key, job.attempt, now=True))
+
+
+def stuck(state: State, event: Stuck, effects: list[Effect]) -> None:
+    """Record that a killed job has a process that does not die. The job keeps its resources."""
+    job = state.jobs.get(event.key)
+    if job is None or job.state is not RUNNING or job.attempt != event.attempt:
+        return
+    if state.stuck.get(job.key) != event.detail:
+        state.stuck[job.key] = event.detail
+        effects.append(AddAuditEntry(job.key, "unkillable", event.detail))
 
 
 def idle_seen(state: State, event: IdleSeen, effects: list[Effect]) -> None:
-    """All jobs that do nothing with GPUs of theirs, as of now."""
+    """Replace the list of jobs that leave GPUs unused; audit those that joined or left it."""
     before = state.unused
-    state.unused = {key: idle for key, idle in event.idle.items() if _runs(state.jobs.get(key), idle.attempt)}
+    state.unused = {
+        key: idle for key, idle in event.idle.items() if _is_running(state.jobs.get(key), idle.attempt)
+    }
     for key, idle in state.unused.items():
         if key not in before:
             effects.append(AddAuditEntry(key, "gpus idle", idle.text))
@@ -22,11 +80,11 @@ def idle_seen(state: State, event: IdleSeen, effects: list[Effect]) -> None:
 
 
 def idled(state: State, event: Idled, effects: list[Effect]) -> None:
-    """A job has used none of its GPUs for so long. Stop it, if that is longer than it may."""
+    """Stop a job that has used none of its GPUs for longer than its idle limit."""
     job = state.jobs.get(event.key)
-    if job is None or not _runs(job, event.attempt) or job.stopping is not None:
+    if job is None or not _is_running(job, event.attempt) or job.stopping is not None:
         return
-    limit = limit_s(state, job)
+    limit = idle_limit_s(state, job)
     if not limit or event.idle.unused_s < limit:
         return
     job.stopping, job.reason = JobState.CANCELLED, f"{IDLE}: {event.idle.text}"
@@ -34,32 +92,32 @@ def idled(state: State, event: Idled, effects: list[Effect]) -> None:
     effects += (Save(job), AddAuditEntry(job.key, "idle limit", event.idle.text), Stop(job.key, job.attempt))
 
 
-def limit_s(state: State, job: Job) -> int:
-    """For how long this job may leave its GPUs unused; 0: for ever."""
+def idle_limit_s(state: State, job: Job) -> int:
+    """How long the job may leave its GPUs unused, in seconds; 0: no limit."""
     return min((limit for limit in (job.spec.stop_if_idle_s, state.policy.stop_idle_s) if limit), default=0)
 
 
-def _runs(job: Job | None, attempt: int) -> bool:
+def _is_running(job: Job | None, attempt: int) -> bool:
     return job is not None and job.state is JobState.RUNNING and job.attempt == attempt and bool(job.gpu_ids)
 
 
 def idle_of(attempt: int, gpus: tuple[int, ...], unused_s: float, *, is_bare: bool) -> Idle:
-    """These GPUs of a run, in words."""
+    """Describe the unused GPUs of a run. `is_bare`: no process of the run is on them."""
     names = ",".join(map(str, gpus))
     what = f"no process on GPU {names}" if is_bare else f"GPU {names} not used"
     return Idle(attempt, unused_s, f"{what} for {spell_duration(unused_s)}")
 
 
 def spell_duration(seconds: float) -> str:
-    """`90 s`, `45 min`, `3 h`."""
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    return f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"
+    """Format a duration: `90 s`, `45 min`, `3 h`."""
+    rounded = round(seconds)
+    if rounded < 120:
+        return f"{rounded} s"
+    return f"{rounded // 60} min" if rounded < 7200 else f"{rounded // 3600} h"
 
 
 def progressed(state: State, event: Progressed, effects: list[Effect]) -> None:
-    """Nothing is made durable for it: a job says this every second."""
+    """Keep a progress report in memory. It is not saved: a job reports as often as every second."""
     job = state.jobs.get(event.key)
     if job is None or job.state is not JobState.RUNNING or job.is_array or job.attempt != event.attempt:
         return
@@ -69,18 +127,18 @@ def progressed(state: State, event: Progressed, effects: list[Effect]) -> None:
         effects.append(AddAuditEntry(job.key, "progress", spell_progress(event.headway)))
 
 
-def _percent(headway: JobProgress | None) -> int:
-    return (headway.percent or 0) if headway is not None else 0
+def _percent(progress: JobProgress | None) -> int:
+    return (progress.percent or 0) if progress is not None else 0
 
 
-def spell_progress(headway: JobProgress) -> str:
-    """`40 %, step 4000 of 10000, epoch 2 of 5, loss 2.314, 850 samples/s`, as far as it is known."""
-    words = [] if headway.percent is None else [f"{headway.percent} %"]
-    words.append(f"step {headway.step}" + (f" of {headway.steps}" if headway.steps else ""))
-    if headway.epochs:
-        words.append(f"epoch {min(headway.epoch + 1, headway.epochs)} of {headway.epochs}")
-    if headway.loss is not None:
-        words.append(f"loss {headway.loss:.4g}")
-    if headway.samples_per_s:
-        words.append(f"{headway.samples_per_s:.3g} samples/s")
+def spell_progress(progress: JobProgress) -> str:
+    """Format a report: `40 %, step 4000 of 10000, epoch 2 of 5, loss 2.314, 850 samples/s`; omit unknowns."""
+    words = [] if progress.percent is None else [f"{progress.percent} %"]
+    words.append(f"step {progress.step}" + (f" of {progress.steps}" if progress.steps else ""))
+    if progress.epochs:
+        words.append(f"epoch {min(progress.epoch + 1, progress.epochs)} of {progress.epochs}")
+    if progress.loss is not None:
+        words.append(f"loss {progress.loss:.4g}")
+    if progress.samples_per_s:
+        words.append(f"{progress.samples_per_s:.3g} samples/s")
     return ", ".join(words)

@@ -1,4 +1,4 @@
-"""What of a spec must go together: what no single option can see. The same for new jobs and changed ones."""
+"""Rules between options: which require or exclude each other. Applied to new and to updated specs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from gflow.core.model import Spec
 from gflow.errors import UsageError
 
 
-def check_together(spec: Spec) -> None:
+def check_option_rules(spec: Spec) -> None:
+    """Raise UsageError if the options of a spec contradict each other."""
     if spec.shared and not (spec.gpu_memory_mib and spec.gpus):
         raise UsageError(
             "--shared needs --gpus and --gpu-memory", hint="gbatch --gpus 1 --shared --gpu-memory 20G …"

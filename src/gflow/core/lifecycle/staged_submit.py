@@ -1,11 +1,11 @@
-"""A submission of many jobs, taken in parts: all of it or nothing, and no part holds up the others.
+"""Staged submissions: many jobs, accepted in parts and made visible in one step, or not at all.
 
-`Open` judges its number against limits and quotas and reserves that, with the numbers of its jobs. Each
-`Stage` makes some of them: they are durable then, belong to an open submission, and are hidden.
-`Close` makes them jobs like all others, at once. `Arrive` puts a few of them where they wait, or starts
-them. Until it is closed a submission may be refused, and then `Abandon` leaves nothing of it.
+`Open` checks the number of jobs against limits and quotas, and reserves it together with the job numbers.
+Each `Stage` makes some of the jobs: durable, but hidden. `Close` makes all of them visible at once.
+`Arrive` puts a few of them into the queue, or starts them. Until it is closed a submission may be refused;
+`Abandon` then removes all of it. Other requests are handled between the parts.
 
-Jobs whose last parent ends arrive in the same way, where they are too many for one turn.
+Children of an ended parent arrive in the same way if they are too many for one step.
 """
 
 from __future__ import annotations
@@ -14,47 +14,29 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
-import msgspec
-
 from gflow.core.effects import Abandoned, AddAuditEntry, Closed, Effect, Reserved, Settled, Staged
 from gflow.core.events import Abandon, Arrive, Close, Open, Stage
-from gflow.core.ids import JobKey, job_key, number_of
-from gflow.core.lifecycle.finish import finish, free_or_cut_off
-from gflow.core.lifecycle.submit import admitted_part, check_number, check_owner, check_quotas
-from gflow.core.model import LOCAL, ArrayProgress, Job, Moment, Spec, links_of, size_of
+from gflow.core.ids import JobKey, job_key
+from gflow.core.lifecycle.finish import finish, release_or_cut_off
+from gflow.core.lifecycle.submit import (
+    check_number,
+    check_owner,
+    check_quotas,
+    check_submission_part,
+    new_job,
+)
+from gflow.core.model import Moment, links_of, size_of
 from gflow.core.scheduling.scheduler import start_among
 from gflow.core.state.queue_index import Group
 from gflow.core.state.quotas import PROJECT, USER
 from gflow.core.state.state import RECENT, State
 from gflow.core.state.submissions import Judgements, Opened
-from gflow.core.task_set import parse_tasks
-from gflow.core.transitions import CANCELLED, HOLD, QUEUED
+from gflow.core.transitions import CANCELLED, QUEUED
 from gflow.errors import Refused
 
 
-def new_job(key: JobKey, spec: Spec, uid: int, user: str, wall: float) -> Job:
-    """A job as it is when it has just been submitted."""
-    progress = None
-    if spec.array:
-        progress = ArrayProgress(parse_tasks(spec.array))
-        # An array's tasks are a group of their own, so its cap counts them and nothing else: also
-        # not the jobs submitted with it, whose group has the number of the first of them.
-        spec = msgspec.structs.replace(spec, group=-number_of(key))
-    return Job(
-        key=key,
-        spec=spec,
-        uid=uid,
-        user=user,
-        submitted_at=wall,
-        progress=progress,
-        state=HOLD if spec.hold else QUEUED,
-        reason="JobHeldUser" if spec.hold else "",
-        target=spec.on or LOCAL,
-    )
-
-
 def open_submission(state: State, event: Open, effects: list[Effect]) -> None:
-    """Reserve numbers, and what counts against limits and quotas; or refuse."""
+    """Reserve job numbers, and the share of limits and quotas; or refuse."""
     check_owner(state, event.uid)
     check_number(state, event.uid, event.count)
     wanted = Counter({(PROJECT, name): count for name, count in event.projects.items()})
@@ -68,15 +50,18 @@ def open_submission(state: State, event: Open, effects: list[Effect]) -> None:
 
 
 def _reserve(state: State, opened: Opened, sign: int) -> None:
+    """Count (sign 1) or uncount (-1) the jobs of a submission that is not closed."""
     state.count_person(opened.uid, sign * opened.count)
     state.ledger.reserve(opened.user, opened.projects, sign * opened.count, sign)
 
 
 def stage(state: State, event: Stage, effects: list[Effect]) -> None:
-    """Make the next jobs of an open submission, or refuse them and so all of it."""
+    """Make the next jobs of an open submission. A refusal makes the caller abandon all of it."""
     opened = _open(state, event.first)
     found: Judgements = {}
-    waits = admitted_part(state, opened.uid, event.specs, event.outcomes, event.hidden, opened.waits, found)
+    waits = check_submission_part(
+        state, opened.uid, event.specs, event.outcomes, event.hidden, opened.waits, found
+    )
     wall = event.at.wall
     for spec, wait in zip(event.specs, waits, strict=True):
         job = new_job(job_key(opened.first + len(opened.jobs)), spec, opened.uid, opened.user, opened.at.wall)
@@ -96,20 +81,20 @@ def stage(state: State, event: Stage, effects: list[Effect]) -> None:
 
 
 def close(state: State, event: Close, effects: list[Effect]) -> None:
-    """All its jobs are there: from now on they are jobs like all others."""
+    """Make all jobs of a submission visible. They enter the queue with later `Arrive` events."""
     opened = _open(state, event.first)
     if len(opened.jobs) != opened.count:
         raise Refused(f"{len(opened.jobs):,} of {opened.count:,} jobs came")
     state.jobs.update(opened.jobs)
     state.arriving.update(dict.fromkeys(opened.jobs, opened.first))
-    _remember(state, opened)
+    _remember_recent(state, opened)
     opened.jobs = {}
     opened.is_closed = True
     effects.append(Closed(opened.first))
 
 
-def _remember(state: State, opened: Opened) -> None:
-    """`@` goes by number: jobs that were submitted meanwhile have higher ones."""
+def _remember_recent(state: State, opened: Opened) -> None:
+    """Add the jobs to the user's recent ones, by number: jobs submitted meanwhile have higher numbers."""
     last = opened.first + opened.count
     new = [job_key(number) for number in range(max(opened.first, last - RECENT), last)]
     recent = state.recent.pop(opened.uid, ())
@@ -118,7 +103,7 @@ def _remember(state: State, opened: Opened) -> None:
 
 
 def abandon(state: State, event: Abandon, effects: list[Effect]) -> None:
-    """Forget a submission that was refused."""
+    """Remove a submission that was refused, and everything it reserved."""
     opened = _open(state, event.first)
     del state.open[opened.first]
     _reserve(state, opened, -1)
@@ -135,7 +120,7 @@ def _open(state: State, first: int) -> Opened:
 
 
 def _leave_waits(state: State, opened: Opened) -> None:
-    """No more jobs come that have these parents."""
+    """Unlink the submission from the parents of its jobs: no further jobs will share these waits."""
     for _, wait in opened.waits.values():
         if wait is not None:
             wait.is_open = False
@@ -143,20 +128,20 @@ def _leave_waits(state: State, opened: Opened) -> None:
     opened.waits = {}
 
 
-# ---------------------------------------------------------------- arriving
+# ---------------------------------------------------------------- arrival
 
 
 def arrive(state: State, event: Arrive, effects: list[Effect]) -> None:
-    """Put the first few of those that arrive where they wait, and start what may start of them."""
+    """Put the next few arriving jobs into the queue, and start those that may start now."""
     opened = state.open.get(event.first)
-    keys = _next_of(state, opened, event.most) if opened is not None else []
+    keys = _next_arriving(state, opened, event.most) if opened is not None else []
     keys = keys or list(islice(state.arriving, event.most))
-    groups = {take_in(state, key, event.at, effects) for key in keys}
+    groups = {place_job(state, key, event.at, effects) for key in keys}
     start_among(state, [group for group in groups if group and group.members], event.at, effects)
 
 
-def _next_of(state: State, opened: Opened, most: int) -> list[JobKey]:
-    """The next jobs of a closed submission that have yet to arrive; some may have come out of order."""
+def _next_arriving(state: State, opened: Opened, most: int) -> list[JobKey]:
+    """The next jobs of a closed submission that have not arrived. Some may have arrived out of order."""
     found: list[JobKey] = []
     while len(found) < most and opened.cursor < opened.count:
         key = job_key(opened.first + opened.cursor)
@@ -167,15 +152,15 @@ def _next_of(state: State, opened: Opened, most: int) -> list[JobKey]:
 
 
 def arrive_first(state: State, keys: Iterable[JobKey], at: Moment, effects: list[Effect]) -> None:
-    """Those of the jobs that arrive do so now: an event is about them."""
+    """Let those of the jobs that are still arriving arrive now, because an event refers to them."""
     if state.arriving:
         for key in keys:
             if key in state.arriving:
-                take_in(state, key, at, effects)
+                place_job(state, key, at, effects)
 
 
-def take_in(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> Group | None:
-    """Put one job where it waits (its group, if for resources); or cancel it, if its parents failed."""
+def place_job(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> Group | None:
+    """Put one arriving job into the queue, or cancel it if a parent failed; return its equivalence class."""
     first, job = state.arriving.pop(key), state.jobs[key]
     if first:
         opened = state.open[first]
@@ -185,13 +170,14 @@ def take_in(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> Gro
             state.wait_for(job, wait)
         elif job.state is QUEUED:
             state.admit(job, at, again=bool(job.ready_at))
-        _count_in(state, opened, effects)
-    if key in state.waits and (cut_off := free_or_cut_off(state, job, at, effects)):
+        _count_arrival(state, opened, effects)
+    if key in state.waits and (cut_off := release_or_cut_off(state, job, at, effects)):
         finish(state, job, CANCELLED, cut_off, at, effects)
     return state.ready.where.get(key)
 
 
-def _count_in(state: State, opened: Opened, effects: list[Effect]) -> None:
+def _count_arrival(state: State, opened: Opened, effects: list[Effect]) -> None:
+    """Count one arrival; after the last, forget the submission."""
     opened.left -= 1
     if not opened.left:
         _leave_waits(state, opened)

@@ -1,4 +1,7 @@
-"""Whether a request can be taken at all: judged against the machine and against its parents."""
+"""Submission of jobs, and its checks: owner, limits, quotas, resources of the machine, parents.
+
+A submission is accepted completely or refused. The checks change nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,81 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gflow.core.ids import JobKey, label, number_of, task_of
-from gflow.core.model import JobState, Spec, links_of
+import msgspec
+
+from gflow.core.effects import Accepted, AddAuditEntry, Effect, Save
+from gflow.core.events import Submit
+from gflow.core.ids import JobKey, job_key, label, number_of, task_of
+from gflow.core.model import LOCAL, ArrayProgress, Job, JobState, Spec, links_of
 from gflow.core.resources import shape_of
 from gflow.core.scheduling.placement import impossible
+from gflow.core.scheduling.scheduler import start_among
 from gflow.core.state.dependencies import Wait
 from gflow.core.state.quotas import PROJECT, USER
 from gflow.core.state.state import State
 from gflow.core.state.submissions import Judgements
 from gflow.core.task_set import parse_tasks
+from gflow.core.transitions import HOLD, QUEUED
 from gflow.errors import NotFound, Refused
 
-# What commands, paths and the like of one person's active jobs may take.
+# Memory for commands, paths and the like of one user's active jobs, in bytes.
 MOST_BYTES = 256 << 20
-# How many parents the active jobs of one person may name, each counted once for each job that names it.
+# Dependency links (pairs of job and parent) that the active jobs of one user may have.
 MOST_LINKS = 100_000
 
 
+def submit(state: State, event: Submit, effects: list[Effect]) -> None:
+    """Accept all jobs of a submission, and start those that may start now."""
+    specs, at = event.specs, event.at
+    waits = check_submission(state, event.uid, event.user, specs, event.outcomes, event.hidden)
+    keys = []
+    groups = set()
+    for spec, wait in zip(specs, waits, strict=True):
+        job = _add_job(state, event, spec)
+        key = job.key
+        keys.append(key)
+        if wait is not None:
+            state.wait_for(job, wait)
+        if job.state is QUEUED:
+            groups.add(state.admit(job, at))
+        detail = f"job {label(spec.redone_from)} again" if spec.redone_from else ""
+        effects += (Save(job), AddAuditEntry(key, "submitted", detail))
+    effects.append(Accepted(tuple(keys)))
+    start_among(state, groups, at, effects)
+
+
+def _add_job(state: State, event: Submit, spec: Spec) -> Job:
+    key = job_key(state.next_number)
+    state.next_number += 1
+    job = new_job(key, spec, event.uid, event.user, event.at.wall)
+    state.add(job)
+    state.remember_recent(event.uid, key)
+    return job
+
+
+def new_job(key: JobKey, spec: Spec, uid: int, user: str, wall: float) -> Job:
+    """Make the record of a newly submitted job."""
+    progress = None
+    if spec.array:
+        progress = ArrayProgress(parse_tasks(spec.array))
+        # An array is a group of its own, so its cap counts its tasks only. The number is negative because a
+        # submission with several jobs has a group too, numbered after its first job.
+        spec = msgspec.structs.replace(spec, group=-number_of(key))
+    return Job(
+        key=key,
+        spec=spec,
+        uid=uid,
+        user=user,
+        submitted_at=wall,
+        progress=progress,
+        state=HOLD if spec.hold else QUEUED,
+        reason="JobHeldUser" if spec.hold else "",
+        target=spec.on or LOCAL,
+    )
+
+
 def check_owner(state: State, uid: int) -> None:
-    """Refuse jobs of others where all jobs run as one user."""
+    """Refuse jobs of other users on a private daemon, which runs all jobs as its own user."""
     owner = state.policy.owner
     if owner is not None and uid != owner:
         raise Refused(
@@ -34,7 +93,7 @@ def check_owner(state: State, uid: int) -> None:
 
 
 def check_number(state: State, uid: int, more: int) -> None:
-    """Refuse what would fill the queue with one person's jobs. Root may."""
+    """Refuse more active jobs than one user may have. Root is exempt."""
     most, now = state.policy.most_jobs, state.of_person.get(uid, 0)
     if most and uid and now + more > most:
         raise Refused(
@@ -44,7 +103,7 @@ def check_number(state: State, uid: int, more: int) -> None:
 
 
 def check_size(state: State, uid: int, more: int) -> None:
-    """Refuse what would fill the memory with one person's jobs: all that wait are in there. Root may."""
+    """Refuse more memory than the active jobs of one user may take. Root is exempt."""
     now = state.ledger.bytes.get(uid, 0)
     if state.policy.most_jobs and uid and more > 0 and now + more > MOST_BYTES:
         raise Refused(
@@ -54,7 +113,7 @@ def check_size(state: State, uid: int, more: int) -> None:
 
 
 def check_links(state: State, uid: int, more: int) -> None:
-    """Refuse more pairs of a job and a parent than memory is meant for. Root's are no smaller."""
+    """Refuse more dependency links than one user may have. Root is not exempt: the memory is the same."""
     now = state.ledger.links.get(uid, 0)
     if more > 0 and now + more > MOST_LINKS:
         raise Refused(
@@ -65,18 +124,18 @@ def check_links(state: State, uid: int, more: int) -> None:
 
 
 def check_quotas(state: State, wanted: Counter[tuple[str, str]]) -> None:
-    """Refuse what would let a person or a project have more waiting jobs than they may.
+    """Refuse jobs beyond the queued-jobs quota of a user or a project.
 
-    `wanted`: how many more for each, by scope and name.
+    `wanted`: the number of new jobs by (scope, name).
     """
     if not state.ledger.is_limited:
         return
-    for one, more in wanted.items():
-        most, now = state.ledger.quotas.of(*one).max_queued_jobs, state.ledger.of(*one).waiting
+    for holder, more in wanted.items():
+        most, now = state.ledger.quotas.of(*holder).max_queued_jobs, state.ledger.of(*holder).waiting
         if most is not None and now + more > most:
-            whose = "you have" if one[0] == USER else f"project {one[1]} has"
+            whose = "you have" if holder[0] == USER else f"project {holder[1]} has"
             count = f"{now:,} waiting jobs, and the quota is {most:,}"
-            if one[0] == PROJECT and state.policy.is_private:
+            if holder[0] == PROJECT and state.policy.is_private:
                 count = "as many waiting jobs as its quota allows"
             raise Refused(
                 f"{whose} {count}",
@@ -85,19 +144,19 @@ def check_quotas(state: State, wanted: Counter[tuple[str, str]]) -> None:
 
 
 def check_possible(state: State, spec: Spec) -> None:
-    """Refuse what this machine could never run; what others can, they say themselves.
+    """Refuse a job that this machine could never run. Other targets check their jobs themselves.
 
-    What is merely busy or restricted is waited for.
+    Resources that are only busy or restricted do not count: the job waits for them.
     """
-    elsewhere = (spec.on and not spec.races_here) or spec.overflow
-    if not elsewhere and not spec.allow_unsatisfiable and (why := impossible(state, shape_of(spec))):
+    is_elsewhere = (spec.on and not spec.races_here) or spec.overflow
+    if not is_elsewhere and not spec.allow_unsatisfiable and (why := impossible(state, shape_of(spec))):
         where = "ginfo" if spec.gpus else "gflowd status"
         raise Refused(
             why, hint=f"see what there is with {where}; --allow-unsatisfiable queues it all the same"
         )
 
 
-def admitted(
+def check_submission(
     state: State,
     uid: int,
     user: str,
@@ -105,17 +164,17 @@ def admitted(
     outcomes: dict[JobKey, JobState],
     hidden: frozenset[JobKey] = frozenset(),
 ) -> list[Wait | None]:
-    """What each of these has to wait for if they are submitted now, or a refusal. Changes nothing."""
+    """Check a submission; return the dependencies that each job waits for, None if it waits for none."""
     check_owner(state, uid)
     check_number(state, uid, len(specs))
     if state.ledger.is_limited:
         wanted = Counter((PROJECT, spec.project) for spec in specs if spec.project)
         wanted[USER, user] = len(specs)
         check_quotas(state, wanted)
-    return admitted_part(state, uid, specs, outcomes, hidden, {}, {})
+    return check_submission_part(state, uid, specs, outcomes, hidden, {}, {})
 
 
-def admitted_part(
+def check_submission_part(
     state: State,
     uid: int,
     specs: Sequence[Spec],
@@ -124,10 +183,10 @@ def admitted_part(
     known: Judgements,
     found: Judgements,
 ) -> list[Wait | None]:
-    """The same for some of a submission, of which the number has been judged already.
+    """Check a part of a submission whose number of jobs has been checked already.
 
-    Jobs with the very same parents share what they wait for: `known` is what earlier parts found, `found`
-    gets what is new.
+    Jobs with identical parents share one Wait, looked up by identity. `known`: those of earlier parts;
+    `found` receives the new ones.
     """
     if uid and state.policy.most_jobs:
         check_size(state, uid, sum(spec.size for spec in specs))
@@ -149,24 +208,28 @@ def admitted_part(
         name = id(spec.depends_on), id(spec.depends_any)
         one = known.get(name) or found.get(name)
         if one is None:
-            one = spec, judged(state, spec, outcomes, partial(_comes, state, specs, i), hidden)
+            one = (
+                spec,
+                check_parents(state, spec, outcomes, partial(_is_submitted_before, state, specs, i), hidden),
+            )
             found[name] = one
         elif one[1] is not None and one[1].broken is not None and not spec.no_auto_cancel:
-            judged(state, spec, outcomes)  # the other one does not mind
+            check_parents(state, spec, outcomes)  # the job that shares it has no_auto_cancel
         waits.append(one[1])
     return waits
 
 
-def judged(
+def check_parents(
     state: State,
     spec: Spec,
     outcomes: dict[JobKey, JobState],
-    comes: Callable[[JobKey], bool] = lambda key: False,
+    is_submitted: Callable[[JobKey], bool] = lambda key: False,
     hidden: frozenset[JobKey] = frozenset(),
 ) -> Wait | None:
-    """What the job has to wait for (None: nothing), or a refusal if it would wait in vain.
+    """Return the dependencies that the job waits for (None: none); refuse if they can never be met.
 
-    `comes`: whether a job is submitted with it, before it. `hidden`: jobs that count as absent.
+    `is_submitted`: whether a parent is an earlier job of the same submission. `hidden`: parents that the
+    submitter may not see; they count as nonexistent.
     """
     if not spec.parents:
         return None
@@ -179,7 +242,7 @@ def judged(
             end = state.outcome(key) or outcomes.get(key)
             if end is not None:
                 ends[key] = end
-            elif not comes(key):
+            elif not is_submitted(key):
                 raise NotFound(f"there is no job {label(key)} to depend on")
     wait = Wait.of(spec, ends.get)
     if wait.broken is not None and not spec.no_auto_cancel:
@@ -193,7 +256,7 @@ def judged(
     return None if wait.is_over else wait
 
 
-def _comes(state: State, specs: Sequence[Spec], before: int, key: JobKey) -> bool:
-    """Whether this will be one of the first `before` of these jobs, or a task of one."""
+def _is_submitted_before(state: State, specs: Sequence[Spec], before: int, key: JobKey) -> bool:
+    """Whether the key is one of the first `before` jobs of this submission, or a task of one."""
     index, task = number_of(key) - state.next_number, task_of(key)
     return 0 <= index < before and (task is None or task in parse_tasks(specs[index].array))

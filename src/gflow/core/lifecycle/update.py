@@ -1,7 +1,7 @@
-"""Changing what was asked for, while a job waits and, for some of it, while it runs.
+"""Update of a spec, while a job waits and, for some fields, while it runs.
 
-An update of an array is for the tasks that still wait in it. What may change while a job runs
-(its time limit, its priority, …) changes for its started tasks too.
+An update of an array applies to the tasks that still wait in it. Fields that may change while a job runs
+(time limit, priority, …) change for its started tasks too.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from gflow.core.effects import AddAuditEntry, Effect, Save
 from gflow.core.events import Update
 from gflow.core.forecast.explain import named
 from gflow.core.ids import JobKey, label
-from gflow.core.lifecycle.cancel import take_up, whole
+from gflow.core.lifecycle.cancel import release_claims
 from gflow.core.lifecycle.finish import active_tasks
-from gflow.core.lifecycle.option_rules import check_together
-from gflow.core.lifecycle.submit import check_links, check_possible, check_size, judged
+from gflow.core.lifecycle.hold import authorize_whole_jobs
+from gflow.core.lifecycle.option_rules import check_option_rules
+from gflow.core.lifecycle.submit import check_links, check_parents, check_possible, check_size
 from gflow.core.model import Job, JobState, Spec, links_of
 from gflow.core.scheduling.placement import gib
 from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.dependencies import Wait, ancestors
 from gflow.core.state.reservations import hard_end, hard_s
 from gflow.core.state.state import State
-from gflow.core.sweep_template import with_values
+from gflow.core.sweep_template import fill_spec
 from gflow.errors import Forbidden, Refused
 
-# What may change while a job runs.
+# Fields that may change while a job runs.
 RUNNING_FIELDS = frozenset(
     {
         "time_limit_s", "warning", "priority", "max_retries", "retry_on", "retry_delay_s", "requeue",
@@ -37,52 +38,52 @@ RUNNING_FIELDS = frozenset(
         "preemptible",
     }
 )  # fmt: skip
-# What may change while another target has it.
-ABROAD_FIELDS = RUNNING_FIELDS - {"time_limit_s", "warning", "stop_if_idle_s", "max_concurrent"}
-# What operators may change of jobs that are not theirs.
-GOVERNED = frozenset(
+# Fields that may change while another target has the job.
+REMOTE_FIELDS = RUNNING_FIELDS - {"time_limit_s", "warning", "stop_if_idle_s", "max_concurrent"}
+# Fields that operators may change of jobs of other users.
+OPERATOR_FIELDS = frozenset(
     {
         "time_limit_s", "priority", "max_concurrent", "gpus", "gpu_memory_mib", "gpu_type", "shared", "cpus",
         "memory_mib", "begin_at", "requeue", "max_retries", "allow_unsatisfiable",
     }
 )  # fmt: skip
 DEPENDENCIES = frozenset({"depends_on", "depends_any", "no_auto_cancel"})
-CALLED = {"depends_any": "depends on any", "warning": "signal", "parameters": "parameter"}
+FIELD_NAMES = {"depends_any": "depends on any", "warning": "signal", "parameters": "parameter"}
 DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Spec)}
-# Characters of a change that the audit has.
+# Characters of a change that the audit log keeps.
 MOST_SHOWN = 1000
 HIDDEN = frozenset({"environ", "script_path", "template", "name_template"})
 
 
 class Plan(NamedTuple):
-    """One job, its new spec, and what it then waits for."""
+    """One job, its new spec, and its new dependencies."""
 
     job: Job
     spec: Spec
     wait: Wait | None
-    # Whether it waits for what it has waited for, and not for `wait`.
+    # Whether the job keeps its present dependencies; `wait` is then unused.
     is_kept: bool = False
 
 
 class Parents:
-    """Parents of the jobs of one update, each set of them looked at once."""
+    """Checks the parents of the jobs of one update, each distinct set of parents once."""
 
     def __init__(self, state: State, event: Update) -> None:
         self.state = state
         self._event = event
-        # By identity, as in `core.lifecycle.submit`.
+        # By identity of the sets of parents, as in `core.lifecycle.submit`.
         self._found: dict[tuple[int, int, bool], tuple[Spec, set[JobKey], Wait | None]] = {}
 
     def wait_of(self, job: Job, spec: Spec) -> Wait | None:
-        """What the job has to wait for, or a refusal."""
+        """Return the dependencies that the job waits for; refuse a cycle, or what can never be met."""
         name = id(spec.depends_on), id(spec.depends_any), spec.no_auto_cancel
         found = self._found.get(name)
         if found is None:
-            before = ancestors(self.state.jobs, spec.parents, self.state.tasks)
-            if job.key not in before:
+            above = ancestors(self.state.jobs, spec.parents, self.state.tasks)
+            if job.key not in above:
                 event = self._event
-                wait = judged(self.state, spec, event.outcomes, hidden=event.hidden)
-                found = spec, before, wait
+                wait = check_parents(self.state, spec, event.outcomes, hidden=event.hidden)
+                found = spec, above, wait
                 self._found[name] = found
         if found is None or job.key in found[1]:
             raise Refused(f"job {job.label} would wait for itself")
@@ -90,27 +91,27 @@ class Parents:
 
 
 def update(state: State, event: Update, effects: list[Effect]) -> None:
-    """Change what was asked for; all of the jobs or none."""
-    plans = _planned(state, event)
-    _check_weight(state, event, plans)
-    take_up(state, event, event.keys, effects)
-    shown = _shown(event)
+    """Update the specs of all jobs, or of none."""
+    plans = _plan_jobs(state, event)
+    _check_memory(state, event, plans)
+    release_claims(state, event, event.keys, effects)
+    description = _describe_change(event)
     for plan in plans:
-        if not plan.job.is_final:  # else its parents have failed since it came
-            _carry_out(state, plan, event)
-            effects += (Save(plan.job), AddAuditEntry(plan.job.key, "updated", shown))
+        if not plan.job.is_final:  # final: cancelled on arrival, because a parent failed
+            _apply(state, plan, event)
+            effects += (Save(plan.job), AddAuditEntry(plan.job.key, "updated", description))
     run_round(state, event.at, effects)
 
 
 def check_update(state: State, event: Update, size: int, links: int) -> tuple[int, int]:
-    """What an update adds to what the caller's jobs are made of and name as parents, or a refusal.
+    """Check an update; return the bytes and dependency links that it adds, with those of earlier parts.
 
-    `size`, `links`: what earlier parts of the same update add.
+    `size`, `links`: added by earlier parts of the same update.
     """
-    return _check_weight(state, event, _planned(state, event), size, links)
+    return _check_memory(state, event, _plan_jobs(state, event), size, links)
 
 
-def _check_weight(
+def _check_memory(
     state: State, event: Update, plans: list[Plan], size: int = 0, links: int = 0
 ) -> tuple[int, int]:
     size += sum(plan.spec.size - plan.job.spec.size for plan in plans)
@@ -120,37 +121,39 @@ def _check_weight(
     return size, links
 
 
-def _planned(state: State, event: Update) -> list[Plan]:
-    """What becomes of each of the jobs, or a refusal."""
-    jobs = whole(state, event.keys, event)
-    _check_governed(jobs, event)
-    # Jobs that get a cap and have no group yet become one, as if submitted together.
+def _plan_jobs(state: State, event: Update) -> list[Plan]:
+    """Plan the update of each job, and of the started tasks of arrays; or refuse."""
+    jobs = authorize_whole_jobs(state, event.keys, event)
+    _check_operator_fields(jobs, event)
+    # Jobs that get a cap and have no group become one group, as if submitted together.
     group = event.group or min((job.number for job in jobs if not job.spec.group), default=0)
-    known = Parents(state, event)
-    plans = [_plan(known, job, event, event.fields, group) for job in jobs]
-    named = {job.key for job in jobs}
-    meanwhile = {name: value for name, value in event.fields.items() if name in RUNNING_FIELDS}
-    if meanwhile or event.extend_s:
+    parents = Parents(state, event)
+    plans = [_plan(parents, job, event, event.fields, group) for job in jobs]
+    keys = {job.key for job in jobs}
+    running_fields = {name: value for name, value in event.fields.items() if name in RUNNING_FIELDS}
+    if running_fields or event.extend_s:
         tasks = [task for job in jobs if job.is_array for task in active_tasks(state, job.key)]
-        plans += [_plan(known, task, event, meanwhile, group) for task in tasks if task.key not in named]
+        plans += [
+            _plan(parents, task, event, running_fields, group) for task in tasks if task.key not in keys
+        ]
     return plans
 
 
-def _check_governed(jobs: list[Job], event: Update) -> None:
-    """Whoever governs the machine says how much and when, and not what others' jobs do: that runs as them."""
+def _check_operator_fields(jobs: list[Job], event: Update) -> None:
+    """Operators may change resources and times of jobs of others, not the command: it runs as the owner."""
     for job in jobs:
         if event.uid not in (job.uid, 0):
-            for name in sorted(event.fields.keys() - GOVERNED):
+            for name in sorted(event.fields.keys() - OPERATOR_FIELDS):
                 raise Forbidden(
                     f"job {job.label} belongs to {job.user}, who alone may change its {_option(name)}"
                 )
 
 
-def _plan(known: Parents, job: Job, event: Update, fields: dict[str, Any], group: int) -> Plan:
-    """The job's new spec and what it then waits for, or a refusal."""
-    state = known.state
+def _plan(parents: Parents, job: Job, event: Update, fields: dict[str, Any], group: int) -> Plan:
+    """Plan the update of one job, or refuse."""
+    state = parents.state
     if job.key in state.abroad:
-        for name in sorted(fields.keys() - ABROAD_FIELDS) or ["time_limit_s"] * bool(event.extend_s):
+        for name in sorted(fields.keys() - REMOTE_FIELDS) or ["time_limit_s"] * bool(event.extend_s):
             raise Refused(
                 f"{job.target} has job {job.label}, and {_option(name)} cannot change there",
                 hint=f"take it back first, if it still waits: gjob hold {job.label}",
@@ -158,7 +161,7 @@ def _plan(known: Parents, job: Job, event: Update, fields: dict[str, Any], group
     elif job.state is JobState.RUNNING:
         for name in sorted(fields.keys() - RUNNING_FIELDS):
             raise Refused(f"job {job.label} is running, and {_option(name)} cannot change any more")
-    spec = overridden(job, job.spec, fields, event.extend_s)
+    spec = override_spec(job, job.spec, fields, event.extend_s)
     if spec.max_concurrent and not spec.group:
         spec = msgspec.structs.replace(spec, group=group)
     if spec.shape != job.spec.shape:
@@ -167,39 +170,39 @@ def _plan(known: Parents, job: Job, event: Update, fields: dict[str, Any], group
         _check_reserved(state, job, spec, event)
     if not fields.keys() & DEPENDENCIES:
         return Plan(job, spec, None, is_kept=True)
-    return Plan(job, spec, known.wait_of(job, spec))
+    return Plan(job, spec, parents.wait_of(job, spec))
 
 
 def _check_reserved(state: State, job: Job, spec: Spec, event: Update) -> None:
-    """A running job may hold its GPUs for longer only if a start for as long would be allowed."""
+    """Refuse a longer time limit that would run into a GPU reservation. Operators are exempt."""
     if hard_s(spec) <= hard_s(job.spec) or event.governs or not event.uid:
         return
-    for one in state.reserved.against(job.user, event.at.wall, hard_end(job, spec, event.at)):
-        if taken := sorted(set(one.gpus).intersection(job.gpu_ids)):
-            gpus, owner = ",".join(map(str, taken)), named(state, [one.user])
+    for reservation in state.reserved.against(job.user, event.at.wall, hard_end(job, spec, event.at)):
+        if taken := sorted(set(reservation.gpus).intersection(job.gpu_ids)):
+            gpus, owner = ",".join(map(str, taken)), named(state, [reservation.user])
             raise Refused(
                 f"GPU {gpus} is reserved for {owner} before job {job.label} would be over",
                 hint="ask for less time, or ask an operator: see gctl reserve list --timeline",
             )
 
 
-def overridden(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 0) -> Spec:
-    """A job's spec with other values for some fields, or a refusal if they do not go together."""
+def override_spec(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 0) -> Spec:
+    """Return the spec with other values for some fields; refuse combinations that are not allowed."""
     if "gpu_memory_mib" in fields:
         fields = {"gpu_memory_from": "", **fields}
-    if fields.keys() & {"gpus", "nodes"}:  # of another shape now
+    if fields.keys() & {"gpus", "nodes"}:  # the named shape no longer applies
         fields = {"shape_name": "", **fields}
-    spec = _filled(job, msgspec.structs.replace(spec, **fields), fields)
+    spec = _fill_parameters(job, msgspec.structs.replace(spec, **fields), fields)
     if extend_s:
         if not spec.time_limit_s:
             raise Refused(f"job {job.label} has no time limit that could be extended")
         spec = msgspec.structs.replace(spec, time_limit_s=spec.time_limit_s + extend_s)
-    check_together(spec)
+    check_option_rules(spec)
     return spec
 
 
-def _filled(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
-    """The spec with its parameters put into its command and its name, if one of them has changed."""
+def _fill_parameters(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
+    """Fill the parameters into command and name again if one of them has changed."""
     if not fields.keys() & {"parameters", "command", "name"}:
         return spec
     values = dict(job.spec.parameters)
@@ -212,10 +215,11 @@ def _filled(job: Job, spec: Spec, fields: dict[str, Any]) -> Spec:
     name = fields.get("name", spec.name_template or spec.name)
     if not values:
         return msgspec.structs.replace(spec, template=())
-    return with_values(msgspec.structs.replace(spec, command=template, name=name), values)
+    return fill_spec(msgspec.structs.replace(spec, command=template, name=name), values)
 
 
-def _carry_out(state: State, plan: Plan, event: Update) -> None:
+def _apply(state: State, plan: Plan, event: Update) -> None:
+    """Give the job its new spec; a waiting job re-enters the queue."""
     job = plan.job
     if (job.state is JobState.RUNNING and not job.is_array) or job.key in state.abroad:
         _update_running(state, job, plan.spec)
@@ -225,7 +229,7 @@ def _carry_out(state: State, plan: Plan, event: Update) -> None:
     state.ledger.add(job, -1)
     job.spec = plan.spec
     state.ledger.add(job)
-    if "begin_at" in event.fields:  # whoever says when, says it of a retry too
+    if "begin_at" in event.fields:  # an explicit begin time replaces the retry delay
         job.pause(0, event.at)
     if wait is not None:
         state.wait_for(job, wait)
@@ -234,8 +238,8 @@ def _carry_out(state: State, plan: Plan, event: Update) -> None:
 
 
 def _update_running(state: State, job: Job, spec: Spec) -> None:
-    """A running job keeps its resources; only its limit and what comes after may move."""
-    is_ready = job in state.ready  # it races
+    """Update a running or remote job. It keeps its resources; its deadlines are set again."""
+    is_ready = job in state.ready  # a remote job that also races here
     if is_ready:
         state.ready.remove(job)
     old, job.spec = job.spec, spec
@@ -246,22 +250,22 @@ def _update_running(state: State, job: Job, spec: Spec) -> None:
         state.note_preemptible(job)
     if (spec.time_limit_s, spec.warning) != (old.time_limit_s, old.warning):
         if job.stopping is None:
-            job.reason = ""  # a new limit has its own warning
+            job.reason = ""  # the new limit gets its own warning
         state.alarms.set_limit(job)
         state.set_end(job)
 
 
 def _option(field: str) -> str:
-    """A field as people call it."""
-    if field in CALLED:
-        return CALLED[field]
+    """The name of a field in messages."""
+    if field in FIELD_NAMES:
+        return FIELD_NAMES[field]
     for unit in ("_s", "_mib", "_at"):
         field = field.removesuffix(unit)
     return field.replace("_", " ")
 
 
-def _shown(event: Update) -> str:
-    """The change in words, for the job's story. Environments are never shown."""
+def _describe_change(event: Update) -> str:
+    """Describe the change for the audit log. Environments are never included."""
     fields = sorted(event.fields.items())
     parts = [f"{_option(name)} = {_value(name, value)}" for name, value in fields if name not in HIDDEN]
     if event.extend_s:
@@ -271,7 +275,7 @@ def _shown(event: Update) -> str:
 
 
 def _value(field: str, value: Any) -> str:
-    """A value as people read it."""
+    """Format the value of a field for the audit log."""
     if value == DEFAULTS.get(field):
         return "the default"
     if field in ("depends_on", "depends_any"):

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from gflow.core.engine import resolve
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
+from gflow.core.job_reference import resolve
 from gflow.core.model import SHORT, Job, JobState
 from gflow.daemon.api.visibility import Viewer, viewer
 from gflow.daemon.auth.users import counted_as

@@ -321,7 +321,7 @@ class _Claiming:
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         size, links = self._weight
-        return Claim(at=at, deed=self._deed.event(self._keys, state, store, at), size=size, links=links)
+        return Claim(at=at, action=self._deed.event(self._keys, state, store, at), size=size, links=links)
 
     def took(self, effects: list[Effect], changes: Changes, at: Moment) -> tuple[int, int]:
         return next((effect.size, effect.links) for effect in effects if isinstance(effect, Claimed))

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import msgspec
 
 from gflow.core.effects import Accepted, Effect
-from gflow.core.engine import resolve
 from gflow.core.events import Event, Submit, Tick, Update
 from gflow.core.ids import JobKey, job_key, number_of, task_of
-from gflow.core.lifecycle.update import overridden
+from gflow.core.job_reference import resolve
+from gflow.core.lifecycle.update import override_spec
 from gflow.core.model import AuditEntry, Job, JobState, Moment, Spec
 from gflow.core.state.state import State
 from gflow.daemon.auth.submission_rules import Rights
@@ -359,7 +359,7 @@ class Redoing(Submitting):
         for name, texts in self._change.references._asdict().items():
             if texts:
                 fields[FIELDS[name]] = resolved_keys(state, self.uid, texts)
-        return overridden(job, spec, fields, self._change.extend_s)
+        return override_spec(job, spec, fields, self._change.extend_s)
 
 
 FIELDS = {"all_of": "depends_on", "any_of": "depends_any"}

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from gflow.core.events import GpusSeen, Overran
 from gflow.core.ids import JobKey
-from gflow.core.lifecycle.limits import limit_s
+from gflow.core.lifecycle.limits import idle_limit_s
 from gflow.core.model import Block, Gpu, Moment, Spec
 from gflow.core.state.state import State
 from gflow.daemon.monitors.gpu_samples import History, Keeping
@@ -289,7 +289,7 @@ def watched_of(state: State) -> Watched:
             job = state.jobs[key]
             run = Run(key, job.attempt)
             runs.append(run.name)
-            held[run.name] = Held(key, run.attempt, kind_of(job.uid, job.spec), limit_s(state, job))
+            held[run.name] = Held(key, run.attempt, kind_of(job.uid, job.spec), idle_limit_s(state, job))
             if limit and index in state.machine.gpus:
                 shared.append(
                     Shared(key, run.attempt, run.name, index, state.machine.gpus[index].uuid, limit)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.model import USUAL_PATIENCE_S
+from gflow.core.model import DEFAULT_OVERFLOW_AFTER_S
 from gflow.errors import UsageError, unknown
 
 # The target that is there without a word in gflow.toml.
@@ -28,7 +28,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # A folder that the nodes see under the same path; empty: in gflow's data folder.
     folder: str = ""
     # Jobs with --overflow come here if they do not start on this machine within so many seconds.
-    overflow_after_secs: int = USUAL_PATIENCE_S
+    overflow_after_secs: int = DEFAULT_OVERFLOW_AFTER_S
     # A job that Slurm knows nothing of any more is Lost after so many seconds.
     lost_after_secs: int = 300
     # Seconds between two questions to the controller: at least, and when nothing changes.

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gflow.core.lifecycle.submit import admitted_part, check_number, check_owner, check_quotas
+from gflow.core.lifecycle.submit import check_number, check_owner, check_quotas, check_submission_part
 from gflow.core.model import Spec
 from gflow.core.state.quotas import PROJECT, USER
 from gflow.core.state.state import PART, State
@@ -76,7 +76,9 @@ class Trial:
         state, taking = self.context.loop.state, self._taking
         made = self.specs(part)
         outcomes = taking.outcomes(state, self.context.store, made)
-        admitted_part(state, self._wish.uid, made, outcomes, taking.hidden(made), self._known, self._known)
+        check_submission_part(
+            state, self._wish.uid, made, outcomes, taking.hidden(made), self._known, self._known
+        )
 
     def conclude(self) -> None:
         """Refuse, if there is a reason to."""

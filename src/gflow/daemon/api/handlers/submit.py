@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow.core.ids import JobKey, label
-from gflow.core.lifecycle.update import overridden
+from gflow.core.lifecycle.update import override_spec
 from gflow.core.model import Spec
 from gflow.core.state.state import PART
 from gflow.daemon.api.expansion import Expansion, bytes_of
@@ -117,10 +117,10 @@ async def redo(request: Request) -> Response:
         wanted.options, FIXED_IN_REDO, submission_rules.defaults(settings.config), settings.shapes
     )
     if change.fields.get("on") or change.fields.get("overflow"):
-        check_targets(context.settings, [overridden(job, job.spec, change.fields)])
+        check_targets(context.settings, [override_spec(job, job.spec, change.fields)])
     note = ""
     if change.fields.get("gpu_memory_mib") == AUTO_MIB:
-        (spec,) = await settled(context, uid, [overridden(job, job.spec, change.fields)])
+        (spec,) = await settled(context, uid, [override_spec(job, job.spec, change.fields)])
         change.fields |= {"gpu_memory_mib": spec.gpu_memory_mib, "gpu_memory_from": spec.gpu_memory_from}
         note = note_of([spec])
     wish = Redoing(

@@ -1,0 +1,42 @@
+"""Resolve job references: `17`, `42_3`, `@` (the latest job of the user), `@~2` (two before it)."""
+
+from __future__ import annotations
+
+import re
+
+from gflow.core.ids import JobKey, parse_label
+from gflow.core.state.state import State
+from gflow.errors import NotFound, Refused, UsageError
+
+# A job number, or an array number with a task, of any length.
+_NUMBERS = re.compile(r"[0-9]+(_[0-9]+)?")
+
+
+def resolve(state: State, uid: int, reference: str) -> JobKey:
+    """Return the key of the job that `reference` names for the user `uid`.
+
+    A malformed reference is a usage error. A well-formed one that names no job raises NotFound or Refused.
+    """
+    if reference.startswith("@"):
+        back = _parse_offset(reference)
+        recent = state.recent.get(uid, ())
+        if back >= len(recent):
+            raise Refused(f"{reference} means none of your jobs: you have submitted {len(recent)}")
+        return recent[-1 - back]
+    key = parse_label(reference)
+    if key is not None:
+        return key
+    if _NUMBERS.fullmatch(reference):  # larger than any key
+        raise NotFound(f"there is no job {reference:.60}")
+    raise UsageError(f"{reference!a:.60} is not a job id", hint="jobs are named 42, 42_3, 5-9 or @")
+
+
+def _parse_offset(reference: str) -> int:
+    """Parse `@` or `@~N`: how many jobs before the latest one."""
+    if reference == "@":
+        return 0
+    digits = reference[2:]
+    if not reference.startswith("@~") or not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
+        hint = "write @ for your latest job, @~1 for the one before it"
+        raise UsageError(f"{reference!a:.60} is not a job id", hint=hint)
+    return int(digits)
