@@ -232,7 +232,7 @@ class Daemon:
         settings.logs.mkdir(mode=0o700, exist_ok=True)
         # Before anything is read by it: the boot clock goes on from where the last daemon's was.
         kept = self.store.kept(timers.CLOCK)
-        record = timers.settle(None if kept is None else str(kept), boot_id(), self.store.latest_boot())
+        record = timers.load_offset(None if kept is None else str(kept), boot_id(), self.store.latest_boot())
         state = reload(machine, self.store)
         if state.next_number == 1:  # a new database beside old logs: those numbers were given out
             state.next_number = first_free_number(settings.data)

@@ -102,7 +102,7 @@ class Notifier:
         while True:
             lines = self._store.lines(place, LINES)
             if not lines:
-                await self._loop.news.wait(LOOK_S)
+                await self._loop.wakeups.wait(LOOK_S)
                 continue
             about = spread_all(lines, LINES)
             due = [notice for number, line, _ in about if (notice := self._notice(destination, number, line))]
@@ -114,7 +114,7 @@ class Notifier:
 
     async def _remember(self, destination: Destination, place: int) -> None:
         with suppress(ReadOnly):  # told again after a restart: at least once is what we promise
-            await self._loop.wish(MetaCommand({_key(destination): place}))
+            await self._loop.run_command(MetaCommand({_key(destination): place}))
 
     def _notice(self, destination: Destination, number: int, line: AuditEntry) -> Notice | None:
         name = told_as(line)

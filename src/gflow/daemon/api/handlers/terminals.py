@@ -49,7 +49,7 @@ async def execute(request: Request) -> Response:
     term = read_option(_TERM, wanted.term) if wanted.term else ""
     _check_runs(job)
     path = await _begun(context, job, wanted, term)
-    await context.loop.wish(
+    await context.loop.run_command(
         AuditCommand("beside", f"job {job.label}: {wanted.command[0]!a:.60}", uid, origin)
     )
     data: ExecAnswer = {"path": path}
