@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from gflow.daemon.execution.environment import told_to
+from gflow.daemon.execution.environment import job_variables
 from gflow.daemon.loop import timers
 from gflow.testing import job
 
@@ -63,7 +63,7 @@ def test_a_wall_clock_that_is_wrong_after_a_reboot_does_not_turn_the_boot_clock_
 
 def test_a_job_is_told_its_deadline_on_the_clock_of_the_kernel(kernel):
     timers.load_offset(None, "one", 0.0)
-    told = told_to(job(time_limit_s=60, started_boot=timers.now().boot), None, "")
+    told = job_variables(job(time_limit_s=60, started_boot=timers.now().boot), None, "")
     assert told["GFLOW_DEADLINE"] == "560.000"
 
 

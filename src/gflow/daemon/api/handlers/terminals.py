@@ -60,7 +60,7 @@ async def _begun(context: Context, job: Job, wanted: ExecRequest, term: str) -> 
     """Where the command is reached. A job that started just now has no process yet: it will in a moment."""
     for again in range(TRIES, -1, -1):
         try:
-            return context.performer.beside(job, tuple(wanted.command), term, is_tty=wanted.tty)
+            return context.executor.beside(job, tuple(wanted.command), term, is_tty=wanted.tty)
         except (FileNotFoundError, ProcessLookupError) as error:
             if not again:
                 why = "its process is not there"
