@@ -213,7 +213,7 @@ def test_snapshot_is_let_go_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(context: Any, state: State) -> None:
         await why(request_of(context, 2))
         await asyncio.get_running_loop().run_in_executor(
-            None, wait_until, lambda: context.forecasts._kept is None
+            None, wait_until, lambda: context.forecasts._cached is None
         )
 
     play(scene, waiting())

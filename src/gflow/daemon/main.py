@@ -319,7 +319,7 @@ class Daemon:
             self.loop.note("daemon started", f"version {__version__}")  # in one commit with the GPUs
             await self.loop.ask(lambda at: seen_of(report, at, is_private=self._settings.is_private))
         if strays := self.target.strays():
-            log.warning("these runs go on and the database does not know them: %s", ", ".join(sorted(strays)))
+            log.warning("runs that the database does not know: %s", ", ".join(sorted(strays)))
             numbers = [int(name.replace("_", ".").partition(".")[0]) for name in strays]
             self.loop.state.next_number = max(self.loop.state.next_number, *(one + 1 for one in numbers))
             self.leases.look()
@@ -329,7 +329,7 @@ class Daemon:
         try:
             self.loop.recover()
         except StoreError as error:  # the disk may be full already: the loop retries
-            log.error("%s; what was begun in parts is left for later", error)
+            log.error("%s; unfinished bulk work is left for later", error)
 
     def _gpus_changed(self, report: Report) -> None:
         self.leases.see(report.gpus)

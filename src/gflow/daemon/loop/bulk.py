@@ -236,7 +236,7 @@ class _Deleting:
 
 
 class _Arriving:
-    """Move one part of a submission's jobs into the queue; 0: of the earliest submission."""
+    """Move one part of a submission's jobs into the queue; `first` 0: of the earliest submission."""
 
     origin = "daemon"
 
@@ -482,7 +482,7 @@ async def _do_part(loop: Loop, action: Wanted, part: tuple[JobKey, ...], progres
             try:
                 await loop.run_command(Doing(action, (key,), {number: position}))
             except GflowError:
-                log.info("job %d was left alone: %s", key, error)
+                log.info("job %d was left unchanged: %s", key, error)
                 loop.post(lambda at, key=key: Unclaim(at=at, keys=(key,)))  # type: ignore[misc]
 
 

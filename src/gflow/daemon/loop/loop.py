@@ -263,7 +263,7 @@ class Loop:
         try:
             self.recover()
         except StoreError as error:  # the next commit fails as well, and schedules a retry
-            log.error("%s; what was begun in parts is left for later", error)
+            log.error("%s; unfinished bulk work is left for later", error)
 
     def _start_arrivals(self) -> None:
         if self.state.arriving and (self._arriving is None or self._arriving.done()):
@@ -275,7 +275,7 @@ class Loop:
         except ReadOnly:
             pass  # closed submissions are durable: their jobs arrive when the disk can be written again
         except GflowError as error:
-            log.error("jobs cannot arrive: %s", error)
+            log.error("jobs of a submission cannot be put into the queue: %s", error)
             asyncio.get_running_loop().call_later(RETRY_S, self._start_arrivals)
 
     def _add(self, command: Command, future: asyncio.Future[Any] | None) -> None:

@@ -88,7 +88,7 @@ class ProgressSocket:
         try:
             sock = self._socks[uid] = _bind(self._settings, uid)
         except OSError as error:
-            log.error("progress of jobs of user %d cannot be heard: %s", uid, error)
+            log.error("no progress reports from jobs of user %d: %s", uid, error)
             return
         self._loop.add_reader(sock, self._on_readable, sock)
 
@@ -111,7 +111,7 @@ class ProgressSocket:
             except BlockingIOError:
                 return False
             except OSError as error:
-                log.error("progress of jobs cannot be heard: %s", error)
+                log.error("progress reports cannot be read: %s", error)
                 return True
             if not flags & socket.MSG_TRUNC:
                 self._process(data, _sender(more))

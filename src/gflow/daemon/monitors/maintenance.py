@@ -59,7 +59,7 @@ async def _count_kept_bytes(settings: Settings, fairness: Fairness) -> None:
     try:
         kept = await asyncio.to_thread(kept_bytes, settings.database, settings.retention, time.time())
     except (sqlite3.Error, OSError) as error:
-        log.error("what people keep could not be counted, and is counted again in an hour: %s", error)
+        log.error("stored environments and scripts could not be counted, next try in an hour: %s", error)
         return
     fairness.counted(kept, before)
 

@@ -168,7 +168,7 @@ class Notifier:
             except NotSent as error:
                 failed = error
             except Exception as error:  # one notification that fails must not stop the others
-                log.exception("%s: %s cannot be told", _shown(destination, to), notice.id)
+                log.exception("%s: %s cannot be sent", _shown(destination, to), notice.id)
                 failed = NotSent(type(error).__name__, for_good=True)
             if failed.for_good or not left:
                 self._give_up(_shown(destination, to), notice, failed)

@@ -57,9 +57,9 @@ class Once(logging.Filter):
 
 
 class PerMinute(logging.Filter):
-    """Passes a warning of a logger when it is new, and then a line a minute with how often it came again.
+    """Passes the first warning of each text, and then a line per minute with the number of repetitions.
 
-    For warnings that strangers can cause. `later` is the loop's `call_later`.
+    For warnings that any client can cause. `later` is the loop's `call_later`.
     """
 
     def __init__(self, later: Callable[[float, Callable[[], None]], object]) -> None:

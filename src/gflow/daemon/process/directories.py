@@ -31,7 +31,7 @@ def prepare(settings: Settings) -> None:
 
 
 def check_installation() -> None:
-    """Refuse to run code as root that another user could change: that user could become root."""
+    """Refuse to run code as root that another user could change, as sshd does: it would give them root."""
     place = rewritable(_loaded_from())
     if place is None:
         return
@@ -52,7 +52,7 @@ def _loaded_from() -> list[str]:
     for file in set(_module_files()):
         folder, name = os.path.split(os.path.abspath(file))
         places |= {os.path.join(folder, name), os.path.join(real(folder), name)}
-    return sorted(places, key=len)  # a folder before what is in it
+    return sorted(places, key=len)  # a folder before its contents
 
 
 def _module_files() -> Iterator[str]:
