@@ -26,7 +26,7 @@ from gflow.core.state.state import State
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.loop import timers as daemon_clock
 from gflow.daemon.loop.loop import _gather as gather
-from gflow.daemon.loop.loop import gpus_again, keep_counts, reload
+from gflow.daemon.loop.loop import keep_counts, known_gpus, reload
 from gflow.errors import Forbidden, GflowError, NotFound, Refused, UsageError
 from gflow.store.port import Changes, Store
 from gflow.testing import FakeClock, MemoryStore
@@ -194,7 +194,7 @@ class World:
         self.apply(Tick(at=self.clock.now()))
         self.commit()
         self.state = self._reloaded()
-        self.apply(gpus_again(self.state, self.clock.now()))
+        self.apply(known_gpus(self.state, self.clock.now()))
         self.commit()
 
     def lose_turn(self, wishes: list[Callable[[], Event]]) -> None:
@@ -214,7 +214,7 @@ class World:
         self.changes, self.ledger, self.arrays = Changes(), ledger, arrays
         self.state, self.twin = twin, twin
         self.state = self._reloaded()
-        self.apply(gpus_again(self.state, self.clock.now()))
+        self.apply(known_gpus(self.state, self.clock.now()))
         self.commit()
 
     def _reloaded(self) -> State:

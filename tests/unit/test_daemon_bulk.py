@@ -22,7 +22,7 @@ from gflow.daemon.loop import bulk
 from gflow.daemon.loop.bulk import Wanted
 from gflow.daemon.loop.commands import Submitting
 from gflow.daemon.loop.loop import Loop, reload
-from gflow.daemon.loop.turns import MOST_PLACES, Turns
+from gflow.daemon.loop.turns import MAX_PLACES, Turns
 from gflow.errors import NotFound, ReadOnly, Refused, StoreError
 from gflow.store.bulk import Intent, OpenSubmission, keys_of, runs_of
 from gflow.store.memory import MemoryStore
@@ -510,7 +510,7 @@ def test_two_bulk_requests_of_a_user_are_under_way_at_once(store):
             await asyncio.sleep(0)
         return seen
 
-    assert max(play(store, scene)) == MOST_PLACES
+    assert max(play(store, scene)) == MAX_PLACES
 
 
 def test_submission_of_a_client_that_hung_up_leaves_nothing(store):

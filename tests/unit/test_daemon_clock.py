@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from gflow.daemon.execution.environment import told_to
+from gflow.daemon.execution.environment import job_variables
 from gflow.daemon.loop import timers
 from gflow.testing import job
 
@@ -32,7 +32,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 
 def test_the_boot_clock_begins_by_the_wall_clock_and_does_not_move_when_that_is_set(kernel):
-    timers.settle(None, "one", 0.0)
+    timers.load_offset(None, "one", 0.0)
     assert timers.now() == (1_780_000_000.0, 1_780_000_000.0)
     kernel["wall"] += DAY
     assert timers.now().boot == 1_780_000_000.0
@@ -40,35 +40,35 @@ def test_the_boot_clock_begins_by_the_wall_clock_and_does_not_move_when_that_is_
 
 
 def test_the_next_daemon_of_the_same_boot_has_the_same_offset(kernel):
-    kept = timers.settle(None, "one", 0.0)
+    kept = timers.load_offset(None, "one", 0.0)
     kernel["wall"] += DAY
     kernel["boot"] += 7.0
-    assert timers.settle(kept, "one", 0.0) == kept
+    assert timers.load_offset(kept, "one", 0.0) == kept
     assert timers.now().boot == 1_780_000_007.0
 
 
 def test_after_a_reboot_the_boot_clock_goes_on_by_the_wall_clock(kernel):
-    kept = timers.settle(None, "one", 0.0)
+    kept = timers.load_offset(None, "one", 0.0)
     kernel |= {"wall": kernel["wall"] + 60.0, "boot": 10.0}
-    assert timers.settle(kept, "two", 0.0) != kept
+    assert timers.load_offset(kept, "two", 0.0) != kept
     assert timers.now().boot == 1_780_000_060.0
 
 
 def test_a_wall_clock_that_is_wrong_after_a_reboot_does_not_turn_the_boot_clock_back(kernel):
-    kept = timers.settle(None, "one", 0.0)
+    kept = timers.load_offset(None, "one", 0.0)
     kernel |= {"wall": 0.0, "boot": 10.0}
-    timers.settle(kept, "two", 1_780_000_000.0)
+    timers.load_offset(kept, "two", 1_780_000_000.0)
     assert timers.now().boot == 1_780_000_000.0
 
 
 def test_a_job_is_told_its_deadline_on_the_clock_of_the_kernel(kernel):
-    timers.settle(None, "one", 0.0)
-    told = told_to(job(time_limit_s=60, started_boot=timers.now().boot), None, "")
+    timers.load_offset(None, "one", 0.0)
+    told = job_variables(job(time_limit_s=60, started_boot=timers.now().boot), None, "")
     assert told["GFLOW_DEADLINE"] == "560.000"
 
 
 def test_the_record_says_which_boot_it_is_of(kernel):
-    assert msgspec.json.decode(timers.settle(None, "one", 0.0)) == {
+    assert msgspec.json.decode(timers.load_offset(None, "one", 0.0)) == {
         "boot_id": "one",
         "offset": 1_779_999_500.0,
     }

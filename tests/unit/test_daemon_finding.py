@@ -35,7 +35,7 @@ class Loop:
         self.sets = []
 
     @contextmanager
-    def noticing(self):
+    def track_changes(self):
         self.sets.append(set())
         yield self.sets[-1]
 

@@ -23,7 +23,7 @@ from gflow.daemon.api.handlers.jobs import why
 from gflow.daemon.api.handlers.queue import _starts
 from gflow.daemon.loop.cooperative import SLICE
 from gflow.daemon.loop.forecasts import Forecasts
-from gflow.daemon.loop.user_threads import OF_USER, Threads
+from gflow.daemon.loop.user_threads import MAX_PER_USER, Threads
 from gflow.errors import UsageError
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
@@ -163,7 +163,7 @@ def test_client_that_hung_up_has_nothing_copied() -> None:
 def test_nothing_is_copied_before_the_users_turn(accounts: None) -> None:
     async def scene(context: Any, state: State) -> None:
         go = threading.Event()
-        busy = [asyncio.ensure_future(context.threads.run(1001, go.wait, 30)) for _ in range(OF_USER)]
+        busy = [asyncio.ensure_future(context.threads.run(1001, go.wait, 30)) for _ in range(MAX_PER_USER)]
         await asyncio.sleep(0)
         asked = [asyncio.ensure_future(why(request_of(context, 2))) for _ in range(20)]
         other = await why(request_of(context, 3, uid=1002))
@@ -213,7 +213,7 @@ def test_snapshot_is_let_go_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(context: Any, state: State) -> None:
         await why(request_of(context, 2))
         await asyncio.get_running_loop().run_in_executor(
-            None, wait_until, lambda: context.forecasts._kept is None
+            None, wait_until, lambda: context.forecasts._cached is None
         )
 
     play(scene, waiting())

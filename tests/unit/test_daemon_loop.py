@@ -125,14 +125,14 @@ def test_a_task_that_never_started_is_known_afterwards():
 
 def test_whoever_notices_hears_of_every_job_that_changes_and_of_none_afterwards():
     async def scene(loop):
-        with loop.noticing() as first, loop.noticing() as second:
-            with loop.noticing():
+        with loop.track_changes() as first, loop.track_changes() as second:
+            with loop.track_changes():
                 pass
             await cancel(loop, 2)
             loop.post(lambda at: Exited(at=at, key=job_key(1), attempt=1, code=0))
             await turns()
         assert first == second == {job_key(1), job_key(2)}
-        with loop.noticing() as third:
+        with loop.track_changes() as third:
             await cancel(loop, 3)
         assert (first, third) == ({job_key(1), job_key(2)}, {job_key(3)})
         await cancel(loop, 4)

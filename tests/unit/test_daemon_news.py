@@ -1,21 +1,21 @@
 """What hundreds who listen cost: one reading for all of them, until something else happens."""
 
 from gflow.daemon.loop import wakeups as module
-from gflow.daemon.loop.wakeups import News
+from gflow.daemon.loop.wakeups import Wakeups
 
 
 def test_what_all_want_is_read_once():
-    news, read = News(), []
+    news, read = Wakeups(), []
     for _ in range(500):
         assert news.shared(7, lambda: read.append(1) or "lines") == "lines"
     assert read == [1]
-    news.tell()
+    news.wake()
     news.shared(7, lambda: read.append(2))
     assert read == [1, 2]
 
 
 def test_who_reads_the_past_fills_no_memory():
-    news = News()
-    for place in range(10 * module.MOST_SHARED):
+    news = Wakeups()
+    for place in range(10 * module.MAX_SHARED):
         assert news.shared(place, lambda place=place: place) == place
-    assert len(news._read) <= module.MOST_SHARED
+    assert len(news._read) <= module.MAX_SHARED

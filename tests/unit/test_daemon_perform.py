@@ -12,7 +12,7 @@ from gflow.core.effects import Forget, Start, Stop, Warn
 from gflow.core.ids import job_key
 from gflow.core.lifecycle import finish
 from gflow.core.state.state import State
-from gflow.daemon.execution.executor import Performer
+from gflow.daemon.execution.executor import Executor
 from gflow.errors import StoreError
 from gflow.targets import outcome
 from gflow.targets.local import gpu_leases
@@ -40,27 +40,27 @@ class Sharing:
     def knows(self, job, environ):
         return False
 
-    async def learn(self, job, environ):
+    async def inspect(self, job, environ):
         raise RuntimeError("no thread to be had")
 
 
 @pytest.fixture
 def stage():
-    """A performer of jobs that run by the book, the target, and the ends that were reported."""
+    """An executor of jobs that run by the book, the target, and the ends that were reported."""
     state = State(cpus=4, memory_mib=1024)
     state.machine.see_gpus(gpus(4))
     ends = []
     target = FakeTarget(ends.append)
     held = SimpleNamespace(paths=lambda indices: [f"/lease/{index}" for index in indices])
-    performer = Performer(SETTINGS, Store(), target, held, lambda: state, ends.append, Sharing())
+    executor = Executor(SETTINGS, Store(), target, held, lambda: state, ends.append, Sharing())
 
     def runs(*jobs):
         for job in jobs:
             state.add(job)
             state.book(job)
-        performer([Start(job.key, job.attempt) for job in jobs])
+        executor([Start(job.key, job.attempt) for job in jobs])
 
-    return SimpleNamespace(runs=runs, performer=performer, target=target, ends=ends)
+    return SimpleNamespace(runs=runs, executor=executor, target=target, ends=ends)
 
 
 def test_a_start_is_a_launch(stage):
@@ -89,7 +89,7 @@ def test_an_act_that_fails_takes_none_along(stage, monkeypatch):
         raise ValueError("a bug")
 
     monkeypatch.setattr(stage.target, "stop", broken)
-    stage.performer([Stop(job_key(1), 1), Warn(job_key(1), 1, 10), Forget(job_key(1), 1)])
+    stage.executor([Stop(job_key(1), 1), Warn(job_key(1), 1, 10), Forget(job_key(1), 1)])
     assert stage.target.signalled == [(Run(job_key(1), 1), 10)]
     assert stage.target.forgotten == [Run(job_key(1), 1)]
 
@@ -137,9 +137,9 @@ def test_start_that_fails_for_want_of_something_is_deferred(stage, monkeypatch, 
 
 
 def test_a_job_is_told_when_its_time_is_up() -> None:
-    from gflow.daemon.execution.environment import told_to
+    from gflow.daemon.execution.environment import job_variables
     from tests.unit.builders import job
 
-    told = told_to(job(time_limit_s=60, requeue=True, started_boot=1000.0), None, "")
+    told = job_variables(job(time_limit_s=60, requeue=True, started_boot=1000.0), None, "")
     assert (told["GFLOW_DEADLINE"], told["GFLOW_REQUEUE"]) == ("1060.000", "1")
-    assert {"GFLOW_DEADLINE", "GFLOW_REQUEUE"}.isdisjoint(told_to(job(started_boot=1000.0), None, ""))
+    assert {"GFLOW_DEADLINE", "GFLOW_REQUEUE"}.isdisjoint(job_variables(job(started_boot=1000.0), None, ""))

@@ -33,7 +33,7 @@ def test_what_a_job_said_before_its_end_is_heard_out(tmp_path, monkeypatch) -> N
                 sock.sendto(json.dumps(said).encode(), "progress.sock")
         await asyncio.sleep(0.01)
         assert heard == [1], "reading pauses"
-        ear.hear_out(job.uid)
+        ear.drain(job.uid)
         assert heard == [1, 2, 3, 4, 5]
         ear.close()
         assert not (tmp_path / "progress.sock").exists()

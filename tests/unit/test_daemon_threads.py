@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gflow.daemon.loop.user_threads import OF_USER, WORKERS, Threads
+from gflow.daemon.loop.user_threads import MAX_PER_USER, WORKERS, Threads
 from gflow.store.sqlite import SqliteStore
 from tests.harness import wait_until
 from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT
@@ -50,10 +50,10 @@ def test_one_user_leaves_threads_to_the_others(accounts: None) -> None:
     async def main(threads: Threads) -> None:
         theirs, mine = Work(), Work()
         many = [asyncio.ensure_future(threads.run(1001, theirs)) for _ in range(50)]
-        await until(lambda: theirs.begun == OF_USER)
+        await until(lambda: theirs.begun == MAX_PER_USER)
         mine.go.set()
         assert await asyncio.wait_for(threads.run(1002, mine), 20) == 1
-        assert theirs.begun == OF_USER
+        assert theirs.begun == MAX_PER_USER
         theirs.go.set()
         await asyncio.gather(*many)
         assert theirs.begun == 50
@@ -83,10 +83,10 @@ def test_uids_without_account_have_the_threads_of_one_user(accounts: None) -> No
         theirs, mine = Work(), Work()
         uids = range(FIRST_WITHOUT_ACCOUNT, FIRST_WITHOUT_ACCOUNT + 50)
         many = [asyncio.ensure_future(threads.run(uid, theirs)) for uid in uids]
-        await until(lambda: theirs.begun >= OF_USER)
+        await until(lambda: theirs.begun >= MAX_PER_USER)
         mine.go.set()
         assert await asyncio.wait_for(threads.run(1002, mine), 20) == 1
-        assert theirs.begun == OF_USER
+        assert theirs.begun == MAX_PER_USER
         theirs.go.set()
         await asyncio.gather(*many)
 
@@ -96,8 +96,8 @@ def test_uids_without_account_have_the_threads_of_one_user(accounts: None) -> No
 def test_turn_lasts_as_long_as_the_work_of_a_client_that_is_gone() -> None:
     async def main(threads: Threads) -> None:
         work, next_one = Work(), Work()
-        many = [asyncio.ensure_future(threads.run(1001, work)) for _ in range(OF_USER)]
-        await until(lambda: work.begun == OF_USER)
+        many = [asyncio.ensure_future(threads.run(1001, work)) for _ in range(MAX_PER_USER)]
+        await until(lambda: work.begun == MAX_PER_USER)
         for one in many:
             one.cancel()
         waiting = asyncio.ensure_future(threads.run(1001, next_one))

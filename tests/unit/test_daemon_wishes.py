@@ -35,7 +35,7 @@ def test_a_plain_wish_is_its_event_at_that_moment():
     machine = Machine()
     wish = EventCommand(lambda at: ("event", at))
     assert wish.event(machine.state, machine.store, machine.now) == ("event", machine.now)
-    assert (wish.origin, wish.took([], Changes(), machine.now)) == ("daemon", None)
+    assert (wish.origin, wish.after_step([], Changes(), machine.now)) == ("daemon", None)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_commit_holds_the_token_and_the_texts():
     wish, changes = Submitting(ANN, "ann", "token", jobs, "cli"), Changes()
     keys = (job_key(1), job_key(2))
     at = Machine().now
-    assert wish.took([Accepted(keys)], changes, at) == keys
+    assert wish.after_step([Accepted(keys)], changes, at) == keys
     assert changes.submissions == [Submission(ANN, "token", keys, NOON)]
     assert changes.blobs == {"a": b"1", "b": b"2"}
 

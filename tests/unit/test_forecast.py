@@ -168,7 +168,7 @@ def test_a_listing_tells_when_those_who_wait_will_start() -> None:
 def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every minute, of whoever came last and waits."""
     state, job, _ = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, 4)])
-    monkeypatch.setattr(maintenance, "FORESEEN_EVERY_S", 0.0)
+    monkeypatch.setattr(maintenance, "ETA_SAMPLE_S", 0.0)
 
     async def noted() -> Event:
         posted: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
@@ -178,7 +178,7 @@ def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.Monk
                 posted.set_result(make(Moment(2.0, 2.0)))
 
         loop, threads = SimpleNamespace(state=state, post=post, version=0), Threads()
-        task = asyncio.ensure_future(maintenance.foresee(loop, Forecasts(loop, threads)))
+        task = asyncio.ensure_future(maintenance.record_eta_samples(loop, Forecasts(loop, threads)))
         try:
             return await asyncio.wait_for(posted, 30)
         finally:

@@ -44,5 +44,5 @@ def test_one_question_is_enough(monkeypatch, id, asked):
     monkeypatch.setattr(cluster_forecast, "environment_of", lambda _: {})
     context = SimpleNamespace(target=None, settings=None, store=None)
     waiting = job(1, target="slurm", abroad=Abroad(id=id))
-    assert asyncio.run(cluster_forecast.foreseen(context, waiting, FOUND)) is FOUND
+    assert asyncio.run(cluster_forecast.add_cluster_forecast(context, waiting, FOUND)) is FOUND
     assert slurm.asked == asked

@@ -53,23 +53,23 @@ def test_jobs_are_counted_as_they_change():
     meters.recount([job(1, state=JobState.HOLD), job(2)])
     assert meters.held == {job_key(1)}
     freed = job(1)
-    meters.saw(Changes(jobs={freed.key: freed}, audit=[line("released", freed.key)]))
+    meters.update(Changes(jobs={freed.key: freed}, audit=[line("released", freed.key)]))
     assert not meters.held
     started = running(2, 0, submitted_at=10.0, started_at=40.0)
-    meters.saw(Changes(jobs={started.key: started}, audit=[line("started", started.key)]))
+    meters.update(Changes(jobs={started.key: started}, audit=[line("started", started.key)]))
     assert meters.waited.counts[LONG.index(60.0)] == 1
     ended = job(2, state=JobState.FAILED, attempt=1, started_at=40.0, finished_at=41.0)
-    meters.saw(Changes(jobs={ended.key: ended}, audit=[line("failed", ended.key), line("gpu", ended.key)]))
-    assert meters.people == {("failed", ended.user): 1}
+    meters.update(Changes(jobs={ended.key: ended}, audit=[line("failed", ended.key), line("gpu", ended.key)]))
+    assert meters.users == {("failed", ended.user): 1}
 
 
 def test_people_are_so_many_and_then_others(monkeypatch):
-    monkeypatch.setattr(module, "MOST_PEOPLE", 1)
+    monkeypatch.setattr(module, "MAX_USERS", 1)
     meters = Meters()
     for number, user in enumerate(["ann", "bob", "root", "ann"], 1):
         one = job(number, user=user)
-        meters.saw(Changes(jobs={one.key: one}, audit=[line("submitted", one.key)]))
-    assert {user: count for (_, user), count in meters.people.items()} == {"ann": 2, "other": 2}
+        meters.update(Changes(jobs={one.key: one}, audit=[line("submitted", one.key)]))
+    assert {user: count for (_, user), count in meters.users.items()} == {"ann": 2, "other": 2}
 
 
 def scrape(size: int) -> int:

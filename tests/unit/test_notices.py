@@ -132,7 +132,7 @@ def test_a_notice_that_cannot_be_told_keeps_nobody_from_the_next():
         told, notes = [], []
 
         class Odd(Notifier):
-            async def _tried(self, destination, notice, to):
+            async def _send(self, destination, notice, to):
                 told.append(notice.number)
                 if notice.number == 1:
                     raise IndexError("somebody's address")

@@ -13,7 +13,7 @@ from gflow.core.invariants import check
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.state.state import State
-from gflow.daemon.execution.executor import Performer
+from gflow.daemon.execution.executor import Executor
 from gflow.errors import Refused
 from gflow.testing import FakeTarget, running
 
@@ -53,11 +53,11 @@ def test_a_start_of_another_users_job_by_a_private_daemon_fails() -> None:
     state, ends = state_of(BOB), []
     target = FakeTarget(ends.append)
     leases = SimpleNamespace(paths=lambda indices: [])
-    performer = Performer(SETTINGS, Store(), target, leases, lambda: state, ends.append)  # type: ignore[arg-type]
+    executor = Executor(SETTINGS, Store(), target, leases, lambda: state, ends.append)  # type: ignore[arg-type]
     one = running(1)
     assert one.uid != BOB
     state.add(one)
-    performer([Start(one.key, one.attempt)])
+    executor([Start(one.key, one.attempt)])
     assert not target.started
     (ended,) = ends
     assert ended.end.problem.startswith("StartFailed: it belongs to uid")

@@ -1,4 +1,4 @@
-"""What the routes work with."""
+"""The parts of the daemon that route handlers use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job
 from gflow.daemon.api.rate_limits import Fairness
 from gflow.daemon.auth.tokens import Tokens
-from gflow.daemon.execution.executor import Performer
+from gflow.daemon.execution.executor import Executor
 from gflow.daemon.execution.mps import Mps
 from gflow.daemon.loop.forecasts import Forecasts
 from gflow.daemon.loop.loop import Loop
@@ -27,7 +27,7 @@ from gflow.targets.local.run_record import Content
 from gflow.targets.routing import Targets
 from gflow.text.queue import Entry
 
-# What stands for others and what is theirs, where they are not to be known.
+# Replaces names of other users and their jobs where privacy hides them.
 NAMELESS = "private"
 
 
@@ -37,9 +37,9 @@ def context_of(request: Request) -> Context:
 
 
 class Viewer(Protocol):
-    """Somebody who looks at jobs."""
+    """The user who views jobs: what they may see of each."""
 
-    # Whether others' names are shown.
+    # Whether names of other users are shown.
     sees_names: bool
 
     def shown(self, job: Job) -> Job: ...
@@ -52,13 +52,13 @@ class Viewer(Protocol):
 
 
 class Context(NamedTuple):
-    """The daemon, as its routes see it."""
+    """References to the parts of the daemon."""
 
     settings: Settings
     loop: Loop
     store: SqliteStore
     target: Targets
-    performer: Performer
+    executor: Executor
     started_boot: float
     stopped: asyncio.Event
     tokens: Tokens
@@ -68,24 +68,24 @@ class Context(NamedTuple):
     mps: Mps | None = None
     fairness: Fairness = Fairness()
     threads: Threads = Threads()
-    # Runs that live and that the database does not know, by name.
+    # Live runs that the database does not know, by name.
     strays: Callable[[], dict[str, Content]] = dict
 
     def job(self, key: JobKey) -> Job | None:
-        """A job, active or final. Memory is never ahead of the disk when a route runs."""
+        """A job, active or final. The state is never ahead of the database when a handler runs."""
         return self.loop.state.jobs.get(key) or self.store.job(key) or self._waiting_task(key)
 
     def has_record(self, key: JobKey) -> bool:
-        """Whether there is a job of this key; a task that waits in its array has none."""
+        """Whether the key has a job record; a task that waits in its array has none."""
         return key in self.loop.state.jobs or self.store.job(key) is not None
 
     def entries(self, jobs: Iterable[Job | None], viewer: Viewer) -> list[Entry]:
-        """Jobs as somebody may see them, each with the reason why it waits."""
+        """The jobs as the viewer may see them, each with the reason why it waits."""
         state = self.loop.state
         return [(viewer.shown(job), viewer.why(explain(state, job))) for job in jobs if job is not None]
 
     def _waiting_task(self, key: JobKey) -> Job | None:
-        """A task that has not started is part of its array's record; shown as if it were a job."""
+        """A job made from the array's record, for a task that has not started."""
         task = task_of(key)
         array = self.job(job_key(number_of(key))) if task is not None else None
         if array is None or array.progress is None or task is None or task not in array.progress.pending:

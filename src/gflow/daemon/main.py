@@ -1,4 +1,4 @@
-"""Start, serve, stop. The order of the first steps is a safety property; see `run`."""
+"""Starts, serves and stops the daemon. The order of the first steps is a safety property; see `run`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gflow.daemon.api.server import Server, bind, serve, serve_port
 from gflow.daemon.api.tcp_gate import Gate
 from gflow.daemon.auth.tokens import Tokens
 from gflow.daemon.context import Context
-from gflow.daemon.execution.executor import Performer
+from gflow.daemon.execution.executor import Executor
 from gflow.daemon.execution.gpu_sharing import Sharing
 from gflow.daemon.execution.mps import Mps
 from gflow.daemon.loop import timers
@@ -54,7 +54,7 @@ from gflow.daemon.monitors.gpu_monitor import (
 )
 from gflow.daemon.monitors.idle_gpus import IdleGpuMonitor
 from gflow.daemon.monitors.job_progress import ProgressSocket
-from gflow.daemon.monitors.maintenance import foresee, keep
+from gflow.daemon.monitors.maintenance import record_eta_samples, run_maintenance
 from gflow.daemon.monitors.spot_notices import spot_watch_of
 from gflow.daemon.notify.notifier import MailRules, Notifier
 from gflow.daemon.process import daemon_log, directories, instance_lock
@@ -74,48 +74,47 @@ from gflow.targets.routing import Targets
 from gflow.targets.slurm.target import SlurmTarget
 
 log = logging.getLogger("gflow.daemon")
-# Threads of the daemon's own besides those of notifications: backups, tokens, MPS, clusters.
+# Threads of the default pool besides those of notifications: backups, tokens, MPS, clusters.
 SPARE_THREADS = 8
-# How long a stop waits for threads, of either pool.
+# Seconds that a stop waits for the threads of each pool.
 STOP_S = 4.0
 LoopFactory = Callable[..., Loop]
 
 
 def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
-    """The daemon in the foreground, until TERM or INT. Returns its exit code."""
+    """Run the daemon in the foreground until SIGTERM or SIGINT. Returns the exit code."""
     daemon_log.set_up(settings.logs / "daemon.log")
     os.umask(0o077)
     succession.heed_reloads()
     timezone.use(settings.config["timezone"])
     for note in settings.notes:
         log.warning("%s", note)
-    gc.disable()  # until the queue is loaded: it is all there to stay
+    gc.disable()  # until the queue is loaded: all of it stays in memory
     try:
         if settings.is_system:
             directories.check_installation()
             directories.prepare(settings)
-        known = succession.inherited(succession.LOCK)
-        held = instance_lock.take(settings.data) if known is None else known
+        inherited = succession.inherited(succession.LOCK)
+        lock = instance_lock.take(settings.data) if inherited is None else inherited
         listener = asyncio.run(_serve(settings, loop_class))
     except GflowError as error:
-        return _say_failed(error)
+        return _report_failure(error)
     except OSError as error:
         if not is_about_a_disk(error):
             raise
-        return _say_failed(unusable(_folder_of(error, settings.data), error))
+        return _report_failure(unusable(_folder_of(error, settings.data), error))
     if listener is not None:
-        succession.become_next(listener, held)
-    os.close(held)
+        succession.become_next(listener, lock)
+    os.close(lock)
     return 0
 
 
 async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
-    """Serve until a signal says stop; if we are to come again, a descriptor of the listening socket."""
+    """Serve until a signal stops the daemon. For a reload, returns a descriptor of the listening socket."""
     pool = _start_threads(settings)
     daemon = Daemon(settings, loop_class)
-    adopt(
-        daemon.loop, daemon.targets, daemon.performer
-    )  # before the first round: what that starts needs none
+    # Before the first scheduling round: jobs that it starts need no adoption.
+    adopt(daemon.loop, daemon.targets, daemon.executor)
     daemon.keep_epoch()
     await daemon.see_gpus()
     daemon.recover()
@@ -129,7 +128,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
         daemon.loop,
         daemon.store,
         daemon.targets,
-        daemon.performer,
+        daemon.executor,
         timers.now().boot,
         stopped,
         Tokens(settings.tokens),
@@ -143,21 +142,21 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     )
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
     servers = _listen(context, listener)
-    daemon.ear = ProgressSocket(settings, lambda: daemon.loop.state, daemon.loop.post)
+    daemon.progress_socket = ProgressSocket(settings, lambda: daemon.loop.state, daemon.loop.post)
     spot = spot_watch_of(settings.spot_cloud, settings.config["spot.every_secs"], daemon.loop.post)
     _write_address(settings)
-    _spare_the_collector()
-    _say_ready()
-    errands = [
-        asyncio.ensure_future(keep(settings, context.fairness)),
-        asyncio.ensure_future(foresee(daemon.loop, context.forecasts)),
+    _tune_garbage_collector()
+    _report_ready()
+    background = [
+        asyncio.ensure_future(run_maintenance(settings, context.fairness)),
+        asyncio.ensure_future(record_eta_samples(daemon.loop, context.forecasts)),
         asyncio.ensure_future(context.tokens.watch()),
     ]
     daemon.notifier.begin()
     await stopped.wait()
-    for errand in errands:
-        errand.cancel()
-    _attempt("progress", daemon.ear.close)
+    for task in background:
+        task.cancel()
+    _attempt("progress", daemon.progress_socket.close)
     if spot is not None:
         _attempt("spot", spot.close)
     _attempt("notifications", daemon.notifier.end)
@@ -168,7 +167,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     kept = os.dup(listener.fileno()) if set(signals) == {signal.SIGUSR1} else None
     for server, connections in servers:
         server.close()
-        for connection in list(connections):  # without an answer: clients ask the next daemon again
+        for connection in list(connections):  # without an answer: clients retry with the next daemon
             connection.transport.abort()
     _end_threads(context, pool)
     if not {signal.SIGUSR1, signal.SIGUSR2} & set(signals):
@@ -180,7 +179,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
 
 
 def _start_threads(settings: Settings) -> ThreadPoolExecutor:
-    """Make the default pool wide enough for all deliveries at once and some threads more."""
+    """Set the default pool: a thread for each concurrent delivery, and SPARE_THREADS."""
     most = settings.config["notifications.max_concurrent_deliveries"]
     pool = ThreadPoolExecutor(most + SPARE_THREADS, "gflow")
     asyncio.get_running_loop().set_default_executor(pool)
@@ -216,12 +215,12 @@ def _listen(context: Context, listener: socket.socket) -> list[tuple[Server, set
 
 
 class Daemon:
-    """The parts of a daemon, put together in the order that keeps jobs from inheriting any of it."""
+    """The parts of a daemon, created in an order that keeps jobs from inheriting descriptors."""
 
     def __init__(self, settings: Settings, loop_class: LoopFactory) -> None:
-        # The zygote first: nothing that is opened later can reach a job.
+        # The zygote first: jobs cannot inherit what is opened later.
         self.target = LocalTarget(
-            settings.run_dir, self._ended, settings.shown_dir, self._begin_again, self._stuck
+            settings.run_dir, self._ended, settings.shown_dir, self._restart, self._stuck
         )
         self.target.open()
         _raise_open_files()
@@ -230,11 +229,11 @@ class Daemon:
         self.store = SqliteStore(settings.database, settings.kind, partial(reload, machine))
         self._epoch = self.target.earlier_epoch = str(self.store.kept(LAUNCH_EPOCH) or "")
         settings.logs.mkdir(mode=0o700, exist_ok=True)
-        # Before anything is read by it: the boot clock goes on from where the last daemon's was.
+        # Before the first use of the boot clock: it continues that of the last daemon.
         kept = self.store.kept(timers.CLOCK)
-        record = timers.settle(None if kept is None else str(kept), boot_id(), self.store.latest_boot())
+        record = timers.load_offset(None if kept is None else str(kept), boot_id(), self.store.latest_boot())
         state = reload(machine, self.store)
-        if state.next_number == 1:  # a new database beside old logs: those numbers were given out
+        if state.next_number == 1:  # a new database beside old logs: their numbers are used
             state.next_number = first_free_number(settings.data)
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
         state.machine.most_runs = _most_runs()
@@ -249,15 +248,15 @@ class Daemon:
             settings.config["notifications.max_mails_per_hour"] if settings.is_system else 0,
         )
         self.notifier = Notifier(self.loop, self.store, settings.destinations, most, mail_rules)
-        # None: not yet.
-        self.ear: ProgressSocket | None = None
-        # None: the GPUs are simulated.
+        # None until the daemon serves.
+        self.progress_socket: ProgressSocket | None = None
+        # None if the GPUs are simulated.
         self.watch: GpuWatch | None = None
         self._settings = settings
         wanted = settings.gpu.mps and not settings.gpus and not settings.is_system  # one server, one user
         self.mps = Mps(settings.data, self.target.tag) if wanted else None
         self.targets = Targets(self.target, self._clusters(settings))
-        self.performer = Performer(
+        self.executor = Executor(
             settings,
             self.store,
             self.targets,
@@ -266,33 +265,39 @@ class Daemon:
             self._ended,
             Sharing(self.mps, looks=not settings.is_system),
         )
-        # As the last daemon knew them: what it promised to start is started before the first look.
+        # As the last daemon knew them: jobs that it committed to start are started before the first poll.
         self.leases.see(
             Gpu(index=index, uuid=uuid, model="", memory_mib=0)
             for index, uuid in names_of(state.machine.gpu_names).items()
         )
 
     def _clusters(self, settings: Settings) -> dict[str, SlurmTarget]:
-        """A target for each cluster; each costs nothing until it gets a job."""
-        if settings.is_system:  # whoever had a job for one would run sbatch as root
+        """A target for each cluster. It uses no resources until it gets a job."""
+        if settings.is_system:  # sbatch would run as root
             return {}
         folder = settings.slurm_dir
         return {
-            name: SlurmTarget(name, one, folder / name, partial(self._seen, name), partial(self._over, name))
+            name: SlurmTarget(
+                name,
+                one,
+                folder / name,
+                partial(self._on_remote_status, name),
+                partial(self._on_remote_end, name),
+            )
             for name, one in settings.clusters.items()
         }
 
-    def _seen(self, name: str, news: list[RemoteStatus]) -> None:
-        for one in news:
+    def _on_remote_status(self, name: str, changes: list[RemoteStatus]) -> None:
+        for one in changes:
             self.targets.of(Run(one.key, one.attempt), name)
-        self.loop.post(lambda at: Seen(at=at, sightings=tuple(news)))
+        self.loop.post(lambda at: Seen(at=at, sightings=tuple(changes)))
 
-    def _over(self, name: str, ended: Ended) -> None:
+    def _on_remote_end(self, name: str, ended: Ended) -> None:
         self.targets.of(ended.run, name)
         self._ended(ended)
 
     async def see_gpus(self) -> None:
-        """Let the engine know what GPUs there are, and go on looking."""
+        """Report the GPUs to the engine, and start polling them."""
         report = Report(gpus=self._settings.gpus)
         if not self._settings.gpus:
             self.watch = watch_of(
@@ -310,30 +315,31 @@ class Daemon:
             if not report.trouble:
                 check_typed(self._settings.policy, report.gpus)
         self.leases.see(report.gpus)
-        with suppress(ReadOnly):  # the disk may be full already: the loop heals by itself
-            self.loop.note("daemon started", f"version {__version__}")  # in one commit with what is seen
+        with suppress(ReadOnly):  # the disk may be full already: the loop retries by itself
+            self.loop.note("daemon started", f"version {__version__}")  # in one commit with the GPUs
             await self.loop.ask(lambda at: seen_of(report, at, is_private=self._settings.is_private))
         if strays := self.target.strays():
-            log.warning("these runs go on and the database does not know them: %s", ", ".join(sorted(strays)))
+            log.warning("runs that the database does not know: %s", ", ".join(sorted(strays)))
             numbers = [int(name.replace("_", ".").partition(".")[0]) for name in strays]
             self.loop.state.next_number = max(self.loop.state.next_number, *(one + 1 for one in numbers))
             self.leases.look()
 
     def recover(self) -> None:
-        """Finish, or undo, what the last daemon had begun in parts."""
+        """Finish or undo the bulk work that the last daemon began."""
         try:
             self.loop.recover()
-        except StoreError as error:  # the disk may be full already: the loop tries again
-            log.error("%s; what was begun in parts is left for later", error)
+        except StoreError as error:  # the disk may be full already: the loop retries
+            log.error("%s; unfinished bulk work is left for later", error)
 
     def _gpus_changed(self, report: Report) -> None:
         self.leases.see(report.gpus)
         self.loop.post(lambda at: seen_of(report, at, is_private=self._settings.is_private))
 
     def keep_epoch(self) -> None:
-        """Let the next daemon know in which epoch we launch, once all runs of earlier ones are settled.
+        """Store the launch epoch for the next daemon, once all runs of earlier epochs are settled.
 
-        Until then it takes what we launch for runs of an earlier epoch: it may lose one, and repeats none.
+        Until then the next daemon takes runs of this epoch for runs of an earlier one: it may lose a run, but
+        never starts one twice.
         """
         epoch = self.target.epoch
         if epoch != self._epoch and not self.target.unsettled:
@@ -341,13 +347,13 @@ class Daemon:
             self.loop.keep({LAUNCH_EPOCH: epoch})
 
     def _perform(self, effects: list[Effect]) -> None:
-        if self.ear is not None:
+        if self.progress_socket is not None:
             for effect in effects:
                 if type(effect) is Start and (job := self.loop.state.jobs.get(effect.key)) is not None:
-                    self.ear.listen(job.uid)
-        self.performer(effects)
+                    self.progress_socket.listen(job.uid)
+        self.executor(effects)
         self.keep_epoch()
-        # Ends can wait for the next look; who starts on a GPU is watched from the first moment.
+        # Ends can wait for the next poll; jobs that start on a GPU are watched from the start.
         if self.watch is not None and any(
             type(effect) is Start and self._has_gpu(effect) for effect in effects
         ):
@@ -358,13 +364,13 @@ class Daemon:
         return job is not None and bool(job.gpu_ids)
 
     def _ended(self, ended: Ended) -> None:
-        """A run is over: an event for the engine."""
+        """Post the end of a run to the engine."""
         end, (key, attempt) = ended.end, ended.run
         job = self.loop.state.jobs.get(key)
-        if self.ear is not None and job is not None:
-            self.ear.hear_out(job.uid)
+        if self.progress_socket is not None and job is not None:
+            self.progress_socket.drain(job.uid)
         if end.problem == LEASED:
-            # First, so that the next round does not choose the same GPU again.
+            # Before the event, so that the next round does not choose the same GPU again.
             self.leases.look(lost=job.gpu_ids if job else ())
         self.loop.post(
             lambda at: Exited(
@@ -380,26 +386,26 @@ class Daemon:
         )
 
     def _stuck(self, run: Run, detail: str) -> None:
-        """A run was killed and does not end: its GPUs stay taken, and everybody who looks is told."""
+        """Report a run that was killed and does not end. Its GPUs stay allocated; views show the problem."""
         log.warning("job %s cannot be killed: %s", label(run.key), detail)
         self.loop.post(lambda at: Stuck(at=at, key=run.key, attempt=run.attempt, detail=detail))
 
-    def _begin_again(self, run: Run) -> bool:
-        """Its shim was killed before it began: another one takes it, unless somebody cancelled it."""
+    def _restart(self, run: Run) -> bool:
+        """Start a run again whose shim was killed before the job began, unless the job was cancelled."""
         job = self.loop.state.jobs.get(run.key)
         if job is None or job.state is not JobState.RUNNING or job.attempt != run.attempt or job.stopping:
             return False
-        self.performer.start(job)
+        self.executor.start(job)
         return True
 
     def _stray_gpus(self) -> dict[int, str]:
-        """GPUs that runs have which the database does not know, as far as their environments tell."""
+        """GPUs of runs that the database does not know, as far as their environments tell."""
         gpus = self.loop.state.machine.gpus.values()
         found = {}
         for name, content in self.target.strays().items():
-            told = devices_of(content.job.pid) if content.job else ()
+            devices = devices_of(content.job.pid) if content.job else ()
             for gpu in gpus:
-                if gpu.uuid in told or str(gpu.index) in told:
+                if gpu.uuid in devices or str(gpu.index) in devices:
                     found[gpu.index] = f"job {name.rpartition('.')[0]}, which the database does not know"
         return found
 
@@ -413,7 +419,8 @@ class Daemon:
 
 
 def _stop(settings: Settings, stopped: asyncio.Event, number: int, signals: list[int]) -> None:
-    """USR2: another daemon comes at once, so address and socket stay, and clients wait. USR1: that is us."""
+    """Handle a stop signal. USR2 (a successor follows) and USR1 (reload) keep the address and the socket, so
+    that clients wait for the next daemon."""
     signals.append(number)
     stopped.set()
     if number not in (signal.SIGUSR2, signal.SIGUSR1):
@@ -422,21 +429,21 @@ def _stop(settings: Settings, stopped: asyncio.Event, number: int, signals: list
 
 
 def _attempt(what: str, step: Callable[[], object]) -> None:
-    """One step of the clean-up: on a disk that fails it must not keep the others, or the end, from coming."""
+    """Run one step of the clean-up. An error (a failing disk) must not prevent the other steps."""
     try:
         step()
     except Exception as error:
         log.warning("while stopping, %s: %s", what, error)
 
 
-def adopt(loop: Loop, target: Targets, performer: Performer) -> None:
-    """Take over the jobs of an earlier daemon: watch, settle, or start what never started."""
+def adopt(loop: Loop, target: Targets, executor: Executor) -> None:
+    """Adopt the jobs of an earlier daemon: watch them, report ends, start those that never started."""
     running = list(loop.state.running.values())
     for job in running:
         run = Run(job.key, job.attempt)
         point("adopt.before")
         if not target.adopt(run):
-            performer.start(job)
+            executor.start(job)
         if job.stopping is not None:
             target.stop(run, now=job.stop_now)
     names = {Run(job.key, job.attempt).name for job in running}
@@ -444,7 +451,7 @@ def adopt(loop: Loop, target: Targets, performer: Performer) -> None:
     for key in sorted(loop.state.abroad):
         job = loop.state.jobs[key]
         run = Run(job.key, job.attempt)
-        performer.start(job)  # what was submitted already is found there
+        executor.start(job)  # a submission that Slurm has already is found there
         if job.stopping is not None:
             target.stop(run, now=job.stop_now)
         elif job.abroad is not None and (job.abroad.hold or job.abroad.kept is not None):
@@ -453,57 +460,57 @@ def adopt(loop: Loop, target: Targets, performer: Performer) -> None:
 
 
 def _raise_open_files() -> None:
-    """A descriptor per running job: take as many as we may. Jobs keep the limit they were born with."""
+    """Raise the soft limit of open files: a running job needs a descriptor. Jobs get the original limit."""
     rlimits.ours()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _most_runs() -> int:
-    """How many jobs may run at once: each takes a descriptor, and half of the free ones are theirs."""
+    """The most jobs that may run at once: each needs a descriptor, and half of the free ones are for jobs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = soft - len(os.listdir("/proc/self/fd"))
     return UNBOUNDED if soft == resource.RLIM_INFINITY else max(1, free // 2)
 
 
 def _write_address(settings: Settings) -> None:
-    """Tell clients where we listen: their XDG_RUNTIME_DIR may differ from ours."""
+    """Write the path of the socket for clients: their XDG_RUNTIME_DIR may differ from the daemon's."""
     path = settings.data / "address"
     temporary = path.with_suffix(".new")
     temporary.write_text(str(settings.socket))
     temporary.rename(path)
 
 
-def _spare_the_collector() -> None:
-    """What is loaded now stays, and a job is no cycle: look for garbage rarely.
+def _tune_garbage_collector() -> None:
+    """Freeze the loaded objects and collect rarely: jobs are not part of reference cycles.
 
-    By default ten thousand new jobs would have the whole queue searched several times.
+    With the default thresholds ten thousand new jobs would cause several scans of the whole queue.
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
     gc.enable()
 
 
-def _say_ready() -> None:
-    """Tell `gflowd up` that we serve."""
-    _tell_starter("ready\n")
+def _report_ready() -> None:
+    """Tell `gflowd up` that the daemon serves."""
+    _write_to_starter("ready\n")
 
 
-def _say_failed(error: GflowError) -> int:
-    """Tell `gflowd up`, and whoever reads our log, why we do not serve; the exit code.
+def _report_failure(error: GflowError) -> int:
+    """Report to `gflowd up` and to standard error why the daemon does not start; returns the exit code.
 
-    Not through the log alone: it may be on the disk that is full.
+    Not only to the log: it may be on the disk that is full.
     """
     message, hint = (text.encode()[:1500].decode(errors="ignore") for text in (error.message, error.hint))
-    _tell_starter(f"{error.exit_code}\n{message}\n{hint}\n")
+    _write_to_starter(f"{error.exit_code}\n{message}\n{hint}\n")
     with suppress(OSError):
         sys.stderr.write(f"gflowd: {error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
         sys.stderr.flush()
     return error.exit_code
 
 
-def _tell_starter(text: str) -> None:
-    """Write to the descriptor that `gflowd up` left us, at once (PIPE_BUF); it may have lost patience."""
+def _write_to_starter(text: str) -> None:
+    """Write to the pipe of `gflowd up`, in one write (at most PIPE_BUF). It may have been closed."""
     fd = os.environ.pop("GFLOW_READY_FD", "")
     if fd:
         with suppress(BrokenPipeError):
@@ -512,5 +519,5 @@ def _tell_starter(text: str) -> None:
 
 
 def _folder_of(error: OSError, data: Path) -> Path:
-    """The folder that an error is about."""
+    """The folder of the file in an error."""
     return Path(os.fsdecode(error.filename)).parent if isinstance(error.filename, str | bytes) else data

@@ -1,4 +1,4 @@
-"""What a daemon is started with: folders from the environment, the rest from its configuration."""
+"""Settings of a daemon: folders from the environment, all others from the configuration."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gflow.targets.slurm.settings import Cluster, clusters_of
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
-    """Everything the daemon needs to know before it starts."""
+    """All settings of a daemon, fixed at its start."""
 
-    # Whether this is the daemon of the whole machine: root's, for everybody.
+    # Whether this is system mode: one daemon, started by root, for all users of the machine.
     is_system: bool = False
-    # The group whose members govern it, and whether people see nothing of each other's jobs.
+    # The group of operators, and whether users see nothing of the jobs of others.
     operators: str = ""
     is_private: bool = False
-    # Requests that one person may have open at once; 0: any number.
+    # Connections that one user may have open at once; 0: any number.
     most_connections: int = 0
     data: Path
     database: Path
@@ -50,22 +50,22 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     policy: Policy = Policy()
     gpu: GpuSettings = GpuSettings()
     retention: Retention = Retention()
-    # A job's log is cut, and its older part kept beside it, when it grows over this. 0: never.
+    # A job's log is rotated when it grows over this; its older part is kept beside it. 0: never.
     log_cap_mib: int = 1024
-    # Processes and threads of one job; 0: any number. Seconds after KILL that a job may go on unreported.
+    # Processes and threads of one job; 0: any number. Seconds after KILL until a job counts as unkillable.
     max_processes: int = 0
     unkillable_s: int = 60
-    # The cloud that may take this machine away: a name, perhaps with an address, or auto or off.
+    # The cloud that may reclaim this machine: a name, optionally with an address; or auto, or off.
     spot_cloud: str = "off"
     paranoid: bool = False
-    # How it was started, so that a restart can do the same.
+    # The command-line flags, for a restart.
     flags: tuple[str, ...] = ()
-    # What whoever starts it should know.
+    # Warnings about the configuration, logged at the start.
     notes: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
-        """Which daemon this is, for its database; see `store.ownership`."""
+        """The kind of daemon that owns the database; see `store.ownership`."""
         return ownership.SYSTEM if self.policy.owner is None else ownership.private(self.policy.owner)
 
     @property
@@ -86,12 +86,12 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def summaries(self) -> Path:
-        """What was counted of days that have passed."""
+        """The database of the statistics of past days."""
         return self.data / "statistics.db"
 
     @property
     def shown_dir(self) -> Path:
-        """Where jobs find what is meant for them."""
+        """The folder of files that jobs read."""
         return self.socket.parent / "jobs" if self.is_system else self.run_dir
 
     @property
@@ -111,7 +111,7 @@ def settings_for(
     words: tuple[str, ...] = (),
     system: bool = False,
 ) -> Settings:
-    """Settings of this user's daemon, or the machine's, started with these flags (by name) here and now."""
+    """Settings of a private daemon, or of one in system mode, with these flags (by name)."""
     get = os.environ.get
     config = load(flags, os.environ, config_file, paths.system_config(get) if system else "")
     data = Path(paths.system_data(get) if system else paths.data_dir(get))
@@ -147,7 +147,7 @@ def settings_for(
 
 
 def _max_processes(wanted: int | str) -> int:
-    """The number that a share means here."""
+    """The limit as a number; a percentage is of the kernel's limit on processes."""
     if isinstance(wanted, int):
         return wanted
     most = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
@@ -186,11 +186,11 @@ def _clusters(config: Config) -> dict[str, Cluster]:
 def _policy(config: Config, gpus: tuple[Gpu, ...], *, system: bool) -> Policy:
     wanted, origin = config.found["daemon.gpus"]
     allowed = None if wanted is None else frozenset(wanted)
-    typed = origin.startswith("--")
+    is_from_flag = origin.startswith("--")
     policy = Policy(
         strategy=config["daemon.gpu_allocation_strategy"],
         gpus=allowed,
-        gpus_win=typed,
+        gpus_win=is_from_flag,
         owner=None if system else os.geteuid(),
         most_jobs=config["people.max_jobs"] if system else 0,
         most_running=config["people.max_running"] if system else 0,
@@ -202,37 +202,37 @@ def _policy(config: Config, gpus: tuple[Gpu, ...], *, system: bool) -> Policy:
         is_private=config["people.privacy"] == "private",
         quotas=_quotas(config),
     )
-    if gpus:  # real ones are not known yet
+    if gpus:  # real GPUs are not known yet
         check_typed(policy, gpus)
     return policy
 
 
 def _quotas(config: Config) -> Quotas:
-    """What gflow.toml says of people and projects; the name "" is everybody's."""
+    """The configured quotas of users and projects. The name "" has the default."""
 
-    def named(everybody: str, by_name: str) -> dict[str, Limits]:
-        all_of_them = {"": config[everybody], **config[by_name]}
-        return {name: Limits(**limits) for name, limits in all_of_them.items() if limits}
+    def limits_by_name(default: str, by_name: str) -> dict[str, Limits]:
+        found = {"": config[default], **config[by_name]}
+        return {name: Limits(**limits) for name, limits in found.items() if limits}
 
-    users = named("quota.default_user", "quota.users")
-    return Quotas(users, named("quota.default_project", "quota.projects"))
+    users = limits_by_name("quota.default_user", "quota.users")
+    return Quotas(users, limits_by_name("quota.default_project", "quota.projects"))
 
 
 def check_typed(policy: Policy, gpus: tuple[Gpu, ...]) -> None:
-    """Refuse GPUs that somebody has just typed and that are not there."""
+    """Refuse GPUs of the flag --gpus that do not exist."""
     if policy.gpus_win and policy.gpus and (unknown := policy.gpus - {gpu.index for gpu in gpus}):
         raise UsageError(f"--gpus: there is no GPU {min(unknown)} here", hint="ginfo shows what there is")
 
 
 def _missing(config: Config, gpus: tuple[Gpu, ...]) -> list[str]:
-    """GPUs that the configuration counts on. Not refused: one that broke must not keep the others idle."""
+    """Notes about configured GPUs that do not exist. No error: a broken GPU must not disable the others."""
     wanted, origin = config.found["daemon.gpus"]
     unknown = sorted(set(wanted or ()) - {gpu.index for gpu in gpus}) if gpus else []
     return [f"{origin}: daemon.gpus names GPU {index}, which is not here" for index in unknown]
 
 
 def _unused(config: Config, system: bool) -> list[str]:
-    """Settings that mean nothing for everybody's daemon."""
+    """Notes about settings that have no effect in system mode."""
     if system and config["gpu.mps"]:
         return ["gpu.mps is ignored: an MPS server serves one user, and this daemon serves everybody"]
     return []

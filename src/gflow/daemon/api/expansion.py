@@ -16,7 +16,7 @@ from starlette.requests import Request
 from gflow.daemon.api.request import MOST_COMMANDS, caller, context_of, while_connected
 from gflow.daemon.auth.submission_rules import Rights
 from gflow.daemon.execution.cluster_launch import check_targets, with_patience
-from gflow.daemon.execution.gpu_memory_auto import settled
+from gflow.daemon.execution.gpu_memory_auto import resolve_auto_memory
 from gflow.daemon.loop.cooperative import FEW, consumed
 from gflow.errors import UsageError
 from gflow.wire.requests import BATCH, Described, RawSubmitRequest, Reader, decode_job
@@ -75,7 +75,7 @@ class Expansion:
             size -= bytes_of(job)
             if len(some) == most or size <= 0:
                 break
-        specs = await settled(self._context, self._uid, [job.spec for job in some])
+        specs = await resolve_auto_memory(self._context, self._uid, [job.spec for job in some])
         check_targets(self._context.settings, specs)
         self._rights.check_specs(specs)  # before its quotas: those of a project are for its members to know
         for job, spec in zip(some, specs, strict=True):

@@ -82,7 +82,7 @@ async def _part(context: Context, asked: Asked) -> Found:
     loop = context.loop
     while True:
         state = loop.state
-        with loop.noticing() as changed:
+        with loop.track_changes() as changed:
             taking, keys = _Copies(state, asked.wanted), dict[JobKey, None]()
             async for some in in_slices(sorted(state.jobs)):
                 taking.sift(some, keys)
@@ -118,7 +118,7 @@ async def _copies(context: Context, wanted: Filter) -> dict[JobKey, Entry]:
     loop = context.loop
     while True:
         state = loop.state
-        with loop.noticing() as changed:
+        with loop.track_changes() as changed:
             taking = _Copies(state, wanted)
             async for keys in in_slices(sorted(state.jobs)):
                 taking.take(keys)

@@ -1,1 +1,1 @@
-"""Users, tokens, and rules of the configuration for submissions."""
+"""Users, tokens, and the rules that the configuration has for submissions."""

@@ -1,4 +1,4 @@
-"""What the configuration demands of a submission, and what it adds to it."""
+"""Rules of the configuration for submissions: limits for users, projects, default options."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gflow.daemon.auth.users import is_listed
 from gflow.daemon.notify.destinations import is_in_domain
 from gflow.errors import Forbidden, Refused
 
-# Fields of a spec that are bounded.
+# Fields of a spec that have limits.
 BOUNDED = ("priority", "grace_s", "project", "notify_emails")
 _bounded_values = attrgetter(*BOUNDED)
 
 
 def defaults(config: Config) -> dict[str, Any]:
-    """Options (by name) of jobs that do not say otherwise, as this daemon has them."""
+    """Default options of jobs (by name) from the configuration."""
     found = {"grace": config["jobs.grace_secs"]}
     if config["default_target"] != LOCAL:
         return found | {"on": config["default_target"]}
@@ -28,11 +28,11 @@ def defaults(config: Config) -> dict[str, Any]:
 
 
 class Rights(NamedTuple):
-    """What a caller may ask for: the one check of new jobs, redone jobs and changes."""
+    """The limits of a caller. The only check for new jobs, redone jobs and updates."""
 
     config: Config
     uid: int
-    # Whether the bounds for users hold: on a machine's daemon, for all but operators and root.
+    # Whether the limits for users apply: in system mode, to all but operators and root.
     is_bound: bool
 
     def check_specs(self, specs: Iterable[Spec]) -> None:
@@ -40,7 +40,7 @@ class Rights(NamedTuple):
             self.check(dict(zip(BOUNDED, values, strict=True)))
 
     def check(self, fields: Mapping[str, Any]) -> None:
-        """Refuse values of these fields of a spec that the caller may not ask for."""
+        """Refuse field values that the caller may not ask for."""
         if "project" in fields:
             self._check_project(fields["project"])
         self._check_addresses(fields.get("notify_emails", ()))
@@ -49,7 +49,7 @@ class Rights(NamedTuple):
             self._check_grace(fields.get("grace_s", 0))
 
     def capped(self, spec: Spec) -> Spec:
-        """The spec with no higher priority than the caller may ask for: an operator may have raised it."""
+        """The spec with its priority lowered to the caller's limit: an operator may have raised it."""
         most = self.config["people.max_priority"]
         if not self.is_bound or spec.priority <= most:
             return spec
@@ -80,7 +80,7 @@ class Rights(NamedTuple):
                 )
 
     def _check_project(self, project: str) -> None:
-        """A project may be demanded, must be one of those known here, and may be for its members alone."""
+        """Check that a required project is given, that it is known, and that the caller is a member."""
         known = self.config["projects.known_projects"]
         if not project:
             if self.config["projects.require_project"]:
@@ -91,12 +91,12 @@ class Rights(NamedTuple):
             raise Forbidden(f"you are not a member of project {project!a}", hint="ask its administrator")
 
     def _own_projects(self, known: Iterable[str]) -> str:
-        """A hint that names the projects that the caller may use, and no others."""
+        """A hint that lists only the projects that the caller may use."""
         names = ", ".join(filter(self._may_use, known))
         return f"known projects: {names}" if names else "gbatch --project CODE …"
 
     def _is_known(self, project: str, known: Iterable[str]) -> bool:
-        """Whether it is one of these; one that others alone may use does not exist where that is private."""
+        """Whether the project is known. With privacy, one that the caller may not use counts as unknown."""
         is_private = self.config["people.privacy"] == "private"
         return project in known and (not is_private or self._may_use(project))
 
@@ -104,5 +104,5 @@ class Rights(NamedTuple):
         return not self.is_bound or project not in self.config["projects.members"] or self.is_member(project)
 
     def is_member(self, project: str) -> bool:
-        """Whether the configuration names the caller, or a group of theirs, as a member."""
+        """Whether the configuration lists the caller, or a group of the caller, as a member."""
         return is_listed(self.uid, self.config["projects.members"].get(project, ()))

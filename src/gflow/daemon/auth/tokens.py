@@ -1,8 +1,8 @@
-"""Tokens: what stands for a person where the kernel cannot tell who calls.
+"""Tokens: they identify a user where the kernel cannot, on the TCP port.
 
-Only a hash of each is kept, in a file of its own: no backup of the database has any. A token belongs to an
-account: once that is seen to be deleted, or its uid to have another name, the token is revoked for good,
-also if an account of the same name and uid comes later.
+Only hashes are stored, in a file of their own, so that no backup of the database contains them. A token
+belongs to an account. Once the account is deleted, or its uid has another name, the token is revoked
+permanently, even if an account with the same name and uid is created later.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gflow.daemon.auth import users
 from gflow.errors import NotFound, ReadOnly, Refused, StoreError
 from gflow.store.files import put_in_place
 
-# gflow_<id>_<secret>: a mark by which scanners find those that were published by mistake.
+# gflow_<id>_<secret>: the prefix lets secret scanners find published tokens.
 _SHAPE = re.compile(r"gflow_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 SECRET_BYTES = 32
 DAY_S = 86_400
-# Of one person.
-MOST = 50
-# Seconds between two looks for tokens whose account is gone.
-LOOK_S = 60.0
+# Tokens of one user.
+MAX_TOKENS = 50
+# Seconds between two checks for tokens of deleted accounts.
+CHECK_S = 60.0
 
 log = logging.getLogger("gflow.tokens")
 
 
 class Token(msgspec.Struct, kw_only=True, frozen=True):
-    """A token as it is kept. `user`: who had the uid then; it may be given to somebody else later."""
+    """A stored token. `user`: the name of the uid at creation; the uid may get another name later."""
 
     id: str
     uid: int
@@ -45,7 +45,7 @@ class Token(msgspec.Struct, kw_only=True, frozen=True):
     hash: str
     made_at: float
     expires_at: float
-    # Resource limits of the process that made it, for its jobs: number, soft, hard (-1: unlimited).
+    # Resource limits of the process that created it, for its jobs: number, soft, hard (-1: unlimited).
     limits: tuple[tuple[int, int, int], ...] | None = None
 
 
@@ -58,18 +58,18 @@ class Tokens:
         self._by_id = {token.id: token for token in _read(path)}
 
     def of(self, uid: int | None) -> list[Token]:
-        """This person's tokens (None: everybody's) that can still be used, the oldest first."""
+        """The valid tokens of this user (None: of all users), oldest first."""
         now = time.time()
         wanted = (one for one in self._by_id.values() if uid in (None, one.uid) and one.expires_at > now)
         return sorted(wanted, key=lambda one: (one.made_at, one.id))
 
     def find(self, text: str) -> Token | None:
-        """The token that this text is, if it is one that can be used now."""
+        """The valid token with this text, if there is one."""
         match = _SHAPE.fullmatch(text)
         token = self._by_id.get(match[1]) if match else None
         if match is None or token is None:
             return None
-        # Both, always: how long it takes tells nothing.
+        # In constant time, so that timing reveals nothing about the hash.
         is_right = hmac.compare_digest(_hash(match[2]), token.hash)
         return token if is_right and token.expires_at > time.time() else None
 
@@ -81,10 +81,10 @@ class Tokens:
         days: int,
         limits: tuple[tuple[int, int, int], ...] | None = None,
     ) -> tuple[Token, str]:
-        """A new token, and the text that is shown this once."""
+        """Create a token. Its text is returned only here."""
         async with self._changing:
-            if len(self.of(uid)) >= MOST:
-                raise Refused(f"you have {MOST} tokens", hint="gctl token revoke ID takes one away")
+            if len(self.of(uid)) >= MAX_TOKENS:
+                raise Refused(f"you have {MAX_TOKENS} tokens", hint="gctl token revoke ID takes one away")
             number, secret, now = secrets.token_hex(4), secrets.token_urlsafe(SECRET_BYTES), time.time()
             while number in self._by_id:
                 number = secrets.token_hex(4)
@@ -98,47 +98,47 @@ class Tokens:
                 expires_at=now + days * DAY_S,
                 limits=limits,
             )
-            await self._keep([*self.of(None), token])
+            await self._replace_all([*self.of(None), token])
             return token, f"gflow_{number}_{secret}"
 
     async def revoke(self, uid: int | None, number: str) -> Token:
-        """Take away a token of this person's (None: anybody's)."""
+        """Revoke a token of this user (None: of any user)."""
         async with self._changing:
             mine = self.of(uid)
             for token in mine:
                 if token.id == number:
-                    await self._keep([one for one in self.of(None) if one is not token])
+                    await self._replace_all([one for one in self.of(None) if one is not token])
                     return token
         raise NotFound(f"you have no token {number[:20]!a}", hint="gctl token list shows them")
 
     async def revoke_orphans(self) -> None:
-        """Take away the tokens whose account was deleted or replaced."""
+        """Revoke the tokens whose account was deleted or replaced."""
         owners = {(one.uid, one.user) for one in self._by_id.values()}
-        gone = {owner for owner in owners if users.is_replaced(*owner)}
-        if not gone:
+        replaced = {owner for owner in owners if users.is_replaced(*owner)}
+        if not replaced:
             return
         async with self._changing:
-            await self._keep([one for one in self.of(None) if (one.uid, one.user) not in gone])
-        for uid, user in sorted(gone):
+            await self._replace_all([one for one in self.of(None) if (one.uid, one.user) not in replaced])
+        for uid, user in sorted(replaced):
             log.warning("the tokens of %s (uid %d) are revoked: that account is gone", user, uid)
 
     async def watch(self) -> None:
-        """Look for such tokens at once, and then often: the account may be back soon."""
+        """Revoke orphaned tokens now and every CHECK_S: the uid may soon be given to a new account."""
         while True:
             try:
                 await self.revoke_orphans()
             except ReadOnly as error:
                 log.error("tokens of deleted accounts are refused, and cannot be removed yet: %s", error)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
 
-    async def _keep(self, tokens: list[Token]) -> None:
-        """These are all there are from now on. On the disk first: a revoked one must not come back."""
+    async def _replace_all(self, tokens: list[Token]) -> None:
+        """Replace all tokens, on the disk first: a revoked token must not come back after a crash."""
         await asyncio.to_thread(_write, self._path, tokens)
         self._by_id = {token.id: token for token in tokens}
 
 
 def _hash(secret: str) -> str:
-    """A secret of 256 random bits needs no salt and no slow hash."""
+    """Hash a secret. With 256 random bits it needs no salt and no slow hash."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""People, by the machine's own list of them; never by what a caller says."""
+"""Users and groups, from the user database and the kernel; never from what a caller claims."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import NamedTuple
 
 from gflow.core.model import Job
 
-# What the kernel tells about the other end of a socket: pid, uid, gid; and its further groups.
+# SO_PEERCRED: pid, uid and gid of the peer. SO_PEERGROUPS: its supplementary groups.
 _UCRED = struct.Struct("3i")
 SO_PEERGROUPS = 59
 GROUPS_BYTES = 1024
-# How long the number of a group's name is believed.
+# Seconds for which the gid of a group name is cached.
 KNOWN_S = 60.0
 
-# How long an entry of the user database is believed, in seconds: an account that is deleted, locked or
-# replaced loses its rights within this time. How many entries are remembered.
+# Seconds for which an entry of the user database is cached: an account that is deleted, locked or replaced
+# loses its rights within this time. Number of cached entries.
 ACCOUNT_S = 2.0
 MOST_ACCOUNTS = 4096
 DAY_S = 86_400
-# In place of any uid that has no account: one user can have thousands of these (subordinate uids).
+# Stands for all uids without an account: one user can have thousands of them (subordinate uids).
 NO_ACCOUNT = -1
 # Bytes for one entry of the user database, and for its strings (an LDAP entry may be long).
 ENTRY_BYTES, STRINGS_BYTES = 256, 65_536
@@ -42,19 +42,19 @@ class Account(NamedTuple):
     name: str
     home: str
     gid: int
-    # Why it may not be used at the moment (locked, expired); empty if it may.
+    # Why it may not be used now (locked, expired); empty if it may.
     barred: str
 
 
 class Person(NamedTuple):
-    """Whom a request comes from, as an owner of jobs."""
+    """The user who sent a request, as an owner of jobs."""
 
     uid: int
-    # The name that the uid has now; None: any, where all jobs are one user's or the database does not answer.
+    # The current name of the uid. None: any name (private daemon, or the user database does not answer).
     name: str | None = None
 
     def owns(self, job: Job) -> bool:
-        """Whether it is theirs. What an earlier account of the same uid left behind is not."""
+        """Whether the user owns the job. Jobs of an earlier account with the same uid are not theirs."""
         return job.uid == self.uid and self.name in (None, job.user)
 
 
@@ -73,23 +73,23 @@ _libc.getspnam.restype = ctypes.POINTER(_Shadow)
 
 
 def peer(sock: socket.socket) -> tuple[int, int, frozenset[int]]:
-    """Pid, uid and groups of a socket's other end, by the kernel's word."""
+    """Pid, uid and groups of a socket's peer, from the kernel."""
     pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     try:
         more = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, GROUPS_BYTES)
-    except OSError:  # an old kernel, or more groups than fit: those that cannot be told give no rights
+    except OSError:  # an old kernel, or too many groups: unknown groups give no rights
         more = b""
     return pid, uid, frozenset({gid, *struct.unpack(f"{len(more) // 4}I", more)})
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """The uid of a socket's other end, by the kernel's word."""
+    """The uid of a socket's peer, from the kernel."""
     uid: int = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
     return uid
 
 
 def is_member(group: str, groups: frozenset[int]) -> bool:
-    """Whether the group of this name is among these."""
+    """Whether the gid of this group name is among `groups`."""
     now = time.monotonic()
     looked_at, gid = _known_groups.get(group, (-KNOWN_S, None))
     if now - looked_at >= KNOWN_S or gid is None:
@@ -102,7 +102,7 @@ def is_member(group: str, groups: frozenset[int]) -> bool:
 
 
 def account_of(uid: int) -> Account | None:
-    """The account of this uid, as it was at most `ACCOUNT_S` ago; None: there is none."""
+    """The account of this uid, at most `ACCOUNT_S` old; None if there is none."""
     now = time.monotonic()
     looked_at, account = _known_accounts.get(uid, (-ACCOUNT_S, None))
     if now - looked_at >= ACCOUNT_S:
@@ -114,9 +114,9 @@ def account_of(uid: int) -> Account | None:
 
 
 def counted_as(uid: int) -> int:
-    """As whom this uid is counted where users have limits: all that have no account are one together.
+    """The uid that limits per user count for this uid: all uids without an account count as one user.
 
-    The daemon's own uid needs no account: that of a container often has none.
+    The daemon's own uid needs no account: in a container it often has none.
     """
     return uid if uid in (0, os.getuid()) or account_of(uid) is not None else NO_ACCOUNT
 
@@ -130,7 +130,7 @@ def _look_up(uid: int) -> Account | None:
 
 
 def _barred(name: str) -> str:
-    """Why an account may not be used, by the shadow database; only root can read that one."""
+    """Why an account may not be used, from the shadow database, which only root can read."""
     if os.geteuid():
         return ""
     found = _libc.getspnam(name.encode())
@@ -158,7 +158,7 @@ def user_name(uid: int) -> str:
 
 
 def person_of(uid: int) -> Person:
-    """The account that has this uid now. While the user database is silent, the uid alone counts."""
+    """The user that has this uid now. If the user database does not answer, only the uid counts."""
     account = account_of(uid)
     name = account.name if account else str(uid) if _is_absent(uid) else None
     return Person(uid, name)
@@ -170,7 +170,7 @@ def home_of(uid: int) -> str:
 
 
 def is_listed(uid: int, members: Sequence[str]) -> bool:
-    """Whether this account is one of `members`: names of users, and of groups with an @ before them."""
+    """Whether this account is in `members`: user names, and group names with a leading @."""
     account = account_of(uid)
     if account is None:
         return False
@@ -182,9 +182,9 @@ def is_listed(uid: int, members: Sequence[str]) -> bool:
 
 
 def unusable(uid: int, name: str = "") -> str:
-    """Why nothing may be run as this uid now, in words; empty: it may. Root always may.
+    """Why nothing may run as this uid now; empty if it may. Root always may.
 
-    `name`: whose the uid was when it was asked for; a uid can be given to another account later.
+    `name`: the name of the uid at submission; a uid can be given to another account later.
     """
     if not uid:
         return ""
@@ -197,9 +197,9 @@ def unusable(uid: int, name: str = "") -> str:
 
 
 def is_replaced(uid: int, name: str) -> bool:
-    """Whether the account that had this uid and name is certainly gone.
+    """Whether the account with this uid and name has certainly been deleted or replaced.
 
-    A user database that does not answer (LDAP, sssd) says nothing about that.
+    False if the user database (LDAP, sssd) does not answer.
     """
     account = account_of(uid)
     if account is not None:
@@ -208,7 +208,7 @@ def is_replaced(uid: int, name: str) -> bool:
 
 
 def _is_absent(uid: int) -> bool:
-    """Whether the user database answers that there is no such uid; `pwd` does not tell that from an error."""
+    """Whether the user database answers that the uid does not exist; `pwd` reports errors the same way."""
     entry, strings = ctypes.create_string_buffer(ENTRY_BYTES), ctypes.create_string_buffer(STRINGS_BYTES)
     found = ctypes.c_void_p()
     error = _libc.getpwuid_r(

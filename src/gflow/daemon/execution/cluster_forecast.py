@@ -1,4 +1,4 @@
-"""When a job starts that waits on a cluster, and what would start sooner: as the cluster itself says."""
+"""ETA of a job that waits on a Slurm cluster, and options that would start sooner, as Slurm reports them."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from gflow.daemon.execution.cluster_launch import distant_launch, slurm_of
 from gflow.targets.slurm.target import SlurmTarget
 from gflow.targets.slurm.tracker import SlurmSubmission, environment_of, text_of
 
-# So much sooner another way must be in order to be worth a word.
-WORTH_S = 120.0
-MOST_PARTITIONS = 4
-# Reasons of Slurm's that are limits of an account or of a quality of service.
+# Suggest an alternative only if it starts at least this much earlier.
+MIN_GAIN_S = 120.0
+MAX_PARTITIONS = 4
+# Pending reasons of Slurm that are limits of an account or of a QOS.
 LIMITED = re.compile("Assoc|QOS|Max")
 
 
-class Silence(Exception):
-    """Slurm does not answer: nor would it answer the questions after this one, and somebody waits."""
+class NoAnswer(Exception):
+    """Slurm does not answer. Further queries are skipped, because a user waits."""
 
 
-async def foreseen(context: Context, job: Job, found: WaitReport) -> WaitReport:
-    """The outlook with what Slurm expects. Nothing is changed, there or here."""
+async def add_cluster_forecast(context: Context, job: Job, found: WaitReport) -> WaitReport:
+    """The wait report with the start time and alternatives that Slurm reports. Changes nothing anywhere."""
     target = slurm_of(context.target, job.target)
     if target.is_down or job.abroad is None:
         return found
     script = context.store.blob(job.spec.script) if job.spec.script else None
     try:
         return await asyncio.to_thread(_ask, context, target, job, script, found)
-    except Silence:
+    except NoAnswer:
         return found
 
 
@@ -44,52 +44,52 @@ def _ask(
     context: Context, target: SlurmTarget, job: Job, script: bytes | None, found: WaitReport
 ) -> WaitReport:
     assert job.abroad is not None
-    said = target.slurm.start_of(job.abroad.id) if job.abroad.id else ""
-    if said is None:
-        raise Silence
-    expected = _moment(said)
+    answer = target.slurm.start_of(job.abroad.id) if job.abroad.id else ""
+    if answer is None:
+        raise NoAnswer
+    expected = _parse_time(answer)
     start = None if expected is None else Start(expected, expected, expected)
-    if LIMITED.match(job.reason or ""):  # which no other shape or partition gets around
+    if LIMITED.match(job.reason or ""):  # no other shape or partition avoids these
         limits = target.slurm.limits_of(job.abroad.id)
         return msgspec.structs.replace(found, start=start, instead=[], limits=limits)
     if expected is None:
-        expected = _tried(context, target, job, script)
-    instead = []
+        expected = _test_submit(context, target, job, script)
+    alternatives = []
     partitions = list(dict.fromkeys(one.partition for one in target.slurm.sizes()))
-    for words, spec in _other_ways(job.spec, partitions):
-        begins = _tried(context, target, msgspec.structs.replace(job, spec=spec), script)
-        if begins is not None and (expected is None or begins + WORTH_S < expected):
-            instead.append(words)
-    return msgspec.structs.replace(found, start=start, instead=instead)
+    for options, spec in _alternatives(job.spec, partitions):
+        begins = _test_submit(context, target, msgspec.structs.replace(job, spec=spec), script)
+        if begins is not None and (expected is None or begins + MIN_GAIN_S < expected):
+            alternatives.append(options)
+    return msgspec.structs.replace(found, start=start, instead=alternatives)
 
 
-def _other_ways(spec: Spec, partitions: list[str]) -> Iterator[tuple[str, Spec]]:
-    """Other options that mean as many GPUs, or another partition, or less time."""
+def _alternatives(spec: Spec, partitions: list[str]) -> Iterator[tuple[str, Spec]]:
+    """Options for the same number of GPUs in another shape, another partition, or half the time limit."""
     if spec.race:
         return
     total = spec.nodes * spec.gpus
     for nodes, gpus in {(1, total), (total, 1)} - {(spec.nodes, spec.gpus)} if total > 1 else ():
         yield f"--nodes {nodes} --gpus {gpus}", msgspec.structs.replace(spec, nodes=nodes, gpus=gpus)
-    for name in [name for name in partitions if name != spec.partition][:MOST_PARTITIONS]:
+    for name in [name for name in partitions if name != spec.partition][:MAX_PARTITIONS]:
         yield f"--partition {name}", msgspec.structs.replace(spec, partition=name)
     if spec.time_limit_s >= 1200:
         half = spec.time_limit_s // 120
         yield f"--time {half}", msgspec.structs.replace(spec, time_limit_s=half * 60)
 
 
-def _tried(context: Context, target: SlurmTarget, job: Job, script: bytes | None) -> float | None:
-    """When Slurm would start this if it came now; None: never, or it does not say."""
+def _test_submit(context: Context, target: SlurmTarget, job: Job, script: bytes | None) -> float | None:
+    """When Slurm would start this job if it were submitted now (sbatch --test-only); None if unknown."""
     launch = distant_launch(context.settings, job, script, b"")
-    bid = SlurmSubmission(launch, asked=False).bids[0]
-    text = text_of(launch, bid, target.cluster, target.folder, "preview")
-    said = target.slurm.submit(text, environment_of(launch), job.spec.cwd, job.spec.umask, test=True)
-    if said.unsure:
-        raise Silence
-    return _moment(said.text) if said.ok else None
+    candidate = SlurmSubmission(launch, asked=False).bids[0]
+    text = text_of(launch, candidate, target.cluster, target.folder, "preview")
+    answer = target.slurm.submit(text, environment_of(launch), job.spec.cwd, job.spec.umask, test=True)
+    if answer.unsure:
+        raise NoAnswer
+    return _parse_time(answer.text) if answer.ok else None
 
 
-def _moment(text: str) -> float | None:
-    """Slurm's time, in the machine's zone."""
+def _parse_time(text: str) -> float | None:
+    """Parse a time that Slurm printed, in the machine's time zone."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Jobs for clusters: whether one may be submitted, what sbatch would get, and what a target is handed."""
+"""Jobs for Slurm clusters: checks at submission, previews of batch scripts, and launches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from gflow.core.ids import job_key
 from gflow.core.model import LOCAL, Abroad, ArrayProgress, Job, Spec
 from gflow.core.task_set import parse_tasks
-from gflow.daemon.execution.environment import activated, block, told_to
+from gflow.daemon.execution.environment import activation_variables, block, job_variables
 from gflow.daemon.execution.log_paths import slurm_path
 from gflow.daemon.settings import Settings
 from gflow.errors import Refused, unknown
@@ -23,15 +23,17 @@ from gflow.targets.slurm.target import SlurmTarget
 from gflow.targets.slurm.tracker import SlurmSubmission, environment_of, text_of
 from gflow.wire.requests import Described
 
-# Options that mean something on a cluster alone.
+# Options that have an effect only on a cluster.
 CLUSTER_FIELDS = ("nodes", "partition", "qos", "constraint", "reservation", "exclusive", "race", "slurm")
 UNREACHABLE = "the Slurm controller does not answer: the job is kept, and submitted as soon as it does"
+# Option names by field.
 NAMES = {option.field: option.name for option in JOB}
+# A spec with the default of every option.
 USUAL = Spec(command=(), cwd="")
 
 
 def check_targets(settings: Settings, specs: Iterable[Spec]) -> None:
-    """Refuse what no target there is could mean."""
+    """Refuse unknown targets, and options that the job's target does not support."""
     for spec in specs:
         name = spec.on or spec.overflow
         if not name:
@@ -50,7 +52,7 @@ def check_targets(settings: Settings, specs: Iterable[Spec]) -> None:
 
 
 def with_patience(settings: Settings, spec: Spec) -> Spec:
-    """The spec with how long it waits here before it overflows, as its target's settings have it."""
+    """The spec with `overflow_after_s` from the settings of its target, unless the job sets it."""
     if not spec.overflow or spec.overflow_after_s is not None or spec.overflow not in settings.clusters:
         return spec
     patience = settings.clusters[spec.overflow].overflow_after_secs
@@ -58,7 +60,7 @@ def with_patience(settings: Settings, spec: Spec) -> Spec:
 
 
 def local_note(specs: Iterable[Spec]) -> str:
-    """Options of jobs for this machine that mean nothing here; empty: there are none."""
+    """A note about cluster options of jobs for this machine; empty if there are none."""
     fields = {
         field
         for spec in specs
@@ -71,15 +73,15 @@ def local_note(specs: Iterable[Spec]) -> str:
 
 
 def distant_launch(settings: Settings, job: Job, script: bytes | None, environ: bytes) -> Launch:
-    """Everything a cluster needs to run this attempt. Which GPUs, the cluster says."""
+    """The launch of an attempt on a cluster. The cluster chooses the GPUs."""
     spec = job.spec
-    told = told_to(job, None, None)
+    variables = job_variables(job, None, None)
     log = slurm_path(settings, job, spec.output)
     return Launch(
         job=job,
         script=script,
         environ=environ,
-        extra=block(told) + activated(spec, environ),
+        extra=block(variables) + activation_variables(spec, environ),
         log=log,
         error_log=slurm_path(settings, job, spec.error) if spec.error else log,
         log_cap=0,
@@ -89,23 +91,23 @@ def distant_launch(settings: Settings, job: Job, script: bytes | None, environ: 
 
 
 def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence[Described]) -> list[str]:
-    """What sbatch would get for these jobs, the first of which gets this number."""
+    """The batch scripts for these jobs, as a preview. The first job gets this number."""
     found = []
     for index, described in enumerate(jobs):
         if name := described.spec.on or described.spec.overflow:
             target = slurm_of(targets, name)
             launch = _preview(settings, described, number + index)
-            errand = SlurmSubmission(launch, asked=False)
-            for bid in errand.bids:
-                tag = errand.tag("preview", bid.number)
-                found.append(text_of(launch, bid, target.cluster, target.folder, tag))
+            submission = SlurmSubmission(launch, asked=False)
+            for candidate in submission.bids:
+                tag = submission.tag("preview", candidate.number)
+                found.append(text_of(launch, candidate, target.cluster, target.folder, tag))
     return found
 
 
-async def tried(settings: Settings, targets: Targets, jobs: Sequence[Described]) -> str:
-    """Ask Slurm whether it would take these jobs: a note for people, or a refusal.
+async def check_with_slurm(settings: Settings, targets: Targets, jobs: Sequence[Described]) -> str:
+    """Ask Slurm whether it would accept these jobs. Returns a note for the user, or raises a refusal.
 
-    One of each kind is asked about. Who does not answer is not waited for twice.
+    One job of each kind is tested. After the first query without an answer no further one is made.
     """
     for described in _kinds(jobs):
         target = slurm_of(targets, described.spec.on or described.spec.overflow)
@@ -117,16 +119,16 @@ async def tried(settings: Settings, targets: Targets, jobs: Sequence[Described])
         if target.is_down:
             return UNREACHABLE
         launch = _preview(settings, described, 1)
-        for bid in SlurmSubmission(launch, asked=False).bids:
-            text = text_of(launch, bid, target.cluster, target.folder, "preview")
+        for candidate in SlurmSubmission(launch, asked=False).bids:
+            text = text_of(launch, candidate, target.cluster, target.folder, "preview")
             spec = described.spec
-            said = await asyncio.to_thread(
+            answer = await asyncio.to_thread(
                 target.slurm.submit, text, environment_of(launch), spec.cwd, spec.umask, test=True
             )
-            if said.unsure:
+            if answer.unsure:
                 return UNREACHABLE
-            if not said.ok and not target.is_shaky:
-                raise await asyncio.to_thread(_refusal, target, spec, slurm_cli.complaint(said.error))
+            if not answer.ok and not target.is_shaky:
+                raise await asyncio.to_thread(_refusal, target, spec, slurm_cli.complaint(answer.error))
     return ""
 
 
@@ -144,14 +146,14 @@ def _refusal(target: SlurmTarget, spec: Spec, complaint: str) -> Refused:
 
 
 def kind_of(spec: Spec) -> tuple[object, ...]:
-    """What notes about a job, and a cluster's judgement of it, go by."""
+    """The fields on which notes about a job, and Slurm's answer for it, depend."""
     fields = tuple(getattr(spec, name) for name in CLUSTER_FIELDS)
     where = spec.on or spec.overflow
     return where, spec.shape, spec.time_limit_s, spec.array, fields, spec.gpu_memory_from
 
 
 def _kinds(jobs: Sequence[Described], most: int = 4) -> list[Described]:
-    """One job of each kind that Slurm would judge differently, and not too many."""
+    """At most `most` jobs, one of each kind for which Slurm's answer may differ."""
     kinds: dict[tuple[object, ...], Described] = {}
     for job in jobs:
         spec = job.spec
@@ -168,7 +170,7 @@ def slurm_of(targets: Targets, name: str) -> SlurmTarget:
 
 
 def _preview(settings: Settings, described: Described, number: int) -> Launch:
-    """A launch of a job that does not exist yet."""
+    """The launch of a job that has not been submitted yet."""
     spec, blobs = described.spec, described.blobs
     job = Job(
         key=job_key(number),

@@ -1,4 +1,4 @@
-"""What gflow adds to the environment that a job brings along."""
+"""The variables that gflow adds to the submitted environment of a job."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from gflow.daemon.loop import timers
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 
 
-def told_to(job: Job, script: bytes | None, devices: str | None) -> dict[str, str]:
-    """What the job is told about itself. `devices`: its GPUs, as CUDA reads them; None: others say that."""
+def job_variables(job: Job, script: bytes | None, devices: str | None) -> dict[str, str]:
+    """Variables that describe the job. `devices`: CUDA_VISIBLE_DEVICES; None: the cluster sets it."""
     variables = {
         "GFLOW_JOB_ID": job.label,
         "GFLOW_JOB_NAME": job.name,
         "GFLOW_ATTEMPT": str(job.attempt),
         "GFLOW_RESTART_COUNT": str(job.attempt - 1),
         "GFLOW_GPUS": str(job.spec.gpus),
-        # A cluster says otherwise where it is otherwise.
+        # The Slurm target overrides this.
         "GFLOW_NODES": "1",
     }
     if job.spec.effective_batch:
         variables["GFLOW_EFFECTIVE_BATCH"] = str(job.spec.effective_batch)
-    if devices is not None:  # empty without --gpus: a job sees only the GPUs that it was given
+    if devices is not None:  # empty without --gpus, so that the job sees no GPU
         variables |= {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if job.spec.requeue:
         variables["GFLOW_REQUEUE"] = "1"
     if job.spec.time_limit_s and job.started_boot is not None:
-        # On the clock that limits run on (CLOCK_BOOTTIME). A limit that is changed later is not told.
+        # In seconds of CLOCK_BOOTTIME, the clock of time limits. Later changes of the limit are not seen.
         variables["GFLOW_DEADLINE"] = f"{timers.of_kernel(job.started_boot + job.spec.time_limit_s):.3f}"
     if job.task is not None:
         variables["GFLOW_ARRAY_JOB_ID"] = str(job.number)
@@ -41,12 +41,12 @@ def told_to(job: Job, script: bytes | None, devices: str | None) -> dict[str, st
     for name, value in job.spec.parameters:
         variables[variable(name)] = value
     if script is not None and b"#SBATCH" in script:
-        variables |= slurms_words(job)
+        variables |= slurm_variables(job)
     return variables
 
 
-def slurms_words(job: Job) -> dict[str, str]:
-    """What a script for Slurm asks about itself; not SLURM_NTASKS, with which frameworks expect srun."""
+def slurm_variables(job: Job) -> dict[str, str]:
+    """SLURM_* variables that batch scripts use. Not SLURM_NTASKS: it makes frameworks expect srun."""
     variables = {
         "SLURM_JOB_ID": job.label,
         "SLURM_JOBID": job.label,
@@ -64,12 +64,12 @@ def slurms_words(job: Job) -> dict[str, str]:
 
 
 def block(variables: dict[str, str]) -> bytes:
-    """Variables as a job's environment holds them."""
+    """Encode variables as NAME=VALUE entries that end with NUL, as in /proc/PID/environ."""
     return os.fsencode("".join([f"{name}={value}\0" for name, value in variables.items()]))
 
 
-def activated(spec: Spec, environ: bytes) -> bytes:
-    """What activating the job's Python environments changes. Variables alone; nothing is sourced."""
+def activation_variables(spec: Spec, environ: bytes) -> bytes:
+    """The variables that activate the job's venv and conda environment. No activate script is sourced."""
     if not spec.venv and not spec.conda_env:
         return b""
     path = next((entry[5:] for entry in environ.split(b"\0") if entry.startswith(b"PATH=")), DEFAULT_PATH)

@@ -1,4 +1,4 @@
-"""Carries out what the engine decided, after it is durable."""
+"""Carries out the effects of the engine, after they are durable."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gflow.core.model import LOCAL, Job
 from gflow.core.state.state import State
 from gflow.daemon.auth.users import unusable
 from gflow.daemon.execution.cluster_launch import distant_launch
-from gflow.daemon.execution.environment import activated, block, told_to
+from gflow.daemon.execution.environment import activation_variables, block, job_variables
 from gflow.daemon.execution.gpu_sharing import Sharing
 from gflow.daemon.execution.log_paths import error_path, log_path
 from gflow.daemon.monitors.gpu_leases import LeaseWatch
 from gflow.daemon.monitors.gpu_monitor import names_of, visible_devices
-from gflow.daemon.monitors.job_progress import place_of
+from gflow.daemon.monitors.job_progress import socket_path
 from gflow.daemon.settings import Settings
 from gflow.errors import Refused, StoreError
 from gflow.fault_points import point
@@ -35,8 +35,8 @@ from gflow.targets.routing import Targets
 log = logging.getLogger("gflow.perform")
 
 
-class Performer:
-    """Effects in, calls to the target out."""
+class Executor:
+    """Turns effects into calls of the targets."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Performer:
         sharing: Sharing | None = None,
     ) -> None:
         self._sharing = sharing or Sharing()
-        self._learning: set[asyncio.Task[None]] = set()
+        self._inspections: set[asyncio.Task[None]] = set()
         self._on_end = on_end
         self._leases = leases
         self._settings = settings
@@ -57,8 +57,8 @@ class Performer:
         self._state = state
         self._blob = lru_cache(maxsize=64)(store.blob)
 
-        # Effects that only the commit and the answer are about need no act.
-        self._acts: dict[type[Effect], Callable[[Any], None]] = {
+        # All other effects concern only the commit or the answer.
+        self._handlers: dict[type[Effect], Callable[[Any], None]] = {
             Start: self._start,
             Stop: self._stop,
             Warn: self._warn,
@@ -66,19 +66,19 @@ class Performer:
         }
 
     def __call__(self, effects: list[Effect]) -> None:
-        """Carry out: first what somebody waits for, then the tidying up."""
+        """Carry out the effects: starts, stops and signals first, clean-up last."""
         for effect in effects:
-            act = self._acts.get(type(effect))
-            if act is not None:
-                self._try(act, effect)
+            handler = self._handlers.get(type(effect))
+            if handler is not None:
+                self._try(handler, effect)
         for effect in effects:
             if type(effect) is Forget:
                 self._try(self._forget, effect)
 
-    def _try(self, act: Callable[[Any], None], effect: Effect) -> None:
-        """One act that fails must not take those behind it along: all of them are already promised."""
+    def _try(self, handler: Callable[[Any], None], effect: Effect) -> None:
+        """Carry out one effect. A failure must not prevent the others: all are committed already."""
         try:
-            act(effect)
+            handler(effect)
         except Exception:
             log.exception("%s failed", effect)
 
@@ -86,7 +86,7 @@ class Performer:
         self.start(self._state().jobs[effect.key])
 
     def start(self, job: Job) -> None:
-        """Hand a job to a shim. If what it needs cannot be read, that attempt is over; the others go on."""
+        """Start the job on its target. If its launch cannot be prepared, the attempt ends as failed."""
         point("start.before-order")
         if self._settings.is_system and (why := unusable(job.uid, job.user)):
             self._failed(job, Refused(why))
@@ -108,13 +108,13 @@ class Performer:
         point("start.after-order")
 
     def beside(self, job: Job, command: tuple[str, ...], term: str, *, is_tty: bool) -> str:
-        """Run a command beside a job that runs, in its environment; the socket by which it is reached."""
+        """Run a command in the environment of a running job (exec); returns the path of its socket."""
         launch = self._launch(job)
-        told = block({"TERM": term}) if term else b""
-        return self._target.beside(launch._replace(extra=launch.extra + told), command, is_tty=is_tty)
+        terminal = block({"TERM": term}) if term else b""
+        return self._target.beside(launch._replace(extra=launch.extra + terminal), command, is_tty=is_tty)
 
     def _failed(self, job: Job, error: Exception) -> None:
-        """The attempt never began. What we ourselves are short of is not the job's failure."""
+        """Report an attempt that did not start: as deferred if the daemon lacks resources, else as failed."""
         why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORTAGES):
             end = deferred(why)
@@ -123,12 +123,12 @@ class Performer:
         self._on_end(Ended(Run(job.key, job.attempt), end))
 
     def _start_later(self, job: Job) -> None:
-        """First find out what the job's Python can be told; meanwhile somebody may have cancelled it."""
+        """Inspect the job's Python first, then start the job unless it was cancelled meanwhile."""
 
-        async def learn() -> None:
+        async def inspect() -> None:
             try:
-                await self._sharing.learn(job, self._environ(job))
-            except Exception as error:  # nobody waits for this task: without a word the job would hang
+                await self._sharing.inspect(job, self._environ(job))
+            except Exception as error:  # this task is not awaited: without a report the job would hang
                 log.exception("job %s cannot be started", job.label)
                 self._failed(job, error)
                 return
@@ -140,14 +140,14 @@ class Performer:
             else:
                 self._on_end(Ended(run, End(None, signal.SIGTERM, "")))
 
-        task = asyncio.ensure_future(learn())
-        self._learning.add(task)
-        task.add_done_callback(self._learning.discard)
+        task = asyncio.ensure_future(inspect())
+        self._inspections.add(task)
+        task.add_done_callback(self._inspections.discard)
 
     def _environ(self, job: Job) -> bytes:
-        """The submitter's environment with what activating the job's Python changes."""
+        """The submitted environment with the job's Python environments activated."""
         environ = self._blob(job.spec.environ) if job.spec.environ else b""
-        added = activated(job.spec, environ)
+        added = activation_variables(job.spec, environ)
         return environ + b"\0" + added if added else environ
 
     def _stop(self, effect: Stop) -> None:
@@ -168,24 +168,26 @@ class Performer:
         point("forget.after")
 
     def _launch(self, job: Job) -> Launch:
-        """Everything a target needs to run this attempt."""
+        """The launch of the job's current attempt."""
         spec, owner = job.spec, self._state().policy.owner
-        if owner is not None and job.uid != owner:  # it would run with this user's rights (law 7)
+        if (
+            owner is not None and job.uid != owner
+        ):  # it would run with the rights of the daemon's user (law 7)
             raise StoreError(f"it belongs to uid {job.uid}, and this daemon runs jobs of uid {owner} alone")
         environ = self._blob(spec.environ) if spec.environ else b""
         script = self._blob(spec.script) if spec.script else None
         if job.target != LOCAL:
             return distant_launch(self._settings, job, script, environ)
-        told = told_to(job, script, self._devices(job.gpu_ids))
-        told["GFLOW_PROGRESS"] = place_of(self._settings, job.uid)
+        variables = job_variables(job, script, self._devices(job.gpu_ids))
+        variables["GFLOW_PROGRESS"] = socket_path(self._settings, job.uid)
         return Launch(
-            job=resumed(job),
+            job=with_resume_args(job),
             script=script,
             environ=environ,
-            extra=block(told) + activated(spec, environ) + self._shared(job),
+            extra=block(variables) + activation_variables(spec, environ) + self._limit_variables(job),
             log=log_path(self._settings, job),
             error_log=error_path(self._settings, job),
-            # A log of somebody else's is not ours to cut.
+            # In system mode the log belongs to the user, and the daemon does not truncate it.
             log_cap=0 if self._settings.is_system else self._settings.log_cap_mib << 20,
             leases=tuple(self._leases.paths(job.gpu_ids)),
             uid=job.uid if self._settings.is_system else None,
@@ -198,22 +200,21 @@ class Performer:
         gpus = [state.machine.gpus[index] for index in indices if index in state.machine.gpus]
         if len(gpus) == len(indices):
             return visible_devices(gpus, self._settings.gpu.visible_by)
-        # An earlier daemon gave them out, and we have not looked yet.
+        # An earlier daemon allocated them, and this one has not examined the GPUs yet.
         names = names_of(state.machine.gpu_names)
         return ",".join(names.get(index, str(index)) for index in indices)
 
-    def _shared(self, job: Job) -> bytes:
-        """What keeps a job that shares its GPUs to its limit."""
+    def _limit_variables(self, job: Job) -> bytes:
+        """Variables that limit the GPU memory of a job that shares its GPUs."""
         if not job.spec.shared:
             return b""
         known = self._state().machine.gpus
         gpus = [known[index] for index in job.gpu_ids if index in known]
-        told = self._sharing.environment(job, gpus, self._environ(job))
-        return block(told)
+        return block(self._sharing.environment(job, gpus, self._environ(job)))
 
 
-def resumed(job: Job) -> Job:
-    """The job as a further attempt runs it: its command gets what --resume-args says."""
+def with_resume_args(job: Job) -> Job:
+    """The job with --resume-args added to its command, from the second attempt on."""
     spec = job.spec
     if not spec.resume_args or job.attempt < 2:
         return job

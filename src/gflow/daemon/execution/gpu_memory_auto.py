@@ -1,5 +1,4 @@
-"""`--gpu-memory auto`: what was predicted (`--fit`) or what earlier runs of the same command used at most,
-whichever is more, and a margin."""
+"""`--gpu-memory auto`: the larger of the prediction (`--fit`) and the peak of earlier runs, plus a margin."""
 
 from __future__ import annotations
 
@@ -17,8 +16,9 @@ from gflow.errors import Refused
 from gflow.store.samples import peaks_of
 from gflow.wire.requests import AUTO_MIB
 
-# Readings come once a second, so a short peak may be missed.
+# GPU memory is sampled once a second, so a short peak may be missed.
 LEAST_MARGIN_MIB = 512
+# The result is rounded up to a multiple of this.
 STEP_MIB = 256
 UNKNOWN = "no earlier run of this command is known"
 
@@ -30,18 +30,18 @@ class Need(NamedTuple):
     origin: str
 
 
-async def settled(context: Context, uid: int, specs: list[Spec]) -> list[Spec]:
-    """These specs, with a figure where one says `auto`. What history there is is read in a thread."""
-    asked = {kind_of(uid, spec): spec for spec in specs if spec.gpu_memory_mib == AUTO_MIB}
-    if not asked:
+async def resolve_auto_memory(context: Context, uid: int, specs: list[Spec]) -> list[Spec]:
+    """The specs with `auto` replaced by a size. The history is read in a worker thread."""
+    wanted = {kind_of(uid, spec): spec for spec in specs if spec.gpu_memory_mib == AUTO_MIB}
+    if not wanted:
         return specs
     try:
-        peaks = await context.threads.run(uid, peaks_of, context.settings.samples, list(asked))
+        peaks = await context.threads.run(uid, peaks_of, context.settings.samples, list(wanted))
     except sqlite3.Error as error:
         raise Refused(f"--gpu-memory auto: the history of GPUs cannot be read: {error}") from error
     margin = context.settings.gpu.auto_margin_percent
     gpus = context.loop.state.machine.gpus.values()
-    needs = {kind: need_of(spec, *peaks[kind], gpus, margin) for kind, spec in asked.items()}
+    needs = {kind: need_of(spec, *peaks[kind], gpus, margin) for kind, spec in wanted.items()}
     return [
         _with(spec, needs[kind_of(uid, spec)]) if spec.gpu_memory_mib == AUTO_MIB else spec for spec in specs
     ]
@@ -52,7 +52,7 @@ def _with(spec: Spec, need: Need) -> Spec:
 
 
 def need_of(spec: Spec, peak_mib: int, runs: int, gpus: Iterable[Gpu], margin_percent: int) -> Need:
-    """What a job needs whose `runs` earlier runs used `peak_mib` at most on a GPU."""
+    """The need of a job whose `runs` earlier runs used at most `peak_mib` on a GPU."""
     most_mib = max(peak_mib, spec.predicted_mib)
     if not most_mib:
         if spec.shared:
@@ -64,20 +64,20 @@ def need_of(spec: Spec, peak_mib: int, runs: int, gpus: Iterable[Gpu], margin_pe
     wanted = most_mib + max(LEAST_MARGIN_MIB, -(-most_mib * margin_percent // 100))
     wanted = -(-wanted // STEP_MIB) * STEP_MIB
     largest = max((gpu.memory_mib for gpu in gpus if spec.gpu_type.lower() in gpu.model.lower()), default=0)
-    if most_mib <= largest < wanted:  # it fits on such a card, if only just
+    if most_mib <= largest < wanted:  # it fits such a card without the full margin
         wanted = largest
     return Need(wanted, f"auto: {_origin(spec, peak_mib, runs)}")
 
 
 def _origin(spec: Spec, peak_mib: int, runs: int) -> str:
     of = "the earlier run" if runs == 1 else f"{runs} earlier runs"
-    said = [f"{gib(spec.predicted_mib)} were predicted"] if spec.predicted_mib else []
-    said += [f"{of} used {gib(peak_mib)} at most"] if peak_mib else []
-    return ", ".join(said)
+    parts = [f"{gib(spec.predicted_mib)} were predicted"] if spec.predicted_mib else []
+    parts += [f"{of} used {gib(peak_mib)} at most"] if peak_mib else []
+    return ", ".join(parts)
 
 
 def note_of(specs: Iterable[Spec]) -> str:
-    """What whoever said `auto` should know, in a line; empty: nobody did."""
+    """A note that states the chosen sizes; empty if no job asked for `auto`."""
     found = {spec.gpu_memory_from: spec.gpu_memory_mib for spec in specs if spec.gpu_memory_from}
     if len(found) > 1:
         low, high = gib(min(found.values())), gib(max(found.values()))

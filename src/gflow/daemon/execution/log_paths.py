@@ -1,4 +1,4 @@
-"""Where a job's output goes."""
+"""Paths of the output files of jobs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gflow.core.model import Job
 from gflow.daemon.auth.users import home_of
 from gflow.daemon.settings import Settings
 
-# Stand for what is known only where the job runs.
+# Placeholders for values that are known only where the job runs.
 TASK, HOST = "\0task\0", "\0host\0"
 
 
 def log_path(settings: Settings, job: Job) -> str:
-    """Where the job's output goes."""
+    """The path of the job's output."""
     if job.spec.output:
         return expand(job.spec.output, job)
     if not settings.is_system:
         return f"{settings.logs}/{job.label}.log"
-    # Not among the logs of a daemon of their own: that one counts its jobs from 1, too.
+    # A folder of its own: a private daemon of the user also numbers its jobs from 1.
     return f"{home_of(job.uid)}/.local/share/gflow/logs/system/{job.label}.log"
 
 
@@ -29,7 +29,7 @@ def error_path(settings: Settings, job: Job) -> str:
 
 
 def slurm_path(settings: Settings, job: Job, pattern: str) -> str:
-    """The same as Slurm's patterns have it: tasks and hosts are named by itself."""
+    """The path with Slurm's patterns: Slurm fills in the task and the host."""
     if pattern:
         path = expand(pattern, job, HOST)
     else:
@@ -38,7 +38,7 @@ def slurm_path(settings: Settings, job: Job, pattern: str) -> str:
 
 
 def expand(pattern: str, job: Job, host: str = "") -> str:
-    """A log file's pattern with the job's values, relative to the job's folder."""
+    """Fill the job's values into a pattern; relative to the job's working directory."""
     task = TASK if job.is_array else "" if job.task is None else str(job.task)
     values = {
         "%j": f"{job.label}_{TASK}" if job.is_array else job.label,

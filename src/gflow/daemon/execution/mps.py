@@ -1,6 +1,6 @@
-"""NVIDIA's MPS server for jobs that share a GPU: the driver itself then holds each one's memory limit.
+"""NVIDIA's MPS server for jobs that share a GPU: the driver then enforces each job's memory limit.
 
-Opt-in (`gpu.mps`): under MPS a fault of one job can end its neighbours', and one server serves one
+Opt-in (`gpu.mps`): under MPS a fault of one job can end other jobs on the GPU, and one server serves one
 user. The server outlives the daemon, as its jobs do; the next daemon finds it again.
 """
 
@@ -17,8 +17,8 @@ from pathlib import Path
 log = logging.getLogger("gflow.mps")
 CONTROL = "nvidia-cuda-mps-control"
 ANSWER_S = 10.0
-# A socket's path has room for about a hundred characters, and MPS adds a name to this folder's.
-LONGEST = 80
+# Longest folder path: a socket path is limited to about 100 characters, and MPS appends a file name.
+MAX_PATH = 80
 
 
 class Mps:
@@ -26,9 +26,9 @@ class Mps:
 
     def __init__(self, data: Path, tag: str) -> None:
         folder = data / "mps"
-        self._folder = folder if len(str(folder)) <= LONGEST else Path(f"/tmp/gflow-mps-{tag}")
+        self._folder = folder if len(str(folder)) <= MAX_PATH else Path(f"/tmp/gflow-mps-{tag}")
         self.ready = False
-        # Why it is not, for people.
+        # Why it is not ready, for users.
         self.trouble = ""
 
     @property
@@ -39,7 +39,7 @@ class Mps:
         }
 
     async def begin(self) -> None:
-        """Have a server; without one, sharing goes on with what else holds limits."""
+        """Start a server or find a running one. Without one, only the framework variables limit jobs."""
         self.trouble = await asyncio.to_thread(self._start)
         self.ready = not self.trouble
         if self.trouble:
@@ -47,10 +47,10 @@ class Mps:
 
     async def end(self) -> None:
         if self.ready:
-            await asyncio.to_thread(self._say, "quit")
+            await asyncio.to_thread(self._send, "quit")
 
     def limits(self, count: int, limit_mib: int) -> dict[str, str]:
-        """What a job on `count` GPUs gets, so that the driver holds its limit on each."""
+        """Variables for a job on `count` GPUs that limit its memory on each of them."""
         pinned = ",".join(f"{ordinal}={limit_mib}M" for ordinal in range(count))
         pipe = self.environment["CUDA_MPS_PIPE_DIRECTORY"]
         return {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": pinned}
@@ -64,7 +64,7 @@ class Mps:
             return f"{self._folder} could have been prepared by somebody else"
         for name in ("pipe", "log"):
             (self._folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._say("get_server_list") is None:
+        if self._send("get_server_list") is None:
             try:
                 subprocess.run(
                     [CONTROL, "-d"],
@@ -76,14 +76,14 @@ class Mps:
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 return f"{CONTROL} -d: {error}"
-        return "" if self._say("get_server_list") is not None else f"{CONTROL} does not answer"
+        return "" if self._send("get_server_list") is not None else f"{CONTROL} does not answer"
 
-    def _say(self, word: str) -> str | None:
-        """A word to the control process; its answer, or None if there is none."""
+    def _send(self, command: str) -> str | None:
+        """Send a command to the control process; its output, or None if it does not answer."""
         try:
             done = subprocess.run(
                 [CONTROL],
-                input=word,
+                input=command,
                 env=os.environ | self.environment,
                 timeout=ANSWER_S,
                 capture_output=True,

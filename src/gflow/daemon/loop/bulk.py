@@ -1,12 +1,12 @@
-"""What is about many jobs, cut into turns: others wait for one part of it, never for the whole.
+"""Bulk work in parts of at most PART jobs, so that other requests wait for one part, never for all of it.
 
-A submission is all or nothing: its jobs become durable part by part, hidden, and are jobs from the commit
-on that closes it (`core.lifecycle.staged_submit`). A daemon that ends before leaves an open submission, and
-the next one deletes what there is of it. What is done to jobs (cancel, hold, release, update) is judged for
-all of them first, then noted as an intent in one commit, then done part by part; the next daemon goes on
-with it. Both are answered when all of it is durable. Users take turns, part by part (`daemon.loop.turns`).
-A request whose client hung up is given up as long as nothing is settled: the submission is not closed, the
-intent not noted.
+A submission is all or nothing. Its jobs become durable part by part, hidden, and become visible with the
+commit that closes it (`core.lifecycle.staged_submit`). A daemon that ends before that leaves an open
+submission, and the next daemon deletes its jobs. A user action (cancel, hold, release, update) is checked for
+all jobs first, then recorded as an intent in one commit, then applied part by part; the next daemon continues
+an unfinished intent. Both are answered when all parts are durable. Users take turns, part by part
+(`daemon.loop.turns`). If the client disconnects before the submission is closed or the intent is recorded,
+the request is abandoned.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gflow.core.events import (
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import AuditEntry, JobState, Moment, Spec
 from gflow.core.state.state import PART, State
-from gflow.daemon.loop.commands import Command, Meaning, Submitting, hidden_among, parents_of
+from gflow.daemon.loop.commands import Command, ReferenceResolver, Submitting, hidden_among, parents_of
 from gflow.daemon.loop.turns import Turns
 from gflow.errors import GflowError, UsageError
 from gflow.fault_points import point
@@ -52,7 +52,7 @@ log = logging.getLogger("gflow.bulk")
 
 
 class Loop(Protocol):
-    """What bulk work needs of the event loop (`daemon.loop.loop.Loop`)."""
+    """The part of the event loop (`daemon.loop.loop.Loop`) that bulk work uses."""
 
     state: State
     turns: Turns
@@ -60,19 +60,19 @@ class Loop(Protocol):
     busy: set[int]
     read_only: str
 
-    async def wish(self, wish: Command) -> Any: ...
+    async def run_command(self, command: Command) -> Any: ...
     def post(self, make: Callable[[Moment], Event]) -> None: ...
     def arrival(self, first: int) -> asyncio.Future[None]: ...
     def forget_arrival(self, first: int) -> None: ...
     def next_intent(self) -> int: ...
 
 
-# Whose turn it is when jobs arrive.
+# The uid under which arrivals take turns with users.
 ARRIVALS = -1
-# Jobs of a submission that was refused are deleted so many at a time.
+# Number of jobs of a refused submission that one commit deletes.
 DELETED = 20 * PART
-DEEDS: dict[str, type[UserAction]] = {"cancel": Cancel, "hold": Hold, "release": Release, "update": Update}
-_KINDS = {type_: kind for kind, type_ in DEEDS.items()}
+ACTIONS: dict[str, type[UserAction]] = {"cancel": Cancel, "hold": Hold, "release": Release, "update": Update}
+_KINDS = {type_: kind for kind, type_ in ACTIONS.items()}
 _SPEC_TYPES = {field.name: field.type for field in msgspec.structs.fields(Spec)}
 
 
@@ -80,18 +80,19 @@ _SPEC_TYPES = {field.name: field.type for field in msgspec.structs.fields(Spec)}
 
 
 class Taking:
-    """A submission in parts, and what its parts have in common."""
+    """A submission in parts: its remaining jobs, and the data that its parts share."""
 
-    def __init__(self, wish: Submitting) -> None:
-        self.uid, self.user, self.token, self.origin = wish.uid, wish.user, wish.token, wish.origin
-        self.count, self.first, self.staged = wish.count, 0, 0
-        # Each is let go as it is made a job.
-        self._left = deque(wish.jobs)
-        self.projects = wish.projects
-        self._relative = wish.relative
-        self._hides, self._rights = wish.hides, wish.rights
-        self._meant = Meaning(wish.uid)
-        # How parents ended: that never changes.
+    def __init__(self, command: Submitting) -> None:
+        self.uid, self.user = command.uid, command.user
+        self.token, self.origin = command.token, command.origin
+        self.count, self.first, self.staged = command.count, 0, 0
+        # Each job description is freed as its job is made.
+        self._left = deque(command.jobs)
+        self.projects = command.projects
+        self._relative = command.relative
+        self._hides, self._rights = command.hides, command.rights
+        self._resolver = ReferenceResolver(command.uid)
+        # Final states of parents, cached: they never change.
         self._ended: dict[JobKey, JobState] = {}
         self._last: Spec | None = None
 
@@ -100,20 +101,20 @@ class Taking:
         return neighbours(job_key(self.first), self.count)
 
     def resolve(self, state: State) -> None:
-        """What `@` means is what it means now, for all parts."""
-        self._meant.settle(state, self._relative)
+        """Fix the meaning of relative references (`@`) for all parts."""
+        self._resolver.pin(state, self._relative)
 
     def next_part(self) -> list[Described]:
         return [self._left.popleft() for _ in range(min(PART, len(self._left)))]
 
     def specs(self, part: list[Described], state: State) -> tuple[Spec, ...]:
-        """The specs of a part, parents and group filled in. Equal neighbours become one object."""
+        """The specs of a part, with parents and group set. Equal neighbours become one object."""
         made: list[Spec] = []
         for job in part:
             spec, (all_of, any_of) = job.spec, job.references
             more: dict[str, Any] = {}
             if all_of or any_of:
-                keys = self._meant.keys
+                keys = self._resolver.keys
                 more |= {"depends_on": keys(state, all_of), "depends_any": keys(state, any_of)}
             if (spec.max_concurrent and not spec.array) or job.is_of_sweep:
                 more["group"] = self.first
@@ -127,12 +128,12 @@ class Taking:
         return tuple(made)
 
     def hidden(self, specs: Sequence[Spec]) -> frozenset[JobKey]:
-        """Parents that the submitter is not to know of."""
+        """The parents that the submitter may not see."""
         return hidden_among(parents_of(specs), self._hides)
 
     def outcomes(self, state: State, store: Store, specs: Sequence[Spec]) -> dict[JobKey, JobState]:
-        gone = {key for key in parents_of(specs) if not state.is_active(key)}
-        self._ended |= store.outcomes(gone - self._ended.keys())
+        ended = {key for key in parents_of(specs) if not state.is_active(key)}
+        self._ended |= store.outcomes(ended - self._ended.keys())
         return self._ended
 
     def record(self, *, closed: bool = False) -> OpenSubmission:
@@ -140,7 +141,7 @@ class Taking:
 
 
 class _Opening:
-    """Reserve what a submission needs."""
+    """Open a submission: reserve its job numbers and its share of the limits."""
 
     def __init__(self, taking: Taking) -> None:
         self.origin = taking.origin
@@ -158,13 +159,13 @@ class _Opening:
             origin=taking.origin,
         )
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         self._taking.first = next(effect.first for effect in effects if isinstance(effect, Reserved))
         changes.bulk[self._taking.first] = self._taking.record()
 
 
 class _Staging:
-    """Make some jobs of a submission."""
+    """Store one part of a submission as hidden jobs."""
 
     def __init__(self, taking: Taking, part: list[Described]) -> None:
         self.origin = taking.origin
@@ -177,14 +178,14 @@ class _Staging:
         hidden = self._taking.hidden(specs)
         return Stage(at=at, first=self._taking.first, specs=specs, outcomes=outcomes, hidden=hidden)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         for job in self._part:
             changes.blobs.update(job.blobs)
         self._taking.staged += len(self._part)
 
 
 class _Closing:
-    """Make them jobs like all others."""
+    """Close a submission: its jobs become visible."""
 
     def __init__(self, taking: Taking) -> None:
         self.origin = taking.origin
@@ -193,7 +194,7 @@ class _Closing:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return Close(at=at, uid=self._taking.uid, first=self._taking.first)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         taking = self._taking
         assert any(isinstance(effect, Closed) for effect in effects)
         changes.submissions.append(Submission(taking.uid, taking.token, taking.keys, at.wall))
@@ -201,7 +202,7 @@ class _Closing:
 
 
 class _Abandoning:
-    """Forget them; the jobs that there were, to be let go of a few at a time."""
+    """Abandon a submission. The answer is its jobs; the caller frees them a few at a time."""
 
     origin = "daemon"
 
@@ -211,12 +212,12 @@ class _Abandoning:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return Abandon(at=at, first=self._first) if self._first in state.open else Tick(at=at)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> dict[JobKey, Any]:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> dict[JobKey, Any]:
         return next((effect.jobs for effect in effects if isinstance(effect, Abandoned)), {})
 
 
 class _Deleting:
-    """Delete hidden jobs from the disk; with the last of them, that there was a submission."""
+    """Delete a span of hidden jobs from the database, or (None) the record of the submission."""
 
     origin = "daemon"
 
@@ -227,7 +228,7 @@ class _Deleting:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return Tick(at=at)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         if self._span is not None:
             changes.discarded.append(self._span)
         else:
@@ -235,7 +236,7 @@ class _Deleting:
 
 
 class _Arriving:
-    """Put some jobs where they wait: those of a submission, or (0) whoever is first."""
+    """Move one part of a submission's jobs into the queue; `first` 0: of the earliest submission."""
 
     origin = "daemon"
 
@@ -245,90 +246,93 @@ class _Arriving:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return Arrive(at=at, most=PART, first=self._first)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         return None
 
 
 def check_wanted(request: Submitting | Wanted) -> None:
-    """Go no further with what nobody waits for."""
+    """Stop the request if its client disconnected."""
     if request.is_dropped:
         raise UsageError("the client hung up")
 
 
-async def submit(loop: Loop, wish: Submitting) -> tuple[JobKey, ...]:
-    """Take a submission in parts: all of it, or nothing and the reason why."""
-    taking = Taking(wish)
-    wish.jobs = []
-    async with loop.turns.of(wish.uid):
-        check_wanted(wish)
-        await loop.wish(_Opening(taking))
+async def submit(loop: Loop, command: Submitting) -> tuple[JobKey, ...]:
+    """Submit jobs in parts; on an error none of them remains."""
+    taking = Taking(command)
+    command.jobs = []
+    async with loop.turns.of(command.uid):
+        check_wanted(command)
+        await loop.run_command(_Opening(taking))
     point("bulk.opened")
     try:
         while part := taking.next_part():
-            async with loop.turns.of(wish.uid):
-                check_wanted(wish)
-                await loop.wish(_Staging(taking, part))
+            async with loop.turns.of(command.uid):
+                check_wanted(command)
+                await loop.run_command(_Staging(taking, part))
             point("bulk.staged")
         arrived = loop.arrival(taking.first)
-        async with loop.turns.of(wish.uid):
-            check_wanted(wish)
-            await loop.wish(_Closing(taking))
+        async with loop.turns.of(command.uid):
+            check_wanted(command)
+            await loop.run_command(_Closing(taking))
     except GflowError:
-        await _give_up(loop, taking)
+        await _abandon(loop, taking)
         raise
     point("bulk.closed")
     await arrived
     return taking.keys
 
 
-async def _give_up(loop: Loop, taking: Taking) -> None:
-    """Leave nothing of a submission. What cannot be deleted now is hidden, and deleted when it can be."""
+async def _abandon(loop: Loop, taking: Taking) -> None:
+    """Delete all jobs of a submission. If that fails they stay hidden, and `recovered` deletes them later."""
     loop.forget_arrival(taking.first)
     try:
-        jobs = await loop.wish(_Abandoning(taking.first))
+        jobs = await loop.run_command(_Abandoning(taking.first))
         for start in range(0, taking.staged, DELETED):
             last = min(start + DELETED, taking.staged) - 1
             async with loop.turns.of(taking.uid):
                 span = job_key(taking.first + start), job_key(taking.first + last)
-                await loop.wish(_Deleting(taking.first, span))
+                await loop.run_command(_Deleting(taking.first, span))
                 for _ in range(min(DELETED, len(jobs))):
                     jobs.popitem()
-        await loop.wish(_Deleting(taking.first, None))
+        await loop.run_command(_Deleting(taking.first, None))
     except GflowError as error:
         log.warning("submission %d was refused, and is deleted later: %s", taking.first, error)
 
 
-async def see_in(loop: Loop) -> None:
-    """Let all arrive who are to; users take turns, and whoever is first has one too."""
+async def process_arrivals(loop: Loop) -> None:
+    """Move all jobs of closed submissions into the queue, part by part.
+
+    Users take turns in the order of their uids; after the last one, the earliest submission has a turn.
+    """
     uid = ARRIVALS
     while loop.state.arriving:
         async with loop.turns.of(ARRIVALS):
             closed = {one.uid: one.first for one in reversed(loop.state.open.values()) if one.is_closed}
             uid = min((other for other in closed if other > uid), default=ARRIVALS)
-            await loop.wish(_Arriving(closed.get(uid, 0)))
+            await loop.run_command(_Arriving(closed.get(uid, 0)))
         point("bulk.arrived")
 
 
-# ---------------------------------------------------------------- what is done to jobs
+# ---------------------------------------------------------------- user actions
 
 
 class _Claiming:
-    """Judge what is to be done to some of the jobs."""
+    """Check an action for one part of the jobs, and claim them for it."""
 
-    def __init__(self, deed: Wanted, keys: tuple[JobKey, ...], weight: tuple[int, int]) -> None:
-        self.origin = deed.origin
-        self._deed, self._keys, self._weight = deed, keys, weight
+    def __init__(self, action: Wanted, keys: tuple[JobKey, ...], weight: tuple[int, int]) -> None:
+        self.origin = action.origin
+        self._action, self._keys, self._weight = action, keys, weight
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         size, links = self._weight
-        return Claim(at=at, action=self._deed.event(self._keys, state, store, at), size=size, links=links)
+        return Claim(at=at, action=self._action.event(self._keys, state, store, at), size=size, links=links)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> tuple[int, int]:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> tuple[int, int]:
         return next((effect.size, effect.links) for effect in effects if isinstance(effect, Claimed))
 
 
 class Wanted:
-    """What is to be done to many jobs: an event without its keys, and texts that it brings."""
+    """A user action on many jobs: its event without the keys, and the blobs that it refers to."""
 
     def __init__(
         self,
@@ -343,13 +347,13 @@ class Wanted:
         self.kind, self.uid, self.origin, self.governs = kind, uid, origin, governs
         self.more = more
         self.blobs = blobs or {}
-        # Whether the client hung up.
+        # Whether the client disconnected.
         self.is_dropped = False
 
     @classmethod
     def of(cls, intent: Intent) -> Wanted:
-        """What an earlier daemon has begun."""
-        kind, more = DEEDS[intent.kind], dict(intent.fields)
+        """The action of a stored intent."""
+        kind, more = ACTIONS[intent.kind], dict(intent.fields)
         if kind is Update:
             more["fields"] = {
                 name: msgspec.convert(value, _SPEC_TYPES[name]) for name, value in more["fields"].items()
@@ -357,7 +361,7 @@ class Wanted:
         return cls(kind, intent.uid, intent.origin, governs=intent.governs, **more)
 
     def to(self, keys: tuple[JobKey, ...]) -> Doing:
-        """This done to these jobs."""
+        """A command that applies this action to these jobs."""
         return Doing(self, keys)
 
     def intent(self, keys: Sequence[JobKey]) -> Intent:
@@ -376,44 +380,44 @@ class Wanted:
 
 
 class _Intending:
-    """Note what is to be done, before any of it is."""
+    """Record the intent, before any job is changed."""
 
-    def __init__(self, deed: Wanted, number: int, intent: Intent) -> None:
-        self.origin = deed.origin
-        self._deed, self._number, self._intent = deed, number, intent
+    def __init__(self, action: Wanted, number: int, intent: Intent) -> None:
+        self.origin = action.origin
+        self._action, self._number, self._intent = action, number, intent
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return Tick(at=at)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         changes.bulk[self._number] = self._intent
-        changes.blobs.update(self._deed.blobs)
+        changes.blobs.update(self._action.blobs)
 
 
 class Doing:
-    """Do it to these jobs; in parts, to those that have not ended meanwhile."""
+    """Apply an action to these jobs; as part of an intent, to those that have not ended meanwhile."""
 
     def __init__(
-        self, deed: Wanted, keys: tuple[JobKey, ...], progress: dict[int, int] | None = None
+        self, action: Wanted, keys: tuple[JobKey, ...], progress: dict[int, int] | None = None
     ) -> None:
-        self.origin = deed.origin
-        self._deed, self._keys = deed, keys
-        # In parts: the number of the intent, and how far it is then.
+        self.origin = action.origin
+        self._action, self._keys = action, keys
+        # As part of an intent: its number, and how many jobs are done after this part.
         self._progress = progress
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         keys = self._keys
         if self._progress is not None:
             keys = tuple(key for key in keys if state.is_active(key))
-        return self._deed.event(keys, state, store, at)
+        return self._action.event(keys, state, store, at)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
-        changes.blobs.update(self._deed.blobs)
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+        changes.blobs.update(self._action.blobs)
         changes.progress.update(self._progress or {})
 
 
 class _Done:
-    """All of it is done."""
+    """Delete a finished intent, and release the claim on its jobs."""
 
     origin = "daemon"
 
@@ -423,62 +427,62 @@ class _Done:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return Unclaim(at=at, keys=self._keys)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         changes.bulk[self._number] = None
 
 
-async def do(loop: Loop, deed: Wanted, keys: Sequence[JobKey]) -> None:
-    """Do this to all of these jobs, or refuse to do anything."""
+async def do(loop: Loop, action: Wanted, keys: Sequence[JobKey]) -> None:
+    """Apply an action to all of these jobs; if it is refused for one of them, to none."""
     weight = 0, 0
     claimed: list[JobKey] = []
-    intent, number = deed.intent(keys), loop.next_intent()
+    intent, number = action.intent(keys), loop.next_intent()
     try:
         for part in _parts(keys):
-            async with loop.turns.of(deed.uid):
-                check_wanted(deed)
-                weight = await loop.wish(_Claiming(deed, part, weight))
+            async with loop.turns.of(action.uid):
+                check_wanted(action)
+                weight = await loop.run_command(_Claiming(action, part, weight))
                 claimed += part
         loop.busy.add(number)
-        async with loop.turns.of(deed.uid):
-            check_wanted(deed)
-            await loop.wish(_Intending(deed, number, intent))
+        async with loop.turns.of(action.uid):
+            check_wanted(action)
+            await loop.run_command(_Intending(action, number, intent))
     except GflowError:
         loop.busy.discard(number)
         if claimed:
             loop.post(lambda at: Unclaim(at=at, keys=tuple(claimed)))
         raise
     point("bulk.intended")
-    await carry_out(loop, number, deed, keys)
+    await carry_out(loop, number, action, keys)
 
 
-async def carry_out(loop: Loop, number: int, deed: Wanted, keys: Sequence[JobKey], done: int = 0) -> None:
-    """Do what has been noted, also if an earlier daemon began with it; `done`: to so many it has been."""
+async def carry_out(loop: Loop, number: int, action: Wanted, keys: Sequence[JobKey], done: int = 0) -> None:
+    """Apply a recorded intent part by part, beginning after the first `done` jobs."""
     loop.busy.add(number)
     try:
         for part in _parts(keys[done:]):
             done += len(part)
-            async with loop.turns.of(deed.uid):
-                await _do_part(loop, deed, part, {number: done})
+            async with loop.turns.of(action.uid):
+                await _do_part(loop, action, part, {number: done})
             point("bulk.done-part")
-        await loop.wish(_Done(number, tuple(keys)))
+        await loop.run_command(_Done(number, tuple(keys)))
         point("bulk.done")
     finally:
         loop.busy.discard(number)
 
 
-async def _do_part(loop: Loop, deed: Wanted, part: tuple[JobKey, ...], progress: dict[int, int]) -> None:
-    """Jobs to which it cannot be done any more, because of what happened meanwhile, are left as they are."""
+async def _do_part(loop: Loop, action: Wanted, part: tuple[JobKey, ...], progress: dict[int, int]) -> None:
+    """Apply an action to one part. Jobs that have changed so that it is refused are left unchanged."""
     try:
-        await loop.wish(Doing(deed, part, progress))
+        await loop.run_command(Doing(action, part, progress))
     except GflowError as error:
         if loop.read_only:
-            raise  # the intent is durable: it goes on when the disk can be written again
+            raise  # the intent is durable: it continues when the disk can be written again
         ((number, done),) = progress.items()
-        for place, key in enumerate(part, done - len(part) + 1):
+        for position, key in enumerate(part, done - len(part) + 1):
             try:
-                await loop.wish(Doing(deed, (key,), {number: place}))
+                await loop.run_command(Doing(action, (key,), {number: position}))
             except GflowError:
-                log.info("job %d was left alone: %s", key, error)
+                log.info("job %d was left unchanged: %s", key, error)
                 loop.post(lambda at, key=key: Unclaim(at=at, keys=(key,)))  # type: ignore[misc]
 
 
@@ -488,22 +492,22 @@ def _parts(keys: Sequence[JobKey]) -> Iterator[tuple[JobKey, ...]]:
         yield part
 
 
-# ---------------------------------------------------------------- after a daemon that did not come to the end
+# ---------------------------------------------------------------- recovery
 
 
 def claimed_by(bulk: dict[int, Bulk]) -> set[JobKey]:
-    """The jobs to which something is to be done."""
+    """The jobs that unfinished intents still have to change."""
     found: set[JobKey] = set()
     for one in bulk.values():
-        if isinstance(one, Intent) and DEEDS[one.kind] is not Release:
+        if isinstance(one, Intent) and ACTIONS[one.kind] is not Release:
             found.update(islice(keys_of(one.keys), one.done, None))
     return found
 
 
 def recovered(store: Store, busy: set[int]) -> Changes:
-    """What brings the store in order: open submissions are rolled back, stories of closed ones told.
+    """The changes that recover unfinished submissions: open ones are deleted, closed ones get audit entries.
 
-    `busy`: those that this daemon is at.
+    `busy`: numbers of the submissions in progress in this daemon.
     """
     changes = Changes()
     for number, bulk in store.unfinished().items():
@@ -511,9 +515,9 @@ def recovered(store: Store, busy: set[int]) -> Changes:
             continue
         changes.bulk[number] = None
         if bulk.closed:
-            lines = store.unheard(bulk)
+            unlogged = store.unheard(bulk)
             changes.audit += [
-                AuditEntry(at, key, bulk.uid, bulk.origin, "submitted", "") for key, at in lines
+                AuditEntry(at, key, bulk.uid, bulk.origin, "submitted", "") for key, at in unlogged
             ]
         else:
             changes.discarded.append(bulk.span)
@@ -521,7 +525,7 @@ def recovered(store: Store, busy: set[int]) -> Changes:
 
 
 async def resume(loop: Loop, number: int, intent: Intent) -> None:
-    """Go on with what an earlier daemon began."""
+    """Continue an intent that an earlier daemon recorded."""
     try:
         await carry_out(loop, number, Wanted.of(intent), list(keys_of(intent.keys)), intent.done)
     except GflowError as error:

@@ -1,6 +1,7 @@
-"""What wants to happen in the next turn of the loop, and what each adds to the commit.
+"""Commands for the next turn of the loop: each makes an event, and adds to the commit after the step.
 
-Doing a job again, as a new one; if wanted, with those that were cancelled because it failed.
+Submissions, updates, and redoing a job as a new one, on request with the jobs that were cancelled because
+it failed.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from gflow.wire.requests import Described, References
 from gflow.wire.update import Change
 
 Parents = tuple[JobKey, ...]
-# Whether there is a job of this key that the caller is not to know of.
+# Whether there is a job with this key that the caller may not see.
 Hides = Callable[[JobKey], bool]
 
 
 class Command(Protocol):
-    """Becomes an event at the last moment, so that it speaks of the state it meets."""
+    """Builds its event just before the step, so that it sees current state."""
 
     origin: str
 
     def event(self, state: State, store: Store, at: Moment) -> Event: ...
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> Any:
-        """Called after the step: add to the commit, return the answer."""
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> Any:
+        """Called after the step: add to the commit and return the answer."""
 
 
 class EventCommand:
-    """A wish that is just an event."""
+    """A command that is only an event."""
 
     def __init__(self, make: Callable[[Moment], Event], origin: str = "daemon") -> None:
         self._make = make
@@ -51,12 +52,12 @@ class EventCommand:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return self._make(at)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> Any:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> Any:
         return None
 
 
 class AuditCommand:
-    """A line of the audit that is about no job: what the daemon did, or somebody (`uid`) to the machine."""
+    """Add an audit entry that is about no job: an act of the daemon, or of the user `uid` on the machine."""
 
     def __init__(self, what: str, detail: str, uid: int | None = None, origin: str = "daemon") -> None:
         self._what = what
@@ -67,12 +68,12 @@ class AuditCommand:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return Tick(at=at)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         changes.audit.append(AuditEntry(at.wall, None, self._uid, self.origin, self._what, self._detail))
 
 
 class MetaCommand:
-    """Values of the daemon's own that must survive it."""
+    """Store values of the daemon (table meta) that the next daemon needs."""
 
     origin = "daemon"
 
@@ -82,12 +83,12 @@ class MetaCommand:
     def event(self, state: State, store: Store, at: Moment) -> Event:
         return Tick(at=at)
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         changes.meta.update(self._values)
 
 
 class Submitting:
-    """A submission: once per token, however often it is asked for."""
+    """Submit jobs. A repeated submission with the same token makes no further jobs."""
 
     def __init__(
         self,
@@ -107,21 +108,22 @@ class Submitting:
         self.token = token
         self.jobs: list[Described] = []
         self.origin = origin
-        # Whether nobody waits for it any more.
+        # Whether all clients that waited for it have disconnected.
         self.is_dropped = False
-        # How many jobs there are, and each project gets; parents that are named by what was submitted last.
         self.count = 0
+        # Number of jobs by project.
         self.projects: Counter[str] = Counter()
+        # References to parents that are relative to the latest submission, such as `@`.
         self.relative: set[str] = set()
         self.add(jobs)
 
     def add(self, jobs: list[Described]) -> None:
-        """More jobs of the same submission."""
+        """Add jobs to the submission."""
         self.jobs += jobs
         self.count_in(jobs)
 
     def count_in(self, jobs: list[Described]) -> None:
-        """The same without keeping them."""
+        """Count jobs, their projects and relative references, without storing the jobs."""
         self.count += len(jobs)
         for job in jobs:
             if job.spec.project:
@@ -130,13 +132,13 @@ class Submitting:
                 self.relative.update(text for text in texts if text.startswith("@"))
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
-        meant = Meaning(self.uid)
-        resolved = [_resolved(state, job.spec, job.references, meant) for job in self.jobs]
-        groups = in_groups(state, resolved, [job.is_of_sweep for job in self.jobs])
-        return self.submit(state, store, _shared(groups), at)
+        resolver = ReferenceResolver(self.uid)
+        resolved = [_resolve_parents(state, job.spec, job.references, resolver) for job in self.jobs]
+        grouped = set_groups(state, resolved, [job.is_of_sweep for job in self.jobs])
+        return self.submit(state, store, _intern_neighbours(grouped), at)
 
     def submit(self, state: State, store: Store, specs: list[Spec], at: Moment) -> Submit:
-        """The event for these specs, unless the submitter may not ask for them."""
+        """The event for these specs; refused if the submitter may not ask for them."""
         if self.rights is not None:
             self.rights.check_specs(specs)
         parents = parents_of(specs)
@@ -149,7 +151,7 @@ class Submitting:
             hidden=hidden_among(parents, self.hides),
         )
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> tuple[JobKey, ...]:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> tuple[JobKey, ...]:
         keys = next(effect.keys for effect in effects if isinstance(effect, Accepted))
         changes.submissions.append(Submission(self.uid, self.token, keys, at.wall))
         for job in self.jobs:
@@ -158,7 +160,7 @@ class Submitting:
 
 
 class Updating:
-    """A change of what was asked for, with references that may name jobs as people do."""
+    """Change specs of jobs. References to parents may be relative (`@`)."""
 
     def __init__(
         self,
@@ -186,7 +188,7 @@ class Updating:
         parents = {*fields.get("depends_on", ()), *fields.get("depends_any", ())}
         hidden = hidden_among(parents, self.hides)
         jobs = filter(None, (state.jobs.get(key) or state.array_with(key) for key in self.keys))
-        parents |= parents_of(job.spec for job in jobs)  # those it keeps are judged anew too
+        parents |= parents_of(job.spec for job in jobs)  # parents that stay are checked again, too
         outcomes = outcomes_of(state, store, parents)
         return Update(
             at=at,
@@ -199,13 +201,13 @@ class Updating:
             extend_s=self.change.extend_s,
         )
 
-    def took(self, effects: list[Effect], changes: Changes, at: Moment) -> Any:
+    def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> Any:
         changes.blobs.update(self.change.blobs)
         return None
 
 
 def resolved_fields(state: State, uid: int, change: Change) -> dict[str, Any]:
-    """Fields of a spec that change, with the parents that are meant now."""
+    """The fields of a spec that change, with references to parents resolved against the current state."""
     fields = dict(change.fields)
     for name, texts in zip(("depends_on", "depends_any"), change.references, strict=True):
         if texts:
@@ -214,56 +216,58 @@ def resolved_fields(state: State, uid: int, change: Change) -> dict[str, Any]:
 
 
 def hidden_among(parents: set[JobKey], hides: Hides | None) -> frozenset[JobKey]:
-    """Those of these jobs that the caller is not to know of."""
+    """The parents that the caller may not see."""
     return frozenset(filter(hides, parents)) if hides is not None else frozenset()
 
 
 def outcomes_of(state: State, store: Store, parents: set[JobKey]) -> dict[JobKey, JobState]:
-    """How those parents ended that the engine does not know any more."""
+    """The final states of the parents that are not active any more."""
     return store.outcomes(key for key in parents if not state.is_active(key))
 
 
 def parents_of(specs: Iterable[Spec]) -> set[JobKey]:
-    """All parents that these name; a tuple that many share is looked at once."""
+    """All parents of these specs. A tuple that many specs share is processed once."""
     distinct = {id(keys): keys for spec in specs for keys in (spec.depends_on, spec.depends_any) if keys}
     return {key for keys in distinct.values() for key in keys}
 
 
-def _resolved(state: State, spec: Spec, references: References, meant: Meaning) -> Spec:
+def _resolve_parents(state: State, spec: Spec, references: References, resolver: ReferenceResolver) -> Spec:
     all_of, any_of = references
     if not (all_of or any_of):
         return spec
     return msgspec.structs.replace(
-        spec, depends_on=meant.keys(state, all_of), depends_any=meant.keys(state, any_of)
+        spec, depends_on=resolver.keys(state, all_of), depends_any=resolver.keys(state, any_of)
     )
 
 
-class Meaning:
-    """Which jobs texts mean when one person says them. Each list of texts is looked up once.
+class ReferenceResolver:
+    """Resolves references of one user to job keys. Each list of references is resolved once.
 
-    Jobs that name their parents alike so get one tuple of them, and share what they wait for.
+    Jobs with equal references get the same tuple of keys, and so share one dependency record.
     """
 
     def __init__(self, uid: int) -> None:
         self._uid = uid
-        # What `@` and the like mean, where that is settled; lists by identity and by content.
-        self._meant: dict[str, JobKey] = {}
-        self._objects: dict[int, tuple[tuple[str, ...], Parents]] = {}
-        self._found: dict[tuple[str, ...], Parents] = {}
+        # References whose meaning is fixed (`pin`).
+        self._pinned: dict[str, JobKey] = {}
+        # Resolved lists, by identity and by content.
+        self._by_id: dict[int, tuple[tuple[str, ...], Parents]] = {}
+        self._by_content: dict[tuple[str, ...], Parents] = {}
 
-    def settle(self, state: State, texts: Iterable[str]) -> None:
-        """These mean what they mean now, also later."""
-        new = (text for text in texts if text not in self._meant)
-        self._meant.update({text: resolve(state, self._uid, text) for text in new})
+    def pin(self, state: State, texts: Iterable[str]) -> None:
+        """Resolve these references now; later lookups return the same keys."""
+        new = (text for text in texts if text not in self._pinned)
+        self._pinned.update({text: resolve(state, self._uid, text) for text in new})
 
     def keys(self, state: State, texts: tuple[str, ...]) -> Parents:
-        known = self._objects.get(id(texts))
+        known = self._by_id.get(id(texts))
         if known is None:
-            keys = self._found.get(texts)
+            keys = self._by_content.get(texts)
             if keys is None:
-                each = (self._meant.get(text) or resolve(state, self._uid, text) for text in texts)
-                keys = self._found[texts] = tuple(dict.fromkeys(each))
-            known = self._objects[id(texts)] = texts, keys
+                each = (self._pinned.get(text) or resolve(state, self._uid, text) for text in texts)
+                keys = self._by_content[texts] = tuple(dict.fromkeys(each))
+            # `texts` is stored as well: while it lives, its id is not reused.
+            known = self._by_id[id(texts)] = texts, keys
         return known[1]
 
 
@@ -271,19 +275,19 @@ def resolved_keys(state: State, uid: int, texts: tuple[str, ...]) -> tuple[JobKe
     return tuple(dict.fromkeys(resolve(state, uid, text) for text in texts))
 
 
-def in_groups(state: State, specs: list[Spec], of_sweep: Sequence[bool] = ()) -> list[Spec]:
-    """Jobs submitted as a sweep or under --max-concurrent are one group, named by the first one's number."""
+def set_groups(state: State, specs: list[Spec], of_sweep: Sequence[bool] = ()) -> list[Spec]:
+    """Put jobs of a sweep or with --max-concurrent into one group. Its id is the first job's number."""
     group = state.next_number
     return [
         msgspec.structs.replace(spec, group=group)
-        if (spec.max_concurrent and not spec.array) or swept
+        if (spec.max_concurrent and not spec.array) or is_of_sweep
         else spec
-        for spec, swept in zip(specs, of_sweep or [False] * len(specs), strict=True)
+        for spec, is_of_sweep in zip(specs, of_sweep or [False] * len(specs), strict=True)
     ]
 
 
-def _shared(specs: list[Spec]) -> list[Spec]:
-    """Equal neighbours become one object: ten thousand jobs of one kind cost little more than one."""
+def _intern_neighbours(specs: list[Spec]) -> list[Spec]:
+    """Replace equal neighbours by one object, so that ten thousand equal jobs need little memory."""
     shared: list[Spec] = []
     for spec in specs:
         shared.append(shared[-1] if shared and shared[-1] == spec else spec)
@@ -291,7 +295,7 @@ def _shared(specs: list[Spec]) -> list[Spec]:
 
 
 class Redoing(Submitting):
-    """A submission whose specs are those of jobs there were."""
+    """Submit new jobs with the specs of earlier ones."""
 
     def __init__(
         self,
@@ -313,21 +317,21 @@ class Redoing(Submitting):
         self._change = change
         self._clear_deps = clear_deps
         self._cascade = cascade
-        # Counts what the specs take, or refuses them.
+        # Counts the environments and scripts of the specs against the user's limit, or refuses them.
         self._keep = keep
-        # What the caller is told besides; empty: nothing.
+        # A note for the caller; empty: none.
         self.note = ""
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         jobs = self._jobs(state, store)
         new = {job.key: state.next_number + index for index, job in enumerate(jobs)}
-        specs = [self._capped(_again(store, job, new)) for job in jobs]
-        specs[0] = self._overridden(state, jobs[0], specs[0])
+        specs = [self._cap_priority(_redone_spec(store, job, new)) for job in jobs]
+        specs[0] = self._apply_change(state, jobs[0], specs[0])
         self._keep(specs)
-        return self.submit(state, store, in_groups(state, specs), at)
+        return self.submit(state, store, set_groups(state, specs), at)
 
-    def _capped(self, spec: Spec) -> Spec:
-        """A priority that an operator gave is not for a new job, and no reason to refuse it."""
+    def _cap_priority(self, spec: Spec) -> Spec:
+        """Lower a priority that only an operator may give; the new job is not refused because of it."""
         capped = self.rights.capped(spec) if self.rights is not None else spec
         if capped is not spec and "priority" not in self._change.fields:
             most = capped.priority
@@ -335,24 +339,24 @@ class Redoing(Submitting):
         return capped
 
     def _jobs(self, state: State, store: Store) -> list[Job]:
-        """The job, then whoever was cancelled because of it; parents before children."""
+        """The job, then the jobs that were cancelled because of it, parents before children."""
         root = state.jobs.get(self._key) or store.job(self._key)
         if root is None:
             raise NotFound()
         if self.uid not in (root.uid, 0):
             raise Forbidden(f"job {root.label} belongs to {root.user}")
         found = {root.key: root}
-        line = [root] if self._cascade else []
-        while line:
-            for job in store.cut_off_by(line.pop().key):
-                # Somebody else's job that waited for it is theirs to redo: it would run as whoever asks.
+        to_visit = [root] if self._cascade else []
+        while to_visit:
+            for job in store.cut_off_by(to_visit.pop().key):
+                # Not jobs of other users: the new job would run as the caller.
                 if job.key not in found and (job.uid, job.user) == (root.uid, root.user):
                     found[job.key] = job
-                    line.append(job)
-        return [root] + [found[key] for key in _in_order(found) if key != root.key]
+                    to_visit.append(job)
+        return [root] + [found[key] for key in _topological_order(found) if key != root.key]
 
-    def _overridden(self, state: State, job: Job, spec: Spec) -> Spec:
-        """What the caller wants to be different this time."""
+    def _apply_change(self, state: State, job: Job, spec: Spec) -> Spec:
+        """The spec with the changes that the caller asked for."""
         fields: dict[str, Any] = dict(self._change.fields)
         if self._clear_deps:
             spec = msgspec.structs.replace(spec, depends_on=(), depends_any=())
@@ -365,22 +369,22 @@ class Redoing(Submitting):
 FIELDS = {"all_of": "depends_on", "any_of": "depends_any"}
 
 
-def _in_order(found: dict[JobKey, Job]) -> list[JobKey]:
+def _topological_order(found: dict[JobKey, Job]) -> list[JobKey]:
     graph: dict[JobKey, list[JobKey]] = {
-        key: [whose for parent in job.spec.parents if (whose := _among(parent, found)) is not None]
+        key: [known for parent in job.spec.parents if (known := _find_job(parent, found)) is not None]
         for key, job in found.items()
     }
     return list(TopologicalSorter(graph).static_order())
 
 
-def _among(parent: JobKey, found: dict[JobKey, Any]) -> JobKey | None:
-    """The job of `found` that this parent is, or is a task of."""
-    whole = job_key(number_of(parent))
-    return parent if parent in found else whole if whole in found else None
+def _find_job(parent: JobKey, found: dict[JobKey, Any]) -> JobKey | None:
+    """The key in `found` that is this parent, or the array that it is a task of."""
+    array = job_key(number_of(parent))
+    return parent if parent in found else array if array in found else None
 
 
-def _again(store: Store, job: Job, new: dict[JobKey, int]) -> Spec:
-    """The spec of a job for another time: now, without its hold, and with parents that are redone too."""
+def _redone_spec(store: Store, job: Job, new: dict[JobKey, int]) -> Spec:
+    """The spec for redoing a job: no begin time, no hold, and its parents replaced by their redone jobs."""
     spec = job.spec
     try:
         for address in filter(None, (spec.environ, spec.script)):
@@ -388,8 +392,8 @@ def _again(store: Store, job: Job, new: dict[JobKey, int]) -> Spec:
     except StoreError:
         raise Refused(f"the environment or script of job {job.label} is not kept any more") from None
 
-    def moved(parents: tuple[JobKey, ...]) -> tuple[JobKey, ...]:
-        return tuple(_moved(parent, new) for parent in parents)
+    def renumber(parents: tuple[JobKey, ...]) -> tuple[JobKey, ...]:
+        return tuple(_renumber(parent, new) for parent in parents)
 
     return msgspec.structs.replace(
         spec,
@@ -398,11 +402,11 @@ def _again(store: Store, job: Job, new: dict[JobKey, int]) -> Spec:
         hold=False,
         begin_at=0.0,
         redone_from=job.key,
-        depends_on=moved(spec.depends_on),
-        depends_any=moved(spec.depends_any),
+        depends_on=renumber(spec.depends_on),
+        depends_any=renumber(spec.depends_any),
     )
 
 
-def _moved(parent: JobKey, new: dict[JobKey, int]) -> JobKey:
-    whose = _among(parent, new)
-    return parent if whose is None else job_key(new[whose], task_of(parent))
+def _renumber(parent: JobKey, new: dict[JobKey, int]) -> JobKey:
+    known = _find_job(parent, new)
+    return parent if known is None else job_key(new[known], task_of(parent))

@@ -1,4 +1,4 @@
-"""Long work of the loop's own thread in short pieces, so that nobody waits for the end of it."""
+"""Long work in the loop's thread, cut into slices so that other tasks run in between."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# How much is done between two looks at what else there is: half a millisecond for a table.
+# Items between two yields to the event loop: half a millisecond for rows of a table.
 SLICE = 200
+# Items in one sorted run of `in_order`.
 RUN = 1000
-# The same of what takes longer each: a job is read, or written as JSON.
+# Items per slice where each takes longer: a job is read from the database, or encoded as JSON.
 FEW = 50
 
 
 async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[list[T]]:
-    """All items, a few at a time; others have their turn in between."""
+    """Yield the items in lists of `size`; other tasks run in between."""
     iterator = iter(items)
     while piece := list(islice(iterator, size)):
         yield piece
@@ -28,7 +29,7 @@ async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[list
 
 
 async def in_order(items: Iterable[T], key: Callable[[T], Any], *, reverse: bool = False) -> Iterator[T]:
-    """The items sorted: short runs now, which are merged while they are read."""
+    """Merge sort: sort short runs now, and merge them while the result is read."""
     iterator = iter(items)
     runs: list[list[T]] = []
     while run := list(islice(iterator, RUN)):
@@ -39,7 +40,7 @@ async def in_order(items: Iterable[T], key: Callable[[T], Any], *, reverse: bool
 
 
 def consumed(items: Iterable[T]) -> Iterator[T]:
-    """The items, each let go as it is read: to free a hundred thousand at once takes tens of milliseconds."""
+    """Yield the items and free each as it is read: freeing 100,000 at once takes tens of milliseconds."""
     queue = deque(items)
     while queue:
         yield queue.popleft()

@@ -1,4 +1,4 @@
-"""What the daemon counts for /metrics, as it goes: a scrape adds nothing up that grows with the queue."""
+"""Counters for /metrics, maintained incrementally so that a scrape is O(1) in the queue length."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gflow.core.ids import JobKey
 from gflow.core.model import AuditEntry, Job, JobState
 from gflow.store.port import Changes
 
-# Upper bounds in seconds: of what the loop does, and of how long jobs wait and run.
+# Histogram buckets, upper bounds in seconds: for parts of a turn, and for wait and run times of jobs.
 QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 LONG = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0)
-# Words of the story that are counted by person; people beyond the first so many are "other".
+# Audit events that are counted by user. Users beyond the first MAX_USERS are counted as "other".
 COUNTED = ("submitted", "finished", "failed", "cancelled", "timeout")
-MOST_PEOPLE = 200
+MAX_USERS = 200
 OTHER = "other"
 
 
 class Histogram:
-    """How many observations were at most each bound."""
+    """Number of observations in each bucket, and their sum."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -33,50 +33,51 @@ class Histogram:
 
 
 class Meters:
-    """Counters since this daemon's start, and sets of the few jobs that neither run nor wait."""
+    """Counters since the start of this daemon, and sets of the few jobs that neither run nor wait."""
 
     def __init__(self) -> None:
-        self.people: Counter[tuple[str, str]] = Counter()
+        # By (audit event, user).
+        self.users: Counter[tuple[str, str]] = Counter()
         self._names: set[str] = set()
         self.waited, self.ran = Histogram(LONG), Histogram(LONG)
-        # Parts of a turn of the loop.
+        # By part of a turn of the loop.
         self.turns = {"step": Histogram(QUICK), "commit": Histogram(QUICK)}
         self.held: set[JobKey] = set()
-        # Records of arrays all of whose tasks have started.
+        # Arrays all of whose tasks have started.
         self.started: set[JobKey] = set()
 
     def recount(self, jobs: Iterable[Job]) -> None:
-        """Begin anew with all active jobs."""
+        """Rebuild the sets from all active jobs."""
         self.held.clear()
         self.started.clear()
         for job in jobs:
-            self._place(job)
+            self._classify(job)
 
-    def saw(self, changes: Changes) -> None:
-        """What a turn has changed."""
+    def update(self, changes: Changes) -> None:
+        """Count the changes of one turn."""
         for job in changes.jobs.values():
-            self._place(job)
-        for line in changes.audit:
-            if line.key is not None:
-                self._count(line, changes.jobs.get(JobKey(line.key)))
+            self._classify(job)
+        for entry in changes.audit:
+            if entry.key is not None:
+                self._count(entry, changes.jobs.get(JobKey(entry.key)))
 
-    def _place(self, job: Job) -> None:
+    def _classify(self, job: Job) -> None:
         (self.held.add if job.state is JobState.HOLD else self.held.discard)(job.key)
         is_started = job.is_array and job.state is JobState.RUNNING
         (self.started.add if is_started else self.started.discard)(job.key)
 
-    def _count(self, line: AuditEntry, job: Job | None) -> None:
+    def _count(self, entry: AuditEntry, job: Job | None) -> None:
         if job is None:
             return
-        if line.what in COUNTED:
-            self.people[line.what, self._name(job.user)] += 1
-        if line.what == "started" and job.attempt == 1 and job.started_at is not None:
+        if entry.what in COUNTED:
+            self.users[entry.what, self._name(job.user)] += 1
+        if entry.what == "started" and job.attempt == 1 and job.started_at is not None:
             self.waited.observe(max(0.0, job.started_at - job.submitted_at))
         elif job.is_final and job.ran_s is not None:
             self.ran.observe(job.ran_s)
 
     def _name(self, user: str) -> str:
-        if user not in self._names and len(self._names) >= MOST_PEOPLE:
+        if user not in self._names and len(self._names) >= MAX_USERS:
             return OTHER
         self._names.add(user)
         return user

@@ -1,12 +1,11 @@
 """The loop: event -> step -> ONE commit -> effects -> answer. The only place where that happens.
 
-Everything that is ready in one turn of asyncio shares one commit. The commit runs in this
-thread: nothing can be answered before it anyway, and so whoever reads sees exactly what
-is durable.
+All commands that are ready in one turn of asyncio share one commit. The commit runs in this thread: no
+command can be answered before it anyway, and readers see exactly the durable state.
 
-When a commit fails (disk full, read-only, broken), memory is ahead of the disk: it is rebuilt
-from the disk, people are told, and the daemon takes no changes until a commit works again.
-What the machine itself reported meanwhile, such as the end of a job, is kept and taken then.
+When a commit fails (disk full, read-only, broken), memory is ahead of the disk. The loop then rebuilds the
+state from the database, answers clients with an error, and refuses changes until a commit works again.
+Events that the machine reports meanwhile, such as the end of a job, are kept and processed then.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from gflow.daemon.loop.commands import AuditCommand, Command, EventCommand, Meta
 from gflow.daemon.loop.counters import Meters
 from gflow.daemon.loop.timers import Alarm
 from gflow.daemon.loop.turns import Places, Turns
-from gflow.daemon.loop.wakeups import News
+from gflow.daemon.loop.wakeups import Wakeups
 from gflow.errors import GflowError, ReadOnly, StoreError, TransitionError
 from gflow.fault_points import point
 from gflow.store.bulk import Intent, OpenSubmission
@@ -46,25 +45,25 @@ from gflow.store.open import WAY_OUT
 from gflow.store.port import Changes, Store
 
 log = logging.getLogger("gflow.loop")
-TRY_AGAIN_S = 1.0
+RETRY_S = 1.0
 
-Waiting = tuple[Command, "asyncio.Future[Any] | None"]
+Pending = tuple[Command, "asyncio.Future[Any] | None"]
 
 
 class Turn(msgspec.Struct):
-    """What one turn gathered before its commit."""
+    """The commands of one turn, and the changes, effects and answers that they led to."""
 
-    wishes: list[Waiting]
+    commands: list[Pending]
     changes: Changes = msgspec.field(default_factory=Changes)
     effects: list[Effect] = msgspec.field(default_factory=list)
     answers: list[tuple[asyncio.Future[Any], Any]] = msgspec.field(default_factory=list)
 
 
-class _Taken:
-    """A submission that is being taken. It is dropped when nobody waits for it any more."""
+class _PendingSubmission:
+    """A submission in progress. It is dropped when its last waiting client disconnects."""
 
-    def __init__(self, wish: Submitting, future: asyncio.Future[Any]) -> None:
-        self.wish, self.future = wish, future
+    def __init__(self, command: Submitting, future: asyncio.Future[Any]) -> None:
+        self.command, self.future = command, future
         self._waiting = 0
 
     async def keys(self) -> tuple[JobKey, ...]:
@@ -73,55 +72,58 @@ class _Taken:
             keys: tuple[JobKey, ...] = await asyncio.shield(self.future)
             return keys
         except asyncio.CancelledError:
-            self.wish.is_dropped = self._waiting == 1
+            self.command.is_dropped = self._waiting == 1
             raise
         finally:
             self._waiting -= 1
 
 
-def _giving_back(place: Callable[[], None]) -> Callable[[asyncio.Future[Any]], None]:
-    def give_back(future: asyncio.Future[Any]) -> None:
-        place()
+def _releasing(release: Callable[[], None]) -> Callable[[asyncio.Future[Any]], None]:
+    def on_done(future: asyncio.Future[Any]) -> None:
+        release()
         if not future.cancelled():
-            future.exception()  # nobody may be left to hear it, and that is no bug
+            # Mark it as retrieved: if all clients disconnected, asyncio would log it as a bug.
+            future.exception()
 
-    return give_back
+    return on_done
 
 
 class Loop:
-    """Feeds the engine, commits what it decides, then lets it happen."""
+    """Feeds events to the engine, commits its decisions, then carries them out."""
 
     def __init__(
         self, state: State, store: Store, perform: Callable[[list[Effect]], None], *, paranoid: bool = False
     ) -> None:
         self.state = state
-        # Counts what may have changed the state.
+        # Incremented by each turn and each rebuild of the state.
         self.version = 0
         self.store = store
-        # Why nothing can be written at the moment; empty while all is well.
+        # Why the database cannot be written at the moment; empty if it can.
         self.read_only = ""
-        # What can be done about it.
-        self._way_out = ""
-        self.news = News()
+        # The hint for users that goes with `read_only`.
+        self._read_only_hint = ""
+        self.wakeups = Wakeups()
         self.meters = Meters()
         self.meters.recount(state.jobs.values())
         self._perform = perform
         self._paranoid = paranoid
-        self._inbox: list[Waiting] = []
-        self._backlog: list[Waiting] = []
-        # Whether memory has what the disk has not, because even reading failed.
+        self._inbox: list[Pending] = []
+        self._backlog: list[Pending] = []
+        # Whether the state is ahead of the database: a step or commit failed, and reloading did too.
         self._is_ahead = False
-        self._tokens: dict[tuple[int, str], _Taken] = {}
+        self._tokens: dict[tuple[int, str], _PendingSubmission] = {}
         self._waiters: dict[JobKey, list[asyncio.Future[Job]]] = {}
-        self._noticing: list[set[JobKey]] = []
-        # What is done in parts: one part at a time, and few requests of each user; who waits for the last job
-        # of a submission to arrive, by its first number; the task that lets jobs arrive, and those that go on
-        # with what was begun; which of that is being done.
+        self._change_sets: list[set[JobKey]] = []
+        # Bulk work. One part runs at a time, and each user has a bounded number of bulk requests in progress.
         self.turns = Turns()
         self._places = Places()
+        # Futures that are done when all jobs of a submission are in the queue, by its first job number.
         self._arrivals: dict[int, asyncio.Future[None]] = {}
-        self._seeing_in: asyncio.Task[None] | None = None
+        # The task that moves jobs of closed submissions into the queue.
+        self._arriving: asyncio.Task[None] | None = None
+        # Tasks that continue the intents of an earlier daemon.
         self._resumed: set[asyncio.Task[None]] = set()
+        # Numbers of the intents that are being carried out.
         self.busy: set[int] = set()
         self._intents = -1
         self._limits = Alarm(time.CLOCK_BOOTTIME, self._tick)
@@ -130,67 +132,67 @@ class Loop:
     # ------------------------------------------------------------ in
 
     def post(self, make: Callable[[Moment], Event]) -> None:
-        """An event of the machine's own, which nobody waits for and which must not get lost."""
+        """Queue an event that the machine reported. It has no answer, and it survives a failed commit."""
         self._add(EventCommand(make), None)
 
     def note(self, what: str, detail: str) -> None:
-        """A line of the audit about the daemon itself."""
+        """Add an entry about the daemon itself to the audit log."""
         self._add(AuditCommand(what, detail), None)
 
     def keep(self, values: dict[str, str | int]) -> None:
-        """Values of the daemon's own that must survive it."""
+        """Store values of the daemon (table meta) that the next daemon needs."""
         self._add(MetaCommand(values), None)
 
     async def ask(self, make: Callable[[Moment], Event], origin: str = "daemon") -> None:
-        """An event whose sender wants to know that it is durable."""
-        await self.wish(EventCommand(make, origin))
+        """Queue an event and wait until it is durable."""
+        await self.run_command(EventCommand(make, origin))
 
-    async def submit(self, wish: Submitting) -> tuple[JobKey, ...]:
-        """The keys of the submission's jobs; those it made before, if its token is known."""
-        place = await self._places.take(wish.uid) if len(wish.jobs) > PART else None
+    async def submit(self, command: Submitting) -> tuple[JobKey, ...]:
+        """Submit jobs; return their keys, or those of the first submission with the same token."""
+        release = await self._places.take(command.uid) if len(command.jobs) > PART else None
         try:
-            name = (wish.uid, wish.token)
-            while (taken := self._tokens.get(name)) is not None and taken.wish.is_dropped:
-                await asyncio.wait([taken.future])  # it is being given up; this is the client's next try
+            name = (command.uid, command.token)
+            while (pending := self._tokens.get(name)) is not None and pending.command.is_dropped:
+                await asyncio.wait([pending.future])  # it is being abandoned; this is the client's retry
             known = self.store.submission(*name)
             if known is not None:
                 return known
-            if taken is None:
-                taken = self._tokens[name] = _Taken(wish, self._taken(wish))
-                taken.future.add_done_callback(lambda _: self._tokens.pop(name, None))
-                if place is not None:
-                    taken.future.add_done_callback(_giving_back(place))
-                    place = None
+            if pending is None:
+                pending = self._tokens[name] = _PendingSubmission(command, self._start_submission(command))
+                pending.future.add_done_callback(lambda _: self._tokens.pop(name, None))
+                if release is not None:
+                    pending.future.add_done_callback(_releasing(release))
+                    release = None
         finally:
-            if place is not None:
-                place()
-        return await taken.keys()
+            if release is not None:
+                release()
+        return await pending.keys()
 
-    def _taken(self, wish: Submitting) -> asyncio.Future[Any]:
-        """The keys of its jobs, in one turn or in many."""
-        if len(wish.jobs) <= PART:
-            return self._promise(wish)
+    def _start_submission(self, command: Submitting) -> asyncio.Future[Any]:
+        """Begin a submission, in one turn if it is small; the result is the keys of its jobs."""
+        if len(command.jobs) <= PART:
+            return self._enqueue(command)
         self._check_writable()
-        return asyncio.ensure_future(bulk.submit(self, wish))
+        return asyncio.ensure_future(bulk.submit(self, command))
 
-    async def do(self, deed: bulk.Wanted, keys: Sequence[JobKey]) -> None:
-        """Do something to many jobs, in many turns."""
-        place = await self._places.take(deed.uid)
+    async def do(self, action: bulk.Wanted, keys: Sequence[JobKey]) -> None:
+        """Apply a user action to many jobs, in many turns."""
+        release = await self._places.take(action.uid)
         try:
             self._check_writable()
         except ReadOnly:
-            place()
+            release()
             raise
-        doing = asyncio.ensure_future(bulk.do(self, deed, keys))
-        doing.add_done_callback(_giving_back(place))
+        doing = asyncio.ensure_future(bulk.do(self, action, keys))
+        doing.add_done_callback(_releasing(release))
         try:
             await asyncio.shield(doing)
         except asyncio.CancelledError:
-            deed.is_dropped = True
+            action.is_dropped = True
             raise
 
     async def ended(self, key: JobKey) -> Job | None:
-        """The job once it is final; None if there never was one."""
+        """Wait until the job is final and return it; None if there is no such job."""
         if not self.state.is_active(key):
             if self._never_starts(key):
                 return await self.ended(job_key(number_of(key)))
@@ -205,24 +207,24 @@ class Loop:
             if not waiters and self._waiters.get(key) is waiters:
                 del self._waiters[key]
 
-    async def wish(self, wish: Command) -> Any:
-        """Let it happen; the answer comes when it is durable."""
-        return await self._promise(wish)
+    async def run_command(self, command: Command) -> Any:
+        """Run a command; return its answer once its changes are durable."""
+        return await self._enqueue(command)
 
-    def _promise(self, wish: Command) -> asyncio.Future[Any]:
+    def _enqueue(self, command: Command) -> asyncio.Future[Any]:
         self._check_writable()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._add(wish, future)
+        self._add(command, future)
         return future
 
     def _check_writable(self) -> None:
         if self.read_only:
-            raise ReadOnly(self.read_only, hint=self._way_out)
+            raise ReadOnly(self.read_only, hint=self._read_only_hint)
 
-    # ------------------------------------------------------------ what takes many turns
+    # ------------------------------------------------------------ bulk work
 
     def arrival(self, first: int) -> asyncio.Future[None]:
-        """Done when all jobs of this submission, which is about to be closed, are where they wait."""
+        """A future that is done when all jobs of this submission are in the queue. Call it before closing."""
         future = self._arrivals[first] = asyncio.get_running_loop().create_future()
         return future
 
@@ -231,107 +233,107 @@ class Loop:
         if future is not None and not future.done():
             future.set_result(None)
 
-    def _tell_arrived(self, changes: Changes) -> None:
-        for number, what in changes.bulk.items():
-            if what is None:
+    def _finish_arrivals(self, changes: Changes) -> None:
+        for number, record in changes.bulk.items():
+            if record is None:
                 self.has_arrived(number)
 
     def forget_arrival(self, first: int) -> None:
         self._arrivals.pop(first, None)
 
     def next_intent(self) -> int:
-        """A number for what is to be done to many jobs; submissions have positive ones."""
+        """A negative number for a new intent; submissions have positive ones."""
         self._intents = min([self._intents, *self.store.unfinished()]) - 1
         return self._intents
 
     def recover(self) -> None:
-        """Finish or undo what was begun in parts, by an earlier daemon or before the disk failed."""
+        """Finish or undo bulk work that an earlier daemon, or this one before a failed commit, began."""
         changes = bulk.recovered(self.store, set(self.state.open))
         if changes:
             self.store.commit(changes)
-        for number, one in self.store.unfinished().items():
-            if isinstance(one, Intent) and number not in self.busy:
+        for number, record in self.store.unfinished().items():
+            if isinstance(record, Intent) and number not in self.busy:
                 self.busy.add(number)
-                task = asyncio.ensure_future(bulk.resume(self, number, one))
+                task = asyncio.ensure_future(bulk.resume(self, number, record))
                 self._resumed.add(task)
                 task.add_done_callback(self._resumed.discard)
-        self._see_to_arrivals()
+        self._start_arrivals()
 
-    def _recover_again(self) -> None:
+    def _try_recover(self) -> None:
         try:
             self.recover()
-        except StoreError as error:  # the next commit finds out, too
-            log.error("%s; what was begun in parts is left for later", error)
+        except StoreError as error:  # the next commit fails as well, and schedules a retry
+            log.error("%s; unfinished bulk work is left for later", error)
 
-    def _see_to_arrivals(self) -> None:
-        if self.state.arriving and (self._seeing_in is None or self._seeing_in.done()):
-            self._seeing_in = asyncio.ensure_future(self._see_in())
+    def _start_arrivals(self) -> None:
+        if self.state.arriving and (self._arriving is None or self._arriving.done()):
+            self._arriving = asyncio.ensure_future(self._process_arrivals())
 
-    async def _see_in(self) -> None:
+    async def _process_arrivals(self) -> None:
         try:
-            await bulk.see_in(self)
+            await bulk.process_arrivals(self)
         except ReadOnly:
-            pass  # what is closed is durable, and arrives when the disk can be written again
+            pass  # closed submissions are durable: their jobs arrive when the disk can be written again
         except GflowError as error:
-            log.error("jobs cannot arrive: %s", error)
-            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._see_to_arrivals)
+            log.error("jobs of a submission cannot be put into the queue: %s", error)
+            asyncio.get_running_loop().call_later(RETRY_S, self._start_arrivals)
 
-    def _add(self, wish: Command, future: asyncio.Future[Any] | None) -> None:
+    def _add(self, command: Command, future: asyncio.Future[Any] | None) -> None:
         if self.read_only:
-            self._backlog.append((wish, future))
+            self._backlog.append((command, future))
             return
         if not self._inbox:
             asyncio.get_running_loop().call_soon(self._run_turn)
-        self._inbox.append((wish, future))
+        self._inbox.append((command, future))
 
     @contextmanager
-    def noticing(self) -> Iterator[set[JobKey]]:
-        """A set that collects the jobs that change from now on."""
+    def track_changes(self) -> Iterator[set[JobKey]]:
+        """A set that collects the keys of the jobs that change from now on."""
         changed: set[JobKey] = set()
-        self._noticing.append(changed)
+        self._change_sets.append(changed)
         try:
             yield changed
         finally:
             # By identity: two empty sets are equal.
-            self._noticing = [other for other in self._noticing if other is not changed]
+            self._change_sets = [other for other in self._change_sets if other is not changed]
 
     # ------------------------------------------------------------ the turn
 
     def _run_turn(self) -> None:
-        wishes, self._inbox = self._inbox, []
-        if self._try_turn(wishes):
+        pending, self._inbox = self._inbox, []
+        if self._try_turn(pending):
             return
-        for wish in wishes:  # one of them hit a bug: the others must not suffer for it
-            if not self._try_turn([wish]) and wish[1] is not None and not wish[1].done():
-                wish[1].set_exception(GflowError("this request hit a bug in gflow; the daemon's log has it"))
+        for one in pending:  # one command hit a bug: run each alone, so that the others still succeed
+            if not self._try_turn([one]) and one[1] is not None and not one[1].done():
+                one[1].set_exception(GflowError("this request hit a bug in gflow; the daemon's log has it"))
 
-    def _try_turn(self, wishes: list[Waiting]) -> bool:
-        """One turn; False if the engine failed in the middle, and then memory is what the disk has."""
-        turn = Turn(wishes)
+    def _try_turn(self, commands: list[Pending]) -> bool:
+        """Run one turn. False if a step raised: the state is then rebuilt from the database."""
+        turn = Turn(commands)
         self.version += 1
         at, began = timers.now(), time.perf_counter()
         try:
-            for wish, future in wishes:
-                self._take(turn, wish, future, at)
+            for command, future in commands:
+                self._step(turn, command, future, at)
         except Exception:
             log.exception("a step failed; the state is rebuilt from the database")
             self._is_ahead = True
-            self._go_back()
-            asyncio.get_running_loop().call_soon(self._recover_again)
+            self._reload_state()
+            asyncio.get_running_loop().call_soon(self._try_recover)
             return False
         self.meters.turns["step"].observe(time.perf_counter() - began)
         self.conclude(turn)
         return True
 
-    def _take(self, turn: Turn, wish: Command, future: asyncio.Future[Any] | None, at: Moment) -> None:
-        """Step one event. A refusal is an answer like any other: the state has not changed."""
+    def _step(self, turn: Turn, command: Command, future: asyncio.Future[Any] | None, at: Moment) -> None:
+        """Step the event of one command. A refusal is a normal answer: the state has not changed."""
         answer: Any
         try:
-            event = wish.event(self.state, self.store, at)
+            event = command.event(self.state, self.store, at)
             effects = step(self.state, event)
-            answer = wish.took(effects, turn.changes, at)
-            _gather(turn.changes, effects, getattr(event, "uid", None), wish.origin, at)
-        except TransitionError:  # not a refusal: something has changed already
+            answer = command.after_step(effects, turn.changes, at)
+            _gather(turn.changes, effects, getattr(event, "uid", None), command.origin, at)
+        except TransitionError:  # not a refusal: the state has changed in part
             raise
         except GflowError as error:
             answer, effects = error, []
@@ -344,14 +346,14 @@ class Loop:
             turn.answers.append((future, answer))
 
     def conclude(self, turn: Turn) -> None:
-        """Make the turn durable; only then tell anybody and do anything."""
+        """Commit the turn; only then carry out its effects and answer."""
         try:
             self.persist(turn)
         except StoreError as error:
-            self._poisoned(turn, error)
+            self._enter_read_only(turn, error)
             return
         try:
-            self.perform(turn)  # first: a free slot waits for it
+            self.perform(turn)  # before the answers: GPUs are idle until it starts their jobs
         finally:
             self.answer(turn)
 
@@ -366,12 +368,12 @@ class Loop:
         self.state.ended.clear()
 
     def answer(self, turn: Turn) -> None:
-        """Tell everybody who wants to know what has changed."""
-        self.meters.saw(turn.changes)
-        for changed in self._noticing:
+        """Answer the commands of the turn, and wake all tasks that wait for changes."""
+        self.meters.update(turn.changes)
+        for changed in self._change_sets:
             changed.update(turn.changes.jobs)
         if turn.changes.audit:
-            self.news.tell()
+            self.wakeups.wake()
         for future, answer in turn.answers:
             if future.done():
                 continue
@@ -380,22 +382,22 @@ class Loop:
             else:
                 future.set_result(answer)
         if turn.changes.bulk:
-            self._tell_arrived(turn.changes)
+            self._finish_arrivals(turn.changes)
         if self.state.arriving:
-            self._see_to_arrivals()
-        self._tell_ends(turn.changes)
+            self._start_arrivals()
+        self._wake_waiters(turn.changes)
 
-    def _tell_ends(self, changes: Changes) -> None:
+    def _wake_waiters(self, changes: Changes) -> None:
         if not self._waiters:
             return
         for key, job in changes.jobs.items():
             if job.is_final:
-                self._tell(key, job)
-                if job.is_array:  # those who still wait for tasks of it wait for some that never started
+                self._wake_waiters_of(key, job)
+                if job.is_array:  # a task that still has waiters never started
                     for task in [task for task in self._waiters if number_of(task) == job.number]:
-                        self._tell(task, job)
+                        self._wake_waiters_of(task, job)
 
-    def _tell(self, key: JobKey, job: Job) -> None:
+    def _wake_waiters_of(self, key: JobKey, job: Job) -> None:
         for waiter in list(self._waiters.pop(key, ())):
             if not waiter.done():
                 waiter.set_result(job)
@@ -419,57 +421,58 @@ class Loop:
     # ------------------------------------------------------------ when the disk fails
 
     def look_at_store(self) -> None:
-        """Notice that the database is gone before a commit does."""
+        """Check that the database file is in place, to notice its loss before the next commit."""
         if not self.read_only:
             try:
                 self.store.check_in_place()
             except StoreError as error:
-                self._poisoned(Turn([]), error)
+                self._enter_read_only(Turn([]), error)
 
-    def _poisoned(self, turn: Turn, error: StoreError) -> None:
-        """The commit failed, so memory is ahead of the disk: go back to what the disk has."""
+    def _enter_read_only(self, turn: Turn, error: StoreError) -> None:
+        """Refuse changes after a failed commit: rebuild the state, fail the answers, schedule a retry."""
         log.error("%s; no changes are taken until it can be", error)
         self.read_only = error.message
-        self._way_out = error.hint or "it goes on by itself when the disk can be written again"
+        self._read_only_hint = error.hint or "it goes on by itself when the disk can be written again"
         self._is_ahead = True
         with suppress(StoreError):
-            self._go_back()
+            self._reload_state()
         for future, _ in turn.answers:
             if not future.done():
-                future.set_exception(ReadOnly(error.message, hint=self._way_out))
-        self._backlog = [wish for wish in turn.wishes if wish[1] is None] + self._backlog
-        asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._try_again)
+                future.set_exception(ReadOnly(error.message, hint=self._read_only_hint))
+        self._backlog = [one for one in turn.commands if one[1] is None] + self._backlog
+        asyncio.get_running_loop().call_later(RETRY_S, self._retry_commit)
 
-    def _go_back(self) -> None:
+    def _reload_state(self) -> None:
         if self._is_ahead:
             self.state = reload(self.state, self.store)
             self.version += 1
             self.meters.recount(self.state.jobs.values())
             self._is_ahead = False
-            for first, bulk_ in self.store.unfinished().items():
-                if isinstance(bulk_, OpenSubmission) and bulk_.closed:
-                    self.has_arrived(first)  # its jobs were all loaded
+            for first, record in self.store.unfinished().items():
+                if isinstance(record, OpenSubmission) and record.closed:
+                    self.has_arrived(first)  # reloading put all of its jobs into the queue
 
-    def _try_again(self) -> None:
-        """See whether a commit works; if so, take what has happened meanwhile."""
+    def _retry_commit(self) -> None:
+        """Try a commit; if it works, accept changes again and process the backlog."""
         try:
-            self._go_back()
+            self._reload_state()
             self.store.commit(Changes(meta={"next_number": self.state.next_number}))
             self.recover()
         except StoreError:
-            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._try_again)
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry_commit)
             return
         log.warning("the database can be written again")
         self.read_only = ""
-        for wish, future in self._backlog:
-            self._add(wish, future)
+        for command, future in self._backlog:
+            self._add(command, future)
         self._backlog = []
-        self.post(lambda at: gpus_again(self.state, at))  # a round: something may have become free
+        # Run a scheduling round: GPUs may have become free meanwhile.
+        self.post(lambda at: known_gpus(self.state, at))
 
     # ------------------------------------------------------------ time
 
     def arm(self) -> None:
-        """Wake up when the next alarm or begin time is due."""
+        """Set the timers to the next alarm and the next begin time."""
         due = next_alarm(self.state)
         self._limits.set(None if due is None else timers.of_kernel(due))
         self._begins.set(next_look(self.state))
@@ -479,7 +482,7 @@ class Loop:
 
 
 def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: str, at: Moment) -> None:
-    """What of these effects the commit must hold."""
+    """Add to the commit the effects that must be durable."""
     lines: list[AuditEntry] = []
     for effect in effects:
         if isinstance(effect, Save):
@@ -504,7 +507,7 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
 
 
 def keep_counts(changes: Changes, state: State) -> None:
-    """What the engine counts goes with the commit. Nobody's doing, so no line of the audit."""
+    """Add the engine's counters to the commit. They get no audit entry: no user caused them."""
     if changes.new or changes.bulk:
         changes.meta["next_number"] = state.next_number
     if state.shares.changed:
@@ -513,8 +516,8 @@ def keep_counts(changes: Changes, state: State) -> None:
         changes.meta[FORETOLD] = state.foretold.text()
 
 
-def gpus_again(state: State, at: Moment) -> GpusSeen:
-    """The GPUs as they are known already."""
+def known_gpus(state: State, at: Moment) -> GpusSeen:
+    """An event that reports the GPUs as the state has them already."""
     gpus = tuple(state.machine.gpus.values())
     return GpusSeen(
         at=at,
@@ -526,7 +529,7 @@ def gpus_again(state: State, at: Moment) -> GpusSeen:
 
 
 def reload(old: State, store: Store) -> State:
-    """A state of the same machine, filled from what the store has."""
+    """Rebuild the state from the store, for the same machine."""
     state = State(cpus=old.machine.cpus, memory_mib=old.machine.memory_mib, policy=old.policy)
     state.part = old.part
     loaded = store.load()
@@ -534,8 +537,8 @@ def reload(old: State, store: Store) -> State:
     if allowed is not None and not old.policy.gpus_win:
         chosen = frozenset(int(index) for index in str(allowed).split(",") if index.isdecimal())
         state.machine.allowed = None if allowed == "all" else chosen
-    _recall_decisions(state, loaded.meta)
-    _recall_counts(state, loaded.meta)
+    _restore_decisions(state, loaded.meta)
+    _restore_counts(state, loaded.meta)
     restore(
         state,
         loaded.jobs,
@@ -559,42 +562,42 @@ def reload(old: State, store: Store) -> State:
     state.unused = {key: idle for key, idle in old.unused.items() if key in state.jobs}
     state.stuck = {key: detail for key, detail in old.stuck.items() if key in state.jobs}
     state.machine.see_gpus(old.machine.gpus.values())
-    for key, job in old.jobs.items():  # what jobs said since it last became durable
+    for key, job in old.jobs.items():  # progress that was reported since the last commit
         if job.headway is not None and key in state.jobs and state.jobs[key].attempt == job.attempt:
             state.jobs[key].headway = job.headway
     return state
 
 
-def _recall_decisions(state: State, meta: Mapping[str, str | int]) -> None:
-    """What people decided, and faults they have not forgiven yet: without these, nothing may start."""
+def _restore_decisions(state: State, meta: Mapping[str, str | int]) -> None:
+    """Restore decisions of operators and recorded GPU faults. Nothing may start without them."""
 
-    def say_faults(text: str) -> None:
+    def set_faults(text: str) -> None:
         state.machine.faults = msgspec.json.decode(text, type=dict[str, str])
 
-    def say_drained(text: str) -> None:
+    def set_drained(text: str) -> None:
         state.machine.drained = msgspec.json.decode(text, type=Drained)
 
-    takers: dict[str, Callable[[str], None]] = {
-        DRAINED: say_drained,
+    readers: dict[str, Callable[[str], None]] = {
+        DRAINED: set_drained,
         QUOTAS: lambda text: state.ledger.say(msgspec.json.decode(text, type=Quotas)),
         RESERVATIONS: state.reserved.recall,
-        "gpu_faults": say_faults,
+        "gpu_faults": set_faults,
     }
-    for name, take in takers.items():
+    for name, read in readers.items():
         try:
             if name in meta:
-                take(str(meta[name]))
+                read(str(meta[name]))
         except msgspec.MsgspecError as error:
             raise StoreError(
                 f"the record {name!a} in the database is damaged: {error}", hint=WAY_OUT
             ) from error
 
 
-def _recall_counts(state: State, meta: Mapping[str, str | int]) -> None:
-    """What was only counted. What cannot be read is counted anew: no job depends on it."""
-    for name, take in ((SHARES, state.shares.recall), (FORETOLD, state.foretold.recall)):
+def _restore_counts(state: State, meta: Mapping[str, str | int]) -> None:
+    """Restore counters. A record that cannot be read starts from zero: no job depends on it."""
+    for name, read in ((SHARES, state.shares.recall), (FORETOLD, state.foretold.recall)):
         try:
             if name in meta:
-                take(str(meta[name]))
+                read(str(meta[name]))
         except msgspec.MsgspecError as error:
-            log.warning("the record %s in the database cannot be read and begins anew: %s", name, error)
+            log.warning("the record %s in the database cannot be read and starts from zero: %s", name, error)

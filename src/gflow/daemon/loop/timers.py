@@ -1,15 +1,15 @@
-"""Alarms on the two clocks. The kernel tells us, also after a suspend and when somebody sets the clock.
+"""The wall clock and the boot clock: reading them, and timers on them.
 
-asyncio's timers run on the monotonic clock, which stops while the machine sleeps and knows
-nothing of the wall clock. A timerfd on CLOCK_BOOTTIME counts sleep; one on CLOCK_REALTIME
-with CANCEL_ON_SET becomes readable when the clock is set, so a begin time is looked at anew.
+Both clocks are read only here; the engine gets the time inside events.
 
-The two clocks, read in one place and handed to the engine inside events.
+The kernel's boot clock starts at 0 with each boot. The engine's boot clock is the kernel's plus an offset.
+The offset is chosen once per boot, from the wall clock, and stored in the database with the boot id. So a
+time on the engine's clock stays valid for the next daemon, setting the wall clock does not change it, and
+only the time between two boots depends on the wall clock.
 
-The kernel's boot clock begins at 0 with each boot. The engine's goes on: it is the kernel's plus an offset
-that is fixed once for each boot, by the wall clock of that moment, and kept in the database with the boot's
-identity. So a time on it means the same to the next daemon, setting the wall clock does not move it, and only
-the time from one boot to the next goes by the wall clock.
+asyncio's timers use the monotonic clock, which stops during suspend and ignores changes of the wall clock. A
+timerfd on CLOCK_BOOTTIME counts suspended time. A timerfd on CLOCK_REALTIME with CANCEL_ON_SET becomes
+readable when the clock is set, so that begin times are checked again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Alarm:
-    """Calls back when its clock reaches a time, once per `set`."""
+    """A timer on one clock. It calls `ring` once per `set`."""
 
     def __init__(self, clock: int, ring: Callable[[], None]) -> None:
         self._fd = _libc.timerfd_create(clock, TFD_NONBLOCK | TFD_CLOEXEC)
@@ -54,14 +54,14 @@ class Alarm:
         asyncio.get_running_loop().add_reader(self._fd, self._ready)
 
     def set(self, due: float | None) -> None:
-        """Ring at `due` on this clock (at once if that is past); None: be silent."""
+        """Ring at `due` on this clock (at once if it is past); None disarms the timer."""
         if due == self._due:
             return
         self._due = due
-        # Zero would disarm, so the distant past is one nanosecond.
-        whole = 0 if due is None else max(0, int(due * 1e9)) or 1
-        setting = _Setting(value=_Timespec(*divmod(whole, 10**9)))
-        if _libc.timerfd_settime(self._fd, self._flags if whole else 0, ctypes.byref(setting), None):
+        # Zero disarms a timerfd, so a time before the epoch becomes 1 ns.
+        due_ns = 0 if due is None else max(0, int(due * 1e9)) or 1
+        setting = _Setting(value=_Timespec(*divmod(due_ns, 10**9)))
+        if _libc.timerfd_settime(self._fd, self._flags if due_ns else 0, ctypes.byref(setting), None):
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def close(self) -> None:
@@ -73,18 +73,18 @@ class Alarm:
             os.read(self._fd, 8)
         except BlockingIOError:
             return
-        except OSError:  # ECANCELED: the clock was set, so what is due must be asked anew
+        except OSError:  # ECANCELED: the clock was set, so the caller must compute the due time again
             pass
         self._due = None
         self._ring()
 
 
-# The name under which the offset is kept.
+# Name of the stored offset in the table meta.
 CLOCK = "boot_clock"
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The offset of one boot, in seconds."""
+    """The stored offset of one boot, in seconds."""
 
     boot_id: str
     offset: float
@@ -98,14 +98,14 @@ def now() -> Moment:
 
 
 def of_kernel(boot: float) -> float:
-    """A time on the engine's boot clock as CLOCK_BOOTTIME has it."""
+    """Convert a time of the engine's boot clock to CLOCK_BOOTTIME."""
     return boot - _offset
 
 
-def settle(text: str | None, boot_id: str, latest: float) -> str:
-    """Go on with the kept offset if it is of this boot, else choose one; the record to keep.
+def load_offset(text: str | None, boot_id: str, latest: float) -> str:
+    """Use the stored offset if it belongs to this boot, else choose one; return the record to store.
 
-    `latest`: the latest time on the engine's clock that is known, which it does not fall behind.
+    `latest`: the latest known time on the engine's clock. The clock never goes back behind it.
     """
     global _offset
     kept = None if text is None else msgspec.json.decode(text, type=Kept)

@@ -1,4 +1,4 @@
-"""Whose part of what is done to many jobs comes next: users take turns, part by part."""
+"""Round-robin turns for bulk work: users take turns, one part of PART jobs at a time."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-# Seconds for others after each part: a request of theirs takes several rounds of the event loop.
+# Pause after each part, in seconds: another request takes several iterations of the event loop.
 PAUSE_S = 0.001
-# Bulk requests of one user that are under way; further ones wait before they begin.
-MOST_PLACES = 2
+# Bulk requests that one user may have in progress; further ones wait before they begin.
+MAX_PLACES = 2
 
 
 class Turns:
-    """One part at a time, of all requests together, and a pause after each."""
+    """Runs one part at a time, with a pause after each, round-robin over the users."""
 
     def __init__(self) -> None:
         self._is_taken = False
-        # Who waits, by user; the user whose turn is next comes first.
+        # Waiting parts by user. The first user in the dictionary is next.
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
@@ -48,25 +48,25 @@ class Turns:
     def _pass_on(self) -> None:
         while self._waiting:
             uid = next(iter(self._waiting))
-            line = self._waiting.pop(uid)
-            while line and line[0].done():  # it was cancelled
-                line.popleft()
-            if line:
-                line.popleft().set_result(None)
-                if line:
-                    self._waiting[uid] = line  # behind the others
+            parts = self._waiting.pop(uid)
+            while parts and parts[0].done():  # it was cancelled
+                parts.popleft()
+            if parts:
+                parts.popleft().set_result(None)
+                if parts:
+                    self._waiting[uid] = parts  # now last in the dictionary
                 return
         self._is_taken = False
 
 
 class Places:
-    """How many bulk requests each user has under way."""
+    """Limits the bulk requests that each user has in progress."""
 
     def __init__(self) -> None:
         self._of_user: dict[int, asyncio.Semaphore] = {}
 
     async def take(self, uid: int) -> Callable[[], None]:
-        """Wait for a place; what is returned gives it back."""
-        places = self._of_user.setdefault(uid, asyncio.Semaphore(MOST_PLACES))
+        """Wait for a place; the returned function releases it."""
+        places = self._of_user.setdefault(uid, asyncio.Semaphore(MAX_PLACES))
         await places.acquire()
         return places.release

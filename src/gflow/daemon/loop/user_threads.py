@@ -1,6 +1,6 @@
-"""Threads for what users ask: a turn for each user, and no work for a client that has hung up.
+"""A thread pool for requests of users, with a limit per user. Work of disconnected clients is cancelled.
 
-A pool of its own: what the daemon does for itself (backups, tokens, notifications) never waits behind it.
+Work of the daemon itself (backups, tokens, notifications) uses another pool, and so never waits behind it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gflow.store.reader import Reader
 
 T = TypeVar("T")
 WORKERS = 4
-# Of one user at once, where there are others.
-OF_USER = 2
+# Threads that one user may occupy at once, in a daemon for several users.
+MAX_PER_USER = 2
 
 
 class _Turn:
-    """The turns of one user, and how many tasks have one or wait for one."""
+    """The semaphore of one user, and the number of tasks that hold it or wait for it."""
 
     def __init__(self, most: int) -> None:
         self.semaphore = asyncio.Semaphore(most)
@@ -37,21 +37,22 @@ class Threads:
 
     def __init__(self, *, is_shared: bool = False) -> None:
         self.pool = ThreadPoolExecutor(WORKERS, "gflow-question")
-        self._of_user = OF_USER if is_shared else WORKERS
+        self._of_user = MAX_PER_USER if is_shared else WORKERS
         self._turns: dict[int, _Turn] = {}
         self._stops: set[Callable[[], None]] = set()
 
     async def run(
         self, uid: int, work: Callable[..., T], *args: Any, stop: Callable[[], None] | None = None
     ) -> T:
-        """Run `work` in a thread when it is this user's turn; see `run_now`."""
+        """Wait for a turn of this user, then run `work` in a thread; see `run_now`."""
         async with self.turn(uid):
             return await self.run_now(work, *args, stop=stop)
 
     async def run_now(self, work: Callable[..., T], *args: Any, stop: Callable[[], None] | None = None) -> T:
-        """Run `work` in a thread; the caller has a user's turn.
+        """Run `work` in a thread; the caller holds a user's turn.
 
-        Cancelled, it is not begun; or, if it runs, told to `stop`, and this lasts until it has.
+        On cancellation, work that has not begun is dropped. Work that runs is stopped with `stop`, and this
+        call returns when it has ended.
         """
         running = self.pool.submit(partial(work, *args))
         done = asyncio.wrap_future(running)
@@ -70,19 +71,19 @@ class Threads:
                 self._stops.discard(stop)
 
     async def read(self, uid: int, open_reader: Callable[[], Reader], work: Callable[[Reader], T]) -> T:
-        """Run `work` with a reader of the database; its query is interrupted when this is cancelled."""
-        one = _Reading(open_reader, work)
-        return await self.run(uid, one, stop=one.stop)
+        """Run `work` with a database reader; cancellation interrupts its query."""
+        reading = _Reading(open_reader, work)
+        return await self.run(uid, reading, stop=reading.stop)
 
     def close(self, within_s: float) -> None:
-        """Drop what has not begun, interrupt what runs, and wait for that, but not for ever."""
+        """Drop work that has not begun, interrupt work that runs, and wait at most `within_s` for it."""
         for stop in self._stops:
             stop()
         end_pool(self.pool, within_s)
 
     @asynccontextmanager
     async def turn(self, uid: int) -> AsyncIterator[None]:
-        """One of the few turns that a user has at once."""
+        """Hold one of the turns of this user."""
         uid = counted_as(uid)
         turn = self._turns.setdefault(uid, _Turn(self._of_user))
         turn.tasks += 1
@@ -96,7 +97,7 @@ class Threads:
 
 
 class _Reading(Generic[T]):
-    """A question to the database that can be stopped from another thread."""
+    """A database query that can be stopped from another thread."""
 
     def __init__(self, open_reader: Callable[[], Reader], work: Callable[[Reader], T]) -> None:
         self._open = open_reader
@@ -121,7 +122,7 @@ class _Reading(Generic[T]):
 
 
 def end_pool(pool: Executor, within_s: float) -> None:
-    """Shut a pool down: what has not begun is dropped, what runs is waited for as long as this."""
+    """Shut a pool down: drop work that has not begun, and wait at most `within_s` for work that runs."""
     ending = threading.Thread(
         target=pool.shutdown, kwargs={"wait": True, "cancel_futures": True}, daemon=True
     )

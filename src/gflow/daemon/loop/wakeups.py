@@ -1,4 +1,4 @@
-"""Waking those who wait for something to happen. What happened, they read from the store themselves."""
+"""Wakes tasks that wait for new audit entries. The tasks read the entries from the store themselves."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-MOST_SHARED = 64
+# Cached reads, see `shared`.
+MAX_SHARED = 64
 
 
-class News:
-    """Costs nothing while nobody waits."""
+class Wakeups:
+    """The waiting tasks. Waking costs nothing while no task waits."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
         self._read: dict[Hashable, Any] = {}
 
-    def tell(self) -> None:
-        """Something happened, and it is durable."""
+    def wake(self) -> None:
+        """Wake all waiting tasks, after a commit with audit entries."""
         self._read.clear()
         for future in self._waiting:
             if not future.done():
                 future.set_result(None)
 
     def shared(self, what: Hashable, read: Callable[[], T]) -> T:
-        """What `read` gives, read once for all who ask until something else happens: hundreds may listen."""
+        """The result of `read`, cached until the next `wake`: hundreds of clients may wait for the same."""
         if what not in self._read:
-            if len(self._read) >= MOST_SHARED:  # some read the past, and each something else
+            if len(self._read) >= MAX_SHARED:  # clients that read from different positions in the past
                 self._read.clear()
             self._read[what] = read()
         found: T = self._read[what]
         return found
 
     async def wait(self, seconds: float) -> bool:
-        """Until something happens; False if nothing does for so long."""
+        """Wait for the next `wake`; False if none comes within `seconds`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:

@@ -1,4 +1,4 @@
-"""Watches which GPUs other users' daemons have given out, as far as it matters to us."""
+"""Watches GPU leases that daemons of other users hold."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LOOK_S = 1.0
 class LeaseWatch:
     """The leases of this machine's GPUs.
 
-    Nobody tells us when another daemon takes or frees a GPU. The shim finds out when it takes the
-    lock for a job; from then on the lock is looked at once a second until it is free.
+    No notification comes when another daemon takes or frees a GPU. The shim finds out when it tries to lock
+    the lease for a job; from then on the lease is polled once a second until it is free.
     """
 
     def __init__(
@@ -27,10 +27,10 @@ class LeaseWatch:
         *,
         rules: bool = False,
     ) -> None:
-        """`rules`: for the machine's daemon, which believes no locks but its own."""
+        """`rules`: set for the daemon in system mode, which honours only its own locks."""
         self._rules = rules
         self._folder = lease_folder()
-        # GPUs that runs of ours have which the database does not know.
+        # GPUs of this daemon's runs that the database does not know.
         self._strays = strays
         self._paths: dict[int, str] = {}
         self._running = running
@@ -39,15 +39,15 @@ class LeaseWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def see(self, gpus: Iterable[Gpu]) -> None:
-        """These are the machine's GPUs."""
-        # Simulated GPUs are everybody's own, unless somebody names a folder to share them in.
+        """Set the machine's GPUs."""
+        # Simulated GPUs belong to one daemon, unless GFLOW_LEASE_DIR names a folder to share them in.
         named = {gpu.index: f"{self._folder}/{gpu.uuid}" for gpu in gpus if self._folder and _is_leased(gpu)}
         if named != self._paths:
             self._paths = named
             self.look()
 
     def close(self) -> None:
-        """The daemon goes, and no other one comes at once."""
+        """Give up the lock files when the daemon stops without a successor."""
         if self._rules:
             give_up(self._paths.values())
 
@@ -56,14 +56,14 @@ class LeaseWatch:
         return [self._paths[index] for index in indices if index in self._paths]
 
     def look(self, lost: Iterable[int] = ()) -> None:
-        """See who has which GPU; report if that changed. Looks again while somebody else has one.
+        """Find the holder of each lease, and report changes. Polls while another daemon holds one.
 
-        GPUs of our own running jobs need no look, except those that a job has just failed to get.
+        GPUs of this daemon's running jobs are skipped, except those in `lost`: a job just failed to get them.
         """
         foreign = {}
         for index, path in self._paths.items():
-            ours = self._running(index) and index not in lost
-            holder = None if ours else holder_of(path, rules=self._rules)
+            is_ours = self._running(index) and index not in lost
+            holder = None if is_ours else holder_of(path, rules=self._rules)
             if holder is not None:
                 foreign[index] = shown(holder)
         foreign |= self._strays()

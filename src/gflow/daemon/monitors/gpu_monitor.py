@@ -1,8 +1,8 @@
-"""Watches the GPUs from a thread of its own, so that a driver that hangs hangs nobody else.
+"""Polls the GPUs in a thread of its own, so that a hanging driver does not block the daemon.
 
-Full looks come once a second. In between, GPUs that jobs share are looked at as often as half a
-percent of a core allows: whoever takes more than they said is killed before their neighbour suffers.
-The thread hands reports to the loop; the loop turns changes into events.
+A full poll runs once a second. In between, GPUs that jobs share are polled as often as 0.5 % of a core
+allows: a job that exceeds its memory limit is killed before it harms the other jobs on the GPU.
+The thread passes reports to the loop; the loop turns changes into events.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from gflow.targets.port import Run
 
 log = logging.getLogger("gflow.gpus")
 SOMEBODY = "a process of somebody else"
-# While there is nothing to see.
+# Seconds between polls while there is no GPU.
 ABSENT_S = 5.0
-# Between two looks at GPUs that jobs share: by what a look costs, within these bounds.
+# Polls of shared GPUs: the share of CPU time they may use, and the bounds of the interval in seconds.
 QUICK_SHARE = 0.005
 QUICK_LEAST_S = 0.05
 QUICK_MOST_S = 0.4
 
 
 class Shared(NamedTuple):
-    """A job that shares a GPU: which run, on which GPU, and how much it may use of it."""
+    """A run that shares a GPU, and its memory limit there."""
 
     key: JobKey
     attempt: int
@@ -53,8 +53,8 @@ class Shared(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A run that has GPUs. `kind` tells runs of the same command (see `kind_of`); it is stopped when it uses
-    none of them for `idle_limit_s`, unless that is 0."""
+    """A run that holds GPUs. `kind` is equal for runs of the same command (see `kind_of`). The run is stopped
+    when it has used none of its GPUs for `idle_limit_s`, unless that is 0."""
 
     key: JobKey
     attempt: int
@@ -63,7 +63,7 @@ class Held(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """What the thread needs to know of the jobs."""
+    """The data about jobs that the thread uses."""
 
     holders: Mapping[int, tuple[str, ...]] = {}
     shared: tuple[Shared, ...] = ()
@@ -71,7 +71,7 @@ class Watched(NamedTuple):
 
 
 class GpuWatch:
-    """The thread, and what it saw last. Everything but `_run` and below is called from the loop."""
+    """The polling thread and its latest report. `_run` and the methods after it run in the thread."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class GpuWatch:
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
 
     async def begin(self) -> None:
-        """Start looking; returns after the first look, or when patience is at its end."""
+        """Start polling; returns after the first report, or when the driver has not answered in time."""
         self._watched = self._ask()
         self._listen()
         self._thread.start()
         await self._first
 
     def close(self) -> None:
-        """Stop looking. A thread that hangs in the driver is left there; it ends with the process."""
+        """Stop polling. A thread that hangs in the driver is abandoned; it ends with the process."""
         self._closing = True
         self._wake.set()
         self._thread.join(timeout=1.0)
@@ -123,17 +123,17 @@ class GpuWatch:
             self._silence.cancel()
 
     def forgive(self, gpus: Iterable[int]) -> None:
-        """Somebody looked at these GPUs and wants to use them again."""
+        """Clear the recorded faults of these GPUs (`gctl resume`)."""
         self.census.forgiven |= frozenset(gpus)
         self.look_now()
 
     @property
     def ignored(self) -> frozenset[tuple[int, int, int]]:
-        """(GPU, pid, start time) of processes that block nothing."""
+        """(GPU, pid, start time) of processes that do not block their GPU."""
         return self.census.ignored
 
     def ignore(self, gpu: int, pid: int) -> bool:
-        """From now on this process blocks nothing on this GPU; whether that is new."""
+        """Do not let this process block this GPU any more; False if it was ignored already."""
         return self._ignore(self.ignored | {(gpu, pid, self.census.identify(pid) or 0)})
 
     def unignore(self, gpu: int, pid: int) -> bool:
@@ -145,35 +145,35 @@ class GpuWatch:
         return ignored != before
 
     def look_now(self) -> None:
-        """What the next look will find has changed."""
+        """Poll without waiting for the next interval."""
         self._hurry = True
         self._wake.set()
 
     def refresh(self) -> None:
-        """Jobs started or ended: let the thread know, and look."""
+        """Pass started and ended jobs to the thread; poll at once if a job that shares a GPU is new."""
         watched = self._ask()
         if watched != self._watched:
-            newcomers = set(watched.shared) - set(self._watched.shared)
+            added = set(watched.shared) - set(self._watched.shared)
             self._watched = watched
-            if newcomers:
+            if added:
                 self._wake.set()
 
     # ------------------------------------------------------------ reports, in the loop
 
-    def _took(self, report: Report) -> None:
+    def _on_report(self, report: Report) -> None:
         self._listen()
         self._report(report)
         if self._looked is not None:
             self._looked(report, self._watched)
 
     def _listen(self) -> None:
-        """Expect the next report in time."""
+        """Restart the timeout for the next report."""
         if self._silence is not None:
             self._silence.cancel()
         self._silence = self._loop.call_later(self._patience_s, self._no_answer)
 
     def _no_answer(self) -> None:
-        """The driver hangs: nothing more is placed on GPUs nobody can see."""
+        """The driver hangs: block all GPUs, so that no job is placed on them."""
         text = f"the NVIDIA driver has not answered for {self._patience_s:g} s"
         log.error("%s; GPUs are given out again when it does", text)
         blocked = {gpu.index: Block("CannotTell", text) for gpu in self.latest.gpus}
@@ -184,20 +184,19 @@ class GpuWatch:
         for uuid, fault in (report.faults or {}).items():
             if uuid not in (before.faults or {}):
                 log.warning("%s: %s; it gets no new jobs until gctl resume", uuid, fault)
-        news = _news(report)
         if not self._first.done():
             self._first.set_result(None)
-        elif news != _news(before):
+        elif _relevant(report) != _relevant(before):
             self._seen(report)
         self.refresh()
 
-    # ------------------------------------------------------------ looks, in the thread
+    # ------------------------------------------------------------ polling, in the thread
 
     def _run(self) -> None:
         while not self._closing:
             begun, self._hurry = time.monotonic(), False
             report = self._look()
-            self._tell(self._took, report)
+            self._call_loop(self._on_report, report)
             if self.history is not None:
                 watched = self._watched
                 kinds = {run: held.kind for run, held in watched.runs.items()}
@@ -209,7 +208,7 @@ class GpuWatch:
                 self._wait(left)
 
     def _wait(self, left: float) -> None:
-        """Until the next full look; quick looks meanwhile if anybody shares."""
+        """Wait for the next full poll; if jobs share GPUs, poll those meanwhile."""
         if not self._watched.shared:
             self._wake.wait(left)
             self._wake.clear()
@@ -225,7 +224,7 @@ class GpuWatch:
         self.quick_s = min(QUICK_MOST_S, max(QUICK_LEAST_S, cost / QUICK_SHARE))
 
     def _look(self) -> Report:
-        """Everything. Whatever goes wrong is trouble that is told, and not the end of looking."""
+        """A full poll. An error becomes a report with `trouble`; polling continues."""
         try:
             return self.census.take(self._source.look(), self._watched.holders, time.monotonic())
         except Exception as error:
@@ -235,7 +234,7 @@ class GpuWatch:
             )
 
     def _quick_look(self) -> None:
-        """Only who uses how much of the GPUs that jobs share."""
+        """Poll only the memory use of the GPUs that jobs share."""
         by_uuid: dict[str, list[Shared]] = {}
         for one in self._watched.shared:
             by_uuid.setdefault(one.uuid, []).append(one)
@@ -246,18 +245,18 @@ class GpuWatch:
 
     def _compare(self, one: Shared, used_mib: int) -> None:
         if used_mib > one.limit_mib:
-            self._tell(self._overran, one, used_mib)
+            self._call_loop(self._overran, one, used_mib)
 
-    def _tell(self, what: Callable[..., None], *arguments: object) -> None:
-        """Say something to the loop, unless it is gone."""
+    def _call_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        """Call `callback` in the loop's thread; if the loop is closed, stop polling."""
         try:
-            self._loop.call_soon_threadsafe(what, *arguments)
+            self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
             self._closing = True
 
 
-def _news(report: Report) -> tuple[object, ...]:
-    """What the engine goes by."""
+def _relevant(report: Report) -> tuple[object, ...]:
+    """The fields of a report that the engine uses."""
     return report.gpus, report.blocked, report.taken, report.trouble, report.faults
 
 
@@ -269,7 +268,7 @@ def watch_of(
     watched: Callable[[], Watched],
     looked: Callable[[Report, Watched], None],
 ) -> GpuWatch:
-    """The watch over this machine's NVIDIA GPUs."""
+    """The monitor of this machine's NVIDIA GPUs."""
     folder = str(settings.run_dir)
     owners = Owners(folder, trust_pids=settings.gpu.trust_pids)
     census = Census(settings.gpu, owners, numbering_of(state), folder, state.machine.faults)
@@ -281,7 +280,7 @@ def watch_of(
 
 
 def watched_of(state: State) -> Watched:
-    """What the watch needs to know of the jobs."""
+    """The data about jobs that the polling thread uses."""
     holders, shared, held = {}, [], {}
     for index, keys in state.machine.holders.items():
         runs = []
@@ -300,15 +299,15 @@ def watched_of(state: State) -> Watched:
 
 @lru_cache(maxsize=1024)
 def kind_of(uid: int, spec: Spec) -> str:
-    """What runs of one person's same command have in common: what they need is likely the same.
-    One that was predicted otherwise has another plan, and so another need."""
-    said: tuple[object, ...] = (uid, spec.command, spec.script, spec.script_path, spec.parameters)
-    text = repr((*said, spec.predicted_mib) if spec.predicted_mib else said)
+    """A digest that is equal for runs of the same command of one user: they probably need as much memory.
+    Runs with different predictions differ: they have another plan."""
+    fields: tuple[object, ...] = (uid, spec.command, spec.script, spec.script_path, spec.parameters)
+    text = repr((*fields, spec.predicted_mib) if spec.predicted_mib else fields)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def seen_of(report: Report, at: Moment, *, is_private: bool = False) -> GpusSeen:
-    """A report as an event. `is_private`: it does not say whose processes are on the GPUs."""
+    """The event of a report. `is_private`: without the owners of processes on the GPUs."""
     blocked = report.blocked
     if is_private:
         blocked = {
@@ -330,19 +329,19 @@ def overran_of(one: Shared, used_mib: int, at: Moment) -> Overran:
 
 
 def names_of(text: str) -> dict[int, str]:
-    """Number -> UUID, as the engine keeps it."""
+    """GPU number -> UUID, from the stored `gpu_names`."""
     pairs = (part.split("=", 1) for part in text.split(",") if part)
     return {int(index): uuid.partition("@")[0] for index, uuid in pairs}
 
 
 def parents_of(text: str) -> dict[str, str]:
-    """UUID of a slice -> that of its card, from the same."""
+    """UUID of a MIG slice -> UUID of its card, from the stored `gpu_names`."""
     names = (part.partition("=")[2].partition("@") for part in text.split(","))
     return {uuid: parent for uuid, _, parent in names if parent}
 
 
 def numbering_of(state: State) -> Numbering:
-    """The numbers of cards that jobs have, as an earlier daemon gave them."""
+    """The numbers that an earlier daemon gave to the GPUs of running jobs."""
     held = {
         uuid: index
         for index, uuid in names_of(state.machine.gpu_names).items()
@@ -352,15 +351,15 @@ def numbering_of(state: State) -> Numbering:
 
 
 def visible_devices(gpus: list[Gpu], by: str) -> str:
-    """CUDA_VISIBLE_DEVICES for these GPUs: numbers, or UUIDs where numbers would not mean them."""
-    plain = all(gpu.simulated or (gpu.number == gpu.index and not gpu.parent) for gpu in gpus)
-    if by == "index" and plain:
+    """CUDA_VISIBLE_DEVICES for these GPUs: indices, or UUIDs where CUDA numbers them differently."""
+    has_cuda_numbers = all(gpu.simulated or (gpu.number == gpu.index and not gpu.parent) for gpu in gpus)
+    if by == "index" and has_cuda_numbers:
         return ",".join(str(gpu.index) for gpu in gpus)
     return ",".join(gpu.uuid for gpu in gpus)
 
 
 def devices_of(pid: int) -> tuple[str, ...]:
-    """The GPUs that a process was told to use, in the words of CUDA_VISIBLE_DEVICES; none if it is gone."""
+    """The entries of a process's CUDA_VISIBLE_DEVICES; none if the process has ended."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         for entry in file.read().split(b"\0"):
             if entry.startswith(b"CUDA_VISIBLE_DEVICES="):

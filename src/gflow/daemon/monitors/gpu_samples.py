@@ -1,4 +1,4 @@
-"""Keeps what GPUs and jobs did: gathered in the watching thread, written by a thread of its own."""
+"""GPU samples of machine and jobs: collected in the polling thread, written by a writer thread."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TIDY_S = 3600.0
 
 
 class Keeping(NamedTuple):
-    """For how many days: samples, and totals of jobs."""
+    """Retention in days, of samples and of totals of jobs."""
 
     samples_days: int
     totals_days: int
 
 
 class History:
-    """What happened since the last writing, and a writer that may be as slow as the disk."""
+    """Samples since the last write, and a writer thread, so that a slow disk does not delay polling."""
 
     def __init__(self, path: Path, keeping: Keeping) -> None:
         self._path = path
@@ -41,8 +41,8 @@ class History:
         self._writer.start()
 
     def take(self, report: Report, holders: Runs, kinds: dict[str, str], now: float) -> None:
-        """A look. Called from the watching thread."""
-        self._kinds |= kinds  # those that are over now are still to be written
+        """Add one report. Called from the polling thread."""
+        self._kinds |= kinds  # runs that ended meanwhile are still to be written
         for index, card in report.cards.items():
             stretch = self._gpus.setdefault(index, Stretch(now))
             if now - stretch.at >= GPU_SPAN:
@@ -57,7 +57,7 @@ class History:
         self._kinds = dict(kinds)
 
     def close(self, now: float) -> None:
-        """Write what there is; wait a moment for it."""
+        """Write the remaining samples; wait up to 2 s for the writer."""
         self._flush(now)
         self._todo.put(None)
         self._writer.join(timeout=2.0)
@@ -72,13 +72,13 @@ class History:
             self._batch.jobs.append(_of_job(run, index, _mean(done, now)))
 
     def _end_runs(self, living: set[tuple[str, int]], now: float) -> bool:
-        """Close the books of runs that are over; whether there were any."""
-        over = self._runs.keys() - living
-        for run, index in over:
+        """Finish the totals of runs that ended; whether there were any."""
+        ended = self._runs.keys() - living
+        for run, index in ended:
             history = self._runs.pop((run, index))
             self._batch.jobs.append(_of_job(run, index, _mean(history.open, now)))
             self._batch.totals.append(self._total(run, index, history))
-        return bool(over)
+        return bool(ended)
 
     def _total(self, run: str, index: int, history: RunHistory) -> OfJob:
         total = _of_job(run, index, _mean(history.total, history.total.end))
@@ -92,7 +92,7 @@ class History:
         if any(batch):
             self._todo.put((batch, now))
 
-    # ------------------------------------------------------------ the writer's thread
+    # ------------------------------------------------------------ the writer thread
 
     def _write(self) -> None:
         samples: Samples | None = None
@@ -106,7 +106,7 @@ class History:
                 if now - tidied_at >= TIDY_S:
                     tidied_at = now
                     samples.throw_away(now, *self._keeping)
-            except (sqlite3.Error, OSError) as error:  # a disk that is full now has room again some day
+            except (sqlite3.Error, OSError) as error:  # the disk may have space again later
                 log.error("samples of GPUs are lost: %s", error)
                 samples = None
         if samples is not None:

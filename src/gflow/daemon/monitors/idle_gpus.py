@@ -1,7 +1,7 @@
-"""The steward: looks after GPUs that jobs have and do not use.
+"""Detects jobs that hold GPUs and do not use them.
 
-It tells the engine when a job begins to count as idle, again each time that has lasted twice as long, and
-when the job used its GPUs again; and once when a job has been idle for longer than it may.
+The engine gets an event when a job becomes idle, each time the idle time has doubled, when the job uses its
+GPUs again, and once when a job has been idle for longer than its limit.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ Make = Callable[[Moment], Event]
 
 
 class IdleGpuMonitor:
-    """Called from the loop after every look."""
+    """Called from the loop after every full poll of the GPUs."""
 
     def __init__(self, after_s: int, post: Callable[[Make], None]) -> None:
-        """`after_s`: how long a GPU may lie idle until that is shown; 0: for ever."""
+        """`after_s`: seconds after which an idle GPU is shown as idle; 0: never."""
         self._after_s = after_s
         self._post = post
         self._idling = Idling()
-        self._told: dict[JobKey, Idle] = {}
-        # Runs that are to be stopped already.
-        self._over: set[str] = set()
+        self._reported: dict[JobKey, Idle] = {}
+        # Runs whose stop has been requested.
+        self._stopping: set[str] = set()
 
     def looked(self, report: Report, watched: Watched) -> None:
         now = time.monotonic()
         self._idling.see(report, watched.holders, now)
         unused = self._idling.unused(now)
-        idle = self._shown(watched.runs, unused)
-        if idle != self._told:
-            self._told = idle
+        idle = self._idle_jobs(watched.runs, unused)
+        if idle != self._reported:
+            self._reported = idle
             self._post(lambda at: IdleSeen(at=at, idle=idle))
-        self._over &= watched.runs.keys()
+        self._stopping &= watched.runs.keys()
         for run, held in watched.runs.items():
-            if held.idle_limit_s and run not in self._over and run in unused:
-                self._judge(run, held, unused[run])
+            if held.idle_limit_s and run not in self._stopping and run in unused:
+                self._check_limit(run, held, unused[run])
 
-    def _shown(
+    def _idle_jobs(
         self, runs: Mapping[str, Held], unused: Mapping[str, Mapping[int, Unused]]
     ) -> dict[JobKey, Idle]:
-        """Jobs with GPUs that have been idle for too long, as people are to see them."""
+        """The jobs to show as idle: those with GPUs that have been idle for `after_s` or longer."""
         found: dict[JobKey, Idle] = {}
         for run, of_gpu in unused.items() if self._after_s else ():
             late = {index: one for index, one in of_gpu.items() if one.seconds >= self._after_s}
@@ -58,17 +58,17 @@ class IdleGpuMonitor:
         return found
 
     def _step(self, seconds: float) -> float:
-        """How long, in steps that double: not every look is news."""
+        """The idle time rounded down to `after_s` times a power of 2, so that few events are sent."""
         step = self._after_s
         while step * 2 <= seconds:
             step *= 2
         return step
 
-    def _judge(self, run: str, held: Held, of_gpu: Mapping[int, Unused]) -> None:
-        """Have a run stopped that has used none of its GPUs for longer than it may."""
+    def _check_limit(self, run: str, held: Held, of_gpu: Mapping[int, Unused]) -> None:
+        """Request the stop of a run that has used none of its GPUs for longer than its limit."""
         seconds = min(one.seconds for one in of_gpu.values())
         if seconds >= held.idle_limit_s:
-            self._over.add(run)
+            self._stopping.add(run)
             idle = _idle(held, of_gpu, seconds)
             self._post(lambda at: Idled(at=at, key=held.key, attempt=held.attempt, idle=idle))
 

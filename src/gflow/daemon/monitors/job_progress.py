@@ -1,9 +1,9 @@
-"""Hears from jobs how far they are: datagrams at a socket, each checked by who the kernel says sent it.
+"""Receives progress reports of jobs: datagrams on a Unix socket, authenticated by SCM_CREDENTIALS.
 
-A job says so when it changes and at most once a second, and never waits: what does not fit is lost. We read a
-few at a time, and then not for a moment, so that no job can keep the loop busy. A machine's daemon has a
-socket for each user, which no other user can write to: the kernel queues few datagrams, and a flood of one
-user's must not take the place of others' reports.
+A job sends a report when its progress changes, at most once a second, and never blocks: a report that does
+not fit into the socket's queue is lost. The daemon reads a few datagrams and then pauses, so that no job can
+keep the loop busy. In system mode each user has a socket that no other user can write to: the kernel queues
+few datagrams, and a flood by one user must not displace the reports of others.
 """
 
 from __future__ import annotations
@@ -25,35 +25,38 @@ from gflow.core.state.state import State
 from gflow.daemon.settings import Settings
 
 log = logging.getLogger("gflow.progress")
-LARGEST = 4096
-# Datagrams read in one turn of the loop, and before the end of a job.
+# Bytes of a datagram.
+MAX_BYTES = 4096
+# Datagrams read at once, and before the end of a job is processed.
 AT_ONCE = 32
 AT_END = 64
 PAUSE_S = 0.05
 CREDENTIALS = struct.Struct("3i")
-# A figure that is larger is a mistake, and would not fit a column.
-MOST = 1 << 53
+# Larger values are errors, and would not fit a database column.
+MAX_VALUE = 1 << 53
 
 
-class Said(JobProgress, frozen=True, kw_only=True):
-    """One datagram: how far a job is, and which one. When that was is not the sender's to say."""
+class ProgressReport(JobProgress, frozen=True, kw_only=True):
+    """One datagram: progress, job and attempt. `at` is ignored; the daemon sets the time."""
 
     job: str
     attempt: int
     at: float = 0.0
 
     @property
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         counts = (self.step, self.steps, self.epoch, self.epochs)
         measures = (self.samples_per_s, self.left_s or 0.0)
-        return all(0 <= count <= MOST for count in counts) and all(0 <= one < MOST for one in measures)
+        return all(0 <= count <= MAX_VALUE for count in counts) and all(
+            0 <= one < MAX_VALUE for one in measures
+        )
 
 
-_decode = msgspec.json.Decoder(Said).decode
+_decode = msgspec.json.Decoder(ProgressReport).decode
 
 
 class ProgressSocket:
-    """The sockets. Everything happens in the loop's thread."""
+    """The sockets. All methods run in the loop's thread."""
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class ProgressSocket:
         self._state = state
         self._post = post
         self._loop = asyncio.get_running_loop()
-        # By user; a daemon of one user has one.
+        # By uid; a private daemon has one.
         self._socks: dict[int, socket.socket] = {}
         for uid in {job.uid for job in state().running.values()} if settings.is_system else {os.getuid()}:
             self.listen(uid)
@@ -74,10 +77,10 @@ class ProgressSocket:
         for uid, sock in self._socks.items():
             self._loop.remove_reader(sock)
             sock.close()
-            Path(place_of(self._settings, uid)).unlink(missing_ok=True)
+            Path(socket_path(self._settings, uid)).unlink(missing_ok=True)
 
     def listen(self, uid: int) -> None:
-        """Hear jobs of this user. Where that cannot be, they run all the same."""
+        """Open the socket for jobs of this user. An error is logged; jobs run without reports."""
         if not self._settings.is_system:
             uid = os.getuid()
         if uid in self._socks:
@@ -85,57 +88,63 @@ class ProgressSocket:
         try:
             sock = self._socks[uid] = _bind(self._settings, uid)
         except OSError as error:
-            log.error("progress of jobs of user %d cannot be heard: %s", uid, error)
+            log.error("no progress reports from jobs of user %d: %s", uid, error)
             return
-        self._loop.add_reader(sock, self._readable, sock)
+        self._loop.add_reader(sock, self._on_readable, sock)
 
-    def hear_out(self, uid: int) -> None:
-        """Read what jobs of this user said before one of them ended."""
+    def drain(self, uid: int) -> None:
+        """Read the pending reports of this user, before the end of one of their jobs is processed."""
         sock = self._socks.get(uid if self._settings.is_system else os.getuid())
         if sock is not None:
             self._read(sock, AT_END)
 
-    def _readable(self, sock: socket.socket) -> None:
+    def _on_readable(self, sock: socket.socket) -> None:
         if self._read(sock, AT_ONCE):
             self._loop.remove_reader(sock)
-            self._loop.call_later(PAUSE_S, self._listen_again, sock)
+            self._loop.call_later(PAUSE_S, self._resume_reading, sock)
 
     def _read(self, sock: socket.socket, most: int) -> bool:
-        """Read so many datagrams; whether there may be more."""
+        """Read at most `most` datagrams; whether there may be more."""
         for _ in range(most):
             try:
-                data, more, flags, _ = sock.recvmsg(LARGEST, socket.CMSG_SPACE(CREDENTIALS.size))
+                data, more, flags, _ = sock.recvmsg(MAX_BYTES, socket.CMSG_SPACE(CREDENTIALS.size))
             except BlockingIOError:
                 return False
             except OSError as error:
-                log.error("progress of jobs cannot be heard: %s", error)
+                log.error("progress reports cannot be read: %s", error)
                 return True
             if not flags & socket.MSG_TRUNC:
-                self._hear(data, _sender(more))
+                self._process(data, _sender(more))
         return True
 
-    def _listen_again(self, sock: socket.socket) -> None:
+    def _resume_reading(self, sock: socket.socket) -> None:
         if sock.fileno() >= 0:
-            self._loop.add_reader(sock, self._readable, sock)
+            self._loop.add_reader(sock, self._on_readable, sock)
 
-    def _hear(self, data: bytes, uid: int | None) -> None:
-        """Take what is sound and of the job's own person; anything else is nobody's business."""
+    def _process(self, data: bytes, uid: int | None) -> None:
+        """Process a report if it is valid and sent by the job's user; drop any other."""
         try:
-            said = _decode(data)
+            report = _decode(data)
         except msgspec.MsgspecError:
             return
-        key = parse_label(said.job)
+        key = parse_label(report.job)
         job = self._state().jobs.get(key) if key is not None else None
-        if job is None or not said.is_sound or uid != (job.uid if self._settings.is_system else os.getuid()):
+        if (
+            job is None
+            or not report.is_valid
+            or uid != (job.uid if self._settings.is_system else os.getuid())
+        ):
             return
         self._post(
-            lambda at: Progressed(at=at, key=job.key, attempt=said.attempt, headway=_headway(said, at))
+            lambda at: Progressed(
+                at=at, key=job.key, attempt=report.attempt, headway=_job_progress(report, at)
+            )
         )
 
 
-def _headway(said: Said, at: Moment) -> JobProgress:
+def _job_progress(report: ProgressReport, at: Moment) -> JobProgress:
     return JobProgress(
-        **{name: getattr(said, name) for name in JobProgress.__struct_fields__} | {"at": at.wall}
+        **{name: getattr(report, name) for name in JobProgress.__struct_fields__} | {"at": at.wall}
     )
 
 
@@ -146,20 +155,20 @@ def _sender(more: list[tuple[int, int, bytes]]) -> int | None:
     return None
 
 
-def place_of(settings: Settings, uid: int) -> str:
-    """The socket to which jobs of this user write: how far they are."""
+def socket_path(settings: Settings, uid: int) -> str:
+    """The path of the socket to which jobs of this user send progress reports."""
     name = f"progress-{uid}.sock" if settings.is_system else "progress.sock"
     return f"{os.path.dirname(settings.socket)}/{name}"
 
 
 def _bind(settings: Settings, uid: int) -> socket.socket:
-    path = Path(place_of(settings, uid))
+    path = Path(socket_path(settings, uid))
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
-        # A path of any length fits when it is reached through an open folder.
+        # Through the descriptor of the folder, because sun_path is limited to 108 bytes.
         sock.bind(f"/proc/self/fd/{folder}/{path.name}")
     finally:
         os.close(folder)

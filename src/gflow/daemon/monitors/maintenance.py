@@ -1,5 +1,4 @@
-"""Housekeeping: a backup a day, what is past its days thrown away, the past summed up, forecasts to learn
-from. In a thread."""
+"""Maintenance in a thread: daily backups, retention, usage statistics; and ETA samples for calibration."""
 
 from __future__ import annotations
 
@@ -32,83 +31,84 @@ from gflow.store.backup import (
 from gflow.store.reader import Reader
 from gflow.store.statistics import statistics
 
-log = logging.getLogger("gflow.keeper")
+log = logging.getLogger("gflow.maintenance")
 LOOK_S = 3600.0
-# Soon after the start, or a daemon that is restarted every hour would never get to it.
+# Soon after the start: else a daemon that is restarted every hour would never run it.
 FIRST_LOOK_S = 60.0
-FORESEEN_EVERY_S = 60.0
-# The daemon's own turn, where users have theirs.
+ETA_SAMPLE_S = 60.0
+# The uid under which the daemon itself takes turns with users.
 OWN_TURN = -1
 
 
-async def keep(settings: Settings, fairness: Fairness) -> None:
-    """Once an hour, see whether the day's work is due."""
-    keeper = Maintenance(settings)
-    await _count(settings, fairness)
+async def run_maintenance(settings: Settings, fairness: Fairness) -> None:
+    """Check once an hour which maintenance is due."""
+    maintenance = Maintenance(settings)
+    await _count_kept_bytes(settings, fairness)
     await asyncio.sleep(FIRST_LOOK_S)
     while True:
-        await asyncio.to_thread(keeper.look, time.time())
-        await _count(settings, fairness)
+        await asyncio.to_thread(maintenance.look, time.time())
+        await _count_kept_bytes(settings, fairness)
         await asyncio.sleep(LOOK_S)
 
 
-async def _count(settings: Settings, fairness: Fairness) -> None:
-    """Count what each person's environments and scripts take; only a machine's daemon bounds that."""
+async def _count_kept_bytes(settings: Settings, fairness: Fairness) -> None:
+    """Count the stored bytes of each user's environments and scripts; limited only in system mode."""
     if not settings.is_system:
         return
     before = fairness.brought()
     try:
         kept = await asyncio.to_thread(kept_bytes, settings.database, settings.retention, time.time())
     except (sqlite3.Error, OSError) as error:
-        log.error("what people keep could not be counted, and is counted again in an hour: %s", error)
+        log.error("stored environments and scripts could not be counted, next try in an hour: %s", error)
         return
     fairness.counted(kept, before)
 
 
-async def foresee(loop: Loop, forecasts: Forecasts) -> None:
-    """Once a minute, note what would be told to the latest who waits: `gjob why` learns from what comes."""
+async def record_eta_samples(loop: Loop, forecasts: Forecasts) -> None:
+    """Once a minute, record the forecast for the newest waiting job, to calibrate later forecasts."""
     while True:
-        await asyncio.sleep(FORESEEN_EVERY_S)
-        state, key, case = loop.state, job_key(loop.state.next_number - 1), None
+        await asyncio.sleep(ETA_SAMPLE_S)
+        state, key, sample = loop.state, job_key(loop.state.next_number - 1), None
         job = state.jobs.get(key)
         if job is not None and job in state.ready and state.foretold.wants(key):
             question = await forecasts.about(OWN_TURN, job)
-            case = None if question is None else question.case()
-        if case is not None or state.foretold.record.open:
-            loop.post(_noted(key, case))
+            sample = None if question is None else question.case()
+        if sample is not None or state.foretold.record.open:
+            loop.post(_sample_event(key, sample))
 
 
-def _noted(key: JobKey, case: EtaSample | None) -> Callable[[Moment], Event]:
-    return lambda at: Foresee(at=at, key=key, case=case)
+def _sample_event(key: JobKey, sample: EtaSample | None) -> Callable[[Moment], Event]:
+    return lambda at: Foresee(at=at, key=key, case=sample)
 
 
 class Maintenance:
-    """Does what is due. What fails is told, and tried again at the next look."""
+    """Runs maintenance that is due. A failure is logged, and tried again at the next check."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._thrown_away_at = 0.0
+        self._retention_at = 0.0
         self._looked_at = 0.0
 
     def look(self, now: float) -> None:
+        """Run what is due at `now`."""
         settings = self._settings
         try:
             if is_backup_due(settings.backups, now):
                 back_up_daily(settings.database, settings.backups)
-            # On a clock of its own: people make backups too, and those must not keep the old from going.
-            if now - self._thrown_away_at >= DAY_S:
+            # Independent of backups: a user may make one, and that must not delay retention.
+            if now - self._retention_at >= DAY_S:
                 throw_away(settings.database, settings.retention, now)
                 throw_away_logs(settings.logs, now - settings.retention.logs_days * DAY_S)
-                self._thrown_away_at = now
-            if settings.is_system:  # other people's texts are on root's disk
+                self._retention_at = now
+            if settings.is_system:  # scripts and environments of users are on root's disk
                 throw_away_unrun_texts(settings.database, settings.retention, now, self._looked_at)
             self._looked_at = now
-            self._count(now)
+            self._update_statistics(now)
         except (StoreError, sqlite3.Error, OSError) as error:
             log.error("housekeeping failed, and is tried again in an hour: %s", error)
 
-    def _count(self, now: float) -> None:
-        """Count the hours and days that have passed, so that nobody waits for it who asks."""
+    def _update_statistics(self, now: float) -> None:
+        """Compute the statistics of past hours and days, so that requests need not wait for it."""
         settings = self._settings
         reader = Reader(settings.database)
         try:

@@ -1,7 +1,7 @@
-"""Whether the cloud takes this machine away: a thread that asks its metadata service, where there is one.
+"""Spot termination notices: a thread that polls the metadata service of the cloud.
 
-Which cloud this is the machine's own name tells (`spot.cloud = "auto"`); elsewhere nobody is asked. The loop
-only hears of what is new: a notice, or that it was withdrawn.
+With `spot.cloud = "auto"` the DMI data of the machine identify the cloud; on other machines nothing is
+polled. The loop gets only changes: a new notice, or its withdrawal.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gflow.spot")
 DMI = Path("/sys/class/dmi/id")
-# What a machine's maker says of it -> its cloud.
+# DMI vendor -> cloud.
 MAKERS = {"Amazon EC2": "aws", "Google": "gcp", "Microsoft Corporation": "azure"}
-# Its memory is kept, and so are the jobs: they go on when it comes back.
+# Notices that need no action: memory is kept, and jobs continue when the machine resumes.
 HARMLESS = ("hibernate",)
 
 Post = Callable[[Callable[[Moment], Event]], None]
 
 
 def cloud_here(dmi: Path = DMI) -> str:
-    """The cloud that this machine is of; empty if it is of none that we know."""
+    """The cloud that this machine runs in; empty if it is unknown."""
     try:
         maker = (dmi / "sys_vendor").read_text().strip()
         product = (dmi / "product_name").read_text().strip()
@@ -42,43 +42,43 @@ def cloud_here(dmi: Path = DMI) -> str:
 
 
 class SpotWatch:
-    """The thread. `close` does not wait for it: it may be in the middle of a question."""
+    """The polling thread. `close` does not wait for it: a request may be in progress."""
 
     def __init__(self, bases: Mapping[str, str], every_s: float, post: Post) -> None:
         self._bases = bases
         self._every_s = every_s
         self._post = post
         self._loop = asyncio.get_running_loop()
-        self._over = threading.Event()
-        self._told = False
+        self._closing = threading.Event()
+        self._is_reported = False
         threading.Thread(target=self._run, name="spot", daemon=True).start()
 
     def close(self) -> None:
-        self._over.set()
+        self._closing.set()
 
     def _run(self) -> None:
         from gflow.cloud import CLOUDS
 
         clouds = [CLOUDS[name](base) for name, base in self._bases.items()]
-        while not self._over.is_set():
+        while not self._closing.is_set():
             for cloud in clouds:
                 self._look(cloud)
-            self._over.wait(self._every_s)
+            self._closing.wait(self._every_s)
 
     def _look(self, cloud: Cloud) -> None:
         from gflow.cloud import UNSURE
 
         try:
             notice = cloud.look()
-        except UNSURE:  # a service that is slow now may answer the next time
+        except UNSURE:  # the service may answer the next time
             return
         if notice is not None and notice.what in HARMLESS:
             notice = None
-        if (notice is not None) != self._told and not self._over.is_set():
-            self._told = notice is not None
-            self._loop.call_soon_threadsafe(self._tell, notice)
+        if (notice is not None) != self._is_reported and not self._closing.is_set():
+            self._is_reported = notice is not None
+            self._loop.call_soon_threadsafe(self._report, notice)
 
-    def _tell(self, notice: Notice | None) -> None:
+    def _report(self, notice: Notice | None) -> None:
         if notice is None:
             log.warning("the cloud keeps this machine after all")
             self._post(lambda at: Reclaimed(at=at, why=""))
@@ -90,7 +90,7 @@ class SpotWatch:
 
 
 def spot_watch_of(cloud: str, every_s: float, post: Post) -> SpotWatch | None:
-    """The watch as gflow.toml wants it; None: there is nothing to watch."""
+    """The watch that the setting `spot.cloud` asks for; None if there is nothing to poll."""
     name = cloud_here() if cloud == "auto" else cloud
     if name in ("", "off"):
         return None

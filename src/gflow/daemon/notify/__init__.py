@@ -1,1 +1,1 @@
-"""Telling people and programs elsewhere what happened: webhooks and e-mail."""
+"""Notifications about events: webhooks and e-mail."""

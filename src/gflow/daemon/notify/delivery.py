@@ -1,4 +1,4 @@
-"""Sending one notification, in a thread: it may take as long as the other side lets it."""
+"""Sends one notification. Blocks for as long as the receiver takes, so it runs in a thread."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from urllib.parse import unquote, urlsplit
 from gflow import __version__
 from gflow.daemon.notify.destinations import Mailbox, Webhook
 
-# Refusals that may be gone the next time.
-PASSING = frozenset({408, 425, 429})
+# HTTP errors after which a retry may succeed.
+RETRYABLE = frozenset({408, 425, 429})
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class NotSent(Exception):
-    """It did not arrive. `for_good`: asking again is no use."""
+    """The delivery failed. `for_good`: a retry is useless."""
 
     def __init__(self, why: str, *, for_good: bool = False) -> None:
         super().__init__(why)
@@ -31,14 +31,14 @@ class NotSent(Exception):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry headers, and perhaps secrets, to somebody else."""
+    """Refuses redirects: they would send headers, which may contain secrets, to another host."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def post(webhook: Webhook, data: dict[str, Any]) -> None:
-    """One POST; anything but success is an error."""
+    """Send one POST; any answer but success is an error."""
     body = json.dumps(data).encode()
     headers = {
         "Content-Type": "application/json",
@@ -55,24 +55,24 @@ def post(webhook: Webhook, data: dict[str, Any]) -> None:
         request = urllib.request.Request(webhook.url, body, headers, method="POST")
         opener.open(request, timeout=webhook.timeout_secs).close()
     except urllib.error.HTTPError as error:
-        for_good = error.code < 500 and error.code not in PASSING
+        for_good = error.code < 500 and error.code not in RETRYABLE
         raise NotSent(f"HTTP {error.code} {error.reason}", for_good=for_good) from None
     except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
         raise NotSent(str(getattr(error, "reason", error))) from None
 
 
 def send(mailbox: Mailbox, message: EmailMessage) -> None:
-    """One mail. Passwords travel encrypted, or to this machine."""
+    """Send one mail. Passwords are sent only encrypted, or to this machine."""
     parts = urlsplit(mailbox.smtp_url)
     host, user = parts.hostname or "", unquote(parts.username or "")
     try:
-        with _connected(parts.scheme, host, parts.port or 0, mailbox.timeout_secs) as server:
+        with _connect(parts.scheme, host, parts.port or 0, mailbox.timeout_secs) as server:
             if user:
                 if not isinstance(server.sock, ssl.SSLSocket) and host not in LOCAL:
                     raise NotSent(f"{host} offers no encryption, and a password is set", for_good=True)
                 server.login(user, unquote(parts.password or ""))
             server.send_message(message)
-    except smtplib.SMTPNotSupportedError as error:  # such as an address with é, and no SMTPUTF8
+    except smtplib.SMTPNotSupportedError as error:  # for example an address with é, without SMTPUTF8
         raise NotSent(str(error), for_good=True) from None
     except smtplib.SMTPResponseException as error:
         raise NotSent(f"SMTP {error.smtp_code}", for_good=error.smtp_code >= 500) from None
@@ -84,7 +84,7 @@ def send(mailbox: Mailbox, message: EmailMessage) -> None:
         raise NotSent(str(error) or type(error).__name__) from None
 
 
-def _connected(scheme: str, host: str, port: int, timeout: float) -> smtplib.SMTP:
+def _connect(scheme: str, host: str, port: int, timeout: float) -> smtplib.SMTP:
     context = ssl.create_default_context()
     if scheme == "smtps":
         return smtplib.SMTP_SSL(host, port or 465, timeout=timeout, context=context)

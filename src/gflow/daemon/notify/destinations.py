@@ -1,4 +1,4 @@
-"""Where notifications go, as `[[notifications.webhooks]]` and `[[notifications.emails]]` say."""
+"""Destinations of notifications, from `[[notifications.webhooks]]` and `[[notifications.emails]]`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ EVERYTHING = "*"
 
 
 class Destination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What all of them have."""
+    """Settings that webhooks and mailboxes have in common."""
 
     events: tuple[str, ...] = (EVERYTHING,)
-    # Only about jobs of these people; () means everybody's.
+    # Only about jobs of these users; () means all users.
     filter_users: tuple[str, ...] = ()
     timeout_secs: float = 10.0
     max_retries: int = 3
 
     @property
     def place(self) -> str:
-        """Which one this is: stays the same when other settings of it change."""
+        """A stable identity: it does not change when other settings of the destination change."""
         raise NotImplementedError
 
     @property
     def shown(self) -> str:
-        """For people, without secrets."""
+        """A description for users, without secrets."""
         raise NotImplementedError
 
     def wants(self, name: str, user: str | None) -> bool:
@@ -42,11 +42,11 @@ class Destination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Webhook(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A POST of JSON."""
+    """Notifications as JSON by POST."""
 
     url: str
     headers: dict[str, str] = {}
-    # Signs the body, so that the receiver can tell it is ours.
+    # Key of the HMAC by which the receiver can verify the sender.
     secret: str = ""
 
     @property
@@ -55,18 +55,18 @@ class Webhook(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def shown(self) -> str:
-        parts = urlsplit(self.url)  # the path of many a webhook is its password
+        parts = urlsplit(self.url)  # the path of many webhooks is a secret
         return f"webhook {parts.scheme}://{parts.hostname}/… ({self.place[:6]})"
 
 
 class Mailbox(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A mail server, from whom, and to whom."""
+    """Notifications by mail: the server, the sender and the recipients."""
 
     smtp_url: str
     sender: str = msgspec.field(name="from")
     to: tuple[str, ...] = ()
     subject_prefix: str = "[gflow]"
-    # Whether jobs that ask for mail (--notify-email) send it through this server: the first does.
+    # Whether mail that jobs ask for (--notify-email) is sent through this server: true for the first mailbox.
     is_for_jobs: bool = False
 
     @property
@@ -80,7 +80,7 @@ class Mailbox(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 def is_in_domain(address: str, domains: tuple[str, ...]) -> bool:
-    """Whether an address is in one of these domains; without any, it may be anywhere."""
+    """Whether an address is in one of these domains; True if there are no domains."""
     return not domains or address.rpartition("@")[2].lower() in {domain.lower() for domain in domains}
 
 
@@ -89,7 +89,7 @@ def _digest(*parts: str) -> str:
 
 
 def destinations_of(config: Config) -> tuple[Destination, ...]:
-    """All of them, checked; none while notifications are switched off."""
+    """All configured destinations, checked; none if notifications are disabled."""
     webhooks = [_read(Webhook, "webhooks", table) for table in config["notifications.webhooks"]]
     mails = [_read(Mailbox, "emails", table) for table in config["notifications.emails"]]
     for webhook in webhooks:
@@ -119,9 +119,9 @@ def _read(kind: type[T], name: str, table: Any) -> T:
 def _check_url(url: str, where: str, schemes: tuple[str, ...]) -> None:
     try:
         parts = urlsplit(url)
-        fine = parts.scheme in schemes and bool(parts.hostname) and url.isprintable() and " " not in url
+        is_valid = parts.scheme in schemes and bool(parts.hostname) and url.isprintable() and " " not in url
         _ = parts.port
     except ValueError:
-        fine = False
-    if not fine:
+        is_valid = False
+    if not is_valid:
         raise UsageError(f"{where} takes an address such as {schemes[0]}://host/, not {url!a:.60}")

@@ -1,4 +1,4 @@
-"""What a notification says. Pure: from an event and its job to the text that goes out."""
+"""Contents of notifications: pure functions from an event and its job to JSON or mail."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gflow.core.queries.audit_log import GROUPED
 from gflow.wire.events import LEADS_TO
 from gflow.wire.views import key_label, rfc3339
 
-# As SMTP wants it, for servers that take nothing but ASCII too.
+# Line ends of SMTP, and only ASCII, for servers without 8BITMIME.
 MAIL = policy.SMTP.clone(cte_type="7bit")
 
 
 class Notice(NamedTuple):
-    """Something to tell: the line of the story, its number, what it is called, and whose job it is about."""
+    """A notification: the audit entry, its number, the event name, and the job it is about."""
 
     number: int
     name: str
@@ -28,7 +28,7 @@ class Notice(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The same whenever this is told again, so that it can be told apart from others."""
+        """The delivery id. A repeated delivery has the same id, so that the receiver can drop duplicates."""
         part = f"-{self.job.label}" if self.job is not None and self.line.what in GROUPED else ""
         return f"{self.host}-{self.number}{part}"
 
@@ -42,7 +42,7 @@ class Notice(NamedTuple):
 
 
 def payload(notice: Notice) -> dict[str, Any]:
-    """The JSON of a webhook. Never a command, an environment or an output."""
+    """The JSON of a webhook. It never contains commands, environments or output."""
     line, job = notice.line, notice.job
     data: dict[str, Any] = {
         "id": notice.id,
@@ -73,11 +73,11 @@ def _runtime(job: Job) -> float | None:
 
 
 def mail(notice: Notice, sender: str, to: str, prefix: str) -> EmailMessage:
-    """The same as a mail to one address, in plain text."""
+    """The notification as a plain-text mail to one address."""
     message = EmailMessage(policy=MAIL)
     subject = f"{prefix} {notice.title}".strip()
     shown = "".join(char if char.isprintable() else "?" for char in subject)
-    # A name may look like an encoded word (RFC 2047), and would be decoded.
+    # A job name may look like an encoded word (RFC 2047), which the reader would decode.
     message["Subject"] = shown.replace("=?", "= ?")
     message["From"] = sender
     message["To"] = to
@@ -89,11 +89,11 @@ def mail(notice: Notice, sender: str, to: str, prefix: str) -> EmailMessage:
 
 
 def _lines(notice: Notice) -> list[str]:
-    told = payload(notice)
-    about = told.get("job", {})
+    data = payload(notice)
+    about = data.get("job", {})
     rows = [notice.title, ""]
     rows += [f"{name.replace('_', ' ')}: {value}" for name, value in about.items() if value not in (None, [])]
-    rows += [f"time: {told['timestamp']}", f"host: {notice.host}"]
+    rows += [f"time: {data['timestamp']}", f"host: {notice.host}"]
     if notice.job is not None:
         rows += ["", f"More: gjob show {notice.job.label}"]
     return rows

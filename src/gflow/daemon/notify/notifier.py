@@ -1,10 +1,12 @@
-"""Tells each destination what happened, at least once, in its own time.
+"""Delivers notifications to each destination, at least once, independently of the other destinations.
 
-A mail goes to one address: one that cannot be reached keeps nothing from the others, and sees none of them.
+A mail goes to one address, so that an unreachable address does not affect the others, and no recipient sees
+the others.
 
-A destination has a place in the story (the audit), kept in the database: what comes after it has not
-been told yet. A daemon that dies between an event and its delivery goes on from there, so nothing
-else needs to be stored. What could not be delivered after all its tries is given up, and said so.
+Each destination has a position in the audit log, stored in the database: later entries have not been
+delivered yet. After a daemon died between an event and its delivery, the next one continues from there, so
+nothing else needs to be stored. A notification that fails after all retries is dropped; the failure is logged
+and audited.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ DEFAULT_EVENTS = ("job_completed", "job_failed", "job_timeout", "job_cancelled")
 
 
 class MailRules(NamedTuple):
-    """What bounds the mail that jobs ask for."""
+    """Limits on the mail that jobs ask for."""
 
-    # Where it may go; empty: anywhere.
+    # Domains of recipients; empty: any.
     domains: tuple[str, ...] = ()
-    # Mails about one person's jobs an hour; 0: any number.
+    # Mails per hour about the jobs of one user; 0: any number.
     hourly: int = 0
 
     def allows(self, address: str) -> bool:
@@ -63,9 +65,9 @@ class Notifier:
     ) -> None:
         self.destinations = destinations
         self._mail_rules = mail_rules
-        # By user: mails left, and when that was so (a token bucket); users who were told that they have none.
+        # Token bucket by user: mails left, and the time of that count. Users whose excess was logged.
         self._left: dict[str, tuple[float, float]] = {}
-        self._over: set[str] = set()
+        self._limited: set[str] = set()
         self._loop = loop
         self._store = store
         self._places = asyncio.Semaphore(at_once)
@@ -73,7 +75,7 @@ class Notifier:
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
-        """Go on where the last daemon was; for a new destination, from now on."""
+        """Start at the stored position; a new destination starts at the newest audit entry."""
         for destination in self.destinations:
             kept = self._store.kept(_key(destination))
             start = self._store.newest_line() if kept is None else int(kept)
@@ -84,37 +86,37 @@ class Notifier:
             task.cancel()
 
     async def test(self) -> list[tuple[str, str]]:
-        """Send everyone something now; for each, what went wrong, or nothing."""
+        """Send a test notification to every destination; for each, the error or an empty text."""
         line = AuditEntry(timers.now().wall, None, None, "daemon", "test", "this is a test")
         notice = Notice(0, "test", line, None, self._host)
         pairs = [(one, to) for one in self.destinations for to in self.addresses(one, notice) or [""]]
         results = await asyncio.gather(
-            *(self._tried(one, notice, to) for one, to in pairs), return_exceptions=True
+            *(self._send(one, notice, to) for one, to in pairs), return_exceptions=True
         )
         shown = [_shown(one, to) for one, to in pairs]
         return [(name, str(result or "")) for name, result in zip(shown, results, strict=True)]
 
-    async def _begin(self, destination: Destination, place: int) -> None:
-        await self._remember(destination, place)  # a new one: what happens from now on is for it
-        await self._serve(destination, place)
+    async def _begin(self, destination: Destination, position: int) -> None:
+        await self._remember(destination, position)  # a new destination gets the events from now on
+        await self._serve(destination, position)
 
-    async def _serve(self, destination: Destination, place: int) -> None:
+    async def _serve(self, destination: Destination, position: int) -> None:
         while True:
-            lines = self._store.lines(place, LINES)
+            lines = self._store.lines(position, LINES)
             if not lines:
-                await self._loop.news.wait(LOOK_S)
+                await self._loop.wakeups.wait(LOOK_S)
                 continue
             about = spread_all(lines, LINES)
             due = [notice for number, line, _ in about if (notice := self._notice(destination, number, line))]
             pairs = [(notice, to) for notice in due for to in self.addresses(destination, notice)]
             await asyncio.gather(*(self._deliver(destination, notice, to) for notice, to in pairs))
-            place = about[-1][0]
+            position = about[-1][0]
             if due or len(about) >= LINES:
-                await self._remember(destination, place)
+                await self._remember(destination, position)
 
-    async def _remember(self, destination: Destination, place: int) -> None:
-        with suppress(ReadOnly):  # told again after a restart: at least once is what we promise
-            await self._loop.wish(MetaCommand({_key(destination): place}))
+    async def _remember(self, destination: Destination, position: int) -> None:
+        with suppress(ReadOnly):  # delivered again after a restart: delivery is at least once
+            await self._loop.run_command(MetaCommand({_key(destination): position}))
 
     def _notice(self, destination: Destination, number: int, line: AuditEntry) -> Notice | None:
         name = told_as(line)
@@ -129,7 +131,7 @@ class Notifier:
         return self._loop.state.jobs.get(key) or self._store.job(key)
 
     def addresses(self, destination: Destination, notice: Notice) -> list[str]:
-        """Whom this goes to, one delivery each; a webhook has one, without a name."""
+        """The recipients, one delivery each; for a webhook one empty text."""
         if not isinstance(destination, Mailbox):
             return [""]
         configured, asked = recipients(destination, notice)
@@ -138,7 +140,7 @@ class Notifier:
         return [*configured, *(to for to in allowed if self._may_send(user))]
 
     def _may_send(self, user: str) -> bool:
-        """Count one more mail about a job of this user's; whether they may have it."""
+        """Count a mail about a job of this user; whether it is within the limit."""
         hourly, now = self._mail_rules.hourly, time.monotonic()
         if not hourly:
             return True
@@ -146,27 +148,27 @@ class Notifier:
         left = min(float(hourly), left + (now - at) * hourly / 3600)
         self._left[user] = left - (left >= 1), now
         if left >= 1:
-            self._over.discard(user)
+            self._limited.discard(user)
             return True
-        if user not in self._over:  # told once, or it would be a flood of its own
-            self._over.add(user)
+        if user not in self._limited:  # once, so that the warnings are no flood either
+            self._limited.add(user)
             why = f"jobs of {user} ask for more than {hourly} mails an hour; those beyond are not sent"
             log.warning("%s", why)
             self._loop.note("notification failed", why)
         return False
 
     async def _deliver(self, destination: Destination, notice: Notice, to: str = "") -> None:
-        """Try, and try again after longer and longer pauses."""
+        """Deliver, with retries after growing pauses."""
         pause = FIRST_PAUSE_S
         for left in range(destination.max_retries, -1, -1):
             try:
                 async with self._places:
-                    await self._tried(destination, notice, to)
+                    await self._send(destination, notice, to)
                 return
             except NotSent as error:
                 failed = error
-            except Exception as error:  # one that cannot be told must not keep the others from it
-                log.exception("%s: %s cannot be told", _shown(destination, to), notice.id)
+            except Exception as error:  # one notification that fails must not stop the others
+                log.exception("%s: %s cannot be sent", _shown(destination, to), notice.id)
                 failed = NotSent(type(error).__name__, for_good=True)
             if failed.for_good or not left:
                 self._give_up(_shown(destination, to), notice, failed)
@@ -175,7 +177,7 @@ class Notifier:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    async def _tried(self, destination: Destination, notice: Notice, to: str) -> None:
+    async def _send(self, destination: Destination, notice: Notice, to: str) -> None:
         if isinstance(destination, Webhook):
             await asyncio.to_thread(post, destination, payload(notice))
         elif isinstance(destination, Mailbox) and to:
@@ -188,7 +190,7 @@ class Notifier:
 
 
 def recipients(mailbox: Mailbox, notice: Notice) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those that the configuration names, and further ones that the job does."""
+    """The recipients in the configuration, and further ones that the job names."""
     user = notice.job.user if notice.job else None
     to = mailbox.to if notice.name == "test" or mailbox.wants(notice.name, user) else ()
     asked: tuple[str, ...] = ()
@@ -198,7 +200,7 @@ def recipients(mailbox: Mailbox, notice: Notice) -> tuple[tuple[str, ...], tuple
 
 
 def _shown(destination: Destination, to: str) -> str:
-    """A destination for people; of a mailbox, the one address that is meant."""
+    """A description of a destination for users; of a mailbox, with only this address."""
     if isinstance(destination, Mailbox) and to:
         return msgspec.structs.replace(destination, to=(to,)).shown
     return destination.shown

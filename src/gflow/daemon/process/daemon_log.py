@@ -1,4 +1,4 @@
-"""The daemon's own log: a traceback once for each place in the code, and a bound on the size of the file."""
+"""The daemon's log: each traceback is logged once, and the size of the file is bounded."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-# When the file is larger, another one is begun; the one before is kept beside it.
+# The file is rotated when it is larger; one older file is kept.
 MOST_BYTES = 16 << 20
-# Innermost frames that tell one error from another.
+# Number of innermost frames that identify an error.
 FRAMES = 3
-# An error that has come so often is told again, in a line.
-TELL_AGAIN = frozenset(10**power for power in range(1, 13))
+# Counts of the same error at which one line is logged again.
+LOGGED_COUNTS = frozenset(10**power for power in range(1, 13))
 MINUTE_S = 60.0
 
 log = logging.getLogger("gflow.api")
 
 
 def set_up(path: Path) -> None:
-    """Log to standard error. If that is the file at `path` (`gflowd up` makes it so), it is kept small."""
+    """Log to standard error. If that is the file at `path` (as under `gflowd up`), it is rotated."""
     handler = _Bounded(path)
     handler.addFilter(Once())
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", handlers=[handler])
 
 
 class Once(logging.Filter):
-    """Passes a traceback when its place is new, and then a line with a count at 10, 100, 1000 of them.
+    """Passes the first traceback of each place in the code, then one line at 10, 100, 1000, … of them.
 
-    Users can make some errors happen as often as they like.
+    Users can cause some errors as often as they like.
     """
 
     def __init__(self) -> None:
@@ -53,13 +53,13 @@ class Once(logging.Filter):
             return True
         record.msg = f"{record.getMessage().strip()}: {kind.__name__}: {error}, {count} times so far"
         record.args = record.exc_info = record.exc_text = None
-        return count in TELL_AGAIN
+        return count in LOGGED_COUNTS
 
 
 class PerMinute(logging.Filter):
-    """Passes a warning of a logger when it is new, and then a line a minute with how often it came again.
+    """Passes the first warning of each text, and then a line per minute with the number of repetitions.
 
-    For warnings that strangers can cause. `later` is the loop's `call_later`.
+    For warnings that any client can cause. `later` is the loop's `call_later`.
     """
 
     def __init__(self, later: Callable[[float, Callable[[], None]], object]) -> None:
@@ -78,9 +78,9 @@ class PerMinute(logging.Filter):
 
     def _begin(self, text: str) -> None:
         self._counts[text] = 0
-        self._later(MINUTE_S, partial(self._tell, text))
+        self._later(MINUTE_S, partial(self._log_count, text))
 
-    def _tell(self, text: str) -> None:
+    def _log_count(self, text: str) -> None:
         count = self._counts.pop(text)
         if count:
             log.warning("%s: %d times more within a minute", text.rstrip("."), count)
@@ -88,7 +88,7 @@ class PerMinute(logging.Filter):
 
 
 class _Bounded(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to standard error, and begins another file when the one at `path` is full."""
+    """Writes to standard error, and rotates the file at `path` when it is full."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(sys.stderr)
@@ -96,19 +96,19 @@ class _Bounded(logging.StreamHandler):  # type: ignore[type-arg]
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
-        with suppress(OSError):  # on a read-only disk the file does not grow either
+        with suppress(OSError):  # on a read-only disk the file does not grow
             if self._is_full():
-                begin_anew(self._path)
+                rotate(self._path)
 
     def _is_full(self) -> bool:
-        ours = os.fstat(2)
-        if ours.st_size < MOST_BYTES or not stat.S_ISREG(ours.st_mode):
+        found = os.fstat(2)
+        if found.st_size < MOST_BYTES or not stat.S_ISREG(found.st_mode):
             return False
-        return os.path.samestat(ours, os.stat(self._path, follow_symlinks=False))
+        return os.path.samestat(found, os.stat(self._path, follow_symlinks=False))
 
 
-def begin_anew(path: Path) -> None:
-    """Make another file the one at `path`, and our standard output and error."""
+def rotate(path: Path) -> None:
+    """Replace the file at `path` by a new one, and redirect standard output and error to it."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC

@@ -1,4 +1,4 @@
-"""The folders of the machine's daemon: root's, and not to be prepared by somebody else."""
+"""Folders of the daemon in system mode: only root may own or prepare them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from gflow.daemon.settings import Settings
 from gflow.errors import Refused
 
 log = logging.getLogger("gflow.daemon")
-# For development: run as root from a checkout that is not root's.
+# For development: run as root from a checkout that root does not own.
 TRUST = "GFLOW_TRUST_INSTALLATION"
-# What nobody but root looks into; what everybody may enter; what everybody may enter and nobody list.
+# Modes of folders: only root reads; all users may list; all users may enter but not list.
 CLOSED, OPEN, BLIND = 0o700, 0o755, 0o711
 
 
 def prepare(settings: Settings) -> None:
-    """Make the folders of a daemon for everybody, or refuse those that are not safe."""
-    _own(settings.data, CLOSED)
-    _own(settings.run_dir, CLOSED)
-    _own(settings.socket.parent, OPEN)
-    _own(settings.shown_dir, BLIND)
+    """Create the folders of the daemon in system mode, or refuse unsafe ones."""
+    _make_folder(settings.data, CLOSED)
+    _make_folder(settings.run_dir, CLOSED)
+    _make_folder(settings.socket.parent, OPEN)
+    _make_folder(settings.shown_dir, BLIND)
     for file in settings.config.files:
-        _check(Path(file), "rewritten")
+        _check_owner(Path(file), "rewritten")
 
 
 def check_installation() -> None:
-    """Refuse to run as root what another user could rewrite, as sshd does: that user would be root."""
+    """Refuse to run code as root that another user could change, as sshd does: it would give them root."""
     place = rewritable(_loaded_from())
     if place is None:
         return
@@ -45,21 +45,21 @@ def check_installation() -> None:
 
 
 def _loaded_from() -> list[str]:
-    """The interpreter, every folder that modules are loaded from, and every file of theirs."""
+    """The interpreter, each folder that modules are loaded from, and each file of the modules."""
     tops = {os.path.abspath(place) for place in (sys.executable, *sys.path)}
     places = {_nearest(place) for one in tops for place in (one, os.path.realpath(one))}
     real = lru_cache(maxsize=None)(os.path.realpath)
     for file in set(_module_files()):
         folder, name = os.path.split(os.path.abspath(file))
         places |= {os.path.join(folder, name), os.path.join(real(folder), name)}
-    return sorted(places, key=len)  # a folder before what is in it
+    return sorted(places, key=len)  # a folder before its contents
 
 
 def _module_files() -> Iterator[str]:
-    """Files of the modules that are loaded, compiled ones too, and all files of their packages.
+    """Files of the loaded modules, also compiled ones, and all files of their packages.
 
-    Some modules of a package are loaded when they are needed, and our own has the native shim. The standard
-    library is large: of that one only what is loaded counts.
+    Some modules of a package are loaded later, and gflow contains the native shim. Of the standard library,
+    which is large, only the loaded modules count.
     """
     packages = set[str]()
     for name, module in sorted(sys.modules.items()):
@@ -73,42 +73,43 @@ def _module_files() -> Iterator[str]:
 
 
 def _nearest(path: str) -> str:
-    """The path, or the first folder above it that is there: what is missing, its owner could make."""
+    """The path, or the nearest existing folder above it: its owner could create what is missing."""
     return next(str(place) for place in (Path(path), *Path(path).parents) if place.exists())
 
 
 def rewritable(paths: Iterable[str | Path]) -> Path | None:
-    """The first of these, or of the folders above them, that somebody else than root could change.
+    """The first of these paths, or of the folders above them, that a user other than root could change.
 
-    What a symbolic link leads to counts as well, but not the folders above that.
+    The target of a symbolic link counts as well, but not the folders above the target.
     """
     seen = set[str]()
     for path in paths:
         place = os.path.abspath(path)
-        while place not in seen:  # if it was, so were the folders above it
+        while place not in seen:  # if it was seen, so were the folders above it
             seen.add(place)
             found = os.lstat(place)
-            if _is_others(found) or (stat.S_ISLNK(found.st_mode) and _is_others(os.stat(place))):
+            if _is_changeable(found) or (stat.S_ISLNK(found.st_mode) and _is_changeable(os.stat(place))):
                 return Path(place)
             place = os.path.dirname(place)
     return None
 
 
-def _is_others(found: os.stat_result) -> bool:
-    """Whether somebody else than root owns this or may write to it.
+def _is_changeable(found: os.stat_result) -> bool:
+    """Whether a user other than root owns this or may write to it.
 
-    Of folders the group may be another one: Debian's /usr/local belongs to `staff`, who are as good as root.
+    A folder may be writable by another group: Debian's /usr/local belongs to `staff`, whose members are as
+    trusted as root.
     """
     mode = found.st_mode
     if stat.S_ISLNK(mode):
         return bool(found.st_uid)
-    is_open = mode & 0o002 and not mode & stat.S_ISVTX
-    is_groups = stat.S_ISREG(mode) and mode & 0o020 and found.st_gid
-    return bool(found.st_uid or is_open or is_groups)
+    is_world_writable = mode & 0o002 and not mode & stat.S_ISVTX
+    is_group_writable = stat.S_ISREG(mode) and mode & 0o020 and found.st_gid
+    return bool(found.st_uid or is_world_writable or is_group_writable)
 
 
 def check_trusted(path: Path) -> None:
-    """Refuse a file that somebody else than root has made or could change."""
+    """Refuse a file that a user other than root created or could change."""
     place = rewritable([path])
     if place is None and path.stat().st_mode & 0o022:
         place = path
@@ -119,7 +120,7 @@ def check_trusted(path: Path) -> None:
         )
 
 
-def _own(folder: Path, mode: int) -> None:
+def _make_folder(folder: Path, mode: int) -> None:
     umask = os.umask(0o022)
     folder.parent.mkdir(parents=True, exist_ok=True)
     os.umask(umask)
@@ -128,12 +129,12 @@ def _own(folder: Path, mode: int) -> None:
     except FileExistsError:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             raise Refused(f"{folder} is not a folder", hint="move it away") from None
-        _check(folder, "prepared")
+        _check_owner(folder, "prepared")
     folder.chmod(mode)
 
 
-def _check(path: Path, what: str) -> None:
-    """Refuse what somebody else has made or could change."""
+def _check_owner(path: Path, what: str) -> None:
+    """Refuse a path that another user created or could change."""
     found = path.stat()
     if {path.lstat().st_uid, found.st_uid} != {os.geteuid()} or found.st_mode & 0o022:
         raise Refused(

@@ -1,4 +1,4 @@
-"""One daemon per data folder: an flock that dies with the process."""
+"""One daemon per data folder: an flock that the kernel releases with the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def lock_path(data: Path) -> Path:
 
 
 def take(data: Path) -> int:
-    """Lock the data folder for this process, or say who has it."""
+    """Lock the data folder for this process; refused with the pid of the daemon that has it."""
     try:
         return _take(data)
     except OSError as error:
@@ -26,9 +26,9 @@ def take(data: Path) -> int:
 
 def _take(data: Path) -> int:
     make_folders(data)
-    if data.stat().st_uid != os.geteuid():  # what is in there could have been prepared for us
+    if data.stat().st_uid != os.geteuid():  # its owner could have prepared the contents
         raise Refused(f"{data} belongs to somebody else", hint="a daemon's folder is its user's: see $HOME")
-    if data.stat().st_mode & 0o077:  # older versions made it by the umask
+    if data.stat().st_mode & 0o077:  # older versions created it with the umask
         data.chmod(0o700)
     fd = os.open(lock_path(data), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,5 +1,5 @@
-"""`gflowd reload`: this process becomes the next daemon, by exec. Its listening socket and its lock stay,
-so clients that connect meanwhile wait instead of being refused, and nobody else can come first."""
+"""`gflowd reload`: this process becomes the next daemon, by exec. It keeps its listening socket and its lock,
+so that clients that connect meanwhile wait instead of being refused, and no other daemon can start."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import NoReturn
 from gflow.daemon.process.cpu_slices import ask_for_slices
 
 LISTENER, LOCK = "GFLOW_LISTENER_FD", "GFLOW_LOCK_FD"
-# What this process was allowed before it asked for more: jobs of the next daemon are to begin with that, too.
+# The original limit of open files, before the daemon raises it: jobs of the next daemon get it, too.
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def inherited(name: str) -> int | None:
-    """A descriptor that the daemon before us left open; None: there was none."""
+    """A descriptor that the previous daemon left open; None if there is none."""
     text = os.environ.pop(name, "")
     if not text.isdecimal():
         return None
@@ -34,14 +34,14 @@ def inherited(name: str) -> int | None:
 
 
 def is_successor() -> bool:
-    """Whether this process was a daemon before, and only becomes the next one."""
+    """Whether this process was a daemon before its exec."""
     return LOCK in os.environ
 
 
 def heed_reloads() -> None:
-    """Until somebody obeys it, a reload asks for what happens anyway.
+    """Ignore SIGUSR1 during the start: a reload is under way already.
 
-    By a handler: what is ignored stays ignored in all that we start.
+    With a handler instead of SIG_IGN, which child processes would inherit.
     """
     signal.signal(signal.SIGUSR1, lambda *_: None)
 
@@ -52,12 +52,12 @@ def inherited_listener() -> socket.socket | None:
 
 
 def become_next(listener: int, lock: int) -> NoReturn:
-    """Start anew as the same process, with what is on the disk now."""
+    """Replace this process by a new daemon, with the installed code and configuration."""
     for name, fd in ((LISTENER, listener), (LOCK, lock)):
         os.set_inheritable(fd, True)
         os.environ[name] = str(fd)
     resource.setrlimit(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    ask_for_slices(0)  # the usual ones: what the next zygote forks is born with them
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the next one listens for it
+    ask_for_slices(0)  # the default: processes that the next zygote forks inherit it
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the next daemon handles it
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

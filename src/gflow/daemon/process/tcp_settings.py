@@ -1,4 +1,4 @@
-"""Whether and how the daemon listens on a port, besides its socket."""
+"""Settings of the TCP port that the daemon serves besides its Unix socket."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Listening(msgspec.Struct, kw_only=True, frozen=True):
-    """A port of this machine. 0: none."""
+    """A TCP port to listen on; `port` 0: none."""
 
     port: int = 0
     host: str = LOOPBACK[0]
     certificate: str = ""
     key: str = ""
-    # Further names under which clients reach it.
+    # Further host names under which clients reach it.
     names: tuple[str, ...] = ()
 
     @property
     def hosts(self) -> frozenset[str]:
-        """What requests may call us. A page of the web that points its name here calls us otherwise."""
+        """The accepted values of the Host header, against DNS rebinding: a web site that resolves its name
+        to this machine sends another value."""
         known = {*LOOPBACK, *self.names, socket.gethostname(), socket.getfqdn()}
         return frozenset(name.lower() for name in known | ({self.host} - ANYWHERE))
 
@@ -49,11 +50,11 @@ class Listening(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def _check_key(path: str) -> None:
-    """Refuse a private key that other users can read: they could pose as this daemon."""
+    """Refuse a private key that other users can read: they could impersonate this daemon."""
     try:
         found = os.stat(path)
     except OSError:
-        return  # loading it says what is wrong
+        return  # loading it reports the error
     if found.st_uid not in (0, os.getuid()):
         raise Refused(f"daemon.tls_key {path} belongs to another user", hint=f"chown {os.getuid()} {path}")
     if found.st_mode & 0o077:
@@ -64,7 +65,7 @@ def _check_key(path: str) -> None:
 
 
 def listening_of(config: Config) -> Listening:
-    """The port that the configuration asks for, or a refusal of one that would not be safe."""
+    """The configured port; refused if it would not be safe."""
     found = Listening(
         port=config["daemon.port"],
         host=config["daemon.host"],

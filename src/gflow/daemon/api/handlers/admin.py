@@ -80,7 +80,7 @@ async def set_limit(request: Request) -> Response:
         deed = Wanted(Update, uid, origin, governs=governs, fields=change.fields)
         await while_connected(request, context.loop.do(deed, keys))
     else:
-        await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))
+        await context.loop.run_command(Updating(uid, keys, change, origin, governs=governs))
     data = {"jobs": [key_label(key) for key in keys], "max_concurrent": limit or None}
     return answer(request, lambda: data, lambda: limit_line(jobs, limit))
 

@@ -85,7 +85,7 @@ def _asked_id(request: Request, query: EventsQuery) -> int | None:
 
 
 async def _frames(context: Context, eyes: Viewer, wanted: Wanted, after: int | None) -> AsyncIterator[bytes]:
-    news, newest = context.loop.news, context.store.newest_line()
+    news, newest = context.loop.wakeups, context.store.newest_line()
     at = newest if after is None or after > newest else after
     yield _frame("connected", at, {"event": "connected", "version": __version__, "id": at})
     if newest - at > REPLAY:
@@ -118,7 +118,7 @@ def _lines(context: Context, after: int) -> list[Told]:
         lines = spread_all(context.store.lines(after, LINES), LINES)
         return [(*one, None if one[1].key is None else context.job(JobKey(one[1].key))) for one in lines]
 
-    return context.loop.news.shared(after, read)
+    return context.loop.wakeups.shared(after, read)
 
 
 def _frames_of(lines: list[Told], eyes: Viewer, wanted: Wanted) -> bytes:

@@ -189,7 +189,7 @@ async def _changed(request: Request, wanted: GpuProcess, what: str, changed: boo
     uid, origin = caller(request)
     if changed:
         detail = f"process {wanted.pid} on GPU {wanted.gpu_index}"
-        await context_of(request).loop.wish(AuditCommand(f"gpu process {what}", detail, uid, origin))
+        await context_of(request).loop.run_command(AuditCommand(f"gpu process {what}", detail, uid, origin))
     data = {"gpu_index": wanted.gpu_index, "pid": wanted.pid, "changed": changed}
     text = f"process {wanted.pid} on GPU {wanted.gpu_index} is {what}\n"
     return answer(request, lambda: data, lambda: text)

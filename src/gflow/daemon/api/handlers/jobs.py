@@ -19,7 +19,7 @@ from gflow.daemon.api.request import caller, context_of, keys_of, known, one, on
 from gflow.daemon.api.response import answer, wants_text
 from gflow.daemon.api.visibility import viewer
 from gflow.daemon.auth.users import user_name
-from gflow.daemon.execution.cluster_forecast import foreseen
+from gflow.daemon.execution.cluster_forecast import add_cluster_forecast
 from gflow.daemon.execution.log_paths import log_path
 from gflow.daemon.loop import timers
 from gflow.errors import Refused, UsageError, no_job
@@ -105,7 +105,7 @@ async def why(request: Request) -> Response:
     waits = job.state in (JobState.QUEUED, JobState.HOLD)
     found = outlook(context.loop.state, job, at, question) if waits else None
     if found is not None and job.abroad is not None:
-        found = await foreseen(context, job, found)
+        found = await add_cluster_forecast(context, job, found)
     if found is not None:
         blockers = [why for why in map(looks.why, found.blockers) if why is not None]
         found = msgspec.structs.replace(found, blockers=blockers)

@@ -44,7 +44,7 @@ async def metrics(request: Request) -> Response:
 def _people(page: Page, meters: Meters, *, is_named: bool) -> None:
     """By person, or of all together where others' jobs are private."""
     for what in COUNTED:
-        counts = {user: count for (event, user), count in meters.people.items() if event == what}
+        counts = {user: count for (event, user), count in meters.users.items() if event == what}
         samples: list[tuple[Labels, float]] = (
             [({"user": user}, count) for user, count in sorted(counts.items())]
             if is_named

@@ -75,7 +75,7 @@ async def _do(request: Request, deed: Wanted, keys: list[JobKey]) -> None:
     if len(keys) > PART:
         await while_connected(request, loop.do(deed, keys))
     else:
-        await loop.wish(deed.to(tuple(keys)))
+        await loop.run_command(deed.to(tuple(keys)))
 
 
 async def _ended(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]:
@@ -222,7 +222,7 @@ async def update(request: Request) -> Response:
         await _do(request, wanted_change, keys)
     else:
         wish = Updating(uid, tuple(keys), change, origin, governs=governs, hides=hides, rights=rights)
-        await context.loop.wish(wish)
+        await context.loop.run_command(wish)
     return await _changed(request, keys, "updated")
 
 

@@ -30,8 +30,8 @@ from gflow.daemon.api.response import about, noted
 from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.auth import submission_rules
 from gflow.daemon.context import Context
-from gflow.daemon.execution.cluster_launch import check_targets, kind_of, local_note, tried
-from gflow.daemon.execution.gpu_memory_auto import note_of, settled
+from gflow.daemon.execution.cluster_launch import check_targets, check_with_slurm, kind_of, local_note
+from gflow.daemon.execution.gpu_memory_auto import note_of, resolve_auto_memory
 from gflow.daemon.loop.commands import Redoing, Submitting
 from gflow.errors import UsageError
 from gflow.options.update import FIXED_IN_REDO
@@ -79,7 +79,7 @@ async def submit(request: Request) -> Response:
         await expansion.each(take, last=True)
         known = [job.spec for job in kinds.values()]
         note = note_of(known) or local_note(known)
-        note = note or await tried(context.settings, context.target, list(kinds.values()))
+        note = note or await check_with_slurm(context.settings, context.target, list(kinds.values()))
         context.fairness.keep(uid, sizes[0])
         coming = context.loop.submit(wish)
         keys = await (while_connected(request, coming) if wish.count > PART else coming)
@@ -120,7 +120,7 @@ async def redo(request: Request) -> Response:
         check_targets(context.settings, [override_spec(job, job.spec, change.fields)])
     note = ""
     if change.fields.get("gpu_memory_mib") == AUTO_MIB:
-        (spec,) = await settled(context, uid, [override_spec(job, job.spec, change.fields)])
+        (spec,) = await resolve_auto_memory(context, uid, [override_spec(job, job.spec, change.fields)])
         change.fields |= {"gpu_memory_mib": spec.gpu_memory_mib, "gpu_memory_from": spec.gpu_memory_from}
         note = note_of([spec])
     wish = Redoing(

@@ -49,7 +49,7 @@ async def execute(request: Request) -> Response:
     term = read_option(_TERM, wanted.term) if wanted.term else ""
     _check_runs(job)
     path = await _begun(context, job, wanted, term)
-    await context.loop.wish(
+    await context.loop.run_command(
         AuditCommand("beside", f"job {job.label}: {wanted.command[0]!a:.60}", uid, origin)
     )
     data: ExecAnswer = {"path": path}
@@ -60,7 +60,7 @@ async def _begun(context: Context, job: Job, wanted: ExecRequest, term: str) -> 
     """Where the command is reached. A job that started just now has no process yet: it will in a moment."""
     for again in range(TRIES, -1, -1):
         try:
-            return context.performer.beside(job, tuple(wanted.command), term, is_tty=wanted.tty)
+            return context.executor.beside(job, tuple(wanted.command), term, is_tty=wanted.tty)
         except (FileNotFoundError, ProcessLookupError) as error:
             if not again:
                 why = "its process is not there"
