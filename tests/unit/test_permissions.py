@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from gflow.core.model import Job, Moment, Spec
-from gflow.daemon.api.permissions import PERMISSIONS, guarded
+from gflow.daemon.api.api_route import ApiRoute
+from gflow.daemon.api.permissions import Permission
 from gflow.daemon.api.routes import ROUTES
 from gflow.daemon.api.visibility import PUBLIC, Viewer
 from gflow.daemon.auth.users import Person
@@ -18,19 +19,18 @@ SECRET = "hush-hush"
 ANN, BOB = 1001, 1002
 
 
-def test_every_route_has_a_row_and_every_row_a_route():
+def test_every_route_has_one_row_with_a_permission():
     routes = {(method, route.path) for route in ROUTES for method in route.methods - {"HEAD"}}
-    assert routes == set(PERMISSIONS)
+    assert routes == {(route.method, route.path) for route in ROUTES}
+    assert all(route.permission in Permission for route in ROUTES)
     assert len(ROUTES) == len(routes)
 
 
-def test_a_route_without_a_row_does_not_start():
-    from starlette.routing import Route
-
+def test_route_without_a_permission_cannot_be_made():
     async def nothing(request): ...
 
-    with pytest.raises(KeyError):
-        guarded(Route("/jobs/{job}/environment", nothing, methods=["GET"]))
+    with pytest.raises(TypeError, match="permission"):
+        ApiRoute("GET", "/jobs/{job}/environment", nothing, answer=None)
 
 
 def secretive_job() -> Job:

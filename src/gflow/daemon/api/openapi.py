@@ -3,14 +3,13 @@ requests and answers (`shapes`), and the option table. A route without a descrip
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from starlette.routing import Route
 
 from gflow import __version__
-from gflow.daemon.api.permissions import PERMISSIONS
-from gflow.daemon.api.shapes import JSON, SHAPES, STREAM, TEXT, Shape
+from gflow.daemon.api.api_route import JSON, STREAM, TEXT, ApiRoute
 from gflow.options.table import JOB, Option
 from gflow.wire import answers, queries
 
@@ -52,14 +51,12 @@ KINDS: dict[str, dict[str, Any]] = {
 OPTIONED = {"JobRequest": "Options", "UpdateRequest": "Changes", "RedoRequest": "Changes"}
 
 
-def described(routes: list[Route]) -> dict[str, Any]:
+def describe_api(routes: Sequence[ApiRoute]) -> dict[str, Any]:
     """OpenAPI of these routes."""
-    schemas = _schemas()
+    schemas = _schemas(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        (method,) = (route.methods or set()) - {"HEAD"}
-        operation = _operation(route, method, SHAPES[method, route.path])
-        paths.setdefault(route.path, {})[method.lower()] = operation
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -92,33 +89,33 @@ def described(routes: list[Route]) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, method: str, shape: Shape) -> dict[str, Any]:
+def _operation(route: ApiRoute) -> dict[str, Any]:
     about = " ".join((route.endpoint.__doc__ or "").split())
     if not about:
-        raise ValueError(f"{method} {route.path} does not say what it does")
+        raise ValueError(f"{route.method} {route.path} does not say what it does")
     summary, dot, _ = about.partition(". ")
-    schema = _schema(shape.answer)
-    content: dict[str, Any] = {shape.media: {"schema": _frame(schema) if shape.media == STREAM else schema}}
-    if shape.has_text:
+    schema = _schema(route.answer)
+    content: dict[str, Any] = {route.media: {"schema": _frame(schema) if route.media == STREAM else schema}}
+    if route.has_text:
         content[TEXT] = _text()
     operation: dict[str, Any] = {
-        "operationId": _name(method, route.path),
+        "operationId": _name(route.method, route.path),
         "summary": summary + dot.strip(),
-        "description": f"{about}\n\nFor {PERMISSIONS[method, route.path].value}.",
+        "description": f"{about}\n\nFor {route.permission.value}.",
         "tags": [route.path.split("/")[1]],
-        "parameters": [*_of_path(route), *_of_query(shape.query)],
+        "parameters": [*_of_path(route), *_of_query(route.query)],
         "responses": {
-            str(shape.status): {"description": "Done", "content": content},
+            str(route.status): {"description": "Done", "content": content},
             "4XX": {"$ref": "#/components/responses/Refused"},
             "503": {"$ref": "#/components/responses/Refused"},
         },
     }
-    if shape.query is queries.SubmitQuery:
+    if route.query is queries.SubmitQuery:
         operation["responses"]["200"] = {"description": "A dry run: what would be done", "content": content}
-    if shape.media == STREAM:
+    if route.media == STREAM:
         operation["parameters"].append(LAST_EVENT)
-    if shape.body is not None:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _schema(shape.body)}}}
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _schema(route.body)}}}
     return operation
 
 
@@ -128,7 +125,7 @@ def _name(method: str, path: str) -> str:
     return "_".join([method.lower(), *plain.split()])
 
 
-def _of_path(route: Route) -> list[dict[str, Any]]:
+def _of_path(route: ApiRoute) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, **PARAMETERS[name]} for name in route.param_convertors
     ]
@@ -166,12 +163,11 @@ def _text() -> dict[str, Any]:
     return {"schema": {"type": "string"}}
 
 
-def _schemas() -> dict[str, Any]:
+def _schemas(routes: Sequence[ApiRoute]) -> dict[str, Any]:
     kinds: list[Any] = [answers.Problem]
-    for shape in SHAPES.values():
-        kinds += (
-            (*shape.answer, shape.body) if isinstance(shape.answer, tuple) else (shape.answer, shape.body)
-        )
+    for route in routes:
+        kinds += route.answer if isinstance(route.answer, tuple) else (route.answer,)
+        kinds.append(route.body)
     named = [kind for kind in kinds if kind is not None]
     _, found = msgspec.json.schema_components(named, ref_template=PREFIX + "{name}")
     for name, options in OPTIONED.items():
