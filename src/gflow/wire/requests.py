@@ -18,7 +18,7 @@ from gflow.options.node_shape import parse_shape, spread
 from gflow.options.sweeps import Parameter
 from gflow.options.table import JOB, NAME_LENGTH, Option
 from gflow.options.values import read
-from gflow.wire.sweeps import combined, counted, filled
+from gflow.wire.sweeps import combinations, count_jobs, fill_templates
 
 COMMAND_BYTES = 1 << 20
 # The longest path there is; and what is kept for a job. No kernel passes more than 6 MiB of variables on.
@@ -287,14 +287,14 @@ class Reader:
     def read_all(self, request: JobRequest) -> Iterator[Described]:
         """Check one request and turn it into its specs, one by one: one, or those of a sweep."""
         described, params = self.read(request)
-        count = counted(params, request.rows)
+        count = count_jobs(params, request.rows)
         if not count:
             yield described
             return
         if described.spec.array:
             raise UsageError("--param makes a sweep, and that cannot be an --array as well")
         blobs = described.blobs
-        for spec in filled(described.spec, combined(params, request.rows)):
+        for spec in fill_templates(described.spec, combinations(params, request.rows)):
             yield Described(spec=spec, references=described.references, blobs=blobs, is_of_sweep=count > 1)
             blobs = NO_BLOBS
 
@@ -308,8 +308,8 @@ class Reader:
             command=tuple(request.command),
             cwd=request.cwd,
             umask=request.umask & 0o777,
-            environ=self._stored(request.environ, "environ", blobs) if request.environ else "",
-            script=self._stored(request.script, "script", blobs) if request.script else "",
+            environ=self._store_text(request.environ, "environ", blobs) if request.environ else "",
+            script=self._store_text(request.script, "script", blobs) if request.script else "",
             script_path=request.script_path,
             limits=self._limits,
             **fields,
@@ -322,11 +322,11 @@ class Reader:
         found = self._options.get(written)
         if found is None:
             given = spread(options, self._shapes)
-            found = self._options[written] = read_options(suited(self._defaults, given) | given)
-            settle_race(found.fields)
+            found = self._options[written] = read_options(applicable_defaults(self._defaults, given) | given)
+            resolve_race(found.fields)
         return Read(dict(found.fields), found.params)
 
-    def _stored(self, text: str, what: str, blobs: dict[str, bytes]) -> str:
+    def _store_text(self, text: str, what: str, blobs: dict[str, bytes]) -> str:
         address = self._texts.get(text)
         if address is None:
             content = unbase64(text, what)
@@ -335,7 +335,7 @@ class Reader:
         return address
 
 
-def suited(defaults: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def applicable_defaults(defaults: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The defaults of this daemon that mean something for a job with these options."""
     if "overflow" in defaults and options.keys() & NOT_OVERFLOWING:
         return {name: value for name, value in defaults.items() if name != "overflow"}
@@ -438,7 +438,7 @@ USUAL = "slurm"
 HINT = "gbatch --race local:n1_gpu2,n4_gpu1 …"
 
 
-def settle_race(fields: dict[str, Any]) -> None:
+def resolve_race(fields: dict[str, Any]) -> None:
     """Shapes lose the name of their cluster, which is where the job runs; that of this machine says how many
     GPUs the job has here.
     """

@@ -1,7 +1,7 @@
-"""Who may do what: ONE table, by route. A route without a row does not start; the docs print it.
+"""Permission checks. The permission of each route is declared in `daemon.api.routes`.
 
-People are told apart by the uid of the socket's other end. In user mode only the daemon's owner (and
-root) gets this far, and may do everything here.
+A caller is identified by the uid that the kernel reports for the socket's peer, or by a token. In user mode
+`routes` admits only the daemon's owner and root, who may use every route.
 """
 
 from __future__ import annotations
@@ -55,39 +55,42 @@ def enforce(permission: Permission, handler: Handler) -> Handler:
 
 
 def is_operator(request: Request) -> bool:
-    """Whether the caller may govern the machine and others' jobs."""
+    """Whether the caller is an operator: root or, in system mode, a member of `people.operators`.
+
+    In user mode the daemon's owner is an operator.
+    """
     state, settings = request.scope["state"], context_of(request).settings
     if not settings.is_system:
         return state["uid"] in (0, os.getuid())
     return state["uid"] == 0 or is_member(settings.operators, state["groups"])
 
 
-def person_behind(request: Request) -> Person:
-    """The caller, as an owner of jobs. A user's own daemon has nobody else's."""
+def caller_as_owner(request: Request) -> Person:
+    """The caller, to be compared with the owners of jobs. In user mode the uid alone identifies it."""
     uid = request.scope["state"]["uid"]
     return person_of(uid) if context_of(request).settings.is_system else Person(uid)
 
 
 def sees_names(request: Request) -> bool:
-    """Whether the caller is to know that there are jobs of others, and whose."""
+    """Whether the caller may know that other users have jobs, and their names (`people.privacy`)."""
     settings = context_of(request).settings
     is_open = not settings.is_system or not settings.is_private
     return is_open or request.scope["state"]["uid"] == 0 or is_operator(request)
 
 
-def governs_others(request: Request) -> bool:
-    """Whether the caller's word counts for jobs of others, too."""
+def may_change_others_jobs(request: Request) -> bool:
+    """Whether the caller may change other users' jobs: an operator in system mode."""
     return context_of(request).settings.is_system and is_operator(request)
 
 
 def rights_of(request: Request) -> Rights:
-    """What the caller may ask for."""
+    """The limits on what the caller may request in a submission or an update."""
     settings, uid = context_of(request).settings, request.scope["state"]["uid"]
     return Rights(settings.config, uid, settings.is_system and not is_operator(request))
 
 
 def acting_user(request: Request) -> str:
-    """The caller's name, if jobs may be run as them now."""
+    """The caller's user name. Raises Forbidden if the account may not run jobs now (system mode)."""
     uid = request.scope["state"]["uid"]
     if context_of(request).settings.is_system and (why := unusable(uid)):
         raise Forbidden(f"this is refused: {why}", hint="ask the administrator of the machine")
@@ -95,12 +98,15 @@ def acting_user(request: Request) -> str:
 
 
 def check(request: Request, jobs: list[Job]) -> None:
-    """Refuse unless the route's row lets the caller do this to all of these jobs."""
+    """Raise unless the permission of the route covers all of these jobs for the caller.
+
+    With private jobs the error is the one for a job that does not exist.
+    """
     uid, permission = request.scope["state"]["uid"], request.scope["permission"]
-    person = person_behind(request)
+    person = caller_as_owner(request)
     foreign = [job for job in jobs if not person.owns(job)]
     if not foreign or not context_of(request).settings.is_system:
-        return  # a user's daemon has nobody's jobs but its owner's and root's: the engine tells those apart
+        return  # user mode: only the owner and root have jobs, and the engine checks between them
     if permission is Permission.OWNER and uid == 0:
         return
     if permission is Permission.OWNER_OR_OPERATOR and is_operator(request):

@@ -16,7 +16,7 @@ from gflow.core.state.state import PART, State
 from gflow.core.state.submissions import Judgements
 from gflow.daemon.api.expansion import Expansion
 from gflow.daemon.api.request import context_of
-from gflow.daemon.api.response import InTime, wants_text
+from gflow.daemon.api.response import TimedTurnResponse, wants_text
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import kind_of, local_note, scripts_of
 from gflow.daemon.execution.gpu_memory_auto import note_of
@@ -41,7 +41,7 @@ async def dry_run(request: Request, wish: Submitting, expansion: Expansion) -> R
             pieces, media = _text(trial, expansion), "text/plain; charset=utf-8"
         else:
             pieces, media = _json(trial, expansion), "application/json"
-        return InTime(pieces, stack.pop_all(), media_type=media)
+        return TimedTurnResponse(pieces, stack.pop_all(), media_type=media)
 
 
 class Trial:

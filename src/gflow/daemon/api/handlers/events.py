@@ -20,9 +20,9 @@ from gflow import __version__
 from gflow.core.ids import JobKey, number_of
 from gflow.core.model import AuditEntry, Job
 from gflow.core.queries.audit_log import spread_all
-from gflow.daemon.api.request import context_of, keys_of, known, query_of
-from gflow.daemon.api.response import Turn
-from gflow.daemon.api.visibility import Viewer, viewer
+from gflow.daemon.api.request import context_of, existing_job, keys_of, query_of
+from gflow.daemon.api.response import TurnResponse
+from gflow.daemon.api.visibility import Viewer, viewer_of
 from gflow.daemon.context import Context
 from gflow.errors import UsageError, nearest
 from gflow.wire.events import EVENTS, happening_view, names_of
@@ -67,13 +67,13 @@ async def stream(request: Request) -> Response:
         close = nearest(name, EVENTS)
         raise UsageError(f"there is no event {name!a:.60}", hint=f"did you mean {close}?" if close else "")
     keys = keys_of(context, request, query.job.split(",")) if query.job else []
-    chosen = [known(context, key) for key in keys]
+    chosen = [existing_job(context, key) for key in keys]
     wanted = Wanted(names, frozenset(job.number for job in chosen), query.follow)
-    frames = _frames(context, viewer(request), wanted, _asked_id(request, query))
+    frames = _frames(context, viewer_of(request), wanted, _asked_id(request, query))
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     async with AsyncExitStack() as turn:
         await turn.enter_async_context(context.fairness.stream(request.scope["state"]["uid"]))
-        return Turn(frames, turn.pop_all(), headers=headers, media_type="text/event-stream")
+        return TurnResponse(frames, turn.pop_all(), headers=headers, media_type="text/event-stream")
 
 
 def _asked_id(request: Request, query: EventsQuery) -> int | None:
@@ -84,7 +84,9 @@ def _asked_id(request: Request, query: EventsQuery) -> int | None:
     return int(text) if text else None
 
 
-async def _frames(context: Context, eyes: Viewer, wanted: Wanted, after: int | None) -> AsyncIterator[bytes]:
+async def _frames(
+    context: Context, viewer: Viewer, wanted: Wanted, after: int | None
+) -> AsyncIterator[bytes]:
     news, newest = context.loop.news, context.store.newest_line()
     at = newest if after is None or after > newest else after
     yield _frame("connected", at, {"event": "connected", "version": __version__, "id": at})
@@ -96,7 +98,7 @@ async def _frames(context: Context, eyes: Viewer, wanted: Wanted, after: int | N
     while True:
         lines = _lines(context, at)
         if lines:
-            text = news.shared((at, wanted, eyes.kind), partial(_frames_of, lines, eyes, wanted))
+            text = news.shared((at, wanted, viewer.cache_key), partial(_frames_of, lines, viewer, wanted))
             at = lines[-1][0]
             if text:
                 yield text
@@ -121,23 +123,23 @@ def _lines(context: Context, after: int) -> list[Told]:
     return context.loop.news.shared(after, read)
 
 
-def _frames_of(lines: list[Told], eyes: Viewer, wanted: Wanted) -> bytes:
-    return b"".join(_told(eyes, wanted, *one) for one in lines)
+def _frames_of(lines: list[Told], viewer: Viewer, wanted: Wanted) -> bytes:
+    return b"".join(_told(viewer, wanted, *one) for one in lines)
 
 
 def _told(
-    eyes: Viewer, wanted: Wanted, number: int, line: AuditEntry, is_last: bool, job: Job | None
+    viewer: Viewer, wanted: Wanted, number: int, line: AuditEntry, is_last: bool, job: Job | None
 ) -> bytes:
     """The frames of one line; the last has the id, so that a caller who lost the end gets all again."""
-    if not wanted.has(line) or (line.what in GOVERNORS and not eyes.governs):
+    if not wanted.has(line) or (line.what in GOVERNORS and not viewer.is_operator):
         return b""
-    if job is not None and not eyes.finds(job):
+    if job is not None and not viewer.sees_job(job):
         return b""
     names = [name for name in names_of(line, job) if not wanted.names or name in wanted.names]
-    shown = job_view(eyes.shown(job)) if job is not None and names else None
-    if job is not None and not eyes.knows(job):
+    shown = job_view(viewer.redact_job(job)) if job is not None and names else None
+    if job is not None and not viewer.sees_details(job):
         line = line._replace(detail="")  # it may name paths and commands
-    line = line._replace(detail=eyes.said(line.detail))
+    line = line._replace(detail=viewer.redact_text(line.detail))
     return b"".join(
         _frame(
             name, number if is_last and name is names[-1] else None, happening_view(number, name, line, shown)

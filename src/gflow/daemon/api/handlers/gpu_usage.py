@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from gflow.core.model import LOCAL, Job, JobState
 from gflow.daemon.api.handlers.gpus import SLOWED
-from gflow.daemon.api.request import caller, context_of, known, one_key, query_of, while_connected
+from gflow.daemon.api.request import caller, context_of, existing_job, key_of, query_of, while_connected
 from gflow.daemon.api.response import answer
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import slurm_of
@@ -27,10 +27,10 @@ from gflow.wire.views import key_label, rfc3339
 log = logging.getLogger("gflow.api")
 
 
-async def usage(request: Request) -> Response:
+async def show_usage(request: Request) -> Response:
     """What a job did with its GPUs; `csv` for a spreadsheet."""
     context, query = context_of(request), query_of(request, UsageQuery)
-    job = known(context, one_key(context, request))
+    job = existing_job(context, key_of(context, request))
     if job.target != LOCAL:
         data = await _usage_there(request, job)
         if query.csv:

@@ -32,9 +32,9 @@ SLOWED = {
 }
 
 
-def holders_of(state: State, looks: Viewer) -> dict[int, list[Job]]:
+def holders_of(state: State, viewer: Viewer) -> dict[int, list[Job]]:
     return {
-        index: [looks.shown(_with_kept(state.jobs[key])) for key in sorted(jobs)]
+        index: [viewer.redact_job(_with_kept(state.jobs[key])) for key in sorted(jobs)]
         for index, jobs in state.machine.holders.items()
     }
 
@@ -45,7 +45,7 @@ def _with_kept(job: Job) -> Job:
     return job if kept is None else msgspec.structs.replace(job, gpu_ids=kept)
 
 
-def blocked_of(state: State, looks: Viewer | None = None) -> dict[int, Block]:
+def blocked_of(state: State, viewer: Viewer | None = None) -> dict[int, Block]:
     """All GPUs that get no new jobs, whoever found that out. `looks`: who is told; None: nobody yet."""
     found = ((index, state.machine.closed(index)) for index in state.machine.gpus)
     # That a GPU is restricted is no news while a job has it.
@@ -55,26 +55,26 @@ def blocked_of(state: State, looks: Viewer | None = None) -> dict[int, Block]:
         if why and (why.kind != "Restricted" or index not in state.machine.holders)
     }
     stuck = [job for key in state.stuck if (job := state.running.get(key)) is not None]
-    said = looks.said if looks else str
+    said = viewer.redact_text if viewer else str
     return {
         index: Block(UNKILLABLE, said(f"job {job.label}")) for job in stuck for index in job.gpu_ids
     } | closed
 
 
-def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
+def gpus_data(context: Context, viewer: Viewer) -> dict[str, Any]:
     """Everything about the GPUs, as JSON."""
     state = context.loop.state
     report = context.watch.latest if context.watch else Report()
-    holders, blocked = holders_of(state, looks), blocked_of(state, looks)
+    holders, blocked = holders_of(state, viewer), blocked_of(state, viewer)
     gpus = []
     for gpu in state.machine.gpus.values():
         jobs = holders.get(gpu.index, [])
-        known = [job for job in jobs if looks.finds(job)]
+        known = [job for job in jobs if viewer.sees_job(job)]
         view = gpu_view(gpu, known, blocked.get(gpu.index)) | _meters(gpu, report)
         view["available"] &= not jobs
         view |= _times(context, gpu, jobs)
-        view["holders"] = [_holder(gpu, job, report, looks) for job in jobs]
-        view["processes"] = [_stranger(one, looks) for one in report.strangers.get(gpu.index, ())]
+        view["holders"] = [_holder(gpu, job, report, viewer) for job in jobs]
+        view["processes"] = [_stranger(one, viewer) for one in report.strangers.get(gpu.index, ())]
         gpus.append(view)
     return {
         "gpus": gpus,
@@ -143,15 +143,15 @@ def _meters(gpu: Gpu, report: Report) -> dict[str, Any]:
     }
 
 
-def _stranger(one: Stranger, looks: Viewer) -> dict[str, Any]:
+def _stranger(one: Stranger, viewer: Viewer) -> dict[str, Any]:
     """A process that is not of our jobs; whose it is, is shown to those who see names."""
-    return (one if looks.sees_names else one._replace(user=NAMELESS, command=NAMELESS))._asdict()
+    return (one if viewer.sees_names else one._replace(user=NAMELESS, command=NAMELESS))._asdict()
 
 
-def _holder(gpu: Gpu, job: Job, report: Report, looks: Viewer) -> dict[str, Any]:
+def _holder(gpu: Gpu, job: Job, report: Report, viewer: Viewer) -> dict[str, Any]:
     used: Mapping[int, int] = report.used.get(Run(job.key, job.attempt).name, {})
     return {
-        "id": key_label(job.key) if looks.finds(job) else None,
+        "id": key_label(job.key) if viewer.sees_job(job) else None,
         "name": job.name,
         "user": job.user,
         "used_mib": used.get(gpu.index) if report.cards else None,

@@ -14,7 +14,7 @@ from gflow.core.model import Gpu
 from gflow.core.state.machine import Machine
 from gflow.daemon.api.handlers.gpus import blocked_of
 from gflow.daemon.api.request import context_of
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
 from gflow.daemon.loop.counters import COUNTED, Histogram, Meters
@@ -30,10 +30,10 @@ ENDS = {
 }
 
 
-async def metrics(request: Request) -> Response:
+async def show_metrics(request: Request) -> Response:
     """Figures for Prometheus, in its text form 0.0.4. Counters begin anew with the daemon."""
     context, page = context_of(request), Page()
-    _people(page, context.loop.meters, is_named=viewer(request).sees_names)
+    _people(page, context.loop.meters, is_named=viewer_of(request).sees_names)
     _jobs(page, context)
     _machine(page, context.loop.state.machine)
     _gpus(page, context)

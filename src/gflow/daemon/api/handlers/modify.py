@@ -16,20 +16,20 @@ from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState
 from gflow.core.state.state import PART
 from gflow.daemon.api.handlers.submit import keep_texts
-from gflow.daemon.api.permissions import check, governs_others, rights_of
+from gflow.daemon.api.permissions import check, may_change_others_jobs, rights_of
 from gflow.daemon.api.request import (
     MOST_JOBS_BYTES,
     all_keys_of,
     caller,
     context_of,
+    existing_job,
     hides_for,
-    known,
     read,
     states_of,
     while_connected,
 )
-from gflow.daemon.api.response import about, wants_text
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.response import answer_jobs, wants_text
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.auth import submission_rules
 from gflow.daemon.auth.users import Person
 from gflow.daemon.context import Context
@@ -55,13 +55,17 @@ async def cancel(request: Request) -> Response:
     wanted = await read(request, CancelRequest)
     keys = await _wanted(context, request, wanted)
     async for some in in_slices(keys):
-        check(request, [known(context, key) for key in some])
+        check(request, [existing_job(context, key) for key in some])
     over = await _ended(context, keys)
     if wanted.dry_run:
         return await _foretold(request, keys, over)
     if len(over) < len(keys):
-        await _do(request, Wanted(Cancel, uid, origin, governs=governs_others(request), now=wanted.now), keys)
-    return await about(
+        await _do(
+            request,
+            Wanted(Cancel, uid, origin, governs=may_change_others_jobs(request), now=wanted.now),
+            keys,
+        )
+    return await answer_jobs(
         request,
         keys,
         lambda some: (_cancelled(context, key, over) for key in some),
@@ -83,7 +87,7 @@ async def _ended(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]
     over: dict[JobKey, JobState] = {}
     async for some in in_slices(keys, TOGETHER):
         state = context.loop.state
-        over |= {key: known(context, key).state for key in some if not state.is_active(key)}
+        over |= {key: existing_job(context, key).state for key in some if not state.is_active(key)}
     return over
 
 
@@ -97,13 +101,15 @@ async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> 
     named = await all_keys_of(context, request, wanted.jobs) if wanted.jobs else None
     if not wanted.is_filtered:
         return named or []
-    looks = viewer(request)
+    viewer = viewer_of(request)
     states = states_of(",".join(wanted.states))
     found: list[JobKey] = []
     among = list(context.loop.state.jobs) if named is None else named
     async for keys in in_slices(among):
-        jobs = (known(context, key) for key in keys if named or key in context.loop.state.jobs)
-        found += [job.key for job in jobs if looks.finds(job) and _matches(job, wanted, states, looks.person)]
+        jobs = (existing_job(context, key) for key in keys if named or key in context.loop.state.jobs)
+        found += [
+            job.key for job in jobs if viewer.sees_job(job) and _matches(job, wanted, states, viewer.person)
+        ]
     if named is not None:
         return found
     taken, chosen = set(found), list[JobKey]()  # a task goes with its array
@@ -133,7 +139,7 @@ def _cancelled(context: Context, key: JobKey, over: dict[JobKey, JobState]) -> s
 
 async def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]) -> Response:
     """What a cancel would do: to these jobs, and to those that wait for them."""
-    context, looks = context_of(request), viewer(request)
+    context, viewer = context_of(request), viewer_of(request)
     blocked = Blocked(context.loop.state, [key for key in keys if key not in over])
     while blocked.look(SLICE):
         await asyncio.sleep(0)
@@ -141,7 +147,7 @@ async def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, Job
     rows += [
         (key, "blocked", parents)
         for key, parents in blocked.found().items()
-        if looks.finds(known(context, key))
+        if viewer.sees_job(existing_job(context, key))
     ]
     if wants_text(request):
         return StreamingResponse(_foretold_text(context, rows), media_type="text/plain; charset=utf-8")
@@ -151,7 +157,7 @@ async def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, Job
 async def _foretold_text(context: Context, rows: list[Row]) -> AsyncIterator[str]:
     async for some in in_slices(rows):
         yield "".join(
-            "\t".join([label(key), known(context, key).state.value, verdict, *_joined(parents)]) + "\n"
+            "\t".join([label(key), existing_job(context, key).state.value, verdict, *_joined(parents)]) + "\n"
             for key, verdict, parents in some
         )
     if not rows:
@@ -165,7 +171,7 @@ async def _foretold_json(context: Context, rows: list[Row]) -> AsyncIterator[str
         jobs = [
             {
                 "id": key_label(key),
-                "state": known(context, key).state.value,
+                "state": existing_job(context, key).state.value,
                 "verdict": verdict,
                 "parents": [key_label(parent) for parent in parents],
             }
@@ -185,7 +191,7 @@ async def hold(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
     keys = await _named(context, request, wanted.jobs)
-    await _do(request, Wanted(Hold, uid, origin, governs=governs_others(request)), keys)
+    await _do(request, Wanted(Hold, uid, origin, governs=may_change_others_jobs(request)), keys)
     return await _changed(request, keys, "held")
 
 
@@ -199,7 +205,7 @@ async def release(request: Request) -> Response:
         async for some in in_slices(keys):
             jobs = context.loop.state.jobs
             free.update(key for key in some if key in jobs and jobs[key].state is not JobState.HOLD)
-    deed = Wanted(Release, uid, origin, governs=governs_others(request), begin_at=begin_at)
+    deed = Wanted(Release, uid, origin, governs=may_change_others_jobs(request), begin_at=begin_at)
     await _do(request, deed, keys)
     return await _changed(request, keys, "released", free)
 
@@ -212,7 +218,7 @@ async def update(request: Request) -> Response:
     change = describe_update(
         wanted, address_of, submission_rules.defaults(context.settings.config), context.settings.shapes
     )
-    governs = governs_others(request)
+    governs = may_change_others_jobs(request)
     keep_texts(context, uid, change.blobs)
     await _keep_fields(context, uid, change, keys)
     hides, rights = hides_for(request), rights_of(request)
@@ -272,7 +278,7 @@ async def _named(context: Context, request: Request, texts: list[str]) -> list[J
     """The jobs that these texts mean, all of which are active and the caller may change."""
     keys = await all_keys_of(context, request, texts)
     async for some in in_slices(keys):
-        jobs = [known(context, key) for key in some]
+        jobs = [existing_job(context, key) for key in some]
         check(request, jobs)
         for job in jobs:
             if job.is_final:
@@ -287,7 +293,7 @@ async def _changed(
     request: Request, keys: list[JobKey], how: str, unless: AbstractSet[JobKey] = frozenset()
 ) -> Response:
     """The jobs, and what happened to each; `unless`: those that were not held."""
-    return await about(
+    return await answer_jobs(
         request,
         keys,
         lambda some: (f"Job {label(key)} {'was not held' if key in unless else how}.\n" for key in some),

@@ -11,19 +11,19 @@ from starlette.responses import Response
 from gflow.core.ids import JobKey
 from gflow.core.model import FINAL, Moment
 from gflow.core.queries.job_filter import Filter
-from gflow.daemon.api.job_search import Asked, find
+from gflow.daemon.api.job_search import ListingRequest, find
 from gflow.daemon.api.request import (
     caller,
     context_of,
-    number,
-    parts,
+    parse_number,
     query_of,
     spans_of,
+    split_list,
     states_of,
     while_connected,
 )
-from gflow.daemon.api.response import FORMS, Look, Turn, wants_text
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.response import FORMS, ListingStyle, TurnResponse, wants_text
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.loop import timers
 from gflow.errors import unknown
 from gflow.options.times import parse_since
@@ -34,7 +34,7 @@ from gflow.wire.queries import JobsQuery
 LARGE = 1 << 18
 
 
-async def listing(request: Request) -> Response:
+async def list_jobs(request: Request) -> Response:
     """Jobs: the active ones, or all of them, filtered."""
     query = query_of(request, JobsQuery)
     form = query.form or ("table" if wants_text(request) else "json")
@@ -42,22 +42,22 @@ async def listing(request: Request) -> Response:
         raise unknown("form of output", form, FORMS)
     context, uid = context_of(request), request.scope["state"]["uid"]
     columns, now = columns_of(query.format, SHARED if context.settings.is_system else DEFAULT), timers.now()
-    look = Look(
+    style = ListingStyle(
         columns=columns,
         has_columns=bool(query.format),
         now=now,
         starts=await _starts(request, now) if "START" in columns else {},
         is_coloured=query.color,
-        width=number("width", query.width or "0", 0),
+        width=parse_number("width", query.width or "0", 0),
     )
     media = "application/json" if form == "json" else "text/plain; charset=utf-8"
     async with AsyncExitStack() as turn:
         await turn.enter_async_context(context.fairness.listing(uid))
-        asked = _asked(request, query)
-        coming = find(context, asked, look.now)
-        found = await (while_connected(request, coming) if asked.is_past else coming)
-        shown = found._replace(entries=iter(viewer(request).entries(found.entries)))
-        return await _sent(FORMS[form](shown, look), media, turn)
+        listing = _asked(request, query)
+        coming = find(context, listing, style.now)
+        found = await (while_connected(request, coming) if listing.is_past else coming)
+        shown = found._replace(entries=iter(viewer_of(request).redact_entries(found.entries)))
+        return await _sent(FORMS[form](shown, style), media, turn)
 
 
 async def _starts(request: Request, now: Moment) -> dict[JobKey, float]:
@@ -67,39 +67,39 @@ async def _starts(request: Request, now: Moment) -> dict[JobKey, float]:
     return {key: now.shown(start) for key, start in found.items()}
 
 
-def _asked(request: Request, query: JobsQuery) -> Asked:
+def _asked(request: Request, query: JobsQuery) -> ListingRequest:
     states = states_of(query.states)
-    users = [name for name in parts(query.users) if name not in ("all", "*")]
+    users = [name for name in split_list(query.users) if name not in ("all", "*")]
     is_past = bool(query.all or query.completed or query.jobs or query.since)
     if states:
         is_past = bool(states & FINAL)
     sort, is_reversed = _sort(query.sort or "id")
     wanted = Filter(
         states=FINAL if query.completed and not states else states,
-        users=_seen(frozenset(users), viewer(request).only_users),
-        names=frozenset(parts(query.names)),
-        projects=frozenset(parts(query.projects)),
-        targets=frozenset(parts(query.targets)),
-        partitions=frozenset(parts(query.partitions)),
+        users=_seen(frozenset(users), viewer_of(request).only_users),
+        names=frozenset(split_list(query.names)),
+        projects=frozenset(split_list(query.projects)),
+        targets=frozenset(split_list(query.targets)),
+        partitions=frozenset(split_list(query.partitions)),
         spans=spans_of(context_of(request), request, query.jobs),
         since=parse_since(query.since) if query.since else 0.0,
     )
-    return Asked(
+    return ListingRequest(
         uid=caller(request)[0],
         wanted=wanted,
         is_past=is_past,
         sort=sort,
         is_reversed=is_reversed,
-        limit=number("limit", query.limit, -(10**9)) if query.limit else 0 if query.offset else None,
-        offset=number("offset", query.offset or "0", 0),
+        limit=parse_number("limit", query.limit, -(10**9)) if query.limit else 0 if query.offset else None,
+        offset=parse_number("offset", query.offset or "0", 0),
     )
 
 
-def _seen(asked: frozenset[str], only: frozenset[str]) -> frozenset[str]:
+def _seen(listing: frozenset[str], only: frozenset[str]) -> frozenset[str]:
     """Whose jobs are listed: of those asked for, those that the caller may see."""
     if not only:
-        return asked
-    return only if not asked or asked & only else frozenset({""})
+        return listing
+    return only if not listing or listing & only else frozenset({""})
 
 
 def _sort(text: str) -> tuple[str, bool]:
@@ -117,7 +117,7 @@ async def _sent(pieces: AsyncIterator[str], media: str, turn: AsyncExitStack) ->
         first.append(piece)
         size += len(piece)
         if size > LARGE:
-            return Turn(_all(first, pieces), turn.pop_all(), media_type=media)
+            return TurnResponse(_all(first, pieces), turn.pop_all(), media_type=media)
     return Response("".join(first), media_type=media)
 
 

@@ -18,7 +18,7 @@ from gflow.core.state.state import State
 from gflow.daemon.api.permissions import rights_of
 from gflow.daemon.api.request import caller, context_of, query_of, read
 from gflow.daemon.api.response import answer
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.loop import timers
 from gflow.errors import NotFound, UsageError
 from gflow.options.table import Option
@@ -30,12 +30,12 @@ from gflow.wire.requests import QuotaRequest, ReservationRequest
 _NAME = Option("name", "name", "whose")
 
 
-async def quotas(request: Request) -> Response:
+async def list_quotas(request: Request) -> Response:
     """Every quota, and what people and projects have of it."""
-    looks, rights = viewer(request), rights_of(request)
+    viewer, rights = viewer_of(request), rights_of(request)
 
     def is_shown(scope: str, name: str) -> bool:
-        return looks.sees_names or (name == looks.user if scope == USER else rights.is_member(name))
+        return viewer.sees_names or (name == viewer.user if scope == USER else rights.is_member(name))
 
     lines = [
         line
@@ -64,12 +64,14 @@ async def set_quota(request: Request) -> Response:
     return answer(request, lambda: data, lambda: quota_line(data, removed=given is None))
 
 
-async def reservations(request: Request) -> Response:
+async def list_reservations(request: Request) -> Response:
     """Reservations, those that begin first in front."""
     state, asked = context_of(request).loop.state, query_of(request, ReservationsQuery)
     now = time.time()
-    looks = viewer(request)
-    found = [one for one in state.reserved.all.values() if _is_meant(one, looks.name(one.user), asked, now)]
+    viewer = viewer_of(request)
+    found = [
+        one for one in state.reserved.all.values() if _is_meant(one, viewer.redact_user(one.user), asked, now)
+    ]
     found.sort(key=lambda one: (one.start, one.id))
     views = [_seen(request, one, now) for one in found]
     if asked.timeline:
@@ -105,13 +107,13 @@ async def reserve(request: Request) -> Response:
     return answer(request, lambda: view, lambda: reservation_line(view, stops), 201)
 
 
-async def reservation(request: Request) -> Response:
+async def show_reservation(request: Request) -> Response:
     """One reservation."""
     view = _seen(request, _one(request), time.time())
     return answer(request, lambda: view, lambda: reservation_page([view]))
 
 
-async def unreserve(request: Request) -> Response:
+async def cancel_reservation(request: Request) -> Response:
     """Give up a reservation."""
     context, (uid, origin) = context_of(request), caller(request)
     found = _one(request)
@@ -131,7 +133,7 @@ def _one(request: Request) -> Reservation:
 
 def _seen(request: Request, one: Reservation, now: float) -> dict[str, Any]:
     """A reservation, for whom as far as the caller is to know."""
-    return reservation_view(one, now) | {"user": viewer(request).name(one.user)}
+    return reservation_view(one, now) | {"user": viewer_of(request).redact_user(one.user)}
 
 
 def _is_meant(one: Reservation, user: str, asked: ReservationsQuery, now: float) -> bool:

@@ -15,9 +15,9 @@ from gflow.config.table import BY_KEY
 from gflow.core.model import JobState
 from gflow.core.state.state import State
 from gflow.daemon.api.handlers.gpus import blocked_of, gpus_data, holders_of
-from gflow.daemon.api.request import context_of, number, query_of
+from gflow.daemon.api.request import context_of, parse_number, query_of
 from gflow.daemon.api.response import answer
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.loop import timers
 from gflow.store.snapshot import back_up
 from gflow.targets.local.run_record import Content
@@ -28,38 +28,38 @@ from gflow.wire.queries import InfoQuery
 _one_backup = asyncio.Lock()
 
 
-async def info(request: Request) -> Response:
+async def show_info(request: Request) -> Response:
     """The GPUs and who has them; `long` for all about them."""
-    context, looks = context_of(request), viewer(request)
+    context, viewer = context_of(request), viewer_of(request)
     state = context.loop.state
     gpus = list(state.machine.gpus.values())
     query = query_of(request, InfoQuery)
-    width = number("width", query.width or "0", 0)
+    width = parse_number("width", query.width or "0", 0)
     if query.long:
-        data = gpus_data(context, looks)
+        data = gpus_data(context, viewer)
         return answer(request, lambda: data, lambda: gpu_details(data, gpus))
     return answer(
         request,
-        lambda: gpus_data(context, looks),
+        lambda: gpus_data(context, viewer),
         lambda: gpu_table(
             gpus,
-            holders_of(state, looks),
-            blocked_of(state, looks),
+            holders_of(state, viewer),
+            blocked_of(state, viewer),
             state.machine.drained_why,
             width,
-            looks.title,
+            viewer.title,
         ),
     )
 
 
-async def status(request: Request) -> Response:
+async def show_status(request: Request) -> Response:
     """The daemon: its version, its settings, what it has and what runs."""
-    context, looks = context_of(request), viewer(request)
+    context, viewer = context_of(request), viewer_of(request)
     context.loop.look_at_store()
     state = context.loop.state
     running = sum(state.group_running.values())
     # The record of an array whose tasks have all started neither runs nor waits.
-    living = context.strays() if looks.sees_names else {}  # whose they are is not known
+    living = context.strays() if viewer.sees_names else {}  # whose they are is not known
     strays = [stray_view(name, content) for name, content in sorted(living.items())]
     started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.tasks)
     data = {
@@ -80,7 +80,7 @@ async def status(request: Request) -> Response:
         "settings": {
             key: found._replace(value=BY_KEY[key].shown(found.value))._asdict()
             for key, found in context.settings.config.found.items()
-            if looks.sees_names or not BY_KEY[key].names_others
+            if viewer.sees_names or not BY_KEY[key].names_others
         },
         "config_files": list(context.settings.config.files),
         "notes": [*context.settings.notes, *_troubles(state), *map(_unknown, strays)],
@@ -112,7 +112,7 @@ def _unknown(stray: dict[str, Any]) -> str:
     return f"job {stray['job']} runs, and the database does not know it; gflowd down --kill-jobs ends it"
 
 
-async def health(request: Request) -> Response:
+async def show_health(request: Request) -> Response:
     """Whether the daemon is there and takes changes."""
     loop = context_of(request).loop
     loop.look_at_store()

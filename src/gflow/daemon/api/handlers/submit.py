@@ -19,14 +19,14 @@ from gflow.daemon.api.request import (
     MOST_JOBS_BYTES,
     caller,
     context_of,
+    existing_job,
     hides_for,
-    known,
-    one_key,
+    key_of,
     query_of,
     read,
     while_connected,
 )
-from gflow.daemon.api.response import about, noted
+from gflow.daemon.api.response import add_note, answer_jobs
 from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.auth import submission_rules
 from gflow.daemon.context import Context
@@ -83,7 +83,7 @@ async def submit(request: Request) -> Response:
         context.fairness.keep(uid, sizes[0])
         coming = context.loop.submit(wish)
         keys = await (while_connected(request, coming) if wish.count > PART else coming)
-        return noted(await _taken(request, query, keys), note)
+        return add_note(await _taken(request, query, keys), note)
 
 
 def keep_texts(context: Context, uid: int, blobs: dict[str, bytes]) -> None:
@@ -109,8 +109,8 @@ async def redo(request: Request) -> Response:
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)
     user = acting_user(request)
-    key = one_key(context, request, wanted.job)
-    job = known(context, key)
+    key = key_of(context, request, wanted.job)
+    job = existing_job(context, key)
     check(request, [job])
     settings = context.settings
     change = describe_options(
@@ -137,7 +137,7 @@ async def redo(request: Request) -> Response:
         keep=partial(keep_specs, context, uid),
     )
     keys = await context.loop.submit(wish)
-    return noted(await _taken(request, query, keys), "; ".join(filter(None, (note, wish.note))))
+    return add_note(await _taken(request, query, keys), "; ".join(filter(None, (note, wish.note))))
 
 
 def _check_token(token: str) -> None:
@@ -155,4 +155,4 @@ async def _taken(request: Request, query: SubmitQuery, keys: Sequence[JobKey]) -
 
     first = context.job(keys[0]) if len(keys) > 1 and not query.parsable else None
     end = group_lines(len(keys), first.spec.group) if first else ""
-    return await about(request, keys, lines, end, 201)
+    return await answer_jobs(request, keys, lines, end, 201)

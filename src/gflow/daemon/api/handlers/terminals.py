@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from gflow.core.model import Job, JobState
 from gflow.daemon.api.permissions import check
-from gflow.daemon.api.request import caller, context_of, one, read
+from gflow.daemon.api.request import caller, context_of, job_in_path, read
 from gflow.daemon.api.response import answer
 from gflow.daemon.context import Context
 from gflow.daemon.loop.commands import AuditCommand
@@ -26,10 +26,10 @@ TRIES, LOOK_AGAIN_S = 100, 0.02
 _TERM = Option("term", "name", "the kind of terminal")
 
 
-async def place(request: Request) -> Response:
+async def show_path(request: Request) -> Response:
     """Where the terminal of a job is. Only its owner (and root) can reach it."""
     context = context_of(request)
-    job = one(context, request)
+    job = job_in_path(context, request)
     check(request, [job])
     has_one = job.state is JobState.RUNNING and job.spec.pty and not job.is_array
     path = context.target.terminal(Run(job.key, job.attempt)) if has_one else None
@@ -41,7 +41,7 @@ async def execute(request: Request) -> Response:
     """Run a command beside a job that runs: in its environment, with its GPUs, as its owner."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ExecRequest)
-    job = one(context, request)
+    job = job_in_path(context, request)
     check(request, [job])
     if not request.scope["state"]["pid"]:
         raise Forbidden("commands are run beside jobs from the machine itself")

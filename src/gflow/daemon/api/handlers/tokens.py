@@ -22,7 +22,7 @@ from gflow.wire.views import rfc3339
 _NAME = Option("name", "name", "what it is for")
 
 
-async def make(request: Request) -> Response:
+async def create(request: Request) -> Response:
     """A new token of the caller's. Its text is in this answer and nowhere else."""
     context, (uid, _) = context_of(request), caller(request)
     _check_here(request)
@@ -39,7 +39,7 @@ async def make(request: Request) -> Response:
     return answer(request, lambda: data, lambda: made_text(text, data, listens=listens), 201)
 
 
-async def listing(request: Request) -> Response:
+async def list_tokens(request: Request) -> Response:
     """The caller's tokens; root sees everybody's."""
     found = [_view(token) for token in context_of(request).tokens.of(_whose(request))]
     return answer(request, lambda: {"tokens": found}, lambda: token_table(found))
