@@ -86,7 +86,7 @@ def test_scripts(lines: list[str], mark: str) -> None:
     "parser",
     [
         lambda text: parse_time(text, NOW), lambda text: parse_since(text, NOW), parse_indices,
-        simulated_gpus, lambda text: parse_selectors([text]), tcp_gate._name,
+        simulated_gpus, lambda text: parse_selectors([text]), tcp_gate._host_name,
     ],
     ids=["time", "since", "indices", "simulated", "selection", "host"],
 )  # fmt: skip

@@ -454,7 +454,7 @@ def adopt(loop: Loop, target: Targets, performer: Performer) -> None:
 
 def _raise_open_files() -> None:
     """A descriptor per running job: take as many as we may. Jobs keep the limit they were born with."""
-    rlimits.ours()
+    rlimits.own_limits()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -1,5 +1,7 @@
-"""The API described (OpenAPI 3.1): made from the routes, the table of permissions, the types of
-requests and answers (`shapes`), and the option table. A route without a description fails a test."""
+"""The OpenAPI 3.1 document, derived from the route table, the wire types and the option table.
+
+The docstrings of handlers and wire types are its descriptions. A route without one raises ValueError.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ LAST_EVENT = {
     "description": "The last event that the caller has seen.",
     "schema": {"type": "string", "pattern": "^[0-9]{0,18}$"},
 }
-# What the readers of options take as JSON, by kind; all of them take text as well.
+# JSON types that an option accepts, by kind. All kinds accept text as well.
 _LIST = {"type": ["string", "array"], "items": {"type": "string"}}
 _JOBS = {"type": ["string", "integer", "array"], "items": {"type": ["string", "integer"]}}
 KINDS: dict[str, dict[str, Any]] = {
@@ -47,12 +49,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "events": _LIST,
     "params": {"type": ["string", "array", "object"], "items": {}},
 }
-# Which requests have options, and whether null sets one back.
+# Requests with options, and the schema of these. In `Changes`, null resets an option.
 OPTIONED = {"JobRequest": "Options", "UpdateRequest": "Changes", "RedoRequest": "Changes"}
 
 
 def describe_api(routes: Sequence[ApiRoute]) -> dict[str, Any]:
-    """OpenAPI of these routes."""
+    """Build the OpenAPI document of these routes."""
     schemas = _schemas(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -99,11 +101,11 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
     if route.has_text:
         content[TEXT] = _text()
     operation: dict[str, Any] = {
-        "operationId": _name(route.method, route.path),
+        "operationId": _operation_id(route.method, route.path),
         "summary": summary + dot.strip(),
         "description": f"{about}\n\nFor {route.permission.value}.",
         "tags": [route.path.split("/")[1]],
-        "parameters": [*_of_path(route), *_of_query(route.query)],
+        "parameters": [*_path_parameters(route), *_query_parameters(route.query)],
         "responses": {
             str(route.status): {"description": "Done", "content": content},
             "4XX": {"$ref": "#/components/responses/Refused"},
@@ -119,22 +121,22 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
     return operation
 
 
-def _name(method: str, path: str) -> str:
-    """An id that clients made from this can use as a name: get_jobs_job_log."""
+def _operation_id(method: str, path: str) -> str:
+    """An operation id that generated clients can use as a function name: get_jobs_job_log."""
     plain = "".join(c if c.isalnum() else " " for c in path)
     return "_".join([method.lower(), *plain.split()])
 
 
-def _of_path(route: ApiRoute) -> list[dict[str, Any]]:
+def _path_parameters(route: ApiRoute) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, **PARAMETERS[name]} for name in route.param_convertors
     ]
 
 
-def _of_query(query: type[queries.Query]) -> list[dict[str, Any]]:
+def _query_parameters(query: type[queries.Query]) -> list[dict[str, Any]]:
     schema = msgspec.json.schema(query)["$defs"][query.__name__]
     for about in schema["properties"].values():
-        if about.get("type") == "boolean":  # a flag is on when it is there, unless it says 0
+        if about.get("type") == "boolean":  # a flag without a value is true
             about |= {"type": "string", "enum": ["", "1", "0", "true", "false"]}
             about["default"] = "true" if about["default"] else "false"
     return [{"name": name, "in": "query", "schema": about} for name, about in schema["properties"].items()]
@@ -150,7 +152,7 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 
 def _frame(schema: dict[str, Any]) -> dict[str, Any]:
-    """One server-sent event, whose data are JSON. The first is `connected`: it says where the rest begins."""
+    """The schema of a server-sent event with JSON data. The first one is `connected`, with the start id."""
     data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}
     return {
         "type": "object",

@@ -1,4 +1,4 @@
-"""Routes that look at single jobs."""
+"""Routes that read single jobs: details, wait, log path, wait report, history."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from gflow.text.usage import most_memory, summary
 from gflow.text.why import why_page
 from gflow.wire.views import jobs_view, key_label, line_view
 
-# The most jobs shown in full, how many in one go, and what stands between their pages.
+# Most jobs shown in full, jobs rendered in one turn of the loop, and the separator of their pages.
 MOST_SHOWN = 1000
 TOGETHER = 50
 BETWEEN = "=" * 80 + "\n"
@@ -60,14 +60,14 @@ async def show(request: Request) -> Response:
             used, most = (summary(totals), most_memory(totals)) if totals else ("", 0)
             pages.append(job_page(job, why, timers.now(), log, used, most))
         if len(entries) % TOGETHER == 0:
-            await asyncio.sleep(0)  # others may want something too
+            await asyncio.sleep(0)  # let other requests run
     if len(keys) == 1 and entries[0][0].is_array:
         entries += context.entries(context.store.tasks(keys[0]), viewer)
     return answer(request, lambda: jobs_view(entries), lambda: BETWEEN.join(pages))
 
 
 async def _totals(request: Request, job: Job) -> list[dict[str, Any]]:
-    """What a job did with its GPUs, a row for each."""
+    """Totals of a job's GPU usage, one row per GPU."""
     if not job.spec.gpus or not job.attempt:
         return []
     totals: list[dict[str, Any]] = (await usage_of(request, job))["totals"]
@@ -127,7 +127,7 @@ async def show_history(request: Request) -> Response:
     context = context_of(request)
     job = job_in_path(context, request)
     check(request, [job])
-    said = viewer_of(request).redact_text
-    lines = [line._replace(detail=said(line.detail)) for line in context.store.story(job.key)]
+    redact = viewer_of(request).redact_text
+    lines = [line._replace(detail=redact(line.detail)) for line in context.store.story(job.key)]
     data = {"job": key_label(job.key), "events": [line_view(line, user_name) for line in lines]}
     return answer(request, lambda: data, lambda: story_page(lines, user_name))

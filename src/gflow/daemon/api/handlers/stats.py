@@ -1,4 +1,4 @@
-"""What was used, and by whom. Counted by the database in a thread of its own."""
+"""Usage statistics. The database computes them in a worker thread."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ async def show(request: Request) -> Response:
     width = parse_number("width", query.width or "0", 0)
     if query.predictions:
         return await _predictions(request, question, form, width)
-    kept = context.settings.summaries
-    found = await _read(request, lambda reader: statistics(reader, question, kept))
+    summaries = context.settings.summaries
+    found = await _read(request, lambda reader: statistics(reader, question, summaries))
     data: dict[str, Any] = statistics_view(question, found)
     return answer(
         request,
@@ -59,7 +59,7 @@ async def show(request: Request) -> Response:
 
 
 async def _predictions(request: Request, question: Question, form: str, width: int) -> Response:
-    """Memory of GPUs that was predicted, beside what was measured."""
+    """Predicted and measured GPU memory."""
     samples = context_of(request).settings.samples
     found = await _read(request, lambda reader: _compare(reader, question, samples))
     data: dict[str, Any] = predictions_view(question, found)
@@ -71,7 +71,7 @@ async def _predictions(request: Request, question: Question, form: str, width: i
 
 
 async def _read(request: Request, work: Callable[[Reader], T]) -> T:
-    """Ask the database in a thread, for as long as the client waits."""
+    """Query the database in a worker thread. Cancelled if the client disconnects."""
     context, (uid, _) = context_of(request), caller(request)
     return await while_connected(request, context.threads.read(uid, context.store.reader, work))
 

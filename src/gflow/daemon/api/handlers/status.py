@@ -1,4 +1,4 @@
-"""Routes about the machine and the daemon itself."""
+"""Routes for the machine and the daemon: GPUs, status, health, backup."""
 
 from __future__ import annotations
 
@@ -58,9 +58,11 @@ async def show_status(request: Request) -> Response:
     context.loop.look_at_store()
     state = context.loop.state
     running = sum(state.group_running.values())
+    stray_runs = (
+        context.strays() if viewer.sees_names else {}
+    )  # their owners are unknown, so they cannot be redacted
+    strays = [stray_view(name, content) for name, content in sorted(stray_runs.items())]
     # The record of an array whose tasks have all started neither runs nor waits.
-    living = context.strays() if viewer.sees_names else {}  # whose they are is not known
-    strays = [stray_view(name, content) for name, content in sorted(living.items())]
     started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.tasks)
     data = {
         "version": __version__,
@@ -83,7 +85,7 @@ async def show_status(request: Request) -> Response:
             if viewer.sees_names or not BY_KEY[key].names_others
         },
         "config_files": list(context.settings.config.files),
-        "notes": [*context.settings.notes, *_troubles(state), *map(_unknown, strays)],
+        "notes": [*context.settings.notes, *_warnings(state), *map(_stray_note, strays)],
         "strays": strays,
         "socket": str(context.settings.socket),
         "data": str(context.settings.data),
@@ -92,14 +94,14 @@ async def show_status(request: Request) -> Response:
     return answer(request, lambda: data, lambda: status_page(data))
 
 
-def _troubles(state: State) -> list[str]:
-    """What is wrong at the moment, beside a database that cannot be written."""
+def _warnings(state: State) -> list[str]:
+    """Current problems, apart from a read-only database."""
     stalled = state.machine.stalled
     return [f"nothing can be started now: {stalled}; it is tried again"] if stalled else []
 
 
 def stray_view(name: str, content: Content) -> dict[str, Any]:
-    """A run that lives and that the database does not know, with the shim that a signal would end it by."""
+    """View of a stray: a live run that the database does not know. A signal to its shim (`pid`) ends it."""
     shim = content.shim
     return {
         "job": name.rpartition(".")[0],
@@ -108,7 +110,7 @@ def stray_view(name: str, content: Content) -> dict[str, Any]:
     }
 
 
-def _unknown(stray: dict[str, Any]) -> str:
+def _stray_note(stray: dict[str, Any]) -> str:
     return f"job {stray['job']} runs, and the database does not know it; gflowd down --kill-jobs ends it"
 
 

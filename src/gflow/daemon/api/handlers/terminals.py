@@ -1,4 +1,4 @@
-"""Routes to terminals: where one is, and commands beside jobs. The bytes go past the daemon."""
+"""Routes for terminals and `gjob exec`. They return a socket path; the data bypasses the daemon."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gflow.wire.answers import ExecAnswer, TerminalAnswer
 from gflow.wire.requests import ExecRequest, JobRequest, check_command
 from gflow.wire.views import key_label
 
-# How often to look for the process of a job that has just started.
-TRIES, LOOK_AGAIN_S = 100, 0.02
+# Retries while a job that has just started has no process yet, and their interval.
+TRIES, RETRY_S = 100, 0.02
 _TERM = Option("term", "name", "the kind of terminal")
 
 
@@ -48,7 +48,7 @@ async def execute(request: Request) -> Response:
     check_command(JobRequest(command=wanted.command, cwd="/"))
     term = read_option(_TERM, wanted.term) if wanted.term else ""
     _check_runs(job)
-    path = await _begun(context, job, wanted, term)
+    path = await _start_command(context, job, wanted, term)
     await context.loop.wish(
         AuditCommand("beside", f"job {job.label}: {wanted.command[0]!a:.60}", uid, origin)
     )
@@ -56,16 +56,16 @@ async def execute(request: Request) -> Response:
     return answer(request, lambda: data, lambda: f"{path}\n", 201)
 
 
-async def _begun(context: Context, job: Job, wanted: ExecRequest, term: str) -> str:
-    """Where the command is reached. A job that started just now has no process yet: it will in a moment."""
-    for again in range(TRIES, -1, -1):
+async def _start_command(context: Context, job: Job, wanted: ExecRequest, term: str) -> str:
+    """Start the command and return its socket path. Retries while the job has no process yet."""
+    for tries_left in range(TRIES, -1, -1):
         try:
             return context.performer.beside(job, tuple(wanted.command), term, is_tty=wanted.tty)
         except (FileNotFoundError, ProcessLookupError) as error:
-            if not again:
+            if not tries_left:
                 why = "its process is not there"
                 raise Refused(f"nothing can be run beside job {job.label}: {why}") from error
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
         except OSError as error:
             raise Refused(f"nothing can be run beside job {job.label}: {error.strerror or error}") from error
     raise AssertionError("there is no further try")
