@@ -75,12 +75,12 @@ async def set_limit(request: Request) -> Response:
     keys = tuple(job.key for job in jobs)
     limit = wanted.max_concurrent
     change = Change(fields={"max_concurrent": limit}, references=References())
-    governs = may_change_others_jobs(request)
+    is_operator = may_change_others_jobs(request)
     if len(keys) > PART:
-        bulk = Wanted(Update, uid, origin, governs=governs, fields=change.fields)
+        bulk = Wanted(Update, uid, origin, governs=is_operator, fields=change.fields)
         await while_connected(request, context.loop.do(bulk, keys))
     else:
-        await context.loop.wish(Updating(uid, keys, change, origin, governs=governs))
+        await context.loop.wish(Updating(uid, keys, change, origin, governs=is_operator))
     data = {"jobs": [key_label(key) for key in keys], "max_concurrent": limit or None}
     return answer(request, lambda: data, lambda: limit_line(jobs, limit))
 

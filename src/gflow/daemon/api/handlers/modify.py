@@ -219,16 +219,16 @@ async def update(request: Request) -> Response:
     change = describe_update(
         wanted, address_of, submission_rules.defaults(context.settings.config), context.settings.shapes
     )
-    governs = may_change_others_jobs(request)
+    is_operator = may_change_others_jobs(request)
     charge_texts(context, uid, change.blobs)
     await _charge_fields(context, uid, change, keys)
     hides, rights = hides_for(request), rights_of(request)
     if len(keys) > PART:
         rights.check(change.fields)
-        bulk = _bulk_update(context, uid, change, origin, keys, hides, governs=governs)
+        bulk = _bulk_update(context, uid, change, origin, keys, hides, is_operator=is_operator)
         await _apply(request, bulk, keys)
     else:
-        command = Updating(uid, tuple(keys), change, origin, governs=governs, hides=hides, rights=rights)
+        command = Updating(uid, tuple(keys), change, origin, governs=is_operator, hides=hides, rights=rights)
         await context.loop.wish(command)
     return await _answer_changed(request, keys, "updated")
 
@@ -253,7 +253,7 @@ def _bulk_update(
     keys: list[JobKey],
     hides: Hides | None,
     *,
-    governs: bool,
+    is_operator: bool,
 ) -> Wanted:
     """The bulk update of many jobs. References and a new group are resolved once, for all of them."""
     state, group = context.loop.state, 0
@@ -267,7 +267,7 @@ def _bulk_update(
         Update,
         uid,
         origin,
-        governs=governs,
+        governs=is_operator,
         blobs=change.blobs,
         fields=fields,
         extend_s=change.extend_s,

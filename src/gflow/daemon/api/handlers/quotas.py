@@ -163,14 +163,14 @@ def quota_lines(state: State) -> list[dict[str, Any]]:
     """
     lines = []
     for scope in (USER, PROJECT):
-        named, everybody = state.ledger.quotas.named(scope), state.ledger.quotas.named(scope).get("")
+        named, default = state.ledger.quotas.named(scope), state.ledger.quotas.named(scope).get("")
         names = set(named)
-        if everybody is not None:
+        if default is not None:
             names |= state.ledger.named(scope).keys()
         for name in sorted(names):
             usage = state.ledger.of(scope, name)
             limits = msgspec.structs.asdict(
-                state.ledger.quotas.of(scope, name) if name else everybody or Limits()
+                state.ledger.quotas.of(scope, name) if name else default or Limits()
             )
             used = {
                 "running_jobs": usage.jobs,
