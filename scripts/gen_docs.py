@@ -9,7 +9,7 @@ from gflow.config.table import SETTINGS
 from gflow.config.template import toml
 from gflow.core.model import SHORT
 from gflow.core.transitions import TRANSITIONS
-from gflow.daemon.api.permissions import PERMISSIONS
+from gflow.daemon.api.routes import ROUTES
 from gflow.options.listing import GQUEUE, GSTATS
 from gflow.options.table import GBATCH, Option
 
@@ -69,7 +69,7 @@ def permissions() -> list[str]:
         "| route | who |",
         "|---|---|",
     ]
-    return lines + [f"| `{method} {path}` | {who.value} |" for (method, path), who in PERMISSIONS.items()]
+    return lines + [f"| `{route.method} {route.path}` | {route.permission.value} |" for route in ROUTES]
 
 
 def modules() -> str:

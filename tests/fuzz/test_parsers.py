@@ -29,7 +29,7 @@ from gflow.options.times import parse_since, parse_time
 from gflow.options.values import read as read_option
 from gflow.targets.local import protocol, run_record
 from gflow.wire import requests
-from gflow.wire.job_selectors import selected
+from gflow.wire.job_selectors import parse_selectors
 from tests.fuzz.texts import JSON, TEXT
 
 # On a loaded machine; most take microseconds.
@@ -86,7 +86,7 @@ def test_scripts(lines: list[str], mark: str) -> None:
     "parser",
     [
         lambda text: parse_time(text, NOW), lambda text: parse_since(text, NOW), parse_indices,
-        simulated_gpus, lambda text: selected([text]), tcp_gate._name,
+        simulated_gpus, lambda text: parse_selectors([text]), tcp_gate._host_name,
     ],
     ids=["time", "since", "indices", "simulated", "selection", "host"],
 )  # fmt: skip

@@ -17,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.daemon.api.routes import ROUTES
-from gflow.daemon.api.shapes import SHAPES
 from gflow.options.table import JOB
 from tests.fuzz.texts import JSON, NUMBER, TEXT
 from tests.harness import Box, UnixConnection
 
 # What is sent to a route that takes none is any JSON.
-BODIES = {(method, path): shape.body for (method, path), shape in SHAPES.items()}
+BODIES = {(route.method, route.path): route.body for route in ROUTES}
 QUERIES = (
     "all completed states users names projects jobs since sort limit offset format form width color user "
     "csv long dry-run parsable named events job after follow status active timeline from to"

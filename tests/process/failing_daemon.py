@@ -15,5 +15,5 @@ async def info(request: Request) -> NoReturn:
 
 
 if __name__ == "__main__":
-    status.info = info  # type: ignore[assignment]
+    status.show_info = info  # type: ignore[assignment]
     main("gflowd")

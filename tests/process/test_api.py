@@ -10,7 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gflow.daemon.api.shapes import SHAPES, STREAM
+from gflow.daemon.api.api_route import STREAM
+from gflow.daemon.api.routes import ROUTES
 from tests.harness import Box, UnixConnection
 
 
@@ -111,20 +112,21 @@ ELSEWHERE = {("POST", "/gpu-processes/ignore"), ("POST", "/notifications/test"),
 def test_every_answer_is_as_described(box: Box, document: dict[str, Any]) -> None:
     schemas = closed(copy.deepcopy(document["components"]["schemas"]))
     cases = asked(box)
-    left = set(SHAPES) - set(cases) - ELSEWHERE
+    rows = {(route.method, route.path): route for route in ROUTES}
+    left = set(rows) - set(cases) - ELSEWHERE
     cases |= {route: [(route[1], None)] for route in left}
     for (method, path), several in cases.items():
-        shape = SHAPES[method, path]
+        media = rows[method, path].media
         operation = document["paths"][path][method.lower()]
         for address, body in several:
             status, answer = box.api(method, address, body)
             assert str(status) in operation["responses"], (method, address, answer)
             assert status < 300, (method, address, answer)
-            schema = operation["responses"][str(status)]["content"][shape.media]["schema"]
-            if shape.media == STREAM:
+            schema = operation["responses"][str(status)]["content"][media]["schema"]
+            if media == STREAM:
                 schema = schema["properties"]["data"]["contentSchema"]
             text = answer.decode() if isinstance(answer, bytes) else answer
-            for one in events(answer) if shape.media == STREAM else [text]:
+            for one in events(answer) if media == STREAM else [text]:
                 jsonschema.validate(one, {**schema, "components": {"schemas": schemas}})
 
 

@@ -16,21 +16,23 @@ from typing import Any
 
 import pytest
 
-from gflow.daemon.api.permissions import PERMISSIONS, Who
+from gflow.daemon.api.permissions import Permission
+from gflow.daemon.api.routes import ROUTES
 from tests.harness import Box, UnixConnection, wait_until
 from tests.people import become
 from tests.system import System, acting_as, system
 
 OWNER, OTHER, OPERATOR, ROOT = "owner", "other", "operator", "root"
+PERMISSIONS = {(route.method, route.path): route.permission for route in ROUTES}
 ROLES = (OWNER, OTHER, OPERATOR, ROOT)
 ALLOWED = {
-    Who.ANYONE: {OWNER, OTHER, OPERATOR, ROOT},
-    Who.OWNER: {OWNER, ROOT},
-    Who.OWNER_ALONE: {OWNER},
-    Who.KEEPER: {OWNER, OPERATOR, ROOT},
-    Who.OPERATOR: {OPERATOR, ROOT},
-    Who.PERSON: {OWNER, OTHER, OPERATOR},
-    Who.SELF: {OWNER, OTHER, OPERATOR, ROOT},
+    Permission.ANYONE: {OWNER, OTHER, OPERATOR, ROOT},
+    Permission.OWNER: {OWNER, ROOT},
+    Permission.OWNER_ONLY: {OWNER},
+    Permission.OWNER_OR_OPERATOR: {OWNER, OPERATOR, ROOT},
+    Permission.OPERATOR: {OPERATOR, ROOT},
+    Permission.NOT_ROOT: {OWNER, OTHER, OPERATOR},
+    Permission.SELF: {OWNER, OTHER, OPERATOR, ROOT},
 }
 # What is sent to each route, for a job of Ann's. Those that wait for a job get one that is over.
 BODIES: dict[tuple[str, str], Callable[[Any], Any]] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gflow.daemon.api.permissions import PERMISSIONS
+from gflow.daemon.api.routes import ROUTES
 from tests.harness import wait_until
 from tests.system import System, system
 
@@ -80,7 +80,7 @@ QUESTIONS: dict[tuple[str, str], list[Callable[[str], Asked]]] = {
     ("GET", "/stats"): [lambda job: ("?user=OWNER", None)],
     ("GET", "/reservations"): [lambda job: ("?user=OWNER", None)],
 }
-PATHS = {route for route in PERMISSIONS if "{job}" in route[1]}
+PATHS = {(route.method, route.path) for route in ROUTES if "{job}" in route.path}
 # Of these no answer depends on a job that is named.
 NO_JOB = {
     ("POST", "/drain"), ("GET", "/gpus"), ("POST", "/gpus"), ("GET", "/quotas"), ("PUT", "/quotas"),
@@ -93,7 +93,7 @@ NO_JOB = {
 
 
 def test_every_route_is_in_this_table():
-    assert set(QUESTIONS) | PATHS | NO_JOB == set(PERMISSIONS)
+    assert set(QUESTIONS) | PATHS | NO_JOB == {(route.method, route.path) for route in ROUTES}
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def test_answer_that_is_not_read_is_given_up(monkeypatch):
         released = SimpleNamespace(yes=False)
         async with AsyncExitStack() as stack:
             stack.callback(setattr, released, "yes", True)
-            answer = response.InTime(pieces(), stack.pop_all())
+            answer = response.TimedTurnResponse(pieces(), stack.pop_all())
         await asyncio.wait_for(answer(scope, receive, send), 20)
         assert gone.is_set()
         assert released.yes

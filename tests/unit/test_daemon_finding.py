@@ -13,7 +13,7 @@ from gflow.core.model import JobState
 from gflow.core.queries.job_filter import Filter
 from gflow.core.state.state import State
 from gflow.daemon.api import job_search
-from gflow.daemon.api.job_search import Asked, find
+from gflow.daemon.api.job_search import ListingRequest, find
 from gflow.daemon.loop.cooperative import SLICE, in_order
 from gflow.daemon.loop.user_threads import Threads
 from gflow.errors import Refused
@@ -50,7 +50,7 @@ def listed(loop, change=lambda turn: None, store=None, **asked):
     async def main():
         context = SimpleNamespace(loop=loop, store=store, threads=Threads())
         looking = asyncio.ensure_future(
-            find(context, Asked(**{"wanted": Filter(), "is_past": False} | asked), NOON)
+            find(context, ListingRequest(**{"wanted": Filter(), "is_past": False} | asked), NOON)
         )
         for turn in range(10_000):
             if looking.done():

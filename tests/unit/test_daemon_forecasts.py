@@ -19,8 +19,8 @@ from gflow.core.forecast.queue_snapshot import QueueSnapshot
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.core.state.state import State
-from gflow.daemon.api.handlers.jobs import why
-from gflow.daemon.api.handlers.queue import _starts
+from gflow.daemon.api.handlers.jobs import explain_wait
+from gflow.daemon.api.handlers.queue import _expected_starts
 from gflow.daemon.loop.cooperative import SLICE
 from gflow.daemon.loop.forecasts import Forecasts
 from gflow.daemon.loop.user_threads import MAX_PER_USER, Threads
@@ -107,8 +107,8 @@ def told(answer: Response) -> Any:
 
 def test_many_questions_about_one_state_copy_the_queue_once() -> None:
     async def scene(context: Any, state: State) -> None:
-        asked = [why(request_of(context, 2 + number, 1001 + number % 5)) for number in range(50)]
-        listed = [_starts(request_of(context, 1), NOW) for _ in range(50)]
+        asked = [explain_wait(request_of(context, 2 + number, 1001 + number % 5)) for number in range(50)]
+        listed = [_expected_starts(request_of(context, 1), NOW) for _ in range(50)]
         answers = await asyncio.gather(*asked)
         starts = await asyncio.gather(*listed)
         assert all(told(one)["start"] for one in answers)
@@ -122,11 +122,11 @@ def test_many_questions_about_one_state_copy_the_queue_once() -> None:
 def test_question_after_a_change_sees_the_change() -> None:
     async def scene(context: Any, state: State) -> None:
         last = MANY + 1
-        before = told(await why(request_of(context, last)))
+        before = told(await explain_wait(request_of(context, last)))
         assert {"code": "Priority", "detail": f"{MANY - 1} jobs come before it"} in before["blockers"]
         step(state, Cancel(at=NOW, uid=0, keys=tuple(state.ready.where)[:100]))
         context.loop.version += 1
-        after = told(await why(request_of(context, last)))
+        after = told(await explain_wait(request_of(context, last)))
         assert {"code": "Priority", "detail": f"{MANY - 101} jobs come before it"} in after["blockers"]
         assert looks(state) == 2
 
@@ -136,11 +136,11 @@ def test_question_after_a_change_sees_the_change() -> None:
 def test_job_that_came_after_the_snapshot_began_is_answered_for() -> None:
     async def scene(context: Any, state: State) -> None:
         spec = state.jobs[2 << 20].spec
-        first = asyncio.ensure_future(why(request_of(context, 2)))
+        first = asyncio.ensure_future(explain_wait(request_of(context, 2)))
         while not looks(state):
             await asyncio.sleep(0)
         step(state, Submit(at=NOW, uid=1, user="ann", specs=(spec,), outcomes={}))
-        found = await why(request_of(context, state.next_number - 1))
+        found = await explain_wait(request_of(context, state.next_number - 1))
         assert told(found)["start"]
         await first
 
@@ -150,8 +150,8 @@ def test_job_that_came_after_the_snapshot_began_is_answered_for() -> None:
 def test_client_that_hung_up_has_nothing_copied() -> None:
     async def scene(context: Any, state: State) -> None:
         for ask in (
-            why(request_of(context, 2, is_gone=True)),
-            _starts(request_of(context, 2, is_gone=True), NOW),
+            explain_wait(request_of(context, 2, is_gone=True)),
+            _expected_starts(request_of(context, 2, is_gone=True), NOW),
         ):
             with pytest.raises(UsageError, match="hung up"):
                 await ask
@@ -165,8 +165,8 @@ def test_nothing_is_copied_before_the_users_turn(accounts: None) -> None:
         go = threading.Event()
         busy = [asyncio.ensure_future(context.threads.run(1001, go.wait, 30)) for _ in range(MAX_PER_USER)]
         await asyncio.sleep(0)
-        asked = [asyncio.ensure_future(why(request_of(context, 2))) for _ in range(20)]
-        other = await why(request_of(context, 3, uid=1002))
+        asked = [asyncio.ensure_future(explain_wait(request_of(context, 2))) for _ in range(20)]
+        other = await explain_wait(request_of(context, 3, uid=1002))
         assert told(other)["start"]
         assert looks(state) == 1, "of the other user alone"
         for one in asked[1:]:
@@ -199,7 +199,7 @@ def test_snapshot_is_copied_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Threads, "run_now", alone)
 
     async def scene(context: Any, state: State) -> None:
-        await asyncio.gather(*(why(request_of(context, 2 + n, 1001 + n)) for n in range(10)))
+        await asyncio.gather(*(explain_wait(request_of(context, 2 + n, 1001 + n)) for n in range(10)))
 
     play(scene, waiting())
     assert max(taken) <= SLICE
@@ -211,7 +211,7 @@ def test_snapshot_is_let_go_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gflow.daemon.loop.forecasts.FRESH_S", 0.0)
 
     async def scene(context: Any, state: State) -> None:
-        await why(request_of(context, 2))
+        await explain_wait(request_of(context, 2))
         await asyncio.get_running_loop().run_in_executor(
             None, wait_until, lambda: context.forecasts._cached is None
         )

@@ -57,7 +57,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def test_limits_of_the_connected_process_are_read(tmp_path, kernel: str) -> None:
     with connected(str(tmp_path / "s")) as (sock, child):
         state = {"pid": child.pid, "uid": os.getuid(), "socket": sock}
-        assert (resource.RLIMIT_NOFILE, 77, 77) in limits_of(state, strictly=True)
+        assert (resource.RLIMIT_NOFILE, 77, 77) in limits_of(state, is_required=True)
 
 
 def test_limits_of_a_process_of_another_user_are_not_taken(tmp_path, kernel: str) -> None:
@@ -72,8 +72,8 @@ def test_limits_of_a_process_that_is_gone_are_refused(tmp_path, kernel: str) -> 
         child.wait()
         state = {"pid": child.pid, "uid": os.getuid() or 1001, "socket": sock}
         with pytest.raises(Refused, match="cannot be read"):
-            limits_of(state, strictly=True)
-        assert limits_of(state, strictly=False) == ()
+            limits_of(state, is_required=True)
+        assert limits_of(state, is_required=False) == ()
 
 
 def test_limits_of_a_reused_pid_are_not_taken(tmp_path) -> None:
@@ -92,13 +92,13 @@ def test_limits_of_a_reused_pid_are_not_taken(tmp_path) -> None:
 def test_token_without_limits_starts_no_jobs_of_others() -> None:
     state = {"pid": 0, "uid": 1001, "limits": None}
     with pytest.raises(Refused, match="token has no resource limits"):
-        limits_of(state, strictly=True)
-    assert limits_of(state | {"limits": ((resource.RLIMIT_NOFILE, 5, 6),)}, strictly=True) == (
+        limits_of(state, is_required=True)
+    assert limits_of(state | {"limits": ((resource.RLIMIT_NOFILE, 5, 6),)}, is_required=True) == (
         (resource.RLIMIT_NOFILE, 5, 6),
     )
 
 
 def test_process_in_another_pid_namespace_is_refused() -> None:
     with pytest.raises(Refused, match="cannot be read"):
-        limits_of({"pid": 0, "uid": 1001}, strictly=True)
-    assert limits_of({"pid": 0, "uid": 0}, strictly=True) == ()
+        limits_of({"pid": 0, "uid": 1001}, is_required=True)
+    assert limits_of({"pid": 0, "uid": 0}, is_required=True) == ()

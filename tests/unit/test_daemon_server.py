@@ -48,23 +48,23 @@ def test_the_kernel_says_who_calls(tmp_path):
 
 
 def test_whoever_says_nothing_is_hung_up_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.05)
     assert talked(tmp_path) == b""
 
 
 def test_whoever_never_comes_to_the_end_is_hung_up_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.05)
     assert talked(tmp_path, b"GET / HTTP/1.1\r\nX-", b"Slow: ") == b""
 
 
 def test_also_with_the_second_request_of_a_connection(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.05)
     answer = talked(tmp_path, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\nX-")
     assert answer.count(b"HTTP/1.1 200 OK") == 1
 
 
 def test_a_request_in_time_is_answered_however_long_that_takes(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(server, "HEAD_TIMEOUT_S", 0.05)
 
     async def slow(request):
         await asyncio.sleep(0.2)

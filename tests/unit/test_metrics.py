@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import AuditEntry, JobState
 from gflow.core.state.state import State
-from gflow.daemon.api.handlers.metrics import metrics
+from gflow.daemon.api.handlers.metrics import show_metrics
 from gflow.daemon.loop import counters as module
 from gflow.daemon.loop.counters import LONG, Histogram, Meters
 from gflow.store.port import Changes
@@ -85,7 +85,7 @@ def scrape(size: int) -> int:
         app=SimpleNamespace(state=SimpleNamespace(context=context)), scope={"state": {"uid": 0}}
     )
     context.settings = SimpleNamespace(is_system=False, is_private=False)
-    return instructions(lambda: asyncio.run(metrics(request)))
+    return instructions(lambda: asyncio.run(show_metrics(request)))
 
 
 def test_a_scrape_costs_the_same_among_many_jobs():

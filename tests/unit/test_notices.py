@@ -11,7 +11,7 @@ from gflow.daemon.notify.destinations import Mailbox, Webhook
 from gflow.daemon.notify.messages import Notice, mail, payload
 from gflow.daemon.notify.notifier import MailRules, Notifier, recipients, wants_mail
 from gflow.testing.builders import job
-from gflow.wire.events import TOLD, told_as
+from gflow.wire.events import NOTIFICATION_NAMES, notification_event
 
 ASKED = (
     "job_submitted", "job_updated", "job_started", "job_completed", "job_failed", "job_cancelled",
@@ -26,7 +26,7 @@ def line(what, detail="", key=None):
 
 @pytest.mark.parametrize("name", ASKED)
 def test_every_line_that_is_told_has_a_name(name):
-    assert name in TOLD
+    assert name in NOTIFICATION_NAMES
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_every_line_that_is_told_has_a_name(name):
     ],
 )
 def test_what_a_line_is_to_those_who_get_notifications(what, detail, name):
-    assert told_as(line(what, detail)) == name
+    assert notification_event(line(what, detail)) == name
 
 
 def notice(event="job_failed", what="failed", **fields):

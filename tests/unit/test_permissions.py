@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from gflow.core.model import Job, Moment, Spec
-from gflow.daemon.api.permissions import PERMISSIONS, guarded
+from gflow.daemon.api.api_route import ApiRoute
+from gflow.daemon.api.permissions import Permission
 from gflow.daemon.api.routes import ROUTES
 from gflow.daemon.api.visibility import PUBLIC, Viewer
 from gflow.daemon.auth.users import Person
@@ -18,19 +19,18 @@ SECRET = "hush-hush"
 ANN, BOB = 1001, 1002
 
 
-def test_every_route_has_a_row_and_every_row_a_route():
+def test_every_route_has_one_row_with_a_permission():
     routes = {(method, route.path) for route in ROUTES for method in route.methods - {"HEAD"}}
-    assert routes == set(PERMISSIONS)
+    assert routes == {(route.method, route.path) for route in ROUTES}
+    assert all(route.permission in Permission for route in ROUTES)
     assert len(ROUTES) == len(routes)
 
 
-def test_a_route_without_a_row_does_not_start():
-    from starlette.routing import Route
-
+def test_route_without_a_permission_cannot_be_made():
     async def nothing(request): ...
 
-    with pytest.raises(KeyError):
-        guarded(Route("/jobs/{job}/environment", nothing, methods=["GET"]))
+    with pytest.raises(TypeError, match="permission"):
+        ApiRoute("GET", "/jobs/{job}/environment", nothing, answer=None)
 
 
 def secretive_job() -> Job:
@@ -58,7 +58,7 @@ def secretive_job() -> Job:
 @pytest.mark.parametrize("names", [True, False])
 def test_nothing_but_the_public_is_shown_of_others_jobs(names):
     job = secretive_job()
-    shown = Viewer(Person(BOB), sees_all=False, sees_names=names).shown(job)
+    shown = Viewer(Person(BOB), sees_all=False, sees_names=names).redact_job(job)
     text = encode(job_view(shown)).decode() + job_page(shown, None, Moment(2.0, 2.0), "") + repr(shown)
     assert SECRET not in text
     assert ("ann" in text) is names
@@ -70,7 +70,7 @@ def test_nothing_but_the_public_is_shown_of_others_jobs(names):
 @pytest.mark.parametrize(("uid", "sees_all"), [(ANN, False), (0, True)])
 def test_owner_and_root_see_everything(uid, sees_all):
     job = secretive_job()
-    assert Viewer(Person(uid), sees_all=sees_all, sees_names=False).shown(job) is job
+    assert Viewer(Person(uid), sees_all=sees_all, sees_names=False).redact_job(job) is job
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_owner_and_root_see_everything(uid, sees_all):
 def test_sentence_for_a_private_viewer_names_no_hidden_job(text: str, shown: str) -> None:
     owners = {job_key(1): ANN, job_key(2): BOB, job_key(2, 3): BOB}
     jobs = {key: msgspec.structs.replace(secretive_job(), key=key, uid=uid) for key, uid in owners.items()}
-    assert Viewer(Person(ANN), sees_all=False, sees_names=False, job=jobs.get).said(text) == shown
-    assert Viewer(Person(ANN), sees_all=False, sees_names=True, job=jobs.get).said(text) == text
+    assert Viewer(Person(ANN), sees_all=False, sees_names=False, job=jobs.get).redact_text(text) == shown
+    assert Viewer(Person(ANN), sees_all=False, sees_names=True, job=jobs.get).redact_text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -106,5 +106,5 @@ def test_sentence_for_a_private_viewer_names_no_hidden_job(text: str, shown: str
 def test_job_belongs_to_uid_and_name(person: Person, is_theirs: bool) -> None:
     job = secretive_job()
     assert person.owns(job) is is_theirs
-    assert Viewer(person, sees_all=False, sees_names=True).knows(job) is is_theirs
-    assert Viewer(person, sees_all=False, sees_names=False).finds(job) is is_theirs
+    assert Viewer(person, sees_all=False, sees_names=True).sees_details(job) is is_theirs
+    assert Viewer(person, sees_all=False, sees_names=False).sees_job(job) is is_theirs

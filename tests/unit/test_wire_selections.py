@@ -4,7 +4,7 @@ import pytest
 
 from gflow.core.sweep_template import fill, fill_command
 from gflow.errors import UsageError
-from gflow.wire.job_selectors import Numbers, Tasks, selected
+from gflow.wire.job_selectors import Numbers, Tasks, parse_selectors
 from gflow.wire.requests import JobRequest, Reader
 
 
@@ -31,7 +31,7 @@ def shown(part):
     ids=str,
 )
 def test_parts(texts, found):
-    assert [shown(part) for part in selected(texts)] == found
+    assert [shown(part) for part in parse_selectors(texts)] == found
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_parts(texts, found):
 )
 def test_what_names_no_jobs_is_refused(text):
     with pytest.raises(UsageError):
-        selected([text])
+        parse_selectors([text])
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_names_no_jobs_is_refused(text):
 def test_nobody_means_so_many(text):
     """The last one would be tried in every way that it could be cut."""
     with pytest.raises(UsageError):
-        selected([text])
+        parse_selectors([text])
 
 
 # ---------------------------------------------------------------- filling in

@@ -42,13 +42,13 @@ class Viewer(Protocol):
     # Whether names of other users are shown.
     sees_names: bool
 
-    def shown(self, job: Job) -> Job: ...
+    def redact_job(self, job: Job) -> Job: ...
 
-    def finds(self, job: Job) -> bool: ...
+    def sees_job(self, job: Job) -> bool: ...
 
-    def said(self, text: str) -> str: ...
+    def redact_text(self, text: str) -> str: ...
 
-    def why(self, why: Blocker | None) -> Blocker | None: ...
+    def redact_blocker(self, why: Blocker | None) -> Blocker | None: ...
 
 
 class Context(NamedTuple):
@@ -82,7 +82,11 @@ class Context(NamedTuple):
     def entries(self, jobs: Iterable[Job | None], viewer: Viewer) -> list[Entry]:
         """The jobs as the viewer may see them, each with the reason why it waits."""
         state = self.loop.state
-        return [(viewer.shown(job), viewer.why(explain(state, job))) for job in jobs if job is not None]
+        return [
+            (viewer.redact_job(job), viewer.redact_blocker(explain(state, job)))
+            for job in jobs
+            if job is not None
+        ]
 
     def _waiting_task(self, key: JobKey) -> Job | None:
         """A job made from the array's record, for a task that has not started."""

@@ -461,7 +461,7 @@ def adopt(loop: Loop, target: Targets, executor: Executor) -> None:
 
 def _raise_open_files() -> None:
     """Raise the soft limit of open files: a running job needs a descriptor. Jobs get the original limit."""
-    rlimits.ours()
+    rlimits.own_limits()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

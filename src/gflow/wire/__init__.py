@@ -1,1 +1,1 @@
-"""What goes over the socket: requests, answers, and the JSON view of a job."""
+"""Wire formats: requests, queries, answers, events, the JSON view of a job, and the terminal protocol."""

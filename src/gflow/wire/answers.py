@@ -1,6 +1,6 @@
-"""What the API answers, as types: the schemas of the API's description are made of them.
+"""Answer types of the API. OpenAPI derives its schemas from them; docstrings become descriptions.
 
-A test asks a daemon for each and holds the answer against its type, every key of it.
+A test requests each answer from a daemon and validates it against its type, including every key.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Notify(TypedDict):
 class JobView(TypedDict):
     """A job. Times are RFC 3339, in UTC; `asked` has every option that is not the default."""
 
-    # A number; of a task of an array a text: 42_3.
+    # A number; for a task of an array a string: 42_3.
     id: int | str
     array_id: int | None
     task_id: int | None
@@ -89,7 +89,7 @@ class JobView(TypedDict):
     script: str | None
     cwd: str
     target: str
-    # Its number there, and the machines it runs on; of jobs on clusters.
+    # For jobs on clusters: the id on the cluster, and the nodes.
     target_id: str | None
     target_nodes: str | None
     nodes: int
@@ -188,9 +188,9 @@ class WhyAnswer(TypedDict):
     start: Start | None
     instead: list[str]
     limits: list[str]
-    # When it goes to another target if it still waits here, in seconds since 1970.
+    # Time of the hand-over to another target if the job still waits, in seconds since 1970.
     overflows_at: float | None
-    # When it has waited so long that its start is promised, or since when it has.
+    # Time from which the job has a start reservation, in the future or the past.
     promised_at: float | None
 
 

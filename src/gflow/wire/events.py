@@ -1,7 +1,7 @@
-"""What happened, as events for programs: every line of the story has its names.
+"""Event names of the API and of notifications, by kind of audit entry.
 
-A line may have several: what it is, and what the same thing is called by those who look at
-states, GPUs or memory only.
+An entry may have several names: its own, and general ones for clients that follow only states, GPUs or
+memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gflow.wire.views import key_label, rfc3339
 
 CHANGED = "job_state_changed"
 ENDED = "job_execution_finished"
-# By the word of the story. The first name is what people ask to be told of.
+# By `AuditEntry.what`. The first name is the one that notifications use.
 NAMES: dict[str, tuple[str, ...]] = {
     "submitted": ("job_submitted",),
     "updated": ("job_updated",),
@@ -45,9 +45,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "daemon started": ("daemon_started",),
     "notification failed": ("notification_failed",),
 }
-# Lines after which a job holds more or less than before.
+# Entries after which a job holds more or fewer resources.
 MOVES = frozenset({"started", "retry", "requeued", "finished", "failed", "timeout", "cancelled"})
-# All that can come, for whoever chooses.
+# All event names, for filters.
 EVENTS = tuple(
     dict.fromkeys(
         [name for names in NAMES.values() for name in names]
@@ -57,7 +57,7 @@ EVENTS = tuple(
 
 
 def names_of(line: AuditEntry, job: Job | None) -> tuple[str, ...]:
-    """The events that a line stands for; none if it is nobody's business."""
+    """The names of the events of an entry; empty if the entry is internal."""
     names = NAMES.get(line.what, ())
     if job is None or line.what not in MOVES:
         return names
@@ -71,7 +71,7 @@ def names_of(line: AuditEntry, job: Job | None) -> tuple[str, ...]:
 
 
 def happening_view(number: int, name: str, line: AuditEntry, job: dict[str, Any] | None) -> dict[str, Any]:
-    """One event as JSON. `job` as it is now, which may be later than the event."""
+    """One event as JSON. `job` is the current view, which may be newer than the event."""
     return {
         "id": number,
         "event": name,
@@ -82,15 +82,15 @@ def happening_view(number: int, name: str, line: AuditEntry, job: dict[str, Any]
     }
 
 
-# What notifications may be about, by the word of the story.
-TOLD_AS = {what: names[0] for what, names in NAMES.items() if names[0].startswith("job_")} | {
+# Event names of notifications, by `AuditEntry.what`.
+NOTIFICATION_EVENTS = {what: names[0] for what, names in NAMES.items() if names[0].startswith("job_")} | {
     "daemon started": "scheduler_online",
     "gpu": "gpu_available",
     "reservation created": "reservation_created",
     "reservation cancelled": "reservation_cancelled",
 }
-TOLD = tuple(TOLD_AS.values())
-# The state that a line of the story leads to.
+NOTIFICATION_NAMES = tuple(NOTIFICATION_EVENTS.values())
+# The state of a job after an entry, by `AuditEntry.what`.
 LEADS_TO = {
     "submitted": "Queued",
     "released": "Queued",
@@ -105,8 +105,8 @@ LEADS_TO = {
 }
 
 
-def told_as(line: AuditEntry) -> str | None:
-    """The event that a line is to those who get notifications; None if it is none."""
+def notification_event(line: AuditEntry) -> str | None:
+    """The event name of an entry for notifications; None if none is sent."""
     if line.what == "gpu" and not line.detail.endswith(": available"):
         return None
-    return TOLD_AS.get(line.what)
+    return NOTIFICATION_EVENTS.get(line.what)

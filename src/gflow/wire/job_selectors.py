@@ -1,4 +1,4 @@
-"""Which jobs people mean: `17`, `1,3,5-7`, `42_3`, `42_[1-5]`, `@`, `@~2`."""
+"""Parser of job selectors: `17`, `1,3,5-7`, `42_3`, `42_[1-5]`, `@`, `@~2`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gflow.errors import UsageError
 from gflow.options.values import read
 from gflow.wire.requests import OPTIONS
 
-# What one request may name: nobody means more, and everybody else waits meanwhile.
+# Most jobs that one request may name. They are looked up in one go, and other requests wait meanwhile.
 MOST = 10_000
-# What ranges may mean where it is done in parts: as many as a submission may hold.
+# Most jobs in ranges where the lookup is done in slices: as many as a submission holds.
 MOST_IN_RANGES = 100_000
-# Each character has one place to go: with two, a long text would be tried in every way.
+# Unambiguous, so that matching is linear: with alternatives the regex would backtrack on a long text.
 _PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)?(?:,|$)")
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _TASKS = re.compile(r"(\d{1,12})_\[([^\[\]]*)\]", re.ASCII)
 
 
 class Numbers(NamedTuple):
-    """Jobs from one number to another, both included."""
+    """A range of job numbers, both ends included."""
 
     first: int
     last: int
@@ -34,19 +34,19 @@ class Tasks(NamedTuple):
     tasks: TaskSet
 
 
-def selected(texts: list[str]) -> list[str | Numbers | Tasks]:
-    """What each part of these texts names. A comma separates, except in brackets."""
+def parse_selectors(texts: list[str]) -> list[str | Numbers | Tasks]:
+    """Parse comma-separated selectors. A comma in brackets does not separate."""
     parts = [part.strip().removesuffix(",").strip() for part in _split(",".join(texts))]
     found, named = [], 0
     for part in filter(None, parts):
-        found.append(_meant(part))
+        found.append(_parse_part(part))
         named += len(found[-1].tasks) if isinstance(found[-1], Tasks) else 1
         check_number(named)
     return found
 
 
 def check_number(named: int, most: int = MOST) -> None:
-    """Refuse to look up more jobs than anybody means."""
+    """Refuse a request that names more than `most` jobs."""
     if named > most:
         raise UsageError(f"more than {most:,} jobs are named at once", hint="name fewer of them")
 
@@ -62,7 +62,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _meant(part: str) -> str | Numbers | Tasks:
+def _parse_part(part: str) -> str | Numbers | Tasks:
     if found := _RANGE.fullmatch(part):
         first, last = int(found[1]), int(found[2])
         if last < first:

@@ -1,5 +1,7 @@
-"""What may stand behind the `?` of a request, and what it means. A name that is none of these is refused:
-a misspelt filter must not list everything."""
+"""Query types of the API, one per route.
+
+An unknown name is refused: a misspelt filter must not list everything.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import msgspec
 
 from gflow.errors import UsageError, unknown
 
-# Times behind it cannot be shown in every time zone.
+# Later times cannot be formatted in every time zone.
 LATEST = 250_000_000_000
 
 
@@ -34,7 +36,7 @@ class JobsQuery(Query, frozen=True):
     sort: str = ""
     limit: str = ""
     offset: str = ""
-    # table, group, tree, csv, yaml or json; the columns of those that have some.
+    # form: table, group, tree, csv, yaml or json. format: the columns, for forms that have columns.
     form: str = ""
     format: str = ""
     width: str = ""
@@ -99,7 +101,7 @@ Q = TypeVar("Q", bound=Query)
 
 
 def read_query(given: Mapping[str, str], into: type[Q]) -> Q:
-    """The query, or one sentence on what is wrong with it."""
+    """Decode a query. Raises UsageError with one sentence if it is not valid."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(into)}
     for name in given:
         if name not in fields:

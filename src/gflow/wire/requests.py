@@ -1,6 +1,6 @@
-"""Requests of the API, and how a submission becomes specs. The option table is the schema.
+"""Request types of the API, and the conversion of a submission into specs.
 
-Races between this machine and a cluster: what `--race local:n1_gpu2,slurm:n4_gpu1` means for a job.
+The option table is the schema of the options. `resolve_race` converts `--race local:n1_gpu2,slurm:n4_gpu1`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from gflow.options.node_shape import parse_shape, spread
 from gflow.options.sweeps import Parameter
 from gflow.options.table import JOB, NAME_LENGTH, Option
 from gflow.options.values import read
-from gflow.wire.sweeps import combined, counted, filled
+from gflow.wire.sweeps import combinations, count_jobs, fill_templates
 
 COMMAND_BYTES = 1 << 20
-# The longest path there is; and what is kept for a job. No kernel passes more than 6 MiB of variables on.
+# PATH_MAX; and the largest stored texts of a job. No kernel passes more than 6 MiB of variables to execve.
 PATH_LENGTH = 4096
 MOST_TEXT = {"environ": 6 << 20, "script": 16 << 20}
 BATCH = 100_000
-# Stands for `--gpu-memory auto` until somebody has looked the figure up.
+# Placeholder of `--gpu-memory auto` until the daemon resolves it.
 AUTO_MIB = -1
 OPTIONS = {option.name: option for option in JOB}
-# Jobs that say one of these stay where they are, unless they themselves say --overflow.
+# The default `overflow` does not apply to jobs with one of these options. An explicit --overflow does.
 NOT_OVERFLOWING = frozenset({"on", "array", "nodes", "race", "pty", "shared"})
-# Values in a request: of one job (or of a request that brings none), and of all its jobs together. A list is
-# decoded as a whole before its length is checked.
+# Most values in one job (or in a request without jobs), and in all jobs of a request. They are counted before
+# decoding, because msgspec checks the length of a list only after it has decoded all of it.
 MOST_VALUES = 500_000
 MOST_VALUES_TOGETHER = 3_000_000
-# A request that is larger may hold that many.
+# Only a body larger than this can hold too many values; it is decoded in a thread.
 LARGE = 256 << 10
 
-# Lengths of what is in a request, where nothing else bounds it.
+# Types with length limits, for fields that nothing else limits.
 Text = Annotated[str, msgspec.Meta(max_length=PATH_LENGTH)]
 Command = Annotated[list[str], msgspec.Meta(max_length=100_000)]
 Options = Annotated[dict[str, Any], msgspec.Meta(max_length=200)]
@@ -46,12 +46,12 @@ Rows = Annotated[
 ]
 Jobs = Annotated[list[Text], msgspec.Meta(max_length=BATCH)]
 Indices = Annotated[list[int], msgspec.Meta(max_length=65_536)]
-# What jobs are chosen by. Each is compared with every job: few, and none longer than a name.
+# Filters of jobs. Each is compared with every job, so there are few, none longer than a name.
 Words = Annotated[list[Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]], msgspec.Meta(max_length=100)]
 
 
 def _base64(about: str) -> Any:
-    """A field of any bytes: JSON has text alone. Told by the API's description."""
+    """Metadata of a field with arbitrary bytes, base64-encoded in JSON. Shown in OpenAPI."""
     return msgspec.Meta(extra_json_schema={"contentEncoding": "base64", "description": about})
 
 
@@ -68,12 +68,12 @@ class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cwd: str
     umask: int = 0o022
     environ: Environment = ""
-    # A script, and where it was read; `command` then holds its arguments.
+    # The text of a script, and its path; `command` then holds its arguments.
     script: Script | None = None
     script_path: str = ""
     # Values by option name, as text or as JSON of the option's own type.
     options: Options = {}
-    # A sweep: one job for each of these sets of parameters (times those of the option `param`).
+    # A sweep: one job for each row of parameters, times the combinations of the option `param`.
     rows: Rows = []
 
 
@@ -82,12 +82,12 @@ class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     token: str
     jobs: Annotated[list[JobRequest], msgspec.Meta(max_length=BATCH)]
-    # The environment of those jobs that bring none of their own: ten thousand jobs, one text.
+    # The environment of jobs without one of their own, so that many jobs share one text.
     environ: Environment = ""
 
 
 class RawSubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The same with its jobs not read yet: to read a hundred thousand at once takes a third of a second."""
+    """A SubmitRequest whose jobs are decoded one by one: decoding 100,000 at once takes 0.3 s."""
 
     token: str
     jobs: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=BATCH)]
@@ -101,7 +101,7 @@ class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     now: bool = False
     dry_run: bool = False
     all: bool = False
-    # Patterns as of a shell: exp-*.
+    # Shell patterns: exp-*.
     names: Words = []
     states: Words = []
     projects: Words = []
@@ -134,7 +134,7 @@ class ExecRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class References(NamedTuple):
-    """Parents as written: `17`, `@`, `@~2`. What they mean is known when the job is taken."""
+    """Dependencies as written: `17`, `@`, `@~2`. They are resolved when the job is submitted."""
 
     all_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Jobs of which something that was asked for changes: options as in a submission."""
 
     jobs: Jobs
-    # null sets an option back to its default.
+    # null resets an option to its default.
     options: Options = {}
     command: Command | None = None
     script: Script | None = None
@@ -174,7 +174,7 @@ class RedoRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     token: str
     options: Options = {}
     clear_deps: bool = False
-    # Also the jobs that were cancelled because it failed.
+    # Also redo the jobs that were cancelled because this one failed.
     cascade: bool = False
 
 
@@ -208,21 +208,21 @@ class GpusRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Described(msgspec.Struct, kw_only=True):
-    """A request read and checked: the spec, its references, and the texts it needs stored."""
+    """A job request, parsed and checked: the spec, its references, and the texts to store."""
 
     spec: Spec
     references: References
     blobs: dict[str, bytes]
-    # Whether it is one of several that were asked for as one.
+    # Whether it is one of several jobs of a sweep.
     is_of_sweep: bool = False
 
 
-# What further jobs bring that come from the same request.
+# The blobs of the further jobs of a sweep: the first one has them all.
 NO_BLOBS: dict[str, bytes] = {}
 
 
 def decode(body: bytes, into: type[Any]) -> Any:
-    """The request in `body`, or one sentence on what is wrong with it."""
+    """Decode a request. Raises UsageError with one sentence if it is not valid."""
     try:
         if len(body) > LARGE:
             _check_values(body, into)
@@ -232,9 +232,9 @@ def decode(body: bytes, into: type[Any]) -> Any:
 
 
 def _check_values(body: bytes, into: type[Any]) -> None:
-    """Refuse a request with too many values, by counting commas, before it is decoded.
+    """Refuse a request with too many values before it is decoded, by counting commas.
 
-    Jobs of a submission are counted one by one, when each is decoded.
+    The jobs of a submission are counted one by one, when each is decoded.
     """
     if into is not RawSubmitRequest:
         _check_commas(body)
@@ -249,7 +249,7 @@ _decode_job = msgspec.json.Decoder(JobRequest).decode
 
 
 def decode_job(raw: msgspec.Raw, number: int) -> JobRequest:
-    """One job of a submission, of which this is the number, or one sentence on what is wrong with it."""
+    """Decode one job of a submission. `number`: its index, for error messages."""
     try:
         text = bytes(raw)
         _check_commas(text)
@@ -268,7 +268,7 @@ def _invalid(problem: str) -> UsageError:
 
 
 class Reader:
-    """Reads the jobs of one submission. What many of them have in common is read once."""
+    """Parses the jobs of one submission. Options and texts that jobs share are parsed once."""
 
     def __init__(
         self,
@@ -285,21 +285,21 @@ class Reader:
         self._options: dict[bytes, Read] = {}
 
     def read_all(self, request: JobRequest) -> Iterator[Described]:
-        """Check one request and turn it into its specs, one by one: one, or those of a sweep."""
+        """Check one request and yield its jobs: one, or those of a sweep."""
         described, params = self.read(request)
-        count = counted(params, request.rows)
+        count = count_jobs(params, request.rows)
         if not count:
             yield described
             return
         if described.spec.array:
             raise UsageError("--param makes a sweep, and that cannot be an --array as well")
         blobs = described.blobs
-        for spec in filled(described.spec, combined(params, request.rows)):
+        for spec in fill_templates(described.spec, combinations(params, request.rows)):
             yield Described(spec=spec, references=described.references, blobs=blobs, is_of_sweep=count > 1)
             blobs = NO_BLOBS
 
     def read(self, request: JobRequest) -> tuple[Described, tuple[Parameter, ...]]:
-        """Check one job request: its spec before the parameters of a sweep are in it, and those."""
+        """Check one job request. Returns the job before substitution, and the parameters of its sweep."""
         check_command(request)
         fields, params = self._fields(request.options)
         references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
@@ -308,8 +308,8 @@ class Reader:
             command=tuple(request.command),
             cwd=request.cwd,
             umask=request.umask & 0o777,
-            environ=self._stored(request.environ, "environ", blobs) if request.environ else "",
-            script=self._stored(request.script, "script", blobs) if request.script else "",
+            environ=self._store_text(request.environ, "environ", blobs) if request.environ else "",
+            script=self._store_text(request.script, "script", blobs) if request.script else "",
             script_path=request.script_path,
             limits=self._limits,
             **fields,
@@ -322,11 +322,11 @@ class Reader:
         found = self._options.get(written)
         if found is None:
             given = spread(options, self._shapes)
-            found = self._options[written] = read_options(suited(self._defaults, given) | given)
-            settle_race(found.fields)
+            found = self._options[written] = read_options(applicable_defaults(self._defaults, given) | given)
+            resolve_race(found.fields)
         return Read(dict(found.fields), found.params)
 
-    def _stored(self, text: str, what: str, blobs: dict[str, bytes]) -> str:
+    def _store_text(self, text: str, what: str, blobs: dict[str, bytes]) -> str:
         address = self._texts.get(text)
         if address is None:
             content = unbase64(text, what)
@@ -335,22 +335,22 @@ class Reader:
         return address
 
 
-def suited(defaults: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The defaults of this daemon that mean something for a job with these options."""
+def applicable_defaults(defaults: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The daemon's default options that apply to a job with these options."""
     if "overflow" in defaults and options.keys() & NOT_OVERFLOWING:
         return {name: value for name, value in defaults.items() if name != "overflow"}
     return defaults
 
 
 class Read(NamedTuple):
-    """Options that have been read: fields of a spec, and what a sweep is to choose from."""
+    """Parsed options: fields of a spec, and the parameters of a sweep."""
 
     fields: dict[str, Any]
     params: tuple[Parameter, ...]
 
 
 def read_options(options: dict[str, Any]) -> Read:
-    """Options by name, read."""
+    """Parse options by name, and check those that depend on each other."""
     fields = {}
     for name, value in options.items():
         option = option_of(name)
@@ -438,9 +438,10 @@ USUAL = "slurm"
 HINT = "gbatch --race local:n1_gpu2,n4_gpu1 …"
 
 
-def settle_race(fields: dict[str, Any]) -> None:
-    """Shapes lose the name of their cluster, which is where the job runs; that of this machine says how many
-    GPUs the job has here.
+def resolve_race(fields: dict[str, Any]) -> None:
+    """Resolve a race with target names: set `on` to its cluster, and strip the names from `race`.
+
+    The shape of this machine (`local:`) also sets `gpus`.
     """
     race: tuple[str, ...] = fields.get("race", ())
     here = [shape for shape in race if shape.startswith(HERE)]

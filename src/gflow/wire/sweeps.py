@@ -1,4 +1,4 @@
-"""A sweep: one request that becomes a job for every choice of its parameters."""
+"""Expansion of sweeps: one request becomes a job for each combination of its parameters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gflow.errors import UsageError
 from gflow.options.sweeps import MOST, Parameter, parameters
 from gflow.options.table import PARAM_FILE
 
-# What all commands of a sweep may take together: nobody means more.
+# Largest total size of all commands of a sweep.
 MOST_BYTES = 64 << 20
 Choice = dict[str, str]
 
 
-def counted(params: tuple[Parameter, ...], rows: list[Choice]) -> int:
-    """How many jobs the sweep has; 0: this is none."""
+def count_jobs(params: tuple[Parameter, ...], rows: list[Choice]) -> int:
+    """How many jobs the sweep has; 0 if the request is not a sweep."""
     if not params and not rows:
         return 0
     names = [name for name, _ in params]
@@ -32,16 +32,16 @@ def counted(params: tuple[Parameter, ...], rows: list[Choice]) -> int:
     return count
 
 
-def combined(params: tuple[Parameter, ...], rows: list[Choice]) -> Iterator[Choice]:
+def combinations(params: tuple[Parameter, ...], rows: list[Choice]) -> Iterator[Choice]:
     """Every row with every combination of the parameters."""
     names = [name for name, _ in params]
-    for row in _checked(rows):
+    for row in _check_rows(rows):
         for values in product(*(v for _, v in params)):
             yield row | dict(zip(names, values, strict=True))
 
 
-def _checked(rows: list[Choice]) -> Iterator[Choice]:
-    """The rows (one that says nothing if there are none), if all have the same, proper names."""
+def _check_rows(rows: list[Choice]) -> Iterator[Choice]:
+    """Yield the rows, or one empty row if there are none. All must have the same, valid names."""
     if rows:
         parameters({name: ["1"] for name in rows[0]}, PARAM_FILE)
     for row in rows or [{}]:
@@ -52,8 +52,8 @@ def _checked(rows: list[Choice]) -> Iterator[Choice]:
         yield row
 
 
-def filled(spec: Spec, choices: Iterable[Choice]) -> Iterator[Spec]:
-    """The spec with each choice put into its command and its name."""
+def fill_templates(spec: Spec, choices: Iterable[Choice]) -> Iterator[Spec]:
+    """Yield the spec with each choice substituted into its command and name."""
     size = 0
     for choice in choices:
         made = fill_spec(spec, choice)
@@ -64,7 +64,7 @@ def filled(spec: Spec, choices: Iterable[Choice]) -> Iterator[Spec]:
 
 
 def single_values(params: tuple[Parameter, ...]) -> tuple[tuple[str, str], ...]:
-    """Parameters of one job: each has one value."""
+    """Parameters of a single job. Raises UsageError if one has several values."""
     for name, values in params:
         if len(values) != 1:
             raise UsageError(f"{name} can have one value here, not {len(values)}", hint="--param lr=0.1")

@@ -1,6 +1,6 @@
-"""What goes over the socket of a terminal: frames, each a letter, a length and bytes; and the socket itself.
+"""The protocol of a terminal socket: frames of a type letter, a length and data.
 
-Standard library only: this runs beside jobs, and in clients.
+Standard library only: it runs in the shim and in clients.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import socket
 import struct
 from contextlib import suppress
 
-# From a client: its size and whether the job is hung up when it goes; input; its size; no more input; bye.
+# From a client: greeting (size, and whether the job gets a hangup when the client leaves); input; new size;
+# end of input; detach.
 HELLO, INPUT, SIZE, NO_MORE, BYE = b"h", b"d", b"w", b"q", b"b"
-# To a client: output; error output; the end, as a code (negative: a signal).
+# To a client: output; error output; exit code (negative: signal number).
 OUTPUT, ERROR, END = b"o", b"e", b"x"
 HEAD = struct.Struct("!cI")
 GREETING = struct.Struct("!HHB")
@@ -22,9 +23,10 @@ MOST_CLIENTS = 16
 
 
 def listen(path: str, uid: int | None) -> socket.socket:
-    """A socket that only this person (and root) can reach. The folder is ours: nobody is there before us.
+    """Create a listening socket that only this user and root can connect to.
 
-    It gets its name when it is ready: a client that waits for the name is never refused.
+    The directory must belong to the caller, so that no other user can create the name first. The socket gets
+    its name when it listens: a client that waits for the name is never refused.
     """
     name = os.path.basename(path)
     new = f"{name}.new"
@@ -34,7 +36,7 @@ def listen(path: str, uid: int | None) -> socket.socket:
     try:
         with suppress(FileNotFoundError):
             os.unlink(new, dir_fd=folder)
-        # A path of any length fits when it is reached through an open folder.
+        # Through /proc/self/fd a path may exceed the 108 bytes of sun_path.
         made.bind(f"/proc/self/fd/{folder}/{new}")
         if uid is not None:
             os.chown(new, uid, -1, dir_fd=folder, follow_symlinks=False)
@@ -48,7 +50,7 @@ def listen(path: str, uid: int | None) -> socket.socket:
 
 
 def reach(path: str) -> socket.socket:
-    """A connection to the terminal at `path`. OSError: there is none, or it is somebody else's."""
+    """Connect to the terminal at `path`. Raises OSError if there is none, or if it is another user's."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(os.path.dirname(path), os.O_PATH | os.O_CLOEXEC)
     try:
@@ -66,7 +68,7 @@ def frame(kind: bytes, data: bytes = b"") -> bytes:
 
 
 def frames(buffer: bytearray) -> list[tuple[bytes, bytes]]:
-    """The whole frames at the beginning of `buffer`, which loses them. ValueError: this is something else."""
+    """Remove the complete frames from the start of `buffer` and return them. ValueError if malformed."""
     found = []
     while len(buffer) >= HEAD.size:
         kind, size = HEAD.unpack_from(buffer)

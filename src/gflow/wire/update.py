@@ -1,4 +1,4 @@
-"""Requests to change jobs there are: what they change in specs."""
+"""Conversion of update and redo requests into changes of specs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Spec)}
 
 
 class Change(msgspec.Struct, kw_only=True):
-    """A change of specs read and checked: fields, references, seconds more, and texts to store."""
+    """A parsed and checked change: fields, references, extension of the time limit, texts to store."""
 
     fields: dict[str, Any]
     references: References
@@ -43,7 +43,7 @@ def describe_update(
     defaults: dict[str, Any],
     shapes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Change:
-    """What an update changes in specs."""
+    """Parse and check an update request."""
     if not request.options and request.command is None and request.script is None:
         raise UsageError("there is nothing to change")
     change = describe_options(request.options, FIXED, defaults, shapes)
@@ -52,7 +52,7 @@ def describe_update(
             "--gpu-memory auto is for gbatch and gjob redo", hint="give a size: --gpu-memory 20G"
         )
     if request.command is not None or request.script is not None:
-        # The folder is not changed; an absolute one passes the check.
+        # The working directory does not change; the check needs an absolute path.
         job = JobRequest(
             command=request.command or [], cwd="/", script=request.script, script_path=request.script_path
         )
@@ -71,13 +71,15 @@ def describe_options(
     defaults: dict[str, Any],
     shapes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Change:
-    """Options that override those of a job there is; None sets one back, `+2h` adds to its time limit.
+    """Parse options that override those of an existing job. None resets one, `+2h` extends the time limit.
 
-    `defaults`: options that are not everybody's where this daemon is. `shapes`: what their names mean.
+    fixed: options that cannot be changed.
+    defaults: default options of this daemon, where they differ from the built-in ones.
+    shapes: the named shapes of the configuration.
     """
     for name in sorted(options.keys() & fixed):
         raise UsageError(f"--{name} cannot be changed after submission")
-    # Of a shape, what can be changed.
+    # A shape sets only those of its options that can be changed.
     options = {name: value for name, value in spread(options, shapes or {}).items() if name not in fixed}
     cleared = {name for name, value in options.items() if value is None and name not in defaults}
     given = {

@@ -1,4 +1,4 @@
-"""The JSON that people and programs get. One shape for a job, everywhere."""
+"""JSON views of jobs, GPUs, statistics and errors. A job has the same view in all answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIELDS = {option.field: option.name for option in JOB}
 
 
 def job_view(job: Job, why: Blocker | None = None) -> dict[str, Any]:
-    """A job as the contract's JSON. `why` explains a waiting one."""
+    """The JSON view of a job (`answers.JobView`). `why`: the blocker of a waiting job."""
     spec = job.spec
     return {
         "id": job.number if job.task is None else job.label,
@@ -86,8 +86,8 @@ def job_view(job: Job, why: Blocker | None = None) -> dict[str, Any]:
 
 
 def asked_view(spec: Spec) -> dict[str, Any]:
-    """What was asked for and is not the default, by option: as the options of a submission take it."""
-    values = msgspec.to_builtins(spec)  # without what is the default
+    """The options that differ from their defaults, in the form that a submission accepts."""
+    values = msgspec.to_builtins(spec)  # omits defaults
     asked = {
         FIELDS[field]: list(value) if type(value) is tuple else value
         for field, value in values.items()
@@ -104,18 +104,18 @@ def asked_view(spec: Spec) -> dict[str, Any]:
 
 
 def jobs_view(entries: Sequence[tuple[Job, Blocker | None]]) -> dict[str, Any]:
-    """What every answer about jobs is: the jobs and how many."""
+    """The answer about several jobs: their views and their number."""
     return {"jobs": [job_view(job, why) for job, why in entries], "total": len(entries)}
 
 
 def dry_run_view(specs: Sequence[Spec], scripts: Sequence[str] = ()) -> dict[str, Any]:
-    """Jobs that would be submitted, and what sbatch would get. They have no ids yet."""
+    """The answer to a dry run: the jobs, which have no ids yet, and the batch scripts for Slurm."""
     jobs = dry_run_jobs(specs)
     return {"dry_run": True, "jobs": jobs, "total": len(jobs), "scripts": list(scripts)}
 
 
 def dry_run_jobs(specs: Sequence[Spec]) -> list[dict[str, Any]]:
-    """Jobs without ids."""
+    """Views of jobs that are not submitted."""
     return [
         {
             "name": spec.name or None,
@@ -131,7 +131,7 @@ def dry_run_jobs(specs: Sequence[Spec]) -> list[dict[str, Any]]:
 
 
 def _tasks(progress: ArrayProgress) -> dict[str, Any]:
-    """How far an array is."""
+    """Counts of the tasks of an array."""
     return {
         "pending": str(progress.pending),
         "waiting": len(progress.pending),
@@ -143,7 +143,7 @@ def _tasks(progress: ArrayProgress) -> dict[str, Any]:
 
 
 def headway_view(headway: JobProgress) -> dict[str, Any]:
-    """How far a job says it is; null what it did not say."""
+    """The progress that a job reported; null for what it did not report."""
     return {
         "step": headway.step,
         "steps": headway.steps or None,
@@ -178,7 +178,7 @@ def gpu_view(gpu: Gpu, holders: list[Job], why: Block | None = None) -> dict[str
 
 
 def line_view(line: AuditEntry, name_of: Callable[[int], str]) -> dict[str, Any]:
-    """One line of a job's story."""
+    """One entry of a job's audit log."""
     return {
         "at": rfc3339(line.at),
         "event": line.what,
@@ -189,7 +189,7 @@ def line_view(line: AuditEntry, name_of: Callable[[int], str]) -> dict[str, Any]
 
 
 def statistics_view(question: Question, found: Statistics) -> dict[str, Any]:
-    """Usage as JSON. `simulated`: the GPUs are, and so are the figures about them."""
+    """Usage statistics. `simulated`: the GPUs are simulated, so GPU figures are not real."""
     top = [
         {
             "id": key_label(job.key),
@@ -217,7 +217,7 @@ def statistics_view(question: Question, found: Statistics) -> dict[str, Any]:
 
 
 def predictions_view(question: Question, found: Sequence[Prediction]) -> dict[str, Any]:
-    """Predictions of GPU memory, one by one and all together. An error above zero: predicted too much."""
+    """Predictions of GPU memory, per job and summarised. A positive error means predicted too much."""
     jobs = [
         {
             "id": key_label(job.key),
@@ -248,7 +248,7 @@ def predictions_view(question: Question, found: Sequence[Prediction]) -> dict[st
 
 
 def usage_view(usage: Usage) -> dict[str, Any]:
-    """Sums and averages; null where there is nothing to take the average of."""
+    """Sums and averages of a user or project; null for the average of nothing."""
     ended = usage.completed + usage.failed + usage.timeout
     return {
         "total_jobs": usage.total,
@@ -263,7 +263,7 @@ def usage_view(usage: Usage) -> dict[str, Any]:
         "total_gpu_hours": round(usage.gpu_s / 3600, 3),
         "jobs_with_gpus": usage.gpu_jobs,
         "avg_gpus_per_job": _mean(usage.gpus, usage.gpu_jobs),
-        # Of those that ended by themselves: who cancels a job has not failed.
+        # Cancelled jobs count neither as success nor as failure.
         "success_rate": _mean(usage.completed, ended),
     }
 
@@ -273,12 +273,12 @@ def _mean(total: float, count: int) -> float | None:
 
 
 def error_view(error: GflowError) -> dict[str, Any]:
-    """What `--json` prints when a command fails."""
+    """The JSON output of a failed command with `--json`."""
     return {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
 
 
 def problem(error: GflowError) -> dict[str, Any]:
-    """RFC 9457 document with the same code."""
+    """The problem document (RFC 9457) of an error, with its code and exit code."""
     return {
         "type": f"urn:gflow:{error.code}",
         "title": error.message,

@@ -1,1 +1,5 @@
-"""The HTTP face of the daemon. Identity is the peer's uid, told by the kernel."""
+"""HTTP API of the daemon: servers, route table, permissions, handlers.
+
+A caller is identified by the uid of the socket's peer, or by a token. Handlers send commands to the loop and
+never change state themselves.
+"""

@@ -1,5 +1,8 @@
-"""Counting connections: each from its accept until its descriptor is closed, against bounds that leave
-descriptors for running jobs and the store."""
+"""Connection counting and admission.
+
+A connection counts from its accept until its descriptor is closed. The bounds leave descriptors for running
+jobs and the store.
+"""
 
 from __future__ import annotations
 
@@ -14,42 +17,41 @@ from typing import NamedTuple
 
 from gflow.daemon.auth.users import NO_ACCOUNT, counted_as
 
-# A user: the uid, or NO_ACCOUNT. A peer at the port that has not shown a token: its network.
+# A user: the uid, or NO_ACCOUNT. A TCP peer without a token (a stranger): its network.
 Peer = int | str
 
-# Connections at the port that have not shown a token yet, and those of one network among them.
+# Most TCP connections without a token. A network may have half of them (`Bounds.of_network`).
 MOST_STRANGERS = 256
-# How long a stranger is not evicted: after its accept, and after its first byte (the head of a request is
-# read in the next turns of the loop; a TLS handshake takes one or two round trips).
+# Time for which a stranger is not evicted after its accept, and after its first byte. The request head is
+# read in the next turns of the event loop; a TLS handshake takes one or two round trips.
 FRESH_S, FRESH_TLS_S = 0.05, 0.5
-# What each user with an account may have while descriptors are scarce or others have taken the rest.
+# Connections guaranteed to each user with an account while descriptors are scarce.
 WHEN_SCARCE = 8
-# Connections that root may have beyond the bound for all: to look after a machine that is overrun.
+# Connections of root beyond `Bounds.total`, to administer an overloaded machine.
 FOR_ROOT = 64
-# Refusals that wait until the peer has read them; others are closed without a word.
+# Open connections that carry a refusal: in total, and per peer. Others are closed without an answer.
 REFUSALS, REFUSALS_OF_PEER = 64, 16
 LOOPBACK = "loopback"
 
 
 class Bounds(NamedTuple):
-    """How many connections there may be at once."""
+    """Limits on the number of open connections."""
 
     total: int
-    # Beyond this many, a connection is admitted only for a user with an account who has fewer than
-    # `WHEN_SCARCE`, and for root.
+    # Above this number, only root and users with an account and fewer than `WHEN_SCARCE` are admitted.
     shared: int
     of_user: int
     strangers: int
     of_network: int
-    # A connection whose descriptor has this number or a higher one shows that few are left: the kernel
-    # gives out the lowest free number.
+    # A descriptor with this number or a higher one means that few are left: the kernel assigns the lowest
+    # free number.
     scarce_from: int
 
 
 def bounds_of(descriptors: int, of_user: int = 0) -> Bounds:
-    """Bounds for a process that may have this many descriptors; `of_user`: the setting, 0 for any number.
+    """Bounds for a process with this many descriptors. `of_user`: the setting, 0 for no limit.
 
-    Half of the descriptors stay for jobs, the store and the rest, however many peers there are.
+    Half of the descriptors stay reserved for jobs and the store.
     """
     total = max(WHEN_SCARCE, descriptors // 2)
     strangers = min(MOST_STRANGERS, max(2, descriptors // 16))
@@ -64,7 +66,7 @@ def bounds_of(descriptors: int, of_user: int = 0) -> Bounds:
 
 
 class NoRoomYet(Exception):
-    """All strangers of this network are fresh or have a request in progress: none can be evicted now."""
+    """No stranger of this network can be evicted now: all are fresh or have a request in progress."""
 
 
 class Ticket:
@@ -80,15 +82,15 @@ class Ticket:
         self.peer = peer
         self.sock = sock
         self.is_stranger = self.is_evicted = False
-        # Strangers: a request is in progress; not evicted before this time.
+        # For strangers: a request is in progress; the earliest time of eviction (monotonic).
         self.is_busy = False
         self.fresh_until = 0.0
-        # Admitted only to be told that there are too many.
+        # Admitted only to receive a refusal.
         self.is_refused = False
         self.on_release: Callable[[], None] | None = None
 
     def release(self) -> None:
-        """The descriptor is closed. Only the first call counts."""
+        """Stop counting the connection; its descriptor is closed. Idempotent."""
         connections, self._connections = self._connections, None
         if connections is not None:
             connections.forget(self)
@@ -96,11 +98,11 @@ class Ticket:
                 self.on_release()
 
     def refresh(self, for_s: float) -> None:
-        """Something has come: the connection is not idle for this time."""
+        """Protect the connection from eviction for `for_s` seconds, because data arrived."""
         self.fresh_until = time.monotonic() + for_s
 
     def recognise(self, uid: int) -> bool:
-        """The peer has shown a token of this user; whether the user may have one more connection."""
+        """Count the connection for the user whose token it showed. False if the user has too many."""
         return self._connections is not None and self._connections.recognise(self, uid)
 
 
@@ -112,11 +114,11 @@ class Connections:
         self._open = 0
         self._of: Counter[Peer] = Counter()
         self._refusals: Counter[Peer] = Counter()
-        # In the order of their arrival.
+        # In order of arrival.
         self._strangers: dict[Ticket, None] = {}
 
     def user(self, uid: int, sock: socket.socket) -> Ticket | None:
-        """Admit a connection of this user, or admit it to be refused; None: close it at once."""
+        """Admit a connection of this user, perhaps only for a refusal. None: close it at once."""
         peer: Peer = counted_as(uid)
         ticket = Ticket(self, peer, sock)
         if not self._has_room(peer, sock.fileno()):
@@ -127,10 +129,10 @@ class Connections:
         return ticket
 
     def stranger(self, address: str, sock: socket.socket) -> Ticket | None:
-        """Admit a connection to the port; None: close it at once.
+        """Admit a TCP connection. None: close it at once.
 
-        Where there are too many, the oldest idle one that has shown no token is evicted: a client that shows
-        one does so at once, so idle connections keep none out. Raises `NoRoomYet` where none is idle.
+        At the limit, the oldest idle stranger is evicted. A legitimate client sends its token immediately, so
+        idle connections cannot keep it out. Raises `NoRoomYet` if no stranger is idle.
         """
         if self._open >= self._bounds.shared or sock.fileno() >= self._bounds.scarce_from:
             return None
@@ -171,7 +173,7 @@ class Connections:
         return is_plenty and self._of[peer] < bounds.of_user
 
     def _may_refuse(self, peer: Peer, fd: int) -> bool:
-        """Whether this peer is told that it has too many. Refusals take nothing from `total`."""
+        """Whether the peer gets a refusal. Refusals do not count towards `total`."""
         of_peer, of_all = self._refusals[peer], self._refusals.total()
         return fd < self._bounds.scarce_from and of_peer < REFUSALS_OF_PEER and of_all < REFUSALS
 
@@ -187,7 +189,7 @@ class Connections:
         self._strangers.pop(ticket, None)
 
     def _evict(self, network: Peer) -> None:
-        """Hang up on the oldest idle stranger of this network. Its descriptor counts until it is closed."""
+        """Shut down the oldest idle stranger of this network. It counts until its descriptor is closed."""
         now = time.monotonic()
         oldest = next((one for one in self._strangers if one.peer == network and _is_idle(one, now)), None)
         if oldest is None:
@@ -199,18 +201,18 @@ class Connections:
 
 
 def _is_idle(ticket: Ticket, now: float) -> bool:
-    """Whether no request is in progress and nothing that has come waits to be read."""
+    """Whether no request is in progress and no data waits to be read."""
     if ticket.is_busy or now < ticket.fresh_until:
         return False
     try:
         return not ticket.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except OSError:  # nothing has come, or it is closed
+    except OSError:  # no data, or closed
         return True
 
 
 @lru_cache(maxsize=1024)
 def network_of(address: str) -> str:
-    """What counts as one peer: an IPv4 address, an IPv6 network of 64 bits, everything on this machine."""
+    """The unit of counting of an address: an IPv4 address, an IPv6 /64 network, or loopback."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

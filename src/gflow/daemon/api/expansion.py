@@ -1,7 +1,7 @@
-"""The jobs of a submission, sweeps expanded, a few at a time.
+"""Expansion of a submission into jobs, in slices.
 
-A request of kilobytes may become hundreds of MiB. What is more than a few jobs is expanded when it is the
-user's turn, two at a time of all users together, and as long as the client is there.
+A request of kilobytes may become hundreds of MiB. A submission of more than a few jobs waits for the user's
+turn; two are expanded at once over all users. The expansion stops if the client disconnects.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gflow.daemon.loop.cooperative import FEW, consumed
 from gflow.errors import UsageError
 from gflow.wire.requests import BATCH, Described, RawSubmitRequest, Reader, decode_job
 
-# What is expanded in one go for an answer that is sent as it is made.
+# Size of the jobs that are expanded at once for a streamed answer.
 PIECE_BYTES = 1 << 18
 
 
 class Expansion:
-    """Of one request, of which nothing is kept that was expanded."""
+    """Expands the jobs of one request. Keeps none of them."""
 
     def __init__(self, request: Request, wanted: RawSubmitRequest, reader: Reader, rights: Rights) -> None:
         self._request, self._wanted, self._reader, self._rights = request, wanted, reader, rights
@@ -38,37 +38,37 @@ class Expansion:
         return sum(len(memoryview(raw)) for raw in self._wanted.jobs) + len(self._wanted.environ)
 
     async def each(self, take: Callable[[list[Described]], None], size: int = FEW, *, last: bool) -> None:
-        """Give `take` all jobs, so many at a time. `last`: the request is not needed after that."""
+        """Pass all jobs to `take`, `size` at a time. `last`: release the request while it is read."""
         jobs = consumed(self._wanted.jobs) if last else self._wanted.jobs
         source = read_submission(self._wanted, jobs, self._reader)
-        take(await self._next(source, size))
+        take(await self._read_slice(source, size))
         following = next(source, None)
         if following is not None:
-            await while_connected(self._request, self._rest(chain([following], source), take, size))
+            await while_connected(self._request, self._expand_rest(chain([following], source), take, size))
 
-    async def _rest(
+    async def _expand_rest(
         self, source: Iterator[Described], take: Callable[[list[Described]], None], size: int
     ) -> None:
         async with self._context.fairness.expansion(self._uid):
-            while some := await self._next(source, size):
+            while some := await self._read_slice(source, size):
                 take(some)
                 await asyncio.sleep(0)
 
     async def pieces(self) -> AsyncIterator[list[Described]]:
-        """All jobs again, each few when they are asked for; in between it is others' turn."""
+        """Yield all jobs in slices, each expanded on demand. Other users may expand between two slices."""
         source = read_submission(self._wanted, self._wanted.jobs, self._reader)
         while True:
             async with self._context.fairness.expansion(self._uid):
-                some = await self._next(source, FEW, PIECE_BYTES)
+                some = await self._read_slice(source, FEW, PIECE_BYTES)
             if not some:
                 return
             yield some
             await asyncio.sleep(0)
 
-    async def _next(
+    async def _read_slice(
         self, source: Iterator[Described], most: int, size: int = MOST_COMMANDS
     ) -> list[Described]:
-        """The next jobs, at most so many, and no more when they have so many bytes."""
+        """The next jobs: at most `most`, and none after their commands reach `size` bytes."""
         some: list[Described] = []
         for job in source:
             some.append(job)
@@ -77,7 +77,7 @@ class Expansion:
                 break
         specs = await resolve_auto_memory(self._context, self._uid, [job.spec for job in some])
         check_targets(self._context.settings, specs)
-        self._rights.check_specs(specs)  # before its quotas: those of a project are for its members to know
+        self._rights.check_specs(specs)  # before quotas: only members may learn those of a project
         for job, spec in zip(some, specs, strict=True):
             job.spec = with_patience(self._context.settings, spec)
         return some
@@ -90,7 +90,7 @@ def bytes_of(job: Described) -> int:
 def read_submission(
     wanted: RawSubmitRequest, jobs: Iterable[msgspec.Raw], reader: Reader
 ) -> Iterator[Described]:
-    """The jobs of a submission one by one, sweeps expanded."""
+    """Yield the jobs of a submission, with sweeps expanded."""
     if not 1 <= len(wanted.jobs) <= BATCH:
         raise UsageError(f"a submission holds 1 to {BATCH} jobs, not {len(wanted.jobs)}")
     count = size = 0

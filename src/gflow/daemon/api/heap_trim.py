@@ -1,11 +1,11 @@
-"""Gives memory back to the system: malloc keeps what many connections with TLS have used."""
+"""Returns heap memory to the kernel (malloc_trim) after many TLS connections were closed."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 
-# After how many closed connections, and how much later: those that are closed meanwhile are counted too.
+# Trim DELAY_S after AFTER connections were closed; connections closed during the delay are included.
 AFTER = 64
 DELAY_S = 10.0
 
@@ -13,7 +13,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Trimmer:
-    """Counts closed connections."""
+    """Counts closed connections and schedules the trim."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
-"""Finding the jobs of a listing, as they all are at one moment, without holding up the loop.
+"""Search for the jobs of a listing: a consistent snapshot that does not block the loop.
 
-Active jobs are in memory and change under our hands: they are copied a few at a time, and what
-changed meanwhile is copied again before we are done. Jobs that are over come from the database,
-which a reader sees as it was at one moment.
+Active jobs are in memory and may change during the search. They are copied in slices, and jobs that changed
+meanwhile are copied again before the search returns. Final jobs come from the database, which a reader sees
+as of one transaction.
 """
 
 from __future__ import annotations
@@ -28,132 +28,134 @@ from gflow.errors import Refused
 from gflow.store.reader import Reader
 from gflow.text.queue import Entry, sort_key
 
-# Finished jobs shown unless somebody asks for more: there may be a million.
+# Final jobs shown by default: there may be a million.
 NEWEST = 1000
-# Up to so many, a part of the queue is found by its keys; else all of it is copied, and cut.
+# Largest page that is selected by key before jobs are copied. Otherwise all jobs are copied, then cut.
 SMALL_PART = 10 * SLICE
-# What one listing holds in memory at most.
+# Most jobs that one listing holds in memory.
 MOST = 200_000
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A listing as somebody wants it."""
+class ListingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A listing as the caller requested it."""
 
     wanted: Filter
-    # Whose turn it takes.
+    # The user whose database turn it takes.
     uid: int = 0
-    # Whether jobs that are over are wanted too.
+    # Whether final jobs are included.
     is_past: bool
     sort: str = "id"
     is_reversed: bool = False
-    # N > 0: the first N, N < 0: the last, 0: all; None: all that is active, and the newest of the past.
+    # N > 0: the first N; N < 0: the last -N; 0: all; None: all active jobs and the newest final ones.
     limit: int | None = None
     offset: int = 0
 
 
 class Found(NamedTuple):
-    """The jobs of a listing, to be read once; how many there are without a limit; whether all are here."""
+    """The jobs of a listing, as an iterator; their number without a limit; whether some were cut off."""
 
     entries: Iterator[Entry]
     total: int
     is_cut: bool
 
 
-async def find(context: Context, asked: Asked, now: Moment) -> Found:
-    """The jobs that `asked` means."""
-    return await (_past if asked.is_past else _present)(context, asked, now)
+async def find(context: Context, listing: ListingRequest, now: Moment) -> Found:
+    """Find the jobs of a listing."""
+    if listing.is_past:
+        return await _find_all(context, listing, now)
+    return await _find_active(context, listing, now)
 
 
 # ---------------------------------------------------------------- active jobs, from memory
 
 
-async def _present(context: Context, asked: Asked, now: Moment) -> Found:
-    if asked.sort == "id" and 0 < abs(asked.limit or 0) <= SMALL_PART:
-        return await _part(context, asked)
-    copies = await _copies(context, asked.wanted)
+async def _find_active(context: Context, listing: ListingRequest, now: Moment) -> Found:
+    if listing.sort == "id" and 0 < abs(listing.limit or 0) <= SMALL_PART:
+        return await _find_page(context, listing)
+    copies = await _copy_jobs(context, listing.wanted)
     total = len(copies)
     keys = deque(sorted(copies))
     entries = (copies.pop(keys.popleft()) for _ in range(total))
-    return Found(await _window(entries, asked, now), total, False)
+    return Found(await _sort_and_cut(entries, listing, now), total, False)
 
 
-async def _part(context: Context, asked: Asked) -> Found:
-    """A part of the queue by id: of all others only the keys are looked at."""
+async def _find_page(context: Context, listing: ListingRequest) -> Found:
+    """Find a page of the queue, ordered by id. Only the jobs of the page are copied."""
     loop = context.loop
     while True:
         state = loop.state
         with loop.track_changes() as changed:
-            taking, keys = _Copies(state, asked.wanted), dict[JobKey, None]()
+            copies, keys = _JobCopies(state, listing.wanted), dict[JobKey, None]()
             async for some in in_slices(sorted(state.jobs)):
-                taking.sift(some, keys)
-            shown = _shown(sorted(keys), asked)
+                copies.select(some, keys)
+            shown = _page_of(sorted(keys), listing)
             missing = shown
             while state is loop.state and (missing or changed):
-                again = [changed.pop() for _ in range(len(changed))]
-                if again:
-                    taking.sift(again, keys)
-                    shown = _shown(sorted(keys), asked)
-                    taking.forget({*again, *(taking.found.keys() - set(shown))})
-                taking.take(list(islice((key for key in shown if key not in taking.found), SLICE)))
-                missing = [key for key in shown if key not in taking.found]
+                changed_keys = [changed.pop() for _ in range(len(changed))]
+                if changed_keys:
+                    copies.select(changed_keys, keys)
+                    shown = _page_of(sorted(keys), listing)
+                    copies.forget({*changed_keys, *(copies.found.keys() - set(shown))})
+                copies.copy_jobs(list(islice((key for key in shown if key not in copies.found), SLICE)))
+                missing = [key for key in shown if key not in copies.found]
                 if missing:
                     await asyncio.sleep(0)
-            if state is loop.state:  # else it was rebuilt from the disk meanwhile
-                return Found((taking.found[key] for key in shown), len(keys), False)
+            if state is loop.state:  # else the state was reloaded from the database: start over
+                return Found((copies.found[key] for key in shown), len(keys), False)
 
 
-def _shown(keys: list[JobKey], asked: Asked) -> list[JobKey]:
-    """Of the keys in order, those in the part that is asked for."""
-    if asked.is_reversed:
+def _page_of(keys: list[JobKey], listing: ListingRequest) -> list[JobKey]:
+    """The keys of the requested page. `keys` must be sorted; it is reversed in place if asked."""
+    if listing.is_reversed:
         keys.reverse()
-    limit = asked.limit or 0
+    limit = listing.limit or 0
     if limit > 0:
-        return keys[asked.offset : asked.offset + limit]
-    end = max(0, len(keys) - asked.offset)
+        return keys[listing.offset : listing.offset + limit]
+    end = max(0, len(keys) - listing.offset)
     return keys[max(0, end + limit) : end]
 
 
-async def _copies(context: Context, wanted: Filter) -> dict[JobKey, Entry]:
-    """The active jobs that are wanted, copied, all as they are when this returns."""
+async def _copy_jobs(context: Context, wanted: Filter) -> dict[JobKey, Entry]:
+    """Copy the active jobs that match. All copies are current when this returns."""
     loop = context.loop
     while True:
         state = loop.state
         with loop.track_changes() as changed:
-            taking = _Copies(state, wanted)
+            copies = _JobCopies(state, wanted)
             async for keys in in_slices(sorted(state.jobs)):
-                taking.take(keys)
+                copies.copy_jobs(keys)
             while changed:
-                taking.take([changed.pop() for _ in range(min(len(changed), SLICE))])
+                copies.copy_jobs([changed.pop() for _ in range(min(len(changed), SLICE))])
                 if changed:
                     await asyncio.sleep(0)
-            if state is loop.state:  # else it was rebuilt from the disk meanwhile
-                return taking.found
+            if state is loop.state:  # else the state was reloaded from the database: start over
+                return copies.found
 
 
-class _Copies:
-    """Copies of jobs, each with the reason why it waits."""
+class _JobCopies:
+    """Copies of jobs, each with its blocker."""
 
     def __init__(self, state: State, wanted: Filter) -> None:
         self.found: dict[JobKey, Entry] = {}
         self._state = state
         self._wanted = wanted
         self._reasons: dict[Shape, Blocker] = {}
-        # Most listings want everything: a question less for each of a hundred thousand jobs.
-        self._is_open = wanted == Filter()
+        # Most listings have no filter: this saves a call for each of 100,000 jobs.
+        self._is_unfiltered = wanted == Filter()
 
-    def take(self, keys: list[JobKey]) -> None:
-        """Copy these jobs as they are now; forget those that are not wanted any more."""
-        state, matches, is_open = self._state, self._wanted.matches, self._is_open
+    def copy_jobs(self, keys: list[JobKey]) -> None:
+        """Copy the current state of these jobs; drop the copies of jobs that no longer match."""
+        state, matches, is_unfiltered = self._state, self._wanted.matches, self._is_unfiltered
         found, reasons = self.found, self._reasons
-        for key in keys:  # as `_is_wanted`, without a call for each
+        for key in keys:  # `_is_wanted`, inlined for speed
             job = state.jobs.get(key)
-            if job is not None and ((is_open and job.progress is None) or matches(job)):
+            if job is not None and ((is_unfiltered and job.progress is None) or matches(job)):
                 found[key] = (copy.copy(job), explain(state, job, reasons))
             else:
                 found.pop(key, None)
 
-    def sift(self, keys: list[JobKey], into: dict[JobKey, None]) -> None:
-        """Keep in `into` those of these keys whose jobs are wanted, and no others of them."""
+    def select(self, keys: list[JobKey], into: dict[JobKey, None]) -> None:
+        """Update `into` for these keys: add those whose jobs match, remove the others."""
         for key in keys:
             if self._is_wanted(key):
                 into[key] = None
@@ -166,46 +168,50 @@ class _Copies:
 
     def _is_wanted(self, key: JobKey) -> bool:
         job = self._state.jobs.get(key)
-        return job is not None and ((self._is_open and job.progress is None) or self._wanted.matches(job))
+        return job is not None and (
+            (self._is_unfiltered and job.progress is None) or self._wanted.matches(job)
+        )
 
 
 # ---------------------------------------------------------------- all jobs, from the database
 
 
-async def _past(context: Context, asked: Asked, now: Moment) -> Found:
+async def _find_all(context: Context, listing: ListingRequest, now: Moment) -> Found:
     reader, total, rows = await context.threads.read(
-        asked.uid, context.store.reader, lambda reader: _counted(reader, asked)
+        listing.uid, context.store.reader, lambda reader: _count_and_read(reader, listing)
     )
     state, reasons = context.loop.state, dict[Shape, Blocker]()
     count = len(rows)
     jobs = (reader.job(rows.popleft()) for _ in range(count))
     entries = ((job, explain(state, job, reasons)) for job in jobs)
-    if asked.sort == "id" and asked.limit is not None:
-        return Found(entries, total, False)  # the database has done it all
-    return Found(await _window(entries, asked, now), total, count < total)
+    if listing.sort == "id" and listing.limit is not None:
+        return Found(entries, total, False)  # sorted and cut by the database
+    return Found(await _sort_and_cut(entries, listing, now), total, count < total)
 
 
-def _counted(reader: Reader, asked: Asked) -> tuple[Reader, int, deque[Any]]:
-    """How many jobs are meant, and the rows that are needed. Runs in a thread; jobs are made later."""
-    total = reader.count(asked.wanted)
-    return reader, total, deque(_rows(reader, asked, total))
+def _count_and_read(reader: Reader, listing: ListingRequest) -> tuple[Reader, int, deque[Any]]:
+    """Count the matching jobs and read the needed rows. Runs in a thread; rows become jobs later."""
+    total = reader.count(listing.wanted)
+    return reader, total, deque(_read_rows(reader, listing, total))
 
 
-def _rows(reader: Reader, asked: Asked, total: int) -> list[Any]:
-    if asked.limit is None:
-        rows = reader.recent(asked.wanted, NEWEST)
-        _check(len(rows))
+def _read_rows(reader: Reader, listing: ListingRequest, total: int) -> list[Any]:
+    if listing.limit is None:
+        rows = reader.recent(listing.wanted, NEWEST)
+        _check_size(len(rows))
         return rows
-    if asked.sort != "id":
-        _check(total)
-        return reader.page(asked.wanted, -1, 0, newest=False)
-    count = abs(asked.limit) or total
-    _check(min(count, total - asked.offset))
-    rows = reader.page(asked.wanted, count, asked.offset, newest=(asked.limit < 0) != asked.is_reversed)
-    return rows[::-1] if asked.is_reversed else rows
+    if listing.sort != "id":
+        _check_size(total)
+        return reader.page(listing.wanted, -1, 0, newest=False)
+    count = abs(listing.limit) or total
+    _check_size(min(count, total - listing.offset))
+    rows = reader.page(
+        listing.wanted, count, listing.offset, newest=(listing.limit < 0) != listing.is_reversed
+    )
+    return rows[::-1] if listing.is_reversed else rows
 
 
-def _check(count: int) -> None:
+def _check_size(count: int) -> None:
     if count > MOST:
         raise Refused(
             f"that is {count:,} jobs, and one listing holds {MOST:,} at most",
@@ -216,14 +222,16 @@ def _check(count: int) -> None:
 # ---------------------------------------------------------------- order and limit
 
 
-async def _window(entries: Iterator[Entry], asked: Asked, now: Moment) -> Iterator[Entry]:
-    """The entries, which come by id, in the order and number that is wanted."""
-    limit = asked.limit or 0
+async def _sort_and_cut(entries: Iterator[Entry], listing: ListingRequest, now: Moment) -> Iterator[Entry]:
+    """Sort and cut the entries, which come ordered by id."""
+    limit = listing.limit or 0
     from_end = limit < 0
-    if asked.sort != "id" or asked.is_reversed or from_end:
-        # The last ones are the first of the other direction.
-        entries = await in_order(entries, sort_key(asked.sort, now), reverse=asked.is_reversed != from_end)
-    async for _ in in_slices(islice(entries, asked.offset)):
+    if listing.sort != "id" or listing.is_reversed or from_end:
+        # The last N are the first N in reverse order.
+        entries = await in_order(
+            entries, sort_key(listing.sort, now), reverse=listing.is_reversed != from_end
+        )
+    async for _ in in_slices(islice(entries, listing.offset)):
         pass
     if not from_end:
         return islice(entries, limit or None)

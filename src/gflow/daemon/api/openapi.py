@@ -1,16 +1,17 @@
-"""The API described (OpenAPI 3.1): made from the routes, the table of permissions, the types of
-requests and answers (`shapes`), and the option table. A route without a description fails a test."""
+"""The OpenAPI 3.1 document, derived from the route table, the wire types and the option table.
+
+The docstrings of handlers and wire types are its descriptions. A route without one raises ValueError.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from starlette.routing import Route
 
 from gflow import __version__
-from gflow.daemon.api.permissions import PERMISSIONS
-from gflow.daemon.api.shapes import JSON, SHAPES, STREAM, TEXT, Shape
+from gflow.daemon.api.api_route import JSON, STREAM, TEXT, ApiRoute
 from gflow.options.table import JOB, Option
 from gflow.wire import answers, queries
 
@@ -30,7 +31,7 @@ LAST_EVENT = {
     "description": "The last event that the caller has seen.",
     "schema": {"type": "string", "pattern": "^[0-9]{0,18}$"},
 }
-# What the readers of options take as JSON, by kind; all of them take text as well.
+# JSON types that an option accepts, by kind. All kinds accept text as well.
 _LIST = {"type": ["string", "array"], "items": {"type": "string"}}
 _JOBS = {"type": ["string", "integer", "array"], "items": {"type": ["string", "integer"]}}
 KINDS: dict[str, dict[str, Any]] = {
@@ -48,18 +49,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "events": _LIST,
     "params": {"type": ["string", "array", "object"], "items": {}},
 }
-# Which requests have options, and whether null sets one back.
+# Requests with options, and the schema of these. In `Changes`, null resets an option.
 OPTIONED = {"JobRequest": "Options", "UpdateRequest": "Changes", "RedoRequest": "Changes"}
 
 
-def described(routes: list[Route]) -> dict[str, Any]:
-    """OpenAPI of these routes."""
-    schemas = _schemas()
+def describe_api(routes: Sequence[ApiRoute]) -> dict[str, Any]:
+    """Build the OpenAPI document of these routes."""
+    schemas = _schemas(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        (method,) = (route.methods or set()) - {"HEAD"}
-        operation = _operation(route, method, SHAPES[method, route.path])
-        paths.setdefault(route.path, {})[method.lower()] = operation
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -92,52 +91,52 @@ def described(routes: list[Route]) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, method: str, shape: Shape) -> dict[str, Any]:
+def _operation(route: ApiRoute) -> dict[str, Any]:
     about = " ".join((route.endpoint.__doc__ or "").split())
     if not about:
-        raise ValueError(f"{method} {route.path} does not say what it does")
+        raise ValueError(f"{route.method} {route.path} does not say what it does")
     summary, dot, _ = about.partition(". ")
-    schema = _schema(shape.answer)
-    content: dict[str, Any] = {shape.media: {"schema": _frame(schema) if shape.media == STREAM else schema}}
-    if shape.has_text:
+    schema = _schema(route.answer)
+    content: dict[str, Any] = {route.media: {"schema": _frame(schema) if route.media == STREAM else schema}}
+    if route.has_text:
         content[TEXT] = _text()
     operation: dict[str, Any] = {
-        "operationId": _name(method, route.path),
+        "operationId": _operation_id(route.method, route.path),
         "summary": summary + dot.strip(),
-        "description": f"{about}\n\nFor {PERMISSIONS[method, route.path].value}.",
+        "description": f"{about}\n\nFor {route.permission.value}.",
         "tags": [route.path.split("/")[1]],
-        "parameters": [*_of_path(route), *_of_query(shape.query)],
+        "parameters": [*_path_parameters(route), *_query_parameters(route.query)],
         "responses": {
-            str(shape.status): {"description": "Done", "content": content},
+            str(route.status): {"description": "Done", "content": content},
             "4XX": {"$ref": "#/components/responses/Refused"},
             "503": {"$ref": "#/components/responses/Refused"},
         },
     }
-    if shape.query is queries.SubmitQuery:
+    if route.query is queries.SubmitQuery:
         operation["responses"]["200"] = {"description": "A dry run: what would be done", "content": content}
-    if shape.media == STREAM:
+    if route.media == STREAM:
         operation["parameters"].append(LAST_EVENT)
-    if shape.body is not None:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _schema(shape.body)}}}
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": _schema(route.body)}}}
     return operation
 
 
-def _name(method: str, path: str) -> str:
-    """An id that clients made from this can use as a name: get_jobs_job_log."""
+def _operation_id(method: str, path: str) -> str:
+    """An operation id that generated clients can use as a function name: get_jobs_job_log."""
     plain = "".join(c if c.isalnum() else " " for c in path)
     return "_".join([method.lower(), *plain.split()])
 
 
-def _of_path(route: Route) -> list[dict[str, Any]]:
+def _path_parameters(route: ApiRoute) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, **PARAMETERS[name]} for name in route.param_convertors
     ]
 
 
-def _of_query(query: type[queries.Query]) -> list[dict[str, Any]]:
+def _query_parameters(query: type[queries.Query]) -> list[dict[str, Any]]:
     schema = msgspec.json.schema(query)["$defs"][query.__name__]
     for about in schema["properties"].values():
-        if about.get("type") == "boolean":  # a flag is on when it is there, unless it says 0
+        if about.get("type") == "boolean":  # a flag without a value is true
             about |= {"type": "string", "enum": ["", "1", "0", "true", "false"]}
             about["default"] = "true" if about["default"] else "false"
     return [{"name": name, "in": "query", "schema": about} for name, about in schema["properties"].items()]
@@ -153,7 +152,7 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 
 def _frame(schema: dict[str, Any]) -> dict[str, Any]:
-    """One server-sent event, whose data are JSON. The first is `connected`: it says where the rest begins."""
+    """The schema of a server-sent event with JSON data. The first one is `connected`, with the start id."""
     data = {"type": "string", "contentMediaType": JSON, "contentSchema": schema}
     return {
         "type": "object",
@@ -166,12 +165,11 @@ def _text() -> dict[str, Any]:
     return {"schema": {"type": "string"}}
 
 
-def _schemas() -> dict[str, Any]:
+def _schemas(routes: Sequence[ApiRoute]) -> dict[str, Any]:
     kinds: list[Any] = [answers.Problem]
-    for shape in SHAPES.values():
-        kinds += (
-            (*shape.answer, shape.body) if isinstance(shape.answer, tuple) else (shape.answer, shape.body)
-        )
+    for route in routes:
+        kinds += route.answer if isinstance(route.answer, tuple) else (route.answer,)
+        kinds.append(route.body)
     named = [kind for kind in kinds if kind is not None]
     _, found = msgspec.json.schema_components(named, ref_template=PREFIX + "{name}")
     for name, options in OPTIONED.items():

@@ -1,7 +1,7 @@
-"""Who may do what: ONE table, by route. A route without a row does not start; the docs print it.
+"""Permission checks. The permission of each route is declared in `daemon.api.routes`.
 
-People are told apart by the uid of the socket's other end. In user mode only the daemon's owner (and
-root) gets this far, and may do everything here.
+A caller is identified by the uid that the kernel reports for the socket's peer, or by a token. In user mode
+`routes` admits only the daemon's owner and root, who may use every route.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from enum import Enum
+from functools import wraps
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from gflow.core.model import Job
 from gflow.daemon.auth.submission_rules import Rights
@@ -21,114 +21,76 @@ from gflow.daemon.context import context_of
 from gflow.errors import Forbidden, no_job
 
 
-class Who(Enum):
-    """Who may use a route."""
+class Permission(Enum):
+    """Which callers may use a route. The values are printed in the docs and in OpenAPI."""
 
     ANYONE = "everybody; of others' jobs they see name, user, state and resources"
     OWNER = "the job's owner, and root"
-    OWNER_ALONE = "the job's owner: the new job would run as whoever asks"
-    KEEPER = "the job's owner, operators, root"
+    OWNER_ONLY = "the job's owner: the new job would run as whoever asks"
+    OWNER_OR_OPERATOR = "the job's owner, operators, root"
     OPERATOR = "operators and root"
-    PERSON = "everybody for themselves; not root"
+    NOT_ROOT = "everybody for themselves; not root"
     SELF = "everybody about their own; root about everybody's"
 
 
-PERMISSIONS: dict[tuple[str, str], Who] = {
-    ("POST", "/jobs"): Who.ANYONE,
-    ("GET", "/jobs"): Who.ANYONE,
-    ("POST", "/jobs/redo"): Who.OWNER_ALONE,
-    ("POST", "/jobs/cancel"): Who.KEEPER,
-    ("POST", "/jobs/hold"): Who.KEEPER,
-    ("POST", "/jobs/release"): Who.KEEPER,
-    ("POST", "/jobs/update"): Who.KEEPER,
-    ("GET", "/jobs/{job}"): Who.ANYONE,
-    ("GET", "/jobs/{job}/wait"): Who.ANYONE,
-    ("GET", "/jobs/{job}/log"): Who.OWNER,
-    ("GET", "/jobs/{job}/terminal"): Who.OWNER,
-    ("POST", "/jobs/{job}/exec"): Who.OWNER,
-    ("GET", "/jobs/{job}/history"): Who.OWNER,
-    ("GET", "/jobs/{job}/why"): Who.ANYONE,
-    ("GET", "/jobs/{job}/usage"): Who.ANYONE,
-    ("GET", "/events"): Who.ANYONE,
-    ("POST", "/drain"): Who.OPERATOR,
-    ("GET", "/gpus"): Who.ANYONE,
-    ("POST", "/gpus"): Who.OPERATOR,
-    ("POST", "/limits"): Who.KEEPER,
-    ("GET", "/quotas"): Who.ANYONE,
-    ("PUT", "/quotas"): Who.OPERATOR,
-    ("GET", "/reservations"): Who.ANYONE,
-    ("POST", "/reservations"): Who.OPERATOR,
-    ("GET", "/reservations/{id}"): Who.ANYONE,
-    ("DELETE", "/reservations/{id}"): Who.OPERATOR,
-    ("GET", "/gpu-processes"): Who.ANYONE,
-    ("POST", "/gpu-processes/ignore"): Who.OPERATOR,
-    ("POST", "/gpu-processes/unignore"): Who.OPERATOR,
-    ("POST", "/backup"): Who.OPERATOR,
-    ("POST", "/notifications/test"): Who.OPERATOR,
-    ("POST", "/tokens"): Who.PERSON,
-    ("GET", "/tokens"): Who.SELF,
-    ("POST", "/tokens/revoke"): Who.SELF,
-    ("GET", "/stats"): Who.ANYONE,
-    ("GET", "/info"): Who.ANYONE,
-    ("GET", "/status"): Who.ANYONE,
-    ("GET", "/health"): Who.ANYONE,
-    ("GET", "/metrics"): Who.ANYONE,
-    ("GET", "/openapi.json"): Who.ANYONE,
-}
-
-Endpoint = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
-def guarded(route: Route) -> Route:
-    """The same route for those who may use it."""
-    (method,) = (route.methods or set()) - {"HEAD"}
-    who, handle = PERMISSIONS[method, route.path], route.endpoint
+def enforce(permission: Permission, handler: Handler) -> Handler:
+    """Wrap a handler so that it checks the permission of its route.
 
+    OPERATOR is checked here. The other permissions depend on the jobs of the request: the handler calls
+    `check`, which reads the permission from the scope.
+    """
+
+    @wraps(handler)
     async def endpoint(request: Request) -> Response:
-        request.scope["who"] = who
-        if who is Who.OPERATOR and not is_operator(request):
+        request.scope["permission"] = permission
+        if permission is Permission.OPERATOR and not is_operator(request):
             group = context_of(request).settings.operators
             raise Forbidden("this is for operators", hint=f"operators are root and the group {group}")
-        response: Response = await handle(request)
-        return response
+        return await handler(request)
 
-    return Route(route.path, endpoint, methods=[method], name=route.name)
+    return endpoint
 
 
 def is_operator(request: Request) -> bool:
-    """Whether the caller may govern the machine and others' jobs."""
+    """Whether the caller is an operator: root or, in system mode, a member of `people.operators`.
+
+    In user mode the daemon's owner is an operator.
+    """
     state, settings = request.scope["state"], context_of(request).settings
     if not settings.is_system:
         return state["uid"] in (0, os.getuid())
     return state["uid"] == 0 or is_member(settings.operators, state["groups"])
 
 
-def person_behind(request: Request) -> Person:
-    """The caller, as an owner of jobs. A user's own daemon has nobody else's."""
+def caller_as_owner(request: Request) -> Person:
+    """The caller, to be compared with the owners of jobs. In user mode the uid alone identifies it."""
     uid = request.scope["state"]["uid"]
     return person_of(uid) if context_of(request).settings.is_system else Person(uid)
 
 
 def sees_names(request: Request) -> bool:
-    """Whether the caller is to know that there are jobs of others, and whose."""
+    """Whether the caller may know that other users have jobs, and their names (`people.privacy`)."""
     settings = context_of(request).settings
     is_open = not settings.is_system or not settings.is_private
     return is_open or request.scope["state"]["uid"] == 0 or is_operator(request)
 
 
-def governs_others(request: Request) -> bool:
-    """Whether the caller's word counts for jobs of others, too."""
+def may_change_others_jobs(request: Request) -> bool:
+    """Whether the caller may change other users' jobs: an operator in system mode."""
     return context_of(request).settings.is_system and is_operator(request)
 
 
 def rights_of(request: Request) -> Rights:
-    """What the caller may ask for."""
+    """The limits on what the caller may request in a submission or an update."""
     settings, uid = context_of(request).settings, request.scope["state"]["uid"]
     return Rights(settings.config, uid, settings.is_system and not is_operator(request))
 
 
 def acting_user(request: Request) -> str:
-    """The caller's name, if jobs may be run as them now."""
+    """The caller's user name. Raises Forbidden if the account may not run jobs now (system mode)."""
     uid = request.scope["state"]["uid"]
     if context_of(request).settings.is_system and (why := unusable(uid)):
         raise Forbidden(f"this is refused: {why}", hint="ask the administrator of the machine")
@@ -136,14 +98,18 @@ def acting_user(request: Request) -> str:
 
 
 def check(request: Request, jobs: list[Job]) -> None:
-    """Refuse unless the route's row lets the caller do this to all of these jobs."""
-    uid, who, person = request.scope["state"]["uid"], request.scope["who"], person_behind(request)
+    """Raise unless the permission of the route covers all of these jobs for the caller.
+
+    With private jobs the error is the one for a job that does not exist.
+    """
+    uid, permission = request.scope["state"]["uid"], request.scope["permission"]
+    person = caller_as_owner(request)
     foreign = [job for job in jobs if not person.owns(job)]
     if not foreign or not context_of(request).settings.is_system:
-        return  # a user's daemon has nobody's jobs but its owner's and root's: the engine tells those apart
-    if who is Who.OWNER and uid == 0:
+        return  # user mode: only the owner and root have jobs, and the engine checks between them
+    if permission is Permission.OWNER and uid == 0:
         return
-    if who is Who.KEEPER and is_operator(request):
+    if permission is Permission.OWNER_OR_OPERATOR and is_operator(request):
         return
     if not sees_names(request):
         raise no_job(foreign[0].label)

@@ -1,6 +1,6 @@
-"""So that nobody starves the others: what one person may send and ask at once (`connections`: have open).
+"""Per-user limits on concurrent work: bodies, listings, expansions, event streams, and stored bytes.
 
-Only where there are others; root and a daemon's only user are not held back.
+They apply in system mode only, and never to root. Limits on open connections are in `connections`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from gflow.daemon.auth.users import counted_as
 from gflow.errors import TooMany
 
-# Bytes of requests that are being read, and listings that are being made, of one person at once.
+# Per user: bytes of bodies that are being received, and listings that are being made.
 MOST_BYTES = 64 << 20
 MOST_LISTINGS = 4
-# Bytes of commands in submissions that are under way. One request may have all of it: `asking.MOST_COMMANDS`.
+# Per user: bytes of commands in unfinished submissions. One request may use all of it
+# (`request.MOST_COMMANDS`).
 MOST_HELD = 256 << 20
-# Submissions that are being expanded, of all users together; of one user, one.
+# Submissions that are being expanded, over all users. One user has at most one.
 MOST_EXPANSIONS = 2
-# Streams of events: each is woken by whatever happens.
+# Event streams per user. Every event wakes each of them.
 MOST_STREAMS = 32
 
 
 class Fairness:
-    """What everybody has under way."""
+    """Counts the work in progress of each user, and refuses what exceeds a limit."""
 
     def __init__(self, *, is_shared: bool = False, most_kept: int = 0) -> None:
         self._is_shared = is_shared
-        # Bytes of environments, scripts and long specs that one person's jobs may keep on root's disk.
+        # Bytes of environments, scripts and long specs that one user's jobs may store in the database.
         self._most_kept = most_kept
         self._bytes: Counter[int] = Counter()
         self._listings: dict[int, asyncio.Semaphore] = {}
@@ -37,28 +38,28 @@ class Fairness:
         self._held: Counter[int] = Counter()
         self._expansions = asyncio.Semaphore(MOST_EXPANSIONS)
         self._expanding: dict[int, asyncio.Lock] = {}
-        # Bytes that each person's jobs kept when they were last counted, and what came since.
+        # Bytes that each user's jobs stored at the last count, and bytes added since.
         self._kept: dict[int, int] = {}
         self._brought: Counter[int] = Counter()
 
-    def _is_free(self, uid: int) -> bool:
+    def _is_exempt(self, uid: int) -> bool:
         return uid == 0 or not self._is_shared
 
     def read(self, uid: int, size: int) -> None:
-        """Count bytes that have come, until `done`; refuse them where they are too many.
+        """Count received bytes until `done`. Raises TooMany above the limit.
 
-        `uid`: as whom it is counted, the same for both.
+        `uid`: the result of `counted_as`, the same for both calls.
         """
         self._bytes[uid] += size
-        if not self._is_free(uid) and self._bytes[uid] > MOST_BYTES:
+        if not self._is_exempt(uid) and self._bytes[uid] > MOST_BYTES:
             raise TooMany(f"you are sending more than {MOST_BYTES >> 20} MiB at once")
 
     def done(self, uid: int, size: int) -> None:
-        _less(self._bytes, uid, size)
+        _subtract(self._bytes, uid, size)
 
     def keep(self, uid: int, size: int) -> None:
-        """Count new bytes that are to be kept on the disk; refuse them where they are too many."""
-        if not size or self._is_free(uid):
+        """Count bytes that are to be stored in the database. Raises TooMany above the limit."""
+        if not size or self._is_exempt(uid):
             return
         now = self._kept.get(uid, 0) + self._brought[uid]
         if now + size > self._most_kept:
@@ -72,27 +73,30 @@ class Fairness:
         self._brought[uid] += size
 
     def brought(self) -> Counter[int]:
-        """Bytes that came since the last count, by uid."""
+        """Bytes added since the last count, by uid."""
         return self._brought.copy()
 
     def counted(self, kept: dict[int, int], before: Counter[int]) -> None:
-        """What the database has; `before`: what had come when the count began."""
+        """Set the stored bytes to a new count. `before`: the result of `brought` when the count began."""
         self._kept, self._brought = kept, self._brought - before
 
     def listing(self, uid: int) -> AbstractAsyncContextManager[None]:
-        """A turn for a listing, which costs memory while it is made."""
-        return nullcontext() if self._is_free(uid) else self._turn(counted_as(uid))
+        """Wait for a turn to make a listing, which holds memory until it is sent."""
+        return nullcontext() if self._is_exempt(uid) else self._listing_turn(counted_as(uid))
 
     @contextmanager
     def holding(self, uid: int) -> Iterator[Callable[[int], None]]:
-        """Takes sizes of what is held in memory from now to the end; refuses what is too much."""
+        """Yield a function that counts bytes held in memory until the end of the context.
+
+        It raises TooMany above the limit.
+        """
         sizes: list[int] = []
         uid = counted_as(uid)
 
         def hold(size: int) -> None:
             sizes.append(size)
             self._held[uid] += size
-            if not self._is_free(uid) and self._held[uid] > MOST_HELD:
+            if not self._is_exempt(uid) and self._held[uid] > MOST_HELD:
                 raise TooMany(
                     f"your submissions under way have more than {MOST_HELD >> 20} MiB of commands",
                     hint="wait for some of them to end",
@@ -101,35 +105,35 @@ class Fairness:
         try:
             yield hold
         finally:
-            _less(self._held, uid, sum(sizes))
+            _subtract(self._held, uid, sum(sizes))
 
     @asynccontextmanager
     async def expansion(self, uid: int) -> AsyncIterator[None]:
-        """A turn to expand many jobs. A user has one at a time, so that users alternate."""
+        """Wait for a turn to expand many jobs. A user has one at a time, so that users alternate."""
         lock = self._expanding.setdefault(counted_as(uid), asyncio.Lock())
         async with lock, self._expansions:
             yield
 
     @asynccontextmanager
     async def stream(self, uid: int) -> AsyncIterator[None]:
-        """A stream of events, for as long as it is open."""
+        """Count an event stream while it is open. Raises TooMany above the limit."""
         uid = counted_as(uid)
-        if not self._is_free(uid) and self._streams[uid] >= MOST_STREAMS:
+        if not self._is_exempt(uid) and self._streams[uid] >= MOST_STREAMS:
             raise TooMany(f"you have {MOST_STREAMS} streams of events open", hint="one tells of all jobs")
         self._streams[uid] += 1
         try:
             yield
         finally:
-            _less(self._streams, uid, 1)
+            _subtract(self._streams, uid, 1)
 
     @asynccontextmanager
-    async def _turn(self, uid: int) -> AsyncIterator[None]:
+    async def _listing_turn(self, uid: int) -> AsyncIterator[None]:
         semaphore = self._listings.setdefault(uid, asyncio.Semaphore(MOST_LISTINGS))
         async with semaphore:
             yield
 
 
-def _less(counts: Counter[int], who: int, by: int) -> None:
-    counts[who] -= by
-    if counts[who] <= 0:
-        del counts[who]
+def _subtract(counts: Counter[int], uid: int, amount: int) -> None:
+    counts[uid] -= amount
+    if counts[uid] <= 0:
+        del counts[uid]

@@ -1,7 +1,7 @@
-"""What every route asks of a request: who is it, and which jobs are meant.
+"""Parsing of requests: the caller, the body, the query, and the jobs that the request names.
 
-`keys_of` (and `spans_of` for listings) is the one place where what a caller writes becomes jobs. A job that
-the caller is not to know of (people.privacy) is refused there with the words for one that does not exist.
+All job selectors are resolved by `keys_of`, `all_keys_of` and, for listings, `spans_of`. A job that is hidden
+from the caller (`people.privacy`) gets the same error there as a job that does not exist.
 """
 
 from __future__ import annotations
@@ -15,46 +15,50 @@ from starlette.requests import ClientDisconnect, Request
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.job_reference import resolve
 from gflow.core.model import SHORT, Job, JobState
-from gflow.daemon.api.visibility import Viewer, viewer
+from gflow.daemon.api.visibility import Viewer, viewer_of
 from gflow.daemon.auth.users import counted_as
 from gflow.daemon.context import Context
 from gflow.daemon.context import context_of as context_of
 from gflow.daemon.loop.cooperative import in_slices
 from gflow.errors import NotFound, TooLarge, UsageError, WrongType, no_job, unknown
-from gflow.wire.job_selectors import MOST_IN_RANGES, Numbers, Tasks, check_number, selected
+from gflow.wire.job_selectors import MOST_IN_RANGES, Numbers, Tasks, check_number, parse_selectors
 from gflow.wire.queries import Q, read_query
 from gflow.wire.requests import LARGE, MOST_VALUES_TOGETHER, decode
 
 T = TypeVar("T")
-# Any request; one that brings jobs, of which a hundred thousand fit in; the commands that those may become.
+# Largest body of any request; of a submission, which holds 100,000 jobs; and the total size of the commands
+# of one submission after expansion.
 MOST_BYTES = 4 << 20
 MOST_JOBS_BYTES = 32 << 20
 MOST_COMMANDS = 256 << 20
-MOST_REMOTE_BYTES = 16 << 20  # through a port
-# How long a body may take to come.
-PATIENCE_S = 60.0
+MOST_REMOTE_BYTES = 16 << 20  # over TCP
+# Time limit for receiving a body.
+BODY_TIMEOUT_S = 60.0
 
 _STATE_NAMES = {state.value.lower(): state for state in JobState} | {
     short.lower(): state for state, short in SHORT.items()
 }
 _STATE_NAMES |= {"pending": JobState.QUEUED, "held": JobState.HOLD, "completed": JobState.FINISHED}
 
-# A number that no job will have, and which the database can hold as a key.
+# Larger than any job number, and small enough that its key fits into the database.
 NO_NUMBER = 10**12
-# Numbers of a range that are looked up at once.
+# Job numbers that are looked up in one query.
 RANGE = 1000
-# What one question of a listing may consist of: the database takes no longer ones.
-PIECES = 500
+# Most key ranges in a listing. SQLite limits the length of an expression.
+MOST_SPANS = 500
 
 
 def caller(request: Request) -> tuple[int, str]:
-    """The caller's uid, and where it calls from."""
+    """The caller's uid, and the origin of the request for the audit log."""
     state = request.scope["state"]
     return state["uid"], state["origin"]
 
 
 async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
-    """What the caller sent, or one sentence on what is wrong with it."""
+    """Read and decode the body. Raises UsageError with one sentence if it is not valid.
+
+    A body above `LARGE` is decoded in a worker thread.
+    """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind != "application/json":
         raise WrongType(f"the request must be application/json, not {kind[:60]!a}")
@@ -63,7 +67,7 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
     counted = counted_as(uid)
     most = most if request.scope["state"]["pid"] else min(most, MOST_REMOTE_BYTES)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 body += chunk
                 fairness.read(counted, len(chunk))
@@ -75,7 +79,7 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
                     )
     except TimeoutError:
         raise UsageError("the request did not come to its end in time") from None
-    except ClientDisconnect:  # nobody is left to hear it
+    except ClientDisconnect:  # the answer is not delivered
         raise UsageError("the request broke off") from None
     finally:
         fairness.done(counted, len(body))
@@ -85,96 +89,102 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
     return await context_of(request).threads.run(uid, decode, bytes(body), into)
 
 
-async def while_connected(request: Request, coming: Coroutine[Any, Any, T]) -> T:
-    """The result of `coming`, which is cancelled when the client hangs up; not begun if it has already."""
-    gone = asyncio.ensure_future(_hung_up(request))
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` and cancel it when the client disconnects.
+
+    `work` is not started if the client has already disconnected.
+    """
+    disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.sleep(0)
-        if gone.done():
+        if disconnected.done():
             raise UsageError("the client hung up")
     except BaseException:
-        gone.cancel()
-        coming.close()
+        disconnected.cancel()
+        work.close()
         raise
-    wanted = asyncio.ensure_future(coming)
+    task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait({wanted, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not wanted.done():
+        await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
             raise UsageError("the client hung up")
-        return wanted.result()
+        return task.result()
     finally:
-        wanted.cancel()
-        gone.cancel()
+        task.cancel()
+        disconnected.cancel()
 
 
-async def _hung_up(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         continue
 
 
 def query_of(request: Request, into: type[Q]) -> Q:
-    """What stands behind the `?`."""
+    """The query of the request, decoded and checked."""
     return read_query(request.query_params, into)
 
 
 def keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey]:
-    """The jobs that `texts` mean when this caller says them, each once."""
-    uid, looks = caller(request)[0], viewer(request)
+    """Resolve the caller's job selectors to keys, without duplicates."""
+    uid, viewer = caller(request)[0], viewer_of(request)
     keys: list[JobKey] = []
     named = 0
-    for part in selected(texts):
+    for part in parse_selectors(texts):
         if isinstance(part, Numbers):
             named += part.last - part.first
-            keys += _between(context, looks, part, named)
+            keys += _keys_between(context, viewer, part, named)
         elif isinstance(part, Tasks):
-            keys += [visible(context, looks, job_key(part.number, task)) for task in part.tasks]
+            keys += [check_visible(context, viewer, job_key(part.number, task)) for task in part.tasks]
         else:
-            keys.append(visible(context, looks, resolve(context.loop.state, uid, part)))
+            keys.append(check_visible(context, viewer, resolve(context.loop.state, uid, part)))
     return list(dict.fromkeys(keys))
 
 
-def visible(context: Context, looks: Viewer, key: JobKey) -> JobKey:
-    """The same key, unless the caller is not to know of its job."""
-    if not looks.sees_names and not looks.finds(known(context, key)):
+def check_visible(context: Context, viewer: Viewer, key: JobKey) -> JobKey:
+    """Return the key. Raises the error for an unknown job if the job is hidden from the caller."""
+    if not viewer.sees_names and not viewer.sees_job(existing_job(context, key)):
         raise no_job(label(key))
     return key
 
 
 def hides_for(request: Request) -> Callable[[JobKey], bool] | None:
-    """Whether there is a job of this key that the caller is not to know of; None: there can be none."""
-    context, looks = context_of(request), viewer(request)
-    if looks.sees_names:
+    """A predicate for keys of jobs that exist and are hidden from the caller; None if none are hidden."""
+    context, viewer = context_of(request), viewer_of(request)
+    if viewer.sees_names:
         return None
 
     def hides(key: JobKey) -> bool:
         job = context.job(key)
-        return job is not None and not looks.finds(job)
+        return job is not None and not viewer.sees_job(job)
 
     return hides
 
 
 async def all_keys_of(context: Context, request: Request, texts: list[str]) -> list[JobKey]:
-    """The same for what is done in parts: ranges may be long, and are looked up a piece at a time."""
-    uid, looks = caller(request)[0], viewer(request)
+    """As `keys_of`, for bulk changes: ranges may be longer, and are looked up in slices of `RANGE`."""
+    uid, viewer = caller(request)[0], viewer_of(request)
     keys: dict[JobKey, None] = {}
     named = 0
-    async for parts_ in in_slices(selected(texts)):
-        for part in parts_:
+    async for some in in_slices(parse_selectors(texts)):
+        for part in some:
             if isinstance(part, Numbers):
-                _check_given_out(context, looks, part.last)
+                _check_assigned(context, viewer, part.last)
                 named += part.last - part.first
                 check_number(named, MOST_IN_RANGES)
-                keys |= await _in_range(context, looks, part)
+                keys |= await _lookup_range(context, viewer, part)
             elif isinstance(part, Tasks):
-                keys |= {visible(context, looks, job_key(part.number, task)): None for task in part.tasks}
+                keys |= {
+                    check_visible(context, viewer, job_key(part.number, task)): None for task in part.tasks
+                }
             else:
-                keys[visible(context, looks, resolve(context.loop.state, uid, part))] = None
+                keys[check_visible(context, viewer, resolve(context.loop.state, uid, part))] = None
     return list(keys)
 
 
-async def _in_range(context: Context, looks: Viewer, numbers: Numbers) -> dict[JobKey, None]:
+async def _lookup_range(context: Context, viewer: Viewer, numbers: Numbers) -> dict[JobKey, None]:
+    """Keys of the existing jobs of a range, `RANGE` numbers per query."""
     found: dict[JobKey, None] = {}
-    owner = None if looks.sees_names else looks.person
+    owner = None if viewer.sees_names else viewer.person
     for first in range(numbers.first, numbers.last + 1, RANGE):
         last = min(first + RANGE - 1, numbers.last)
         found |= dict.fromkeys(context.store.between(first, last, owner))
@@ -185,43 +195,44 @@ async def _in_range(context: Context, looks: Viewer, numbers: Numbers) -> dict[J
     return found
 
 
-def _check_given_out(context: Context, looks: Viewer, last: int) -> None:
-    """Which numbers were given out to others is not told where that is private."""
+def _check_assigned(context: Context, viewer: Viewer, last: int) -> None:
+    """Refuse a range that ends beyond the latest job number. Skipped where job numbers are private."""
     latest = context.loop.state.next_number - 1
-    if last > latest and looks.sees_names:
+    if last > latest and viewer.sees_names:
         raise NotFound(
             f"there is no job {last}", hint=f"the latest is {latest}" if latest else "there are none"
         )
 
 
-def _between(context: Context, looks: Viewer, numbers: Numbers, named: int) -> list[JobKey]:
-    """The jobs of a range: the last one must have been given out, and some of them must be there.
+def _keys_between(context: Context, viewer: Viewer, numbers: Numbers, named: int) -> list[JobKey]:
+    """Keys of the existing jobs of a range. Its last number must be assigned, and one job must exist.
 
-    `named`: by all ranges so far. Which numbers were given out to others is not told where that is private.
+    `named`: how many jobs all ranges of the request have named so far.
     """
     first, last = numbers
-    _check_given_out(context, looks, last)
+    _check_assigned(context, viewer, last)
     check_number(named)
-    found = context.store.between(first, last, None if looks.sees_names else looks.person)
+    found = context.store.between(first, last, None if viewer.sees_names else viewer.person)
     if not found:
         raise NotFound(f"there are no jobs {first}-{last}")
     return found
 
 
-def known(context: Context, key: JobKey) -> Job:
+def existing_job(context: Context, key: JobKey) -> Job:
+    """The job with this key. Raises NotFound if there is none."""
     job = context.job(key)
     if job is None:
         raise no_job(label(key))
     return job
 
 
-def one(context: Context, request: Request) -> Job:
-    """The job in the request's path."""
-    return known(context, one_key(context, request))
+def job_in_path(context: Context, request: Request) -> Job:
+    """The job that the path of the request names."""
+    return existing_job(context, key_of(context, request))
 
 
-def one_key(context: Context, request: Request, text: str | None = None) -> JobKey:
-    """The one job that `text`, or the request's path, means."""
+def key_of(context: Context, request: Request, text: str | None = None) -> JobKey:
+    """The key of the single job that `text`, or else the path of the request, names."""
     keys = keys_of(context, request, [request.path_params["job"] if text is None else text])
     if len(keys) != 1:
         raise UsageError("one job, please", hint="an id (42), a task (42_3), or @ for your latest job")
@@ -229,9 +240,9 @@ def one_key(context: Context, request: Request, text: str | None = None) -> JobK
 
 
 def states_of(text: str) -> frozenset[JobState]:
-    """States by long or short name, or by Slurm's."""
+    """Parse a list of states, given by long name, short name or Slurm's name."""
     states = set()
-    for name in parts(text):
+    for name in split_list(text):
         state = _STATE_NAMES.get(name.lower())
         if state is None:
             raise unknown("state", name, [s.value for s in JobState])
@@ -240,37 +251,39 @@ def states_of(text: str) -> frozenset[JobState]:
 
 
 def spans_of(context: Context, request: Request, text: str) -> tuple[tuple[int, int], ...]:
-    """Ranges of keys: `17`, `42_3`, `42_[1-5]`, `@`, `5-9`. An array means its tasks too.
+    """Resolve `17`, `42_3`, `42_[1-5]`, `@`, `5-9` to ranges of keys. An array includes its tasks.
 
-    A single job must be there; of a range, what is there is meant.
+    A single job must exist. A range may contain numbers without jobs.
     """
-    looks = viewer(request)
+    viewer = viewer_of(request)
     spans: list[tuple[int, int]] = []
-    for part in selected([text]):
+    for part in parse_selectors([text]):
         if isinstance(part, Numbers):
             spans.append((job_key(min(part.first, NO_NUMBER)), job_key(min(part.last, NO_NUMBER) + 1) - 1))
         elif isinstance(part, Tasks):
-            keys = [visible(context, looks, job_key(part.number, task)) for task in part.tasks]
+            keys = [check_visible(context, viewer, job_key(part.number, task)) for task in part.tasks]
             spans += [_span(context, key) for key in keys]
         else:
             spans += [_span(context, key) for key in keys_of(context, request, [part])]
-    found = _joined(spans)
-    if len(found) > PIECES:
-        raise UsageError(f"these are more than {PIECES} separate jobs", hint="name ranges of them, like 5-9")
+    found = _merge_spans(spans)
+    if len(found) > MOST_SPANS:
+        raise UsageError(
+            f"these are more than {MOST_SPANS} separate jobs", hint="name ranges of them, like 5-9"
+        )
     return found
 
 
 def _span(context: Context, key: JobKey) -> tuple[int, int]:
-    known(context, key)
+    existing_job(context, key)
     if task_of(key) is None:
         return key, job_key(number_of(key) + 1) - 1
-    # A task that has not started is part of its array's line.
+    # A task that has not started has no record: the array's row stands for it.
     shown = key if context.has_record(key) else job_key(number_of(key))
     return shown, shown
 
 
-def _joined(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The same keys in as few ranges as possible."""
+def _merge_spans(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Merge adjacent and overlapping ranges."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if joined and low <= joined[-1][1] + 1:
@@ -280,13 +293,13 @@ def _joined(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(joined)
 
 
-def parts(text: str) -> list[str]:
-    """The members of a list with commas."""
+def split_list(text: str) -> list[str]:
+    """Split a comma-separated list; empty members are dropped."""
     return [part for part in (part.strip() for part in text.split(",")) if part]
 
 
-def number(name: str, text: str, low: int) -> int:
-    """A whole number, not too large for anything."""
+def parse_number(name: str, text: str, low: int) -> int:
+    """Parse an integer of at most 9 digits that is at least `low`."""
     digits = text.removeprefix("-")
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 9 or int(text) < low:
         raise UsageError(f"--{name} takes a whole number{' from 0 on' if not low else ''}, not {text[:60]!a}")

@@ -1,8 +1,6 @@
-"""One way to answer: text for the command line, JSON for programs, problems for both.
+"""Responses: text for the command line, JSON for programs, problem documents for errors.
 
-A listing as text or JSON, made in slices.
-
-Answers about many jobs, made in slices.
+Listings and answers about many jobs are rendered in slices, so that the loop serves other requests meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from gflow.core.ids import JobKey, label
 from gflow.core.model import Moment
 from gflow.daemon.api.job_search import NEWEST, Found
 from gflow.daemon.api.request import context_of
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.loop.cooperative import FEW, SLICE, in_slices
 from gflow.errors import GflowError, clean, clean_page
 from gflow.text.csv_yaml import CSV, csv_cells, csv_writer, yaml_item
@@ -29,19 +27,22 @@ from gflow.text.table import Sheet
 from gflow.text.tree import Forest
 from gflow.wire.views import encode, job_view, jobs_view, problem
 
-# How long a client may leave a part of an answer unread that takes memory until it is sent.
+# Send timeout of `TimedTurnResponse`: an unread part of the answer occupies memory.
 UNREAD_S = 30.0
 
 
 def answer(request: Request, data: Callable[[], Any], text: Callable[[], str], status: int = 200) -> Response:
-    """`text()` if the caller asked for text, else `data()` as JSON. Text goes to terminals."""
+    """Answer with `text()` if the caller accepts text, else with `data()` as JSON.
+
+    Text is cleaned of control characters, because it is printed on terminals.
+    """
     if wants_text(request):
         return Response(clean_page(text()), status, media_type="text/plain; charset=utf-8")
     return Response(encode(data()), status, media_type="application/json")
 
 
-def noted(response: Response, note: str) -> Response:
-    """The answer, with a line for people beside it: what is printed may be for a program alone."""
+def add_note(response: Response, note: str) -> Response:
+    """Add a note for the user as a header, because the body may be parsed by a program."""
     if note:
         response.headers["x-gflow-note"] = note
     return response
@@ -51,8 +52,8 @@ def wants_text(request: Request) -> bool:
     return request.headers.get("accept", "").startswith("text/plain")
 
 
-class Turn(StreamingResponse):
-    """An answer that is somebody's turn until it is sent, however slowly they read."""
+class TurnResponse(StreamingResponse):
+    """A streamed answer that keeps its turn (a rate limit of the user) until it is sent."""
 
     def __init__(self, pieces: AsyncIterator[Any], turn: AsyncExitStack, **more: Any) -> None:
         super().__init__(pieces, **more)
@@ -63,8 +64,8 @@ class Turn(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-class InTime(Turn):
-    """The same, given up when the client does not read it."""
+class TimedTurnResponse(TurnResponse):
+    """A `TurnResponse` that aborts the connection if the client does not read for `UNREAD_S`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def within(message: Message) -> None:
@@ -78,7 +79,7 @@ class InTime(Turn):
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """A refusal, with the exit code for the shells."""
+    """Turn a GflowError into a response, with the exit code for the command line as a header."""
     assert isinstance(error, GflowError)
     headers = {"x-gflow-exit": str(error.exit_code)}
     if wants_text(request):
@@ -88,41 +89,41 @@ async def on_error(request: Request, error: Exception) -> Response:
     return Response(encode(problem(error)), error.http_status, headers, media_type="application/problem+json")
 
 
-class Look(NamedTuple):
-    """How a listing is to look."""
+class ListingStyle(NamedTuple):
+    """Columns, time and terminal of a listing."""
 
     columns: tuple[str, ...]
-    # Whether somebody chose the columns.
+    # Whether the caller chose the columns.
     has_columns: bool
     now: Moment
     is_coloured: bool
-    # Of the terminal; 0: there is none.
+    # Width of the terminal; 0 if there is none.
     width: int
-    # When those who wait are expected to start, if a column says so.
+    # Expected starts of waiting jobs; empty unless the column START is shown.
     starts: Mapping[JobKey, float]
 
     def lines(self, sheet: Sheet) -> Iterator[str]:
         return sheet.lines(self.width, cuttable(self.columns))
 
 
-async def as_table(found: Found, look: Look) -> AsyncIterator[str]:
-    sheet = queue_sheet(look.columns, is_coloured=look.is_coloured)
-    row = row_maker(look.columns, look.now, look.starts)
+async def as_table(found: Found, style: ListingStyle) -> AsyncIterator[str]:
+    sheet = queue_sheet(style.columns, is_coloured=style.is_coloured)
+    row = row_maker(style.columns, style.now, style.starts)
     async for entries in in_slices(found.entries):
         for entry in entries:
             sheet.add(row(entry))
-    async for lines in in_slices(look.lines(sheet)):
+    async for lines in in_slices(style.lines(sheet)):
         yield "".join(lines)
-    yield _note(found)
+    yield _cut_note(found)
 
 
-async def as_groups(found: Found, look: Look) -> AsyncIterator[str]:
-    """One table for each state that there is, all aligned alike."""
-    widths = [0] * len(look.columns)
+async def as_groups(found: Found, style: ListingStyle) -> AsyncIterator[str]:
+    """One table for each state that occurs, with common column widths."""
+    widths = [0] * len(style.columns)
     sheets = {
-        state: queue_sheet(look.columns, is_coloured=look.is_coloured, widths=widths) for state in ORDER
+        state: queue_sheet(style.columns, is_coloured=style.is_coloured, widths=widths) for state in ORDER
     }
-    row = row_maker(look.columns, look.now, look.starts)
+    row = row_maker(style.columns, style.now, style.starts)
     async for entries in in_slices(found.entries):
         for entry in entries:
             sheets[entry[0].state].add(row(entry))
@@ -130,44 +131,44 @@ async def as_groups(found: Found, look: Look) -> AsyncIterator[str]:
     for state, sheet in sheets.items():
         if len(sheet):
             yield f"{gap}{state.value} ({len(sheet)})\n{'─' * 60}\n"
-            async for lines in in_slices(look.lines(sheet)):
+            async for lines in in_slices(style.lines(sheet)):
                 yield "".join(lines)
             gap = "\n"
-    yield _note(found)
+    yield _cut_note(found)
 
 
-async def as_tree(found: Found, look: Look) -> AsyncIterator[str]:
-    """A table in which jobs stand below those they wait for."""
+async def as_tree(found: Found, style: ListingStyle) -> AsyncIterator[str]:
+    """A table in which jobs are indented below their dependencies."""
     forest = Forest()
     async for entries in in_slices(found.entries):
         for entry in entries:
             forest.add(entry)
     async for _ in in_slices(forest.link()):
         pass
-    sheet = queue_sheet(look.columns, is_coloured=look.is_coloured)
-    row = row_maker(look.columns, look.now, look.starts)
-    at = look.columns.index("JOBID") if "JOBID" in look.columns else 0
+    sheet = queue_sheet(style.columns, is_coloured=style.is_coloured)
+    row = row_maker(style.columns, style.now, style.starts)
+    at = style.columns.index("JOBID") if "JOBID" in style.columns else 0
     async for branches in in_slices(forest.walk()):
         for before, key, own in branches:
-            cells = row(own) if own else [""] * len(look.columns)
+            cells = row(own) if own else [""] * len(style.columns)
             cells[at] = before + (cells[at] if own else f"→ {label(key)}")
             sheet.add(cells)
-    async for lines in in_slices(look.lines(sheet)):
+    async for lines in in_slices(style.lines(sheet)):
         yield "".join(lines)
-    yield _note(found)
+    yield _cut_note(found)
 
 
-async def as_csv(found: Found, look: Look) -> AsyncIterator[str]:
-    """The columns that somebody chose, or those that programs need."""
+async def as_csv(found: Found, style: ListingStyle) -> AsyncIterator[str]:
+    """CSV of the columns that the caller chose, or else of `CSV`."""
     line = csv_writer()
-    row = row_maker(look.columns, look.now, look.starts)
-    yield line(look.columns if look.has_columns else CSV)
+    row = row_maker(style.columns, style.now, style.starts)
+    yield line(style.columns if style.has_columns else CSV)
     async for entries in in_slices(found.entries):
-        cells = map(row, entries) if look.has_columns else (csv_cells(entry, look.now) for entry in entries)
+        cells = map(row, entries) if style.has_columns else (csv_cells(entry, style.now) for entry in entries)
         yield "".join(map(line, cells))
 
 
-async def as_json(found: Found, look: Look) -> AsyncIterator[str]:
+async def as_json(found: Found, style: ListingStyle) -> AsyncIterator[str]:
     comma = ""
     yield '{"jobs":['
     async for entries in in_slices(found.entries, FEW):
@@ -176,7 +177,7 @@ async def as_json(found: Found, look: Look) -> AsyncIterator[str]:
     yield f'],"total":{found.total}}}'
 
 
-async def as_yaml(found: Found, look: Look) -> AsyncIterator[str]:
+async def as_yaml(found: Found, style: ListingStyle) -> AsyncIterator[str]:
     head = "jobs:\n"
     async for entries in in_slices(found.entries):
         yield head + "".join(yaml_item(job_view(*entry)) for entry in entries)
@@ -184,11 +185,11 @@ async def as_yaml(found: Found, look: Look) -> AsyncIterator[str]:
     yield f"{'jobs: []' + chr(10) if head else ''}total: {found.total}\n"
 
 
-def _note(found: Found) -> str:
+def _cut_note(found: Found) -> str:
     return f"(of those that are over, the newest {NEWEST}; --limit 0 shows all)\n" if found.is_cut else ""
 
 
-FORMS: dict[str, Callable[[Found, Look], AsyncIterator[str]]] = {
+FORMS: dict[str, Callable[[Found, ListingStyle], AsyncIterator[str]]] = {
     "table": as_table,
     "json": as_json,
     "csv": as_csv,
@@ -201,16 +202,19 @@ FORMS: dict[str, Callable[[Found, Look], AsyncIterator[str]]] = {
 Lines = Callable[[Iterable[JobKey]], Iterable[str]]
 
 
-async def about(
+async def answer_jobs(
     request: Request, keys: Sequence[JobKey], lines: Lines, end: str = "", status: int = 200
 ) -> Response:
-    """These jobs: a line for each and the end, or JSON. What is long is sent while it is made."""
+    """Answer with these jobs: one text line for each and `end`, or JSON.
+
+    More than `SLICE` jobs are streamed.
+    """
     context = context_of(request)
     if len(keys) <= SLICE:
         entries = context.entries
         return answer(
             request,
-            lambda: jobs_view(entries(map(context.job, keys), viewer(request))),
+            lambda: jobs_view(entries(map(context.job, keys), viewer_of(request))),
             lambda: "".join(lines(keys)) + end,
             status,
         )
@@ -226,11 +230,11 @@ async def _text(keys: Sequence[JobKey], lines: Lines, end: str) -> AsyncIterator
 
 
 async def _json(request: Request, keys: Sequence[JobKey]) -> AsyncIterator[str]:
-    context, looks = context_of(request), viewer(request)
+    context, viewer = context_of(request), viewer_of(request)
     comma, total = "", 0
     yield '{"jobs":['
     async for some in in_slices(keys, FEW):
-        entries = context.entries(map(context.job, some), looks)
+        entries = context.entries(map(context.job, some), viewer)
         if entries:
             yield comma + ",".join(encode(job_view(*entry)).decode() for entry in entries)
             comma, total = ",", total + len(entries)

@@ -25,32 +25,33 @@ NAMES = {
     "Max address space": resource.RLIMIT_AS,
 }
 Limit = tuple[int, int, int]
-# A pidfd of the process that connected (Linux 6.5), whatever has its number now.
+# Socket option: a pidfd of the process that connected, immune to pid reuse (Linux 6.5).
 SO_PEERPIDFD = 77
 
 
-def limits_of(state: Mapping[str, Any], *, strictly: bool) -> tuple[Limit, ...]:
-    """Limits for jobs of this caller that differ from ours: a job inherits the others anyway.
+def limits_of(state: Mapping[str, Any], *, is_required: bool) -> tuple[Limit, ...]:
+    """The caller's limits that differ from the daemon's; jobs inherit the others from the daemon.
 
-    `strictly`: without known limits the jobs are refused, or they would run with root's. Root has root's.
+    `is_required`: raise Refused if the limits are unknown, because the jobs would run with root's. Root is
+    exempt.
     """
-    theirs = known_limits(state)
-    if theirs is None:
-        if strictly and state["uid"]:
-            raise _unknown(state)
+    limits = known_limits(state)
+    if limits is None:
+        if is_required and state["uid"]:
+            raise _unknown_limits(state)
         return ()
-    return tuple(sorted(frozenset(theirs) - ours()))
+    return tuple(sorted(frozenset(limits) - own_limits()))
 
 
 def known_limits(state: Mapping[str, Any]) -> Iterable[Limit] | None:
-    """All limits of the process that connected, or of the one that made the token; None: unknown."""
+    """All limits of the connected process, or of the process that created the token; None if unknown."""
     if not state["pid"]:
         limits: Iterable[Limit] | None = state.get("limits")
         return limits
     return read_peer(state["socket"], state["pid"], state["uid"])
 
 
-def _unknown(state: Mapping[str, Any]) -> Refused:
+def _unknown_limits(state: Mapping[str, Any]) -> Refused:
     if "limits" in state:
         return Refused(
             "this token has no resource limits for jobs: an earlier gflow made it",
@@ -63,9 +64,9 @@ def _unknown(state: Mapping[str, Any]) -> Refused:
 
 
 def read_peer(sock: socket.socket, pid: int, uid: int) -> frozenset[Limit] | None:
-    """Limits of the process that connected; None: it is gone, or it runs as another user by now.
+    """Limits of the connected process; None if it has exited or now runs as another user.
 
-    A pidfd tells whether the number was still its own when the limits had been read.
+    The pidfd shows that the pid was not reused before the limits were read.
     """
     try:
         pidfd = _open_pidfd(sock, pid)
@@ -73,8 +74,8 @@ def read_peer(sock: socket.socket, pid: int, uid: int) -> frozenset[Limit] | Non
         return None
     try:
         with open(f"/proc/{pid}/limits") as file:
-            theirs = parse(file.read())
-        return theirs if _runs_as(pid, uid) and not _has_ended(pidfd) else None
+            limits = parse(file.read())
+        return limits if _runs_as(pid, uid) and not _has_ended(pidfd) else None
     except OSError:
         return None
     finally:
@@ -87,15 +88,15 @@ def _open_pidfd(sock: socket.socket, pid: int) -> int:
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:
             raise
-    # An older kernel: the number may be another process's by now, but not another user's (see `_runs_as`).
+    # Older kernel: the pid may have been reused, but only by the same user (see `_runs_as`).
     return os.pidfd_open(pid)
 
 
 def _runs_as(pid: int, uid: int) -> bool:
-    """Whether the process still has this user's rights: a set-uid program that it became has others."""
+    """Whether the effective uid of the process is still `uid`: it may have executed a set-uid program."""
     if os.stat(f"/proc/{pid}").st_uid == uid:
         return True
-    with open(f"/proc/{pid}/status") as file:  # the folder is root's if the process may not be looked into
+    with open(f"/proc/{pid}/status") as file:  # /proc/PID belongs to root if the process is not dumpable
         _, effective, *_ = next(line.split()[1:] for line in file if line.startswith("Uid:"))
     return effective == str(uid)
 
@@ -107,7 +108,7 @@ def _has_ended(pidfd: int) -> bool:
 
 
 def parse(text: str) -> frozenset[Limit]:
-    """The limits in the text of /proc/PID/limits; -1 is unlimited."""
+    """Parse the text of /proc/PID/limits; -1 means unlimited."""
     found = set()
     for line in text.splitlines()[1:]:
         name = line[:26].strip()
@@ -118,8 +119,8 @@ def parse(text: str) -> frozenset[Limit]:
 
 
 @cache
-def ours() -> frozenset[Limit]:
-    """What jobs inherit: our limits as they were when the zygote was forked."""
+def own_limits() -> frozenset[Limit]:
+    """The limits that jobs inherit: the daemon's as of the zygote's fork. Cached: it raises its own later."""
     with open("/proc/self/limits") as file:
         return parse(file.read())
 

@@ -1,4 +1,8 @@
-"""The routes, in one list."""
+"""The route table: method, path, handler, permission, answer, body, query and status of every route.
+
+The permission checks, the OpenAPI document and the permissions table of docs/reference.md derive from it.
+The fields of a row are explained at `ApiRoute`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gflow.daemon.api.api_route import JSON, STREAM, ApiRoute
 from gflow.daemon.api.handlers import (
     admin,
     events,
@@ -28,13 +33,14 @@ from gflow.daemon.api.handlers import (
     terminals,
     tokens,
 )
-from gflow.daemon.api.openapi import described
-from gflow.daemon.api.permissions import guarded
+from gflow.daemon.api.openapi import describe_api
+from gflow.daemon.api.permissions import Permission
 from gflow.daemon.api.response import on_error
-from gflow.daemon.api.shapes import JSON
 from gflow.daemon.auth.users import user_name
 from gflow.daemon.context import Context
 from gflow.errors import Forbidden, GflowError, NoSuchRoute, WrongMethod
+from gflow.text.prometheus import MEDIA as METRICS_MEDIA
+from gflow.wire import answers, queries, requests
 from gflow.wire.views import encode
 
 
@@ -45,56 +51,83 @@ async def show_description(_request: Request) -> Response:
 
 @cache
 def document() -> bytes:
-    """The description of the API, as JSON."""
-    return encode(described(ROUTES))
+    """The OpenAPI document as JSON. Cached: it depends on nothing but the code."""
+    return encode(describe_api(ROUTES))
 
 
 ROUTES = [
-    Route("/jobs", submit.submit, methods=["POST"]),
-    Route("/jobs", queue.listing, methods=["GET"]),
-    Route("/jobs/redo", submit.redo, methods=["POST"]),
-    Route("/jobs/cancel", modify.cancel, methods=["POST"]),
-    Route("/jobs/hold", modify.hold, methods=["POST"]),
-    Route("/jobs/release", modify.release, methods=["POST"]),
-    Route("/jobs/update", modify.update, methods=["POST"]),
-    Route("/jobs/{job}", jobs.show, methods=["GET"]),
-    Route("/jobs/{job}/wait", jobs.wait, methods=["GET"]),
-    Route("/jobs/{job}/log", jobs.log_place, methods=["GET"]),
-    Route("/jobs/{job}/terminal", terminals.place, methods=["GET"]),
-    Route("/jobs/{job}/exec", terminals.execute, methods=["POST"]),
-    Route("/jobs/{job}/history", jobs.history, methods=["GET"]),
-    Route("/jobs/{job}/why", jobs.why, methods=["GET"]),
-    Route("/jobs/{job}/usage", gpu_usage.usage, methods=["GET"]),
-    Route("/events", events.stream, methods=["GET"]),
-    Route("/drain", admin.drain, methods=["POST"]),
-    Route("/gpus", admin.gpus, methods=["GET"]),
-    Route("/gpus", admin.set_gpus, methods=["POST"]),
-    Route("/limits", admin.set_limit, methods=["POST"]),
-    Route("/quotas", quotas.quotas, methods=["GET"]),
-    Route("/quotas", quotas.set_quota, methods=["PUT"]),
-    Route("/reservations", quotas.reservations, methods=["GET"]),
-    Route("/reservations", quotas.reserve, methods=["POST"]),
-    Route("/reservations/{id}", quotas.reservation, methods=["GET"]),
-    Route("/reservations/{id}", quotas.unreserve, methods=["DELETE"]),
-    Route("/gpu-processes", gpus.list_ignored, methods=["GET"]),
-    Route("/gpu-processes/ignore", gpus.ignore, methods=["POST"]),
-    Route("/gpu-processes/unignore", gpus.unignore, methods=["POST"]),
-    Route("/backup", status.backup, methods=["POST"]),
-    Route("/notifications/test", admin.test_notifications, methods=["POST"]),
-    Route("/tokens", tokens.make, methods=["POST"]),
-    Route("/tokens", tokens.listing, methods=["GET"]),
-    Route("/tokens/revoke", tokens.revoke, methods=["POST"]),
-    Route("/stats", stats.show, methods=["GET"]),
-    Route("/info", status.info, methods=["GET"]),
-    Route("/status", status.status, methods=["GET"]),
-    Route("/health", status.health, methods=["GET"]),
-    Route("/metrics", metrics.metrics, methods=["GET"]),
-    Route("/openapi.json", show_description, methods=["GET"]),
-]
+    ApiRoute("POST", "/jobs", submit.submit, Permission.ANYONE,
+             (answers.JobsAnswer, answers.DryRunAnswer), body=requests.SubmitRequest,
+             query=queries.SubmitQuery, status=201),
+    ApiRoute("GET", "/jobs", queue.list_jobs, Permission.ANYONE, answers.JobsAnswer, query=queries.JobsQuery),
+    ApiRoute("POST", "/jobs/redo", submit.redo, Permission.OWNER_ONLY,
+             answers.JobsAnswer, body=requests.RedoRequest, query=queries.SubmitQuery, status=201),
+    ApiRoute("POST", "/jobs/cancel", modify.cancel, Permission.OWNER_OR_OPERATOR,
+             (answers.JobsAnswer, answers.DryCancelAnswer), body=requests.CancelRequest),
+    ApiRoute("POST", "/jobs/hold", modify.hold, Permission.OWNER_OR_OPERATOR,
+             answers.JobsAnswer, body=requests.HoldRequest),
+    ApiRoute("POST", "/jobs/release", modify.release, Permission.OWNER_OR_OPERATOR,
+             answers.JobsAnswer, body=requests.ReleaseRequest),
+    ApiRoute("POST", "/jobs/update", modify.update, Permission.OWNER_OR_OPERATOR,
+             answers.JobsAnswer, body=requests.UpdateRequest),
+    ApiRoute("GET", "/jobs/{job}", jobs.show, Permission.ANYONE, answers.JobsAnswer),
+    ApiRoute("GET", "/jobs/{job}/wait", jobs.wait, Permission.ANYONE, answers.JobsAnswer),
+    ApiRoute("GET", "/jobs/{job}/log", jobs.show_log_path, Permission.OWNER, answers.LogAnswer),
+    ApiRoute("GET", "/jobs/{job}/terminal", terminals.show_path, Permission.OWNER, answers.TerminalAnswer),
+    ApiRoute("POST", "/jobs/{job}/exec", terminals.execute, Permission.OWNER,
+             answers.ExecAnswer, body=requests.ExecRequest, status=201),
+    ApiRoute("GET", "/jobs/{job}/history", jobs.show_history, Permission.OWNER, answers.StoryAnswer),
+    ApiRoute("GET", "/jobs/{job}/why", jobs.explain_wait, Permission.ANYONE, answers.WhyAnswer),
+    ApiRoute("GET", "/jobs/{job}/usage", gpu_usage.show_usage, Permission.ANYONE,
+             answers.UsageAnswer, query=queries.UsageQuery),
+    ApiRoute("GET", "/events", events.stream, Permission.ANYONE,
+             (answers.Happening, answers.Connected, answers.Missed), query=queries.EventsQuery,
+             has_text=False, media=STREAM),
+    ApiRoute("POST", "/drain", admin.drain, Permission.OPERATOR,
+             answers.DrainAnswer, body=requests.DrainRequest),
+    ApiRoute("GET", "/gpus", admin.list_gpus, Permission.ANYONE, answers.GpuLinesAnswer),
+    ApiRoute("POST", "/gpus", admin.set_gpus, Permission.OPERATOR,
+             answers.AllowedAnswer, body=requests.GpusRequest),
+    ApiRoute("POST", "/limits", admin.set_limit, Permission.OWNER_OR_OPERATOR,
+             answers.LimitAnswer, body=requests.LimitRequest),
+    ApiRoute("GET", "/quotas", quotas.list_quotas, Permission.ANYONE, answers.QuotasAnswer),
+    ApiRoute("PUT", "/quotas", quotas.set_quota, Permission.OPERATOR,
+             answers.QuotaAnswer, body=requests.QuotaRequest),
+    ApiRoute("GET", "/reservations", quotas.list_reservations, Permission.ANYONE,
+             answers.ReservationsAnswer, query=queries.ReservationsQuery),
+    ApiRoute("POST", "/reservations", quotas.reserve, Permission.OPERATOR,
+             answers.ReservationAnswer, body=requests.ReservationRequest, status=201),
+    ApiRoute("GET", "/reservations/{id}", quotas.show_reservation, Permission.ANYONE,
+             answers.ReservationAnswer),
+    ApiRoute("DELETE", "/reservations/{id}", quotas.cancel_reservation, Permission.OPERATOR,
+             answers.ReservationAnswer),
+    ApiRoute("GET", "/gpu-processes", gpus.list_ignored, Permission.ANYONE, answers.IgnoredAnswer),
+    ApiRoute("POST", "/gpu-processes/ignore", gpus.ignore, Permission.OPERATOR,
+             answers.IgnoredNowAnswer, body=requests.GpuProcess),
+    ApiRoute("POST", "/gpu-processes/unignore", gpus.unignore, Permission.OPERATOR,
+             answers.IgnoredNowAnswer, body=requests.GpuProcess),
+    ApiRoute("POST", "/backup", status.backup, Permission.OPERATOR, answers.BackupAnswer),
+    ApiRoute("POST", "/notifications/test", admin.test_notifications, Permission.OPERATOR,
+             answers.DeliveriesAnswer),
+    ApiRoute("POST", "/tokens", tokens.create, Permission.NOT_ROOT,
+             answers.NewTokenAnswer, body=requests.TokenRequest, status=201),
+    ApiRoute("GET", "/tokens", tokens.list_tokens, Permission.SELF, answers.TokensAnswer),
+    ApiRoute("POST", "/tokens/revoke", tokens.revoke, Permission.SELF,
+             answers.RevokedAnswer, body=requests.RevokeRequest),
+    ApiRoute("GET", "/stats", stats.show, Permission.ANYONE,
+             (answers.StatsAnswer, answers.PredictionsAnswer), query=queries.StatsQuery),
+    ApiRoute("GET", "/info", status.show_info, Permission.ANYONE,
+             answers.InfoAnswer, query=queries.InfoQuery),
+    ApiRoute("GET", "/status", status.show_status, Permission.ANYONE, answers.StatusAnswer),
+    ApiRoute("GET", "/health", status.show_health, Permission.ANYONE, answers.HealthAnswer),
+    ApiRoute("GET", "/metrics", metrics.show_metrics, Permission.ANYONE,
+             None, has_text=False, media=METRICS_MEDIA),
+    ApiRoute("GET", "/openapi.json", show_description, Permission.ANYONE, (), has_text=False),
+]  # fmt: skip
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
-    """What the router refuses, in the shape of every other refusal."""
+    """Answer an error of the router (404, 405) with a problem document, as every other refusal."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         refusal = await on_error(request, WrongMethod(f"{request.url.path} does not take {request.method}"))
@@ -104,7 +137,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods_at(request: Request) -> set[str]:
-    """What this address does take."""
+    """Methods that the path of the request accepts, for the header Allow."""
     return {
         method
         for route in ROUTES
@@ -114,14 +147,15 @@ def _methods_at(request: Request) -> set[str]:
 
 
 def make_app(context: Context) -> ASGIApp:
-    routes = [guarded(route) for route in ROUTES]
-    app = Starlette(routes=routes, exception_handlers={GflowError: on_error, HTTPException: _on_http_error})
+    """Make the ASGI application of the daemon. In user mode it serves the daemon's owner and root only."""
+    handlers = {GflowError: on_error, HTTPException: _on_http_error}
+    app = Starlette(routes=ROUTES, exception_handlers=handlers)
     app.state.context = context
     return app if context.settings.is_system else _OwnUserOnly(app)
 
 
 class _OwnUserOnly:
-    """A user's daemon serves that user (and root, who could read its memory anyway)."""
+    """User mode: refuse all callers but the daemon's owner and root (root could read its memory anyway)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""HTTP on a Unix socket: uvicorn's protocol, plus the uid that the kernel vouches for; and on a port."""
+"""HTTP servers on the Unix socket and on TCP: uvicorn's protocol with peer credentials and admission."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from uvicorn.server import ServerState
 
 from gflow.daemon.api.connections import FRESH_S, Connections, NoRoomYet, Ticket
 from gflow.daemon.api.heap_trim import Trimmer
-from gflow.daemon.api.pending_connections import Silent
+from gflow.daemon.api.pending_connections import PendingConnections
 from gflow.daemon.auth.users import peer, peer_uid
 from gflow.daemon.process.tcp_settings import Listening
 from gflow.errors import Refused
 
 log = logging.getLogger("gflow.api")
-# Connections that wait to be accepted; how many are taken in one turn of the loop, and how long a turn may be
-# spent on closing others: in a flood, a client waits behind all that came before it.
+# Listen backlog; connections accepted in one turn of the event loop; and the longest such turn, since closing
+# refused connections takes time too. In a flood, a client waits behind all connections before it.
 BACKLOG = 4096
 AT_ONCE = 64
 TURN_S = 0.005
-# The same at the port, and how long none are taken there after so many: a request at the socket takes several
-# turns, and does not wait for a flood of strangers in each.
+# The same for TCP, and the pause after each turn. A request on the Unix socket takes several turns, and must
+# not wait for a flood of TCP connections in each.
 PORT_AT_ONCE = 8
 PORT_TURN_S = 0.001
 PORT_REST_S = 0.004
-# How long the head of a request may take to come, and a TLS handshake after its first byte.
-PATIENCE_S = 30.0
+# Time limits for the head of a request, and for a TLS handshake after its first byte.
+HEAD_TIMEOUT_S = 30.0
 HANDSHAKE_S = 5.0
-# What a connection with TLS reads at once, in place of asyncio's 256 KiB: each keeps a buffer of this size.
+# Read buffer of each TLS connection, instead of asyncio's 256 KiB.
 TLS_BUFFER_BYTES = 16 << 10
-# How long a peer that is refused has time to read that.
+# Time for a peer to read its refusal.
 REFUSAL_S = 1.0
-# Pauses in accepting when there are no descriptors or no memory: the first, the longest; how often to log it.
+# Errors of accept() that mean missing descriptors or memory; first and longest pause after one; log interval.
 NO_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-TELL_AGAIN_S = 60.0
-# A head has a path with some names of jobs in it, and a few lines.
+LOG_INTERVAL_S = 60.0
+# Largest request head: a path with job selectors and a few headers.
 MOST_HEAD_BYTES = 256 << 10
 HEAD_TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nx-gflow-exit: 2\r\nconnection: close\r\n"
@@ -63,9 +63,9 @@ TOO_MANY = (
 
 
 class Connection(HttpToolsProtocol):
-    """One connection, with what is known of its other end in `scope["state"]`."""
+    """One connection. What is known about its peer is in `scope["state"]`."""
 
-    _patience: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
     def __init__(self, *args: Any, ticket: Ticket, **more: Any) -> None:
@@ -79,22 +79,22 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._patience is None:
+        if self._head_timer is None:
             return
-        self._head_bytes += len(data)  # all of it was head, or nearly
+        self._head_bytes += len(data)  # approximate: may include the start of a body
         if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
             self.transport.write(HEAD_TOO_LARGE)
             self.transport.close()
 
     def _wait_for_head(self) -> None:
-        """A caller that never finishes its request must not keep a descriptor for ever."""
-        if self._patience is None:
-            self._patience = self.loop.call_later(PATIENCE_S, self.transport.close)
+        """Start the timeout of the request head, so that a stalled client does not keep a descriptor."""
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -107,13 +107,13 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        self._unset_keepalive_if_required()  # a timer that has fired would keep the connection in memory
+        self._unset_keepalive_if_required()  # its timer would keep the connection in memory
         self.ticket.release()
         super().connection_lost(exc)
 
 
 class PeerProtocol(Connection):
-    """Through the socket: the kernel says who it is."""
+    """A connection on the Unix socket. The kernel reports the peer's credentials."""
 
     def connection_made(self, transport: Any) -> None:
         sock = self.ticket.sock
@@ -123,7 +123,7 @@ class PeerProtocol(Connection):
 
 
 class PortProtocol(Connection):
-    """Through the port: unknown until a token is shown. See `gate`."""
+    """A TCP connection. Its peer is unknown until it shows a token (see `tcp_gate`)."""
 
     def connection_made(self, transport: Any) -> None:
         self.app_state = {"ticket": self.ticket}
@@ -139,9 +139,9 @@ class PortProtocol(Connection):
 
 
 class Refusal(asyncio.Protocol):
-    """Tells a peer that it has too many connections, and gives it time to read that.
+    """Answers 429 to a peer with too many connections, and closes after `REFUSAL_S`.
 
-    Closed at once, the answer would be lost to a peer that has already sent its request.
+    If it closed at once, a peer that has already sent its request would lose the answer to a reset.
     """
 
     def __init__(self, ticket: Ticket) -> None:
@@ -158,10 +158,10 @@ class Refusal(asyncio.Protocol):
 
 
 class Server:
-    """Accepts connections on a listening socket, as many as there is room for.
+    """Accepts connections on a listening socket and admits them.
 
-    Not asyncio's own server: that one knows nothing of a connection before its TLS handshake is done, and
-    logs a traceback for each that it has no descriptor for.
+    Replaces asyncio's server, which reports a connection only after its TLS handshake, and logs a traceback
+    for each that it has no descriptor for.
     """
 
     at_once, turn_s, rest_s = AT_ONCE, TURN_S, 0.0
@@ -177,13 +177,13 @@ class Server:
         self._make = make
         self._tls: dict[str, Any] = {}
         self._loop = asyncio.get_running_loop()
-        # Connections that are being set up: with TLS, until the handshake is done.
-        self._coming: set[asyncio.Task[None]] = set()
-        # Accepted, and waiting until there is room for it.
+        # Tasks that set up connections. With TLS, they end with the handshake.
+        self._starting: set[asyncio.Task[None]] = set()
+        # Accepted, but waiting for `NoRoomYet` to pass.
         self._held: tuple[socket.socket, Any] | None = None
         self._is_resting = False
         self._pause_s = PAUSE_S
-        self._told_at = -TELL_AGAIN_S
+        self._logged_at = -LOG_INTERVAL_S
         listener.setblocking(False)
         listener.listen(BACKLOG)
         self._loop.add_reader(listener, self.accept)
@@ -193,11 +193,11 @@ class Server:
         self._listener.close()
         if self._held is not None:
             self._held[0].close()
-        for task in self._coming:
+        for task in self._starting:
             task.cancel()
 
     def accept(self) -> None:
-        """Take some of those that wait; the others in the loop's next turn."""
+        """Accept some connections; the rest follow in the next turn of the event loop."""
         if self._is_resting:
             return
         taken, until = 0, self._loop.time() + self.turn_s
@@ -218,7 +218,7 @@ class Server:
                 ticket = self._admit(sock, address)
             except NoRoomYet:
                 self._held = sock, address
-                self._rest(FRESH_S)
+                self._rest_for(FRESH_S)
                 return
             if ticket is None:
                 sock.close()
@@ -226,36 +226,36 @@ class Server:
             taken += 1
             self._take(sock, ticket)
         if self.rest_s:
-            self._rest(self.rest_s)
+            self._rest_for(self.rest_s)
 
     def _take(self, sock: socket.socket, ticket: Ticket) -> None:
         task = self._loop.create_task(self._serve(sock, ticket))
-        self._coming.add(task)
-        task.add_done_callback(self._coming.discard)
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
 
     async def _serve(self, sock: socket.socket, ticket: Ticket) -> None:
         make = partial(Refusal if ticket.is_refused else self._make, ticket=ticket)
         try:
             await self._loop.connect_accepted_socket(make, sock, **self._tls)
-        except (OSError, asyncio.CancelledError) as error:  # no TLS spoken, not in time, or we close
+        except (OSError, asyncio.CancelledError) as error:  # not TLS, handshake timeout, or server closing
             ticket.release()  # its transport closes the socket
-            # Its frames refer to the TLS state and to themselves: the collector would find them much later.
+            # Break the reference cycle of the frames with the TLS state: the collector would run much later.
             traceback.clear_frames(error.__traceback__)
 
     def _pause(self, error: OSError) -> None:
-        """Let those that wait wait, until others have closed something."""
-        if self._loop.time() - self._told_at >= TELL_AGAIN_S:
-            self._told_at = self._loop.time()
+        """Stop accepting for a while, with exponential backoff, until descriptors or memory are freed."""
+        if self._loop.time() - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = self._loop.time()
             log.error("no connections are accepted for now: %s", error.strerror)
-        self._rest(self._pause_s)
+        self._rest_for(self._pause_s)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
-    def _rest(self, for_s: float) -> None:
+    def _rest_for(self, for_s: float) -> None:
         self._is_resting = True
         self._loop.remove_reader(self._listener)
-        self._loop.call_later(for_s, self._go_on)
+        self._loop.call_later(for_s, self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._is_resting = False
         if self._listener.fileno() >= 0:
             self._loop.add_reader(self._listener, self.accept)
@@ -263,7 +263,7 @@ class Server:
 
 
 class PortServer(Server):
-    """Accepts connections at the port, after those at the socket, and sets them up when something comes."""
+    """Accepts TCP connections, after those of the Unix socket. Sets each up when its first byte arrives."""
 
     at_once, turn_s, rest_s = PORT_AT_ONCE, PORT_TURN_S, PORT_REST_S
 
@@ -278,7 +278,7 @@ class PortServer(Server):
     ) -> None:
         super().__init__(listener, admit, make)
         self._first = first
-        self._silent = Silent(self._start, is_tls=tls is not None)
+        self._pending = PendingConnections(self._start, is_tls=tls is not None)
         self._trimmer = Trimmer()
         if tls is not None:
             sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
@@ -294,10 +294,10 @@ class PortServer(Server):
 
     def close(self) -> None:
         super().close()
-        self._silent.close()
+        self._pending.close()
 
     def _take(self, sock: socket.socket, ticket: Ticket) -> None:
-        self._silent.add(sock, ticket)
+        self._pending.add(sock, ticket)
 
     def _start(self, sock: socket.socket, ticket: Ticket) -> None:
         if self._tls:
@@ -306,8 +306,8 @@ class PortServer(Server):
 
 
 def serve(listener: socket.socket, app: ASGIApp, connections: Connections) -> tuple[Server, set[Any]]:
-    """Serve `app` on `listener`; the server and its open connections."""
-    make, known = _protocols(PeerProtocol, app)
+    """Serve `app` on `listener`. Returns the server and the set of its open connections."""
+    make, known = _protocol_factory(PeerProtocol, app)
 
     def admit(sock: socket.socket, address: Any) -> Ticket | None:
         return connections.user(peer_uid(sock), sock)
@@ -318,20 +318,20 @@ def serve(listener: socket.socket, app: ASGIApp, connections: Connections) -> tu
 def serve_port(
     listening: Listening, app: ASGIApp, connections: Connections, first: Server
 ) -> list[tuple[Server, set[Any]]]:
-    """Serve `app`, which must ask for tokens, on a port: at each address that the host's name has here.
+    """Serve `app`, which must authenticate, on TCP: at each local address of the host name.
 
-    `first`: the server whose connections go first.
+    `first`: the server that accepts before these do.
     """
-    make, known = _protocols(PortProtocol, app)
+    make, known = _protocol_factory(PortProtocol, app)
     tls = listening.tls()
 
     def admit(sock: socket.socket, address: Any) -> Ticket | None:
         return connections.stranger(address[0], sock)
 
-    return [(PortServer(one, admit, make, tls=tls, first=first), known) for one in _bound(listening)]
+    return [(PortServer(one, admit, make, tls=tls, first=first), known) for one in _bind_all(listening)]
 
 
-def _bound(listening: Listening) -> list[socket.socket]:
+def _bind_all(listening: Listening) -> list[socket.socket]:
     """A bound socket for each address of the host."""
     found: list[socket.socket] = []
     try:
@@ -351,10 +351,10 @@ def _bound(listening: Listening) -> list[socket.socket]:
     return found
 
 
-def _protocols(kind: type[Connection], app: ASGIApp) -> tuple[Callable[..., Connection], set[Any]]:
-    """What makes connections of this kind, and the set that has those that are open.
+def _protocol_factory(kind: type[Connection], app: ASGIApp) -> tuple[Callable[..., Connection], set[Any]]:
+    """A factory of connections of this kind, and the set of open ones.
 
-    Not uvicorn's own server: that one wakes ten times a second.
+    Replaces uvicorn's server, which wakes up ten times a second.
     """
     config = uvicorn.Config(
         app,
@@ -371,10 +371,10 @@ def _protocols(kind: type[Connection], app: ASGIApp) -> tuple[Callable[..., Conn
 
 
 def bind(path: Path, *, public: bool = False) -> socket.socket:
-    """A listening socket at `path` in a folder of our own; for everybody if it is `public`, else 0600.
+    """Create a listening Unix socket at `path`, mode 0666 if `public`, else 0600.
 
-    It gets its name when it is ready: clients of the daemon before us never see that there is none.
-    The data folder's lock is already ours.
+    The socket is renamed to `path` when it listens, so that a client never finds the path missing during a
+    restart. The caller holds the lock of the data directory.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.parent.stat().st_uid != os.getuid():
@@ -384,7 +384,7 @@ def bind(path: Path, *, public: bool = False) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
-        # A path of any length fits when it is reached through an open folder.
+        # Through /proc/self/fd a path may exceed the 108 bytes of sun_path.
         sock.bind(f"/proc/self/fd/{folder}/{new.name}")
     finally:
         os.close(folder)

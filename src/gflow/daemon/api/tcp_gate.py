@@ -1,7 +1,6 @@
-"""What a request that comes through a port has to pass: the right name, no foreign page, a token.
+"""Authentication of TCP requests: Host header, Origin header, bearer token, request rate.
 
-Whoever passes is the token's person, with the rights of any person: operators and root govern the
-machine from the machine itself.
+The caller acts as the user of the token, without groups: operator and root rights need the Unix socket.
 """
 
 from __future__ import annotations
@@ -19,33 +18,34 @@ from gflow.daemon.auth.tokens import Token, Tokens
 from gflow.daemon.auth.users import unusable, user_name
 from gflow.errors import Forbidden, GflowError, TooMany, Unauthorized
 
-# Requests a second that one person may send on average, and how many at once; what a wrong token counts for.
+# Token bucket per caller: requests per second, size of the bucket, cost of a wrong bearer token.
 RATE, BURST, WRONG = 50.0, 200.0, 20.0
-# Of how many callers the rate is kept.
+# Most callers with a bucket; the least recently seen is dropped.
 MOST_CALLERS = 10_000
 BEARER = "bearer "
 
 
-class Rates:
-    """Buckets that fill with time, one for each caller."""
+class TokenBuckets:
+    """One token bucket per caller: a uid, or a network without a valid token."""
 
     def __init__(self) -> None:
         self._left: dict[str | int, tuple[float, float]] = {}
 
-    def take(self, who: str | int, cost: float = 1.0) -> None:
+    def take(self, caller: str | int, cost: float = 1.0) -> None:
+        """Charge one request to the caller. Raises TooMany if its bucket is empty."""
         now = time.monotonic()
-        left, at = self._left.get(who, (BURST, now))
+        left, at = self._left.get(caller, (BURST, now))
         left = min(BURST, left + (now - at) * RATE)
         if left < 1:
             raise TooMany("you ask too often", hint="wait a moment")
-        self._left.pop(who, None)  # the latest is last
-        self._left[who] = left - cost, now
+        self._left.pop(caller, None)  # reinsert: the most recent is last
+        self._left[caller] = left - cost, now
         if len(self._left) > MOST_CALLERS:
             del self._left[next(iter(self._left))]
 
 
 class Gate:
-    """The app behind the gate."""
+    """ASGI middleware that admits authenticated requests to `app`."""
 
     def __init__(
         self, app: ASGIApp, tokens: Tokens, hosts: frozenset[str], *, is_system: bool = False
@@ -54,31 +54,31 @@ class Gate:
         self._is_system = is_system
         self._tokens = tokens
         self._hosts = hosts
-        self._rates = Rates()
+        self._buckets = TokenBuckets()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            scope["state"] = await self._admitted(scope, Headers(scope=scope))
+            scope["state"] = await self._authenticate(scope, Headers(scope=scope))
         except GflowError as error:
             response = await on_error(Request(scope), error)
-            response.headers["connection"] = "close"  # what else it sends is not read
+            response.headers["connection"] = "close"  # the rest of the connection is not read
             if isinstance(error, Unauthorized):
                 response.headers["www-authenticate"] = "Bearer"
             await response(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    async def _admitted(self, scope: Scope, headers: Headers) -> dict[str, Any]:
-        """Who calls, or a refusal."""
+    async def _authenticate(self, scope: Scope, headers: Headers) -> dict[str, Any]:
+        """Authenticate the request and return its `scope["state"]`. Raises a GflowError otherwise."""
         self._check_host(headers)
         address = str((scope.get("client") or ("?",))[0])
         token = self._tokens.find(_bearer(headers))
         if token is None or user_name(token.uid) != token.user:
-            self._rates.take(network_of(address), WRONG)
+            self._buckets.take(network_of(address), WRONG)
             if token is not None:
                 await self._tokens.revoke_orphans()
             raise Unauthorized
-        self._rates.take(token.uid)
+        self._buckets.take(token.uid)
         if not scope["state"]["ticket"].recognise(token.uid):
             raise TooMany("you have too many requests open at once", hint="wait for some of them to end")
         if self._is_system and (why := unusable(token.uid, token.user)):
@@ -93,7 +93,7 @@ class Gate:
 
     def _check_host(self, headers: Headers) -> None:
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or _name(hosts[0]) not in self._hosts:
+        if len(hosts) != 1 or _host_name(hosts[0]) not in self._hosts:
             raise Forbidden(
                 f"this gflow daemon is not known as {' '.join(hosts)[:60]!a}",
                 hint="names of it are set with daemon.allowed_hosts",
@@ -104,7 +104,7 @@ class Gate:
 
 
 def _origin(token: Token, address: str) -> str:
-    """Where a request came from, for the story of a job."""
+    """The origin of a request, for the audit log."""
     return f"token {token.id} from {address}"
 
 
@@ -115,8 +115,8 @@ def _bearer(headers: Headers) -> str:
     return given[0][len(BEARER) :].strip()
 
 
-def _name(host: str) -> str:
-    """A host without its port; an IPv6 address without its brackets."""
+def _host_name(host: str) -> str:
+    """The host name without its port; an IPv6 address without its brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()

@@ -1,4 +1,7 @@
-"""What people see of jobs that are not theirs: name, user, state and resources, and never what is run."""
+"""Redaction of other users' jobs: they show name, user, state and resources, never the command.
+
+With `people.privacy = "private"` name and user are hidden as well, and the job is not listed.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,26 @@ from starlette.requests import Request
 from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import JobKey, parse_label
 from gflow.core.model import CUT_OFF, PREEMPTED, Job, Spec
-from gflow.daemon.api.permissions import is_operator, person_behind, sees_names
+from gflow.daemon.api.permissions import caller_as_owner, is_operator, sees_names
 from gflow.daemon.auth.users import Person, user_name
 from gflow.daemon.context import NAMELESS, context_of
 from gflow.text.gpus import titled
 from gflow.text.queue import Entry
 
-# All other fields are their owner's alone, those to come as well.
+# Fields of a spec that other users see. Every field that is not listed is private, new ones included.
 PUBLIC = (
     "name", "gpus", "shared", "gpu_memory_mib", "gpu_type", "cpus", "memory_mib", "priority", "time_limit_s",
     "begin_at", "hold", "depends_on", "depends_any", "no_auto_cancel", "array", "max_concurrent", "group",
     "requeue", "max_retries", "project",
 )  # fmt: skip
 START_FAILED = "StartFailed"
-# Where the daemon's own sentences name a job.
+# A job id in a text that the daemon wrote.
 _NAMED = re.compile(rf"(job |{PREEMPTED}|{CUT_OFF})([0-9]+(?:_[0-9]+)?)\b")
 ANOTHER = "another job"
 
 
 class Viewer:
-    """Somebody who looks at jobs."""
+    """The caller's view of jobs: decides what is shown, and redacts the rest."""
 
     def __init__(
         self,
@@ -38,15 +41,15 @@ class Viewer:
         *,
         sees_all: bool,
         sees_names: bool,
-        governs: bool = True,
+        is_operator: bool = True,
         job: Callable[[JobKey], Job | None] = lambda key: None,
     ) -> None:
         self.person = person
-        # Looks a job up.
+        # Looks up a job by its key.
         self._job = job
-        # Whether what is about the whole machine, and no job, is shown in full.
-        self.governs = governs
-        # Whether nothing is hidden; whether it is shown that there are jobs of others, and whose.
+        # Whether entries about the machine, not about a job, are shown in full.
+        self.is_operator = is_operator
+        # sees_all: nothing is redacted. sees_names: other users' jobs are listed, with their owners.
         self.sees_all = sees_all
         self.sees_names = sees_names
 
@@ -56,39 +59,39 @@ class Viewer:
 
     @property
     def user(self) -> str:
-        """Their own name."""
+        """The user name of the caller."""
         return user_name(self.uid)
 
     @property
-    def kind(self) -> tuple[Person, bool, bool, bool]:
-        """Whoever has the same sees the same."""
-        return self.person, self.sees_all, self.sees_names, self.governs
+    def cache_key(self) -> tuple[Person, bool, bool, bool]:
+        """Viewers with equal keys get identical views."""
+        return self.person, self.sees_all, self.sees_names, self.is_operator
 
-    def knows(self, job: Job) -> bool:
+    def sees_details(self, job: Job) -> bool:
         """Whether everything about this job is shown."""
         return self.sees_all or self.person.owns(job)
 
-    def finds(self, job: Job) -> bool:
+    def sees_job(self, job: Job) -> bool:
         """Whether this job is shown at all."""
-        return self.sees_names or self.knows(job)
+        return self.sees_names or self.sees_details(job)
 
-    def said(self, text: str) -> str:
-        """A sentence of the daemon's without the ids of jobs that are hidden, or are not there."""
-        return text if self.sees_names else _NAMED.sub(self._unnamed, text)
+    def redact_text(self, text: str) -> str:
+        """Replace ids of jobs that are hidden, or do not exist, in a text that the daemon wrote."""
+        return text if self.sees_names else _NAMED.sub(self._redact_id, text)
 
-    def _unnamed(self, found: re.Match[str]) -> str:
+    def _redact_id(self, found: re.Match[str]) -> str:
         key = parse_label(found[2])
         job = None if key is None else self._job(key)
-        return found[0] if job is not None and self.finds(job) else found[1].removesuffix("job ") + ANOTHER
+        return found[0] if job is not None and self.sees_job(job) else found[1].removesuffix("job ") + ANOTHER
 
     def title(self, job: Job) -> str:
-        """The id and name of a job that has GPUs."""
-        return titled(job) if self.finds(job) else ANOTHER
+        """The id and name of a job that holds GPUs; a placeholder if the job is hidden."""
+        return titled(job) if self.sees_job(job) else ANOTHER
 
-    def shown(self, job: Job) -> Job:
-        """The job, as much of it as is to be seen."""
-        if self.knows(job):
-            reason = self.said(job.reason)
+    def redact_job(self, job: Job) -> Job:
+        """The job as the caller sees it: `job` itself for its owner, else a copy without private fields."""
+        if self.sees_details(job):
+            reason = self.redact_text(job.reason)
             return job if reason == job.reason else msgspec.structs.replace(job, reason=reason)
         public = {name: getattr(job.spec, name) for name in PUBLIC}
         user, reason = job.user, job.reason
@@ -96,37 +99,39 @@ class Viewer:
             public["name"], user = NAMELESS, NAMELESS
         if reason.startswith(START_FAILED):  # the rest may name a path
             reason = START_FAILED
-        # When its GPUs will be free is everybody's business; how well it learns is not.
+        # Progress tells when the GPUs become free, so it stays; training results are private.
         headway = job.headway and msgspec.structs.replace(job.headway, loss=None, samples_per_s=0.0)
         return msgspec.structs.replace(
             job, spec=Spec(command=(), cwd="", **public), user=user, reason=reason, headway=headway
         )
 
-    def entries(self, entries: Iterable[Entry]) -> Iterable[Entry]:
+    def redact_entries(self, entries: Iterable[Entry]) -> Iterable[Entry]:
+        """Redact the rows of a listing, lazily."""
         if self.sees_all:
             return entries
-        return ((self.shown(job), self.why(why)) for job, why in entries)
+        return ((self.redact_job(job), self.redact_blocker(why)) for job, why in entries)
 
-    def why(self, why: Blocker | None) -> Blocker | None:
-        """Why a job waits, as much of it as is to be known."""
-        return why if why is None or self.sees_names else Blocker(why.code, self.said(why.detail))
+    def redact_blocker(self, why: Blocker | None) -> Blocker | None:
+        """The blocker of a waiting job, without ids of hidden jobs."""
+        return why if why is None or self.sees_names else Blocker(why.code, self.redact_text(why.detail))
 
-    def name(self, user: str) -> str:
-        """A person, as far as they are to be known."""
+    def redact_user(self, user: str) -> str:
+        """A user name, or a placeholder if it is hidden from the caller."""
         return user if self.sees_names or user == self.user else NAMELESS
 
     @property
     def only_users(self) -> frozenset[str]:
-        """Whose jobs a listing is about; empty: everybody's."""
+        """Users whose jobs a listing may contain; empty means all users."""
         return frozenset() if self.sees_names else frozenset({self.user})
 
 
-def viewer(request: Request) -> Viewer:
+def viewer_of(request: Request) -> Viewer:
+    """The viewer of this request."""
     settings, uid = context_of(request).settings, request.scope["state"]["uid"]
     return Viewer(
-        person_behind(request),
+        caller_as_owner(request),
         sees_all=not settings.is_system or uid == 0,
         sees_names=sees_names(request),
-        governs=is_operator(request),
+        is_operator=is_operator(request),
         job=context_of(request).job,
     )

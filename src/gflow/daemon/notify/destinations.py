@@ -10,7 +10,7 @@ import msgspec
 
 from gflow.config.load import Config
 from gflow.errors import UsageError
-from gflow.wire.events import TOLD
+from gflow.wire.events import NOTIFICATION_NAMES
 
 T = TypeVar("T", bound="Destination")
 EVERYTHING = "*"
@@ -107,9 +107,10 @@ def _read(kind: type[T], name: str, table: Any) -> T:
     except msgspec.ValidationError as error:
         raise UsageError(f"notifications.{name}: {error}", hint="see docs/notifications.md") from None
     for event in found.events:
-        if event != EVERYTHING and event not in TOLD:
+        if event != EVERYTHING and event not in NOTIFICATION_NAMES:
             raise UsageError(
-                f"notifications.{name}: there is no event {event!a:.60}", hint="events: " + ", ".join(TOLD)
+                f"notifications.{name}: there is no event {event!a:.60}",
+                hint="events: " + ", ".join(NOTIFICATION_NAMES),
             )
     if not 0 < found.timeout_secs <= 300 or not 0 <= found.max_retries <= 100:
         raise UsageError(f"notifications.{name}: timeout_secs is 1 to 300, max_retries 0 to 100")

@@ -31,7 +31,7 @@ from gflow.daemon.notify.destinations import Destination, Mailbox, Webhook, is_i
 from gflow.daemon.notify.messages import Notice, mail, payload
 from gflow.errors import ReadOnly
 from gflow.store.port import Store
-from gflow.wire.events import told_as
+from gflow.wire.events import notification_event
 
 log = logging.getLogger("gflow.notify")
 LINES = 200
@@ -119,7 +119,7 @@ class Notifier:
             await self._loop.run_command(MetaCommand({_key(destination): position}))
 
     def _notice(self, destination: Destination, number: int, line: AuditEntry) -> Notice | None:
-        name = told_as(line)
+        name = notification_event(line)
         if name is None:
             return None
         job = self._job(line.key) if line.key is not None else None

@@ -1,4 +1,4 @@
-"""Routes by which people govern the machine: which GPUs, whether anything starts, how many at once."""
+"""Routes that administer the machine: GPU restriction, drain, concurrency limits, notification tests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gflow.core.ids import job_key
 from gflow.core.model import Job, Moment
 from gflow.core.state.state import PART, State
 from gflow.daemon.api.handlers.gpus import drained_view
-from gflow.daemon.api.permissions import check, governs_others
-from gflow.daemon.api.request import caller, context_of, known, one_key, read, while_connected
+from gflow.daemon.api.permissions import check, may_change_others_jobs
+from gflow.daemon.api.request import caller, context_of, existing_job, key_of, read, while_connected
 from gflow.daemon.api.response import answer
-from gflow.daemon.api.visibility import ANOTHER, Viewer, viewer
+from gflow.daemon.api.visibility import ANOTHER, Viewer, viewer_of
 from gflow.daemon.loop.bulk import Wanted
 from gflow.daemon.loop.commands import Updating
 from gflow.errors import Refused
@@ -39,10 +39,10 @@ async def set_gpus(request: Request) -> Response:
     return answer(request, lambda: data, lambda: allowed_line(allowed))
 
 
-async def gpus(request: Request) -> Response:
+async def list_gpus(request: Request) -> Response:
     """Each GPU in one line: what it does and what is special about it."""
     state = context_of(request).loop.state
-    lines = gpu_lines(state, viewer(request))
+    lines = gpu_lines(state, viewer_of(request))
     data = {"gpus": lines, **drained_view(state)}
     return answer(request, lambda: data, lambda: show_gpus(lines, state.machine.drained_why))
 
@@ -69,24 +69,27 @@ async def set_limit(request: Request) -> Response:
     """How many jobs of a group, or tasks of an array, may run at once."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, LimitRequest)
-    key = one_key(context, request, wanted.job)
-    jobs = capped_together(context.loop.state, known(context, key))
+    key = key_of(context, request, wanted.job)
+    jobs = capped_together(context.loop.state, existing_job(context, key))
     check(request, jobs)
     keys = tuple(job.key for job in jobs)
     limit = wanted.max_concurrent
     change = Change(fields={"max_concurrent": limit}, references=References())
-    governs = governs_others(request)
+    is_operator = may_change_others_jobs(request)
     if len(keys) > PART:
-        deed = Wanted(Update, uid, origin, governs=governs, fields=change.fields)
-        await while_connected(request, context.loop.do(deed, keys))
+        bulk = Wanted(Update, uid, origin, governs=is_operator, fields=change.fields)
+        await while_connected(request, context.loop.do(bulk, keys))
     else:
-        await context.loop.run_command(Updating(uid, keys, change, origin, governs=governs))
+        await context.loop.run_command(Updating(uid, keys, change, origin, governs=is_operator))
     data = {"jobs": [key_label(key) for key in keys], "max_concurrent": limit or None}
     return answer(request, lambda: data, lambda: limit_line(jobs, limit))
 
 
 def capped_together(state: State, job: Job) -> list[Job]:
-    """The active jobs whose number one limit bounds: an array, or jobs submitted together."""
+    """Active jobs that share one concurrency limit: the array of `job`, or its group.
+
+    Raises Refused if there are none.
+    """
     array = state.jobs.get(job_key(job.number)) if job.task is not None or job.is_array else None
     if array is not None:
         return [array]
@@ -101,12 +104,12 @@ def capped_together(state: State, job: Job) -> list[Job]:
     return found
 
 
-def gpu_lines(state: State, looks: Viewer) -> list[dict[str, Any]]:
-    """Each GPU: whether it is idle, allocated or closed to new jobs, and the notes that explain it."""
+def gpu_lines(state: State, viewer: Viewer) -> list[dict[str, Any]]:
+    """One row per GPU: idle, allocated or unavailable, with notes that explain it."""
     lines = []
     for index, gpu in state.machine.gpus.items():
-        holders = [looks.shown(state.jobs[key]) for key in sorted(state.machine.holders.get(index, ()))]
-        notes = [f"job {looks.title(job)}" if looks.finds(job) else ANOTHER for job in holders]
+        holders = [viewer.redact_job(state.jobs[key]) for key in sorted(state.machine.holders.get(index, ()))]
+        notes = [f"job {viewer.title(job)}" if viewer.sees_job(job) else ANOTHER for job in holders]
         if index in state.machine.foreign:
             notes.append(f"unmanaged: {state.machine.foreign[index]}")
         if index in state.machine.blocked:

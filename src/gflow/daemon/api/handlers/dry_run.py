@@ -1,4 +1,4 @@
-"""What a submission would become. The answer is made while it is sent, and none of it is kept."""
+"""Dry run of a submission. The answer is streamed: jobs are expanded again for it, and none is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gflow.core.state.state import PART, State
 from gflow.core.state.submissions import Judgements
 from gflow.daemon.api.expansion import Expansion
 from gflow.daemon.api.request import context_of
-from gflow.daemon.api.response import InTime, wants_text
+from gflow.daemon.api.response import TimedTurnResponse, wants_text
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import kind_of, local_note, scripts_of
 from gflow.daemon.execution.gpu_memory_auto import note_of
@@ -28,39 +28,39 @@ from gflow.wire.requests import Described
 from gflow.wire.views import dry_run_jobs, encode
 
 
-async def dry_run(request: Request, wish: Submitting, expansion: Expansion) -> Response:
-    """Judge a submission as if it came now, then tell of its jobs."""
+async def dry_run(request: Request, command: Submitting, expansion: Expansion) -> Response:
+    """Check a submission as if it were made now, then stream its jobs."""
     context = context_of(request)
-    trial = Trial(context, wish)
+    trial = Trial(context, command)
     async with AsyncExitStack() as stack:
-        hold = stack.enter_context(context.fairness.holding(wish.uid))
+        hold = stack.enter_context(context.fairness.holding(command.uid))
         hold(expansion.raw_bytes)
-        await expansion.each(trial.judge, PART, last=False)
-        trial.conclude()
+        await expansion.each(trial.check_part, PART, last=False)
+        trial.raise_refusal()
         if wants_text(request):
             pieces, media = _text(trial, expansion), "text/plain; charset=utf-8"
         else:
             pieces, media = _json(trial, expansion), "application/json"
-        return InTime(pieces, stack.pop_all(), media_type=media)
+        return TimedTurnResponse(pieces, stack.pop_all(), media_type=media)
 
 
 class Trial:
-    """A submission as it is judged, each part by itself, and their number; nothing changes."""
+    """Checks the parts of a submission against the current state, and counts its jobs. Changes nothing."""
 
-    def __init__(self, context: Context, wish: Submitting) -> None:
-        self.context, self._wish = context, wish
+    def __init__(self, context: Context, command: Submitting) -> None:
+        self.context, self._command = context, command
         self.number = context.loop.state.next_number
         self.jobs = self.tasks = 0
         self.has_scripts = False
-        self._taking = Taking(wish)
-        self._known: Judgements = {}
+        self._taking = Taking(command)
+        self._checked: Judgements = {}
         self._refusal: GflowError | None = None
-        # One of each kind that may be worth a note.
+        # One spec of each kind that may need a note.
         self._kinds: dict[tuple[object, ...], Spec] = {}
 
-    def judge(self, part: list[Described]) -> None:
-        """The first refusal is kept: what is said of all of them together comes before it."""
-        self._wish.count_in(part)
+    def check_part(self, part: list[Described]) -> None:
+        """Check a part. The first refusal is kept, because refusals of the total count take precedence."""
+        self._command.count_in(part)
         self.jobs += len(part)
         for job in part:
             self.tasks += tasks_of(job.spec)
@@ -68,26 +68,26 @@ class Trial:
             self._kinds.setdefault(kind_of(job.spec), job.spec)
         if self._refusal is None:
             try:
-                self._judge(part)
+                self._check_part(part)
             except GflowError as error:
                 self._refusal = error
 
-    def _judge(self, part: list[Described]) -> None:
+    def _check_part(self, part: list[Described]) -> None:
         state, taking = self.context.loop.state, self._taking
         made = self.specs(part)
         outcomes = taking.outcomes(state, self.context.store, made)
         check_submission_part(
-            state, self._wish.uid, made, outcomes, taking.hidden(made), self._known, self._known
+            state, self._command.uid, made, outcomes, taking.hidden(made), self._checked, self._checked
         )
 
-    def conclude(self) -> None:
-        """Refuse, if there is a reason to."""
-        _check_count(self.context.loop.state, self._wish)
+    def raise_refusal(self) -> None:
+        """Check the totals, then raise the first refusal of a part, if any."""
+        _check_totals(self.context.loop.state, self._command)
         if self._refusal is not None:
             raise self._refusal
 
     def specs(self, part: list[Described]) -> tuple[Spec, ...]:
-        """What they would be: `@` means what it meant first."""
+        """The resolved specs of a part. `@` is resolved once, for the whole submission."""
         state = self.context.loop.state
         self._taking.resolve(state)
         return self._taking.specs(part, state)
@@ -98,11 +98,11 @@ class Trial:
         return note_of(known) or local_note(known)
 
 
-def _check_count(state: State, wish: Submitting) -> None:
-    check_owner(state, wish.uid)
-    check_number(state, wish.uid, wish.count)
-    wanted = Counter({(PROJECT, name): count for name, count in wish.projects.items()})
-    wanted[USER, wish.user] = wish.count
+def _check_totals(state: State, command: Submitting) -> None:
+    check_owner(state, command.uid)
+    check_number(state, command.uid, command.count)
+    wanted = Counter({(PROJECT, name): count for name, count in command.projects.items()})
+    wanted[USER, command.user] = command.count
     check_quotas(state, wanted)
 
 
@@ -116,7 +116,7 @@ async def _text(trial: Trial, expansion: Expansion) -> AsyncIterator[str]:
         if shown == MOST_LINES:
             break
     yield clean_page(dry_run_more(trial.tasks, shown) + (f"{trial.note}\n" if trial.note else ""))
-    async for scripts in _scripts(trial, expansion):
+    async for scripts in _batch_scripts(trial, expansion):
         yield clean_page("".join(scripts))
 
 
@@ -128,15 +128,15 @@ async def _json(trial: Trial, expansion: Expansion) -> AsyncIterator[str]:
         comma = ","
     yield f'],"total":{trial.jobs},"scripts":['
     comma = ""
-    async for scripts in _scripts(trial, expansion):
+    async for scripts in _batch_scripts(trial, expansion):
         if scripts:
             yield comma + encode(scripts).decode()[1:-1]
             comma = ","
     yield "]}"
 
 
-async def _scripts(trial: Trial, expansion: Expansion) -> AsyncIterator[list[str]]:
-    """What sbatch would get, where a cluster is asked."""
+async def _batch_scripts(trial: Trial, expansion: Expansion) -> AsyncIterator[list[str]]:
+    """Yield the batch scripts of the jobs that go to a cluster."""
     if not trial.has_scripts:
         return
     context, number = trial.context, trial.number

@@ -1,7 +1,7 @@
-"""Events as they happen: server-sent, with ids, and those of the past for whoever was away.
+"""The event stream (server-sent events) with replay.
 
-They are the lines of the audit, so they survive the daemon, and a caller who comes back with
-the last id it saw gets what it missed. Nothing is kept per caller: each reads on from its place.
+Events are entries of the audit log, so they survive a restart. A client that reconnects with the last id it
+saw gets what it missed. No state is kept per client: each reads on from its position in the log.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gflow import __version__
 from gflow.core.ids import JobKey, number_of
 from gflow.core.model import AuditEntry, Job
 from gflow.core.queries.audit_log import spread_all
-from gflow.daemon.api.request import context_of, keys_of, known, query_of
-from gflow.daemon.api.response import Turn
-from gflow.daemon.api.visibility import Viewer, viewer
+from gflow.daemon.api.request import context_of, existing_job, keys_of, query_of
+from gflow.daemon.api.response import TurnResponse
+from gflow.daemon.api.visibility import Viewer, viewer_of
 from gflow.daemon.context import Context
 from gflow.errors import UsageError, nearest
 from gflow.wire.events import EVENTS, happening_view, names_of
@@ -30,29 +30,29 @@ from gflow.wire.queries import EventsQuery
 from gflow.wire.views import encode, job_view
 
 KEEP_ALIVE_S = 15.0
-# Under load, what happens within this time is sent together.
+# Under load, events within this time are sent together.
 TOGETHER_S = 0.05
-# How many lines are read in one go, and how far back a caller may begin.
+# Entries read in one query, and how many entries back a client may begin.
 LINES = 200
 REPLAY = 10_000
-# What only those hear of who govern the machine: it names addresses of people and of programs.
-GOVERNORS = frozenset({"notification failed"})
+# Entries for operators only: they contain addresses of users and services.
+OPERATOR_ONLY = frozenset({"notification failed"})
 
 
-# A line of the story: its number, what it says, whether it is the last of its number (one may be about many
-# jobs), and the job that it is about.
-Told = tuple[int, AuditEntry, bool, Job | None]
+# An entry of the audit log: its number, the entry, whether it is the last with this number (an entry may be
+# about many jobs), and its job.
+StreamEntry = tuple[int, AuditEntry, bool, Job | None]
 
 
-class Wanted(NamedTuple):
-    """What a caller wants to hear of: nothing named means everything."""
+class Subscription(NamedTuple):
+    """The events that a client subscribes to; an empty set means all."""
 
     names: frozenset[str]
     numbers: frozenset[int]
-    # Whether to go on with what is yet to come.
+    # Whether to wait for new events after the replay.
     follow: bool
 
-    def has(self, line: AuditEntry) -> bool:
+    def matches(self, line: AuditEntry) -> bool:
         return not self.numbers or (line.key is not None and number_of(JobKey(line.key)) in self.numbers)
 
 
@@ -67,24 +67,26 @@ async def stream(request: Request) -> Response:
         close = nearest(name, EVENTS)
         raise UsageError(f"there is no event {name!a:.60}", hint=f"did you mean {close}?" if close else "")
     keys = keys_of(context, request, query.job.split(",")) if query.job else []
-    chosen = [known(context, key) for key in keys]
-    wanted = Wanted(names, frozenset(job.number for job in chosen), query.follow)
-    frames = _frames(context, viewer(request), wanted, _asked_id(request, query))
+    chosen = [existing_job(context, key) for key in keys]
+    subscription = Subscription(names, frozenset(job.number for job in chosen), query.follow)
+    frames = _frames(context, viewer_of(request), subscription, _last_event_id(request, query))
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     async with AsyncExitStack() as turn:
         await turn.enter_async_context(context.fairness.stream(request.scope["state"]["uid"]))
-        return Turn(frames, turn.pop_all(), headers=headers, media_type="text/event-stream")
+        return TurnResponse(frames, turn.pop_all(), headers=headers, media_type="text/event-stream")
 
 
-def _asked_id(request: Request, query: EventsQuery) -> int | None:
-    """The last event that the caller has seen, if it says so."""
+def _last_event_id(request: Request, query: EventsQuery) -> int | None:
+    """The id of the last event that the client has seen, if it was sent."""
     text = request.headers.get("last-event-id", "") or query.after
     if text and not (text.isascii() and text.isdigit() and len(text) < 19):
         raise UsageError(f"Last-Event-ID is a number, not {text!a:.40}")
     return int(text) if text else None
 
 
-async def _frames(context: Context, eyes: Viewer, wanted: Wanted, after: int | None) -> AsyncIterator[bytes]:
+async def _frames(
+    context: Context, viewer: Viewer, subscription: Subscription, after: int | None
+) -> AsyncIterator[bytes]:
     news, newest = context.loop.wakeups, context.store.newest_line()
     at = newest if after is None or after > newest else after
     yield _frame("connected", at, {"event": "connected", "version": __version__, "id": at})
@@ -94,15 +96,17 @@ async def _frames(context: Context, eyes: Viewer, wanted: Wanted, after: int | N
         at = lost
     sent = 0.0
     while True:
-        lines = _lines(context, at)
+        lines = _read_entries(context, at)
         if lines:
-            text = news.shared((at, wanted, eyes.kind), partial(_frames_of, lines, eyes, wanted))
+            text = news.shared(
+                (at, subscription, viewer.cache_key), partial(_frames_of, lines, viewer, subscription)
+            )
             at = lines[-1][0]
             if text:
                 yield text
                 sent = time.monotonic()
             await asyncio.sleep(0)
-        elif not wanted.follow:
+        elif not subscription.follow:
             return
         elif await news.wait(KEEP_ALIVE_S):
             if time.monotonic() - sent < TOGETHER_S:
@@ -111,33 +115,33 @@ async def _frames(context: Context, eyes: Viewer, wanted: Wanted, after: int | N
             yield b": nothing new\n\n"
 
 
-def _lines(context: Context, after: int) -> list[Told]:
-    """What comes after this line, each with its job as it is now."""
+def _read_entries(context: Context, after: int) -> list[StreamEntry]:
+    """Entries after this number, each with the current state of its job. Shared by all streams."""
 
-    def read() -> list[Told]:
+    def read() -> list[StreamEntry]:
         lines = spread_all(context.store.lines(after, LINES), LINES)
         return [(*one, None if one[1].key is None else context.job(JobKey(one[1].key))) for one in lines]
 
     return context.loop.wakeups.shared(after, read)
 
 
-def _frames_of(lines: list[Told], eyes: Viewer, wanted: Wanted) -> bytes:
-    return b"".join(_told(eyes, wanted, *one) for one in lines)
+def _frames_of(lines: list[StreamEntry], viewer: Viewer, subscription: Subscription) -> bytes:
+    return b"".join(_entry_frames(viewer, subscription, *one) for one in lines)
 
 
-def _told(
-    eyes: Viewer, wanted: Wanted, number: int, line: AuditEntry, is_last: bool, job: Job | None
+def _entry_frames(
+    viewer: Viewer, subscription: Subscription, number: int, line: AuditEntry, is_last: bool, job: Job | None
 ) -> bytes:
-    """The frames of one line; the last has the id, so that a caller who lost the end gets all again."""
-    if not wanted.has(line) or (line.what in GOVERNORS and not eyes.governs):
+    """The frames of one entry. Only the last has the id, so that a client that lost some gets all again."""
+    if not subscription.matches(line) or (line.what in OPERATOR_ONLY and not viewer.is_operator):
         return b""
-    if job is not None and not eyes.finds(job):
+    if job is not None and not viewer.sees_job(job):
         return b""
-    names = [name for name in names_of(line, job) if not wanted.names or name in wanted.names]
-    shown = job_view(eyes.shown(job)) if job is not None and names else None
-    if job is not None and not eyes.knows(job):
-        line = line._replace(detail="")  # it may name paths and commands
-    line = line._replace(detail=eyes.said(line.detail))
+    names = [name for name in names_of(line, job) if not subscription.names or name in subscription.names]
+    shown = job_view(viewer.redact_job(job)) if job is not None and names else None
+    if job is not None and not viewer.sees_details(job):
+        line = line._replace(detail="")  # may contain paths and commands
+    line = line._replace(detail=viewer.redact_text(line.detail))
     return b"".join(
         _frame(
             name, number if is_last and name is names[-1] else None, happening_view(number, name, line, shown)

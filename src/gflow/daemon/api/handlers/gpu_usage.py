@@ -1,4 +1,4 @@
-"""Routes about what GPUs and jobs did."""
+"""GPU usage of a job: recorded samples, or a probe of its nodes for a job on a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from gflow.core.model import LOCAL, Job, JobState
 from gflow.daemon.api.handlers.gpus import SLOWED
-from gflow.daemon.api.request import caller, context_of, known, one_key, query_of, while_connected
+from gflow.daemon.api.request import caller, context_of, existing_job, key_of, query_of, while_connected
 from gflow.daemon.api.response import answer
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import slurm_of
@@ -27,12 +27,12 @@ from gflow.wire.views import key_label, rfc3339
 log = logging.getLogger("gflow.api")
 
 
-async def usage(request: Request) -> Response:
+async def show_usage(request: Request) -> Response:
     """What a job did with its GPUs; `csv` for a spreadsheet."""
     context, query = context_of(request), query_of(request, UsageQuery)
-    job = known(context, one_key(context, request))
+    job = existing_job(context, key_of(context, request))
     if job.target != LOCAL:
-        data = await _usage_there(request, job)
+        data = await _remote_usage(request, job)
         if query.csv:
             return PlainTextResponse(nodes_csv(data["nodes"]))
         return answer(request, lambda: data, lambda: nodes_page(data))
@@ -42,8 +42,8 @@ async def usage(request: Request) -> Response:
     return answer(request, lambda: data, lambda: usage_page(data))
 
 
-async def _usage_there(request: Request, job: Job) -> dict[str, Any]:
-    """What a job on a cluster uses at this moment: its nodes are asked, which takes a second or two."""
+async def _remote_usage(request: Request, job: Job) -> dict[str, Any]:
+    """Current usage of a job on a cluster. Probes its nodes, which takes a second or two."""
     if job.is_array:
         raise Refused(f"job {job.label} is an array", hint=f"name one of its tasks: gjob usage {job.label}_3")
     if job.state is not JobState.RUNNING or job.abroad is None or not job.abroad.id:
@@ -53,7 +53,9 @@ async def _usage_there(request: Request, job: Job) -> dict[str, Any]:
         )
     context, (uid, _) = context_of(request), caller(request)
     target = slurm_of(context.target, job.target)
-    nodes = await while_connected(request, context.threads.run(uid, _asked, target, job.label, job.abroad.id))
+    nodes = await while_connected(
+        request, context.threads.run(uid, _probe_nodes, target, job.label, job.abroad.id)
+    )
     return {
         "job": key_label(job.key),
         "predicted_mib": job.spec.predicted_mib or None,
@@ -63,14 +65,14 @@ async def _usage_there(request: Request, job: Job) -> dict[str, Any]:
     }
 
 
-def _asked(target: SlurmTarget, label: str, id: str) -> list[NodeUse]:
-    said = target.slurm.probe(id)
-    nodes = parse_probe(said.text) if said.ok else []
+def _probe_nodes(target: SlurmTarget, label: str, id: str) -> list[NodeUse]:
+    probe = target.slurm.probe(id)
+    nodes = parse_probe(probe.text) if probe.ok else []
     if nodes:
         return nodes
-    if said.unsure:
+    if probe.unsure:
         raise Refused(f"{target.name} does not answer, so what job {label} uses is not known")
-    why = f": {complaint(said.error)}" if said.error.strip() else ""
+    why = f": {complaint(probe.error)}" if probe.error.strip() else ""
     raise Refused(
         f"the nodes of job {label} cannot be asked{why}", hint="it may just have ended: gjob show " + label
     )
@@ -78,7 +80,9 @@ def _asked(target: SlurmTarget, label: str, id: str) -> list[NodeUse]:
 
 async def usage_of(request: Request, job: Job) -> dict[str, Any]:
     context, (uid, _) = context_of(request), caller(request)
-    samples, totals = await while_connected(request, context.threads.run(uid, _read, context, job.label))
+    samples, totals = await while_connected(
+        request, context.threads.run(uid, _read_samples, context, job.label)
+    )
     return {
         "job": key_label(job.key),
         "predicted_mib": job.spec.predicted_mib or None,
@@ -88,7 +92,7 @@ async def usage_of(request: Request, job: Job) -> dict[str, Any]:
     }
 
 
-def _read(context: Context, label: str) -> tuple[list[OfJob], list[OfJob]]:
+def _read_samples(context: Context, label: str) -> tuple[list[OfJob], list[OfJob]]:
     try:
         return samples_of(context.settings.samples, label)
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""What the routes tell about GPUs: who has them, who else is on them, what they do."""
+"""GPU views: holders, unmanaged processes, readings, blocks. Routes for ignored GPU processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gflow.targets.port import Run
 from gflow.wire.requests import GpuProcess
 from gflow.wire.views import gpu_view, key_label, rfc3339
 
-# The driver's bits for why clocks are held down, in words.
+# NVML bits of clock throttle reasons, and their names.
 SLOWED = {
     0x04: "its power limit",
     0x08: "hardware slowdown",
@@ -32,49 +32,49 @@ SLOWED = {
 }
 
 
-def holders_of(state: State, looks: Viewer) -> dict[int, list[Job]]:
+def holders_of(state: State, viewer: Viewer) -> dict[int, list[Job]]:
     return {
-        index: [looks.shown(_with_kept(state.jobs[key])) for key in sorted(jobs)]
+        index: [viewer.redact_job(_with_kept_gpus(state.jobs[key])) for key in sorted(jobs)]
         for index, jobs in state.machine.holders.items()
     }
 
 
-def _with_kept(job: Job) -> Job:
-    """The job, with the GPUs that are kept for it while it is taken back from a cluster."""
+def _with_kept_gpus(job: Job) -> Job:
+    """The job, with the GPUs that stay booked for it while it is withdrawn from a cluster."""
     kept = job.abroad.kept if job.abroad is not None else None
     return job if kept is None else msgspec.structs.replace(job, gpu_ids=kept)
 
 
-def blocked_of(state: State, looks: Viewer | None = None) -> dict[int, Block]:
-    """All GPUs that get no new jobs, whoever found that out. `looks`: who is told; None: nobody yet."""
+def blocked_of(state: State, viewer: Viewer | None = None) -> dict[int, Block]:
+    """All GPUs that get no new jobs, with the reason. `viewer`: redacts the reasons; None: no redaction."""
     found = ((index, state.machine.closed(index)) for index in state.machine.gpus)
-    # That a GPU is restricted is no news while a job has it.
+    # A restricted GPU counts as blocked only once it has no job.
     closed = {
         index: why
         for index, why in found
         if why and (why.kind != "Restricted" or index not in state.machine.holders)
     }
-    stuck = [job for key in state.stuck if (job := state.running.get(key)) is not None]
-    said = looks.said if looks else str
+    unkillable = [job for key in state.stuck if (job := state.running.get(key)) is not None]
+    redact = viewer.redact_text if viewer else str
     return {
-        index: Block(UNKILLABLE, said(f"job {job.label}")) for job in stuck for index in job.gpu_ids
+        index: Block(UNKILLABLE, redact(f"job {job.label}")) for job in unkillable for index in job.gpu_ids
     } | closed
 
 
-def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
-    """Everything about the GPUs, as JSON."""
+def gpus_data(context: Context, viewer: Viewer) -> dict[str, Any]:
+    """The full view of all GPUs."""
     state = context.loop.state
     report = context.watch.latest if context.watch else Report()
-    holders, blocked = holders_of(state, looks), blocked_of(state, looks)
+    holders, blocked = holders_of(state, viewer), blocked_of(state, viewer)
     gpus = []
     for gpu in state.machine.gpus.values():
         jobs = holders.get(gpu.index, [])
-        known = [job for job in jobs if looks.finds(job)]
+        known = [job for job in jobs if viewer.sees_job(job)]
         view = gpu_view(gpu, known, blocked.get(gpu.index)) | _meters(gpu, report)
         view["available"] &= not jobs
-        view |= _times(context, gpu, jobs)
-        view["holders"] = [_holder(gpu, job, report, looks) for job in jobs]
-        view["processes"] = [_stranger(one, looks) for one in report.strangers.get(gpu.index, ())]
+        view |= _idle_times(context, gpu, jobs)
+        view["holders"] = [_holder_view(gpu, job, report, viewer) for job in jobs]
+        view["processes"] = [_process_view(one, viewer) for one in report.strangers.get(gpu.index, ())]
         gpus.append(view)
     return {
         "gpus": gpus,
@@ -86,8 +86,11 @@ def gpus_data(context: Context, looks: Viewer) -> dict[str, Any]:
     }
 
 
-def _times(context: Context, gpu: Gpu, jobs: list[Job]) -> dict[str, Any]:
-    """Since when it is idle, as far as we know; or when the last of its jobs must be done."""
+def _idle_times(context: Context, gpu: Gpu, jobs: list[Job]) -> dict[str, Any]:
+    """Idle time of a GPU, or the time by which the last of its jobs must end.
+
+    The idle time is a lower bound if the GPU has been idle since before the daemon started.
+    """
     now = timers.now()
     left_at = context.loop.state.machine.freed_at.get(gpu.index)
     ends = [
@@ -103,7 +106,7 @@ def _times(context: Context, gpu: Gpu, jobs: list[Job]) -> dict[str, Any]:
 
 
 def drained_view(state: State) -> dict[str, Any]:
-    """Whether and where nothing more starts."""
+    """The drain state of the machine and of its GPUs."""
     reasons = {str(index): why for index, why in state.machine.drained.gpus.items()}
     return {
         "drained": state.machine.is_drained,
@@ -113,7 +116,7 @@ def drained_view(state: State) -> dict[str, Any]:
 
 
 def limits_of(context: Context, report: Report) -> list[str]:
-    """What holds the memory limits of jobs that share a GPU, the strongest first."""
+    """How memory limits of jobs on shared GPUs are enforced, strongest first."""
     if context.watch is None:
         return ["booked only (the GPUs are simulated)"]
     held = ["PyTorch, JAX and TensorFlow are told"]
@@ -143,15 +146,15 @@ def _meters(gpu: Gpu, report: Report) -> dict[str, Any]:
     }
 
 
-def _stranger(one: Stranger, looks: Viewer) -> dict[str, Any]:
-    """A process that is not of our jobs; whose it is, is shown to those who see names."""
-    return (one if looks.sees_names else one._replace(user=NAMELESS, command=NAMELESS))._asdict()
+def _process_view(one: Stranger, viewer: Viewer) -> dict[str, Any]:
+    """View of an unmanaged process. User and command are hidden where names are private."""
+    return (one if viewer.sees_names else one._replace(user=NAMELESS, command=NAMELESS))._asdict()
 
 
-def _holder(gpu: Gpu, job: Job, report: Report, looks: Viewer) -> dict[str, Any]:
+def _holder_view(gpu: Gpu, job: Job, report: Report, viewer: Viewer) -> dict[str, Any]:
     used: Mapping[int, int] = report.used.get(Run(job.key, job.attempt).name, {})
     return {
-        "id": key_label(job.key) if looks.finds(job) else None,
+        "id": key_label(job.key) if viewer.sees_job(job) else None,
         "name": job.name,
         "user": job.user,
         "used_mib": used.get(gpu.index) if report.cards else None,
@@ -159,7 +162,7 @@ def _holder(gpu: Gpu, job: Job, report: Report, looks: Viewer) -> dict[str, Any]
     }
 
 
-# ---------------------------------------------------------------- processes that block nothing
+# ---------------------------------------------------------------- ignored processes
 
 
 async def list_ignored(request: Request) -> Response:
@@ -175,17 +178,19 @@ async def ignore(request: Request) -> Response:
     context, wanted = context_of(request), await read(request, GpuProcess)
     if wanted.gpu_index not in context.loop.state.machine.gpus or context.watch is None:
         raise NotFound(f"there is no GPU {wanted.gpu_index} here", hint="see what there is with ginfo")
-    return await _changed(request, wanted, "ignored", context.watch.ignore(wanted.gpu_index, wanted.pid))
+    return await _answer_change(
+        request, wanted, "ignored", context.watch.ignore(wanted.gpu_index, wanted.pid)
+    )
 
 
 async def unignore(request: Request) -> Response:
     """From now on this process blocks its GPU again."""
     context, wanted = context_of(request), await read(request, GpuProcess)
     changed = context.watch is not None and context.watch.unignore(wanted.gpu_index, wanted.pid)
-    return await _changed(request, wanted, "no longer ignored", changed)
+    return await _answer_change(request, wanted, "no longer ignored", changed)
 
 
-async def _changed(request: Request, wanted: GpuProcess, what: str, changed: bool) -> Response:
+async def _answer_change(request: Request, wanted: GpuProcess, what: str, changed: bool) -> Response:
     uid, origin = caller(request)
     if changed:
         detail = f"process {wanted.pid} on GPU {wanted.gpu_index}"

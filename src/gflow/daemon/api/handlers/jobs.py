@@ -1,4 +1,4 @@
-"""Routes that look at single jobs."""
+"""Routes that read single jobs: details, wait, log path, wait report, history."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from gflow.core.model import Job, JobState
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.api.handlers.gpu_usage import usage_of
 from gflow.daemon.api.permissions import check
-from gflow.daemon.api.request import caller, context_of, keys_of, known, one, one_key, while_connected
+from gflow.daemon.api.request import (
+    caller,
+    context_of,
+    existing_job,
+    job_in_path,
+    key_of,
+    keys_of,
+    while_connected,
+)
 from gflow.daemon.api.response import answer, wants_text
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.auth.users import user_name
 from gflow.daemon.execution.cluster_forecast import add_cluster_forecast
 from gflow.daemon.execution.log_paths import log_path
@@ -29,7 +37,7 @@ from gflow.text.usage import most_memory, summary
 from gflow.text.why import why_page
 from gflow.wire.views import jobs_view, key_label, line_view
 
-# The most jobs shown in full, how many in one go, and what stands between their pages.
+# Most jobs shown in full, jobs rendered in one turn of the loop, and the separator of their pages.
 MOST_SHOWN = 1000
 TOGETHER = 50
 BETWEEN = "=" * 80 + "\n"
@@ -37,29 +45,29 @@ BETWEEN = "=" * 80 + "\n"
 
 async def show(request: Request) -> Response:
     """One job or several; as JSON, an array with its tasks."""
-    context, looks = context_of(request), viewer(request)
+    context, viewer = context_of(request), viewer_of(request)
     keys = keys_of(context, request, [request.path_params["job"]])
     if len(keys) > MOST_SHOWN:
         raise UsageError(f"{len(keys):,} jobs are too many to show", hint="gqueue lists any number")
     entries: list[Entry] = []
     pages: list[str] = []
     for key in keys:
-        entries += context.entries([known(context, key)], looks)
+        entries += context.entries([existing_job(context, key)], viewer)
         if wants_text(request):
             job, why = entries[-1]
-            totals = await _totals(request, job) if len(keys) == 1 and looks.knows(job) else []
-            log = log_path(context.settings, job) if looks.knows(job) else ""
+            totals = await _totals(request, job) if len(keys) == 1 and viewer.sees_details(job) else []
+            log = log_path(context.settings, job) if viewer.sees_details(job) else ""
             used, most = (summary(totals), most_memory(totals)) if totals else ("", 0)
             pages.append(job_page(job, why, timers.now(), log, used, most))
         if len(entries) % TOGETHER == 0:
-            await asyncio.sleep(0)  # others may want something too
+            await asyncio.sleep(0)  # let other requests run
     if len(keys) == 1 and entries[0][0].is_array:
-        entries += context.entries(context.store.tasks(keys[0]), looks)
+        entries += context.entries(context.store.tasks(keys[0]), viewer)
     return answer(request, lambda: jobs_view(entries), lambda: BETWEEN.join(pages))
 
 
 async def _totals(request: Request, job: Job) -> list[dict[str, Any]]:
-    """What a job did with its GPUs, a row for each."""
+    """Totals of a job's GPU usage, one row per GPU."""
     if not job.spec.gpus or not job.attempt:
         return []
     totals: list[dict[str, Any]] = (await usage_of(request, job))["totals"]
@@ -69,18 +77,18 @@ async def _totals(request: Request, job: Job) -> list[dict[str, Any]]:
 async def wait(request: Request) -> Response:
     """Answers when the job is final."""
     context = context_of(request)
-    key = one_key(context, request)
+    key = key_of(context, request)
     job = await while_connected(request, context.loop.ended(key))
     if job is None:
         raise no_job(label(key))
-    shown = viewer(request).shown(job)
+    shown = viewer_of(request).redact_job(job)
     return answer(request, lambda: jobs_view([(shown, None)]), lambda: f"{job.label} {job.state.value}\n")
 
 
-async def log_place(request: Request) -> Response:
+async def show_log_path(request: Request) -> Response:
     """Where the job's output is, and whether more may come."""
     context = context_of(request)
-    job = one(context, request)
+    job = job_in_path(context, request)
     check(request, [job])
     if job.is_array:
         raise Refused(
@@ -92,12 +100,12 @@ async def log_place(request: Request) -> Response:
     return answer(request, lambda: data, lambda: f"{path}\n")
 
 
-async def why(request: Request) -> Response:
+async def explain_wait(request: Request) -> Response:
     """Why a job waits: all that is in its way, when it will probably start, what would start now."""
     context = context_of(request)
-    job = one(context, request)
-    at, looks = timers.now(), viewer(request)
-    shown = looks.shown(job)
+    job = job_in_path(context, request)
+    at, viewer = timers.now(), viewer_of(request)
+    shown = viewer.redact_job(job)
     question = None
     if job in context.loop.state.ready:
         uid, _ = caller(request)
@@ -107,19 +115,19 @@ async def why(request: Request) -> Response:
     if found is not None and job.abroad is not None:
         found = await add_cluster_forecast(context, job, found)
     if found is not None:
-        blockers = [why for why in map(looks.why, found.blockers) if why is not None]
+        blockers = [why for why in map(viewer.redact_blocker, found.blockers) if why is not None]
         found = msgspec.structs.replace(found, blockers=blockers)
     data = {"job": key_label(job.key), "state": job.state.value, "reason": shown.reason or None}
     data |= msgspec.to_builtins(found or WaitReport([], None, []))
     return answer(request, lambda: data, lambda: why_page(shown, found, at.wall))
 
 
-async def history(request: Request) -> Response:
+async def show_history(request: Request) -> Response:
     """The story of a job: everything that happened to it, and who did it."""
     context = context_of(request)
-    job = one(context, request)
+    job = job_in_path(context, request)
     check(request, [job])
-    said = viewer(request).said
-    lines = [line._replace(detail=said(line.detail)) for line in context.store.story(job.key)]
+    redact = viewer_of(request).redact_text
+    lines = [line._replace(detail=redact(line.detail)) for line in context.store.story(job.key)]
     data = {"job": key_label(job.key), "events": [line_view(line, user_name) for line in lines]}
     return answer(request, lambda: data, lambda: story_page(lines, user_name))

@@ -1,4 +1,4 @@
-"""/metrics for Prometheus: base units, few labels, and what costs nothing that grows with the queue."""
+"""/metrics for Prometheus: base units, few labels. A scrape is O(1) in the length of the queue."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gflow.core.model import Gpu
 from gflow.core.state.machine import Machine
 from gflow.daemon.api.handlers.gpus import blocked_of
 from gflow.daemon.api.request import context_of
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
 from gflow.daemon.loop.counters import COUNTED, Histogram, Meters
 from gflow.text.prometheus import MEDIA, Labels, Page
 
 MIB = 1 << 20
-ENDS = {
+HELP = {
     "submitted": "Jobs that were submitted.",
     "finished": "Jobs that finished well.",
     "failed": "Jobs that failed.",
@@ -30,10 +30,10 @@ ENDS = {
 }
 
 
-async def metrics(request: Request) -> Response:
+async def show_metrics(request: Request) -> Response:
     """Figures for Prometheus, in its text form 0.0.4. Counters begin anew with the daemon."""
     context, page = context_of(request), Page()
-    _people(page, context.loop.meters, is_named=viewer(request).sees_names)
+    _user_counters(page, context.loop.meters, is_named=viewer_of(request).sees_names)
     _jobs(page, context)
     _machine(page, context.loop.state.machine)
     _gpus(page, context)
@@ -41,8 +41,8 @@ async def metrics(request: Request) -> Response:
     return Response(page.text(), media_type=MEDIA)
 
 
-def _people(page: Page, meters: Meters, *, is_named: bool) -> None:
-    """By person, or of all together where others' jobs are private."""
+def _user_counters(page: Page, meters: Meters, *, is_named: bool) -> None:
+    """Job counters by user, or their sums where other users' names are hidden."""
     for what in COUNTED:
         counts = {user: count for (event, user), count in meters.users.items() if event == what}
         samples: list[tuple[Labels, float]] = (
@@ -50,7 +50,7 @@ def _people(page: Page, meters: Meters, *, is_named: bool) -> None:
             if is_named
             else [({}, sum(counts.values()))]
         )
-        page.family(f"gflow_jobs_{what}_total", "counter", ENDS[what], samples)
+        page.family(f"gflow_jobs_{what}_total", "counter", HELP[what], samples)
 
 
 def _jobs(page: Page, context: Context) -> None:
@@ -100,7 +100,7 @@ def _machine(page: Page, machine: Machine) -> None:
 
 
 def _gpus(page: Page, context: Context) -> None:
-    """Each GPU by its number and its card."""
+    """Metrics of each GPU, labelled with its index and UUID."""
     state = context.loop.state
     blocked = blocked_of(state)
     gpus = list(state.machine.gpus.values())
@@ -130,7 +130,7 @@ METERED = (
 
 
 def _readings(context: Context, gpus: list[Gpu], field: str, scale: float) -> Iterator[tuple[Labels, float]]:
-    """What real GPUs were last seen to do."""
+    """Latest readings of the real GPUs; a missing reading has no sample."""
     for gpu in gpus:
         card = context.watch.latest.cards.get(gpu.index) if context.watch else None
         reading = getattr(card.sample, field) if card else None

@@ -15,21 +15,21 @@ from gflow.core.forecast.cancel_impact import Blocked
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import Job, JobState
 from gflow.core.state.state import PART
-from gflow.daemon.api.handlers.submit import keep_texts
-from gflow.daemon.api.permissions import check, governs_others, rights_of
+from gflow.daemon.api.handlers.submit import charge_texts
+from gflow.daemon.api.permissions import check, may_change_others_jobs, rights_of
 from gflow.daemon.api.request import (
     MOST_JOBS_BYTES,
     all_keys_of,
     caller,
     context_of,
+    existing_job,
     hides_for,
-    known,
     read,
     states_of,
     while_connected,
 )
-from gflow.daemon.api.response import about, wants_text
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.response import answer_jobs, wants_text
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.auth import submission_rules
 from gflow.daemon.auth.users import Person
 from gflow.daemon.context import Context
@@ -43,9 +43,9 @@ from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, Upda
 from gflow.wire.update import Change, describe_update
 from gflow.wire.views import encode, key_label
 
-# A job, what a cancel would mean for it, and the parents that it would lose.
+# A row of a cancel preview: the job, its verdict, and the parents that it would lose.
 Row = tuple[JobKey, str, list[JobKey]]
-# Jobs looked up in one go.
+# Final jobs looked up in the database in one slice.
 TOGETHER = 100
 
 
@@ -53,62 +53,68 @@ async def cancel(request: Request) -> Response:
     """Cancel jobs. Unknown ones are refused before anything happens."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, CancelRequest)
-    keys = await _wanted(context, request, wanted)
+    keys = await _select_jobs(context, request, wanted)
     async for some in in_slices(keys):
-        check(request, [known(context, key) for key in some])
-    over = await _ended(context, keys)
+        check(request, [existing_job(context, key) for key in some])
+    over = await _final_states(context, keys)
     if wanted.dry_run:
-        return await _foretold(request, keys, over)
+        return await _preview_cancel(request, keys, over)
     if len(over) < len(keys):
-        await _do(request, Wanted(Cancel, uid, origin, governs=governs_others(request), now=wanted.now), keys)
-    return await about(
+        await _apply(
+            request,
+            Wanted(Cancel, uid, origin, governs=may_change_others_jobs(request), now=wanted.now),
+            keys,
+        )
+    return await answer_jobs(
         request,
         keys,
-        lambda some: (_cancelled(context, key, over) for key in some),
+        lambda some: (_cancel_line(context, key, over) for key in some),
         "" if keys else "No jobs match.\n",
     )
 
 
-async def _do(request: Request, deed: Wanted, keys: list[JobKey]) -> None:
-    """Do this to the jobs: in one turn if they are few."""
+async def _apply(request: Request, bulk: Wanted, keys: list[JobKey]) -> None:
+    """Apply a change to the jobs: in one turn of the loop up to `PART` jobs, else in parts."""
     loop = context_of(request).loop
     if len(keys) > PART:
-        await while_connected(request, loop.do(deed, keys))
+        await while_connected(request, loop.do(bulk, keys))
     else:
-        await loop.run_command(deed.to(tuple(keys)))
+        await loop.run_command(bulk.to(tuple(keys)))
 
 
-async def _ended(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]:
-    """Those of the jobs that are over, and how. Looked up a few at a time: others want something too."""
+async def _final_states(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]:
+    """States of those jobs that are final. Looked up in slices, so that other requests can run."""
     over: dict[JobKey, JobState] = {}
     async for some in in_slices(keys, TOGETHER):
         state = context.loop.state
-        over |= {key: known(context, key).state for key in some if not state.is_active(key)}
+        over |= {key: existing_job(context, key).state for key in some if not state.is_active(key)}
     return over
 
 
-async def _wanted(context: Context, request: Request, wanted: CancelRequest) -> list[JobKey]:
-    """The jobs that are named, or those that match; with both, those of the named that match.
+async def _select_jobs(context: Context, request: Request, wanted: CancelRequest) -> list[JobKey]:
+    """Select the jobs to cancel: the named ones, the matching ones, or the named ones that match.
 
-    A few at a time: patterns take their time, and jobs may end meanwhile.
+    Works in slices, because pattern matching is slow; jobs may end meanwhile.
     """
     if not wanted.jobs and not wanted.is_filtered:
         raise UsageError("which jobs?", hint="name some, or say which: all, names, states, projects, users")
     named = await all_keys_of(context, request, wanted.jobs) if wanted.jobs else None
     if not wanted.is_filtered:
         return named or []
-    looks = viewer(request)
+    viewer = viewer_of(request)
     states = states_of(",".join(wanted.states))
     found: list[JobKey] = []
-    among = list(context.loop.state.jobs) if named is None else named
-    async for keys in in_slices(among):
-        jobs = (known(context, key) for key in keys if named or key in context.loop.state.jobs)
-        found += [job.key for job in jobs if looks.finds(job) and _matches(job, wanted, states, looks.person)]
+    candidates = list(context.loop.state.jobs) if named is None else named
+    async for keys in in_slices(candidates):
+        jobs = (existing_job(context, key) for key in keys if named or key in context.loop.state.jobs)
+        found += [
+            job.key for job in jobs if viewer.sees_job(job) and _matches(job, wanted, states, viewer.person)
+        ]
     if named is not None:
         return found
-    taken, chosen = set(found), list[JobKey]()  # a task goes with its array
+    found_keys, chosen = set(found), list[JobKey]()  # a task is cancelled with its array
     async for keys in in_slices(sorted(found), RUN):
-        chosen += [key for key in keys if task_of(key) is None or job_key(number_of(key)) not in taken]
+        chosen += [key for key in keys if task_of(key) is None or job_key(number_of(key)) not in found_keys]
     return chosen
 
 
@@ -123,7 +129,7 @@ def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], perso
     )
 
 
-def _cancelled(context: Context, key: JobKey, over: dict[JobKey, JobState]) -> str:
+def _cancel_line(context: Context, key: JobKey, over: dict[JobKey, JobState]) -> str:
     if key in over:
         return f"Job {label(key)} is already {over[key].value}.\n"
     if key in context.loop.state.jobs:
@@ -131,9 +137,9 @@ def _cancelled(context: Context, key: JobKey, over: dict[JobKey, JobState]) -> s
     return f"Job {label(key)} cancelled.\n"
 
 
-async def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]) -> Response:
-    """What a cancel would do: to these jobs, and to those that wait for them."""
-    context, looks = context_of(request), viewer(request)
+async def _preview_cancel(request: Request, keys: list[JobKey], over: dict[JobKey, JobState]) -> Response:
+    """Preview a cancel: its effect on these jobs, and on jobs that depend on them."""
+    context, viewer = context_of(request), viewer_of(request)
     blocked = Blocked(context.loop.state, [key for key in keys if key not in over])
     while blocked.look(SLICE):
         await asyncio.sleep(0)
@@ -141,31 +147,32 @@ async def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, Job
     rows += [
         (key, "blocked", parents)
         for key, parents in blocked.found().items()
-        if looks.finds(known(context, key))
+        if viewer.sees_job(existing_job(context, key))
     ]
     if wants_text(request):
-        return StreamingResponse(_foretold_text(context, rows), media_type="text/plain; charset=utf-8")
-    return StreamingResponse(_foretold_json(context, rows), media_type="application/json")
+        return StreamingResponse(_preview_text(context, rows), media_type="text/plain; charset=utf-8")
+    return StreamingResponse(_preview_json(context, rows), media_type="application/json")
 
 
-async def _foretold_text(context: Context, rows: list[Row]) -> AsyncIterator[str]:
+async def _preview_text(context: Context, rows: list[Row]) -> AsyncIterator[str]:
     async for some in in_slices(rows):
         yield "".join(
-            "\t".join([label(key), known(context, key).state.value, verdict, *_joined(parents)]) + "\n"
+            "\t".join([label(key), existing_job(context, key).state.value, verdict, *_parent_column(parents)])
+            + "\n"
             for key, verdict, parents in some
         )
     if not rows:
         yield "No jobs match.\n"
 
 
-async def _foretold_json(context: Context, rows: list[Row]) -> AsyncIterator[str]:
+async def _preview_json(context: Context, rows: list[Row]) -> AsyncIterator[str]:
     comma = ""
     yield '{"dry_run":true,"jobs":['
     async for some in in_slices(rows):
         jobs = [
             {
                 "id": key_label(key),
-                "state": known(context, key).state.value,
+                "state": existing_job(context, key).state.value,
                 "verdict": verdict,
                 "parents": [key_label(parent) for parent in parents],
             }
@@ -176,7 +183,7 @@ async def _foretold_json(context: Context, rows: list[Row]) -> AsyncIterator[str
     yield f'],"total":{len(rows)}}}'
 
 
-def _joined(parents: list[JobKey]) -> list[str]:
+def _parent_column(parents: list[JobKey]) -> list[str]:
     return [",".join(map(label, parents))] if parents else []
 
 
@@ -184,50 +191,50 @@ async def hold(request: Request) -> Response:
     """Keep waiting jobs from starting."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
-    keys = await _named(context, request, wanted.jobs)
-    await _do(request, Wanted(Hold, uid, origin, governs=governs_others(request)), keys)
-    return await _changed(request, keys, "held")
+    keys = await _active_keys(context, request, wanted.jobs)
+    await _apply(request, Wanted(Hold, uid, origin, governs=may_change_others_jobs(request)), keys)
+    return await _answer_changed(request, keys, "held")
 
 
 async def release(request: Request) -> Response:
     """Let held jobs start, perhaps not before a time."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ReleaseRequest)
-    keys = await _named(context, request, wanted.jobs)
-    begin_at, free = wanted.begin_time(), set[JobKey]()
+    keys = await _active_keys(context, request, wanted.jobs)
+    begin_at, not_held = wanted.begin_time(), set[JobKey]()
     if begin_at is None:
         async for some in in_slices(keys):
             jobs = context.loop.state.jobs
-            free.update(key for key in some if key in jobs and jobs[key].state is not JobState.HOLD)
-    deed = Wanted(Release, uid, origin, governs=governs_others(request), begin_at=begin_at)
-    await _do(request, deed, keys)
-    return await _changed(request, keys, "released", free)
+            not_held.update(key for key in some if key in jobs and jobs[key].state is not JobState.HOLD)
+    bulk = Wanted(Release, uid, origin, governs=may_change_others_jobs(request), begin_at=begin_at)
+    await _apply(request, bulk, keys)
+    return await _answer_changed(request, keys, "released", not_held)
 
 
 async def update(request: Request) -> Response:
     """Change what active jobs ask for."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, UpdateRequest, MOST_JOBS_BYTES)
-    keys = await _named(context, request, wanted.jobs)
+    keys = await _active_keys(context, request, wanted.jobs)
     change = describe_update(
         wanted, address_of, submission_rules.defaults(context.settings.config), context.settings.shapes
     )
-    governs = governs_others(request)
-    keep_texts(context, uid, change.blobs)
-    await _keep_fields(context, uid, change, keys)
+    is_operator = may_change_others_jobs(request)
+    charge_texts(context, uid, change.blobs)
+    await _charge_fields(context, uid, change, keys)
     hides, rights = hides_for(request), rights_of(request)
     if len(keys) > PART:
         rights.check(change.fields)
-        wanted_change = _updating(context, uid, change, origin, keys, hides, governs=governs)
-        await _do(request, wanted_change, keys)
+        bulk = _bulk_update(context, uid, change, origin, keys, hides, is_operator=is_operator)
+        await _apply(request, bulk, keys)
     else:
-        wish = Updating(uid, tuple(keys), change, origin, governs=governs, hides=hides, rights=rights)
-        await context.loop.run_command(wish)
-    return await _changed(request, keys, "updated")
+        command = Updating(uid, tuple(keys), change, origin, governs=is_operator, hides=hides, rights=rights)
+        await context.loop.run_command(command)
+    return await _answer_changed(request, keys, "updated")
 
 
-async def _keep_fields(context: Context, uid: int, change: Change, keys: list[JobKey]) -> None:
-    """Count what long values add to each of the jobs' specs."""
+async def _charge_fields(context: Context, uid: int, change: Change, keys: list[JobKey]) -> None:
+    """Count the bytes that long values add to the stored specs of the jobs."""
     more = len(encode(change.fields)) - USUAL_BYTES
     if more <= 0:
         return
@@ -238,7 +245,7 @@ async def _keep_fields(context: Context, uid: int, change: Change, keys: list[Jo
     context.fairness.keep(uid, more * rows)
 
 
-def _updating(
+def _bulk_update(
     context: Context,
     uid: int,
     change: Change,
@@ -246,9 +253,9 @@ def _updating(
     keys: list[JobKey],
     hides: Hides | None,
     *,
-    governs: bool,
+    is_operator: bool,
 ) -> Wanted:
-    """The update of many jobs. What it says of parents, and a new group, are the same for all of them."""
+    """The bulk update of many jobs. References and a new group are resolved once, for all of them."""
     state, group = context.loop.state, 0
     fields = resolved_fields(state, uid, change)
     for key in hidden_among({*fields.get("depends_on", ()), *fields.get("depends_any", ())}, hides):
@@ -260,7 +267,7 @@ def _updating(
         Update,
         uid,
         origin,
-        governs=governs,
+        governs=is_operator,
         blobs=change.blobs,
         fields=fields,
         extend_s=change.extend_s,
@@ -268,11 +275,11 @@ def _updating(
     )
 
 
-async def _named(context: Context, request: Request, texts: list[str]) -> list[JobKey]:
-    """The jobs that these texts mean, all of which are active and the caller may change."""
+async def _active_keys(context: Context, request: Request, texts: list[str]) -> list[JobKey]:
+    """Resolve selectors to active jobs that the caller may change. Raises if one is final."""
     keys = await all_keys_of(context, request, texts)
     async for some in in_slices(keys):
-        jobs = [known(context, key) for key in some]
+        jobs = [existing_job(context, key) for key in some]
         check(request, jobs)
         for job in jobs:
             if job.is_final:
@@ -283,11 +290,11 @@ async def _named(context: Context, request: Request, texts: list[str]) -> list[J
     return keys
 
 
-async def _changed(
+async def _answer_changed(
     request: Request, keys: list[JobKey], how: str, unless: AbstractSet[JobKey] = frozenset()
 ) -> Response:
-    """The jobs, and what happened to each; `unless`: those that were not held."""
-    return await about(
+    """Answer with the changed jobs. `unless`: jobs that were not held."""
+    return await answer_jobs(
         request,
         keys,
         lambda some: (f"Job {label(key)} {'was not held' if key in unless else how}.\n" for key in some),

@@ -1,4 +1,4 @@
-"""The queue as people ask for it: which jobs, in which order, in which form."""
+"""The route that lists jobs: filter, order, limit, output format."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from starlette.responses import Response
 from gflow.core.ids import JobKey
 from gflow.core.model import FINAL, Moment
 from gflow.core.queries.job_filter import Filter
-from gflow.daemon.api.job_search import Asked, find
+from gflow.daemon.api.job_search import ListingRequest, find
 from gflow.daemon.api.request import (
     caller,
     context_of,
-    number,
-    parts,
+    parse_number,
     query_of,
     spans_of,
+    split_list,
     states_of,
     while_connected,
 )
-from gflow.daemon.api.response import FORMS, Look, Turn, wants_text
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.response import FORMS, ListingStyle, TurnResponse, wants_text
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.loop import timers
 from gflow.errors import unknown
 from gflow.options.times import parse_since
 from gflow.text.queue import DEFAULT, SHARED, SORTS, columns_of
 from gflow.wire.queries import JobsQuery
 
-# An answer longer than this is sent while it is made.
+# Answers above this size (characters) are streamed.
 LARGE = 1 << 18
 
 
-async def listing(request: Request) -> Response:
+async def list_jobs(request: Request) -> Response:
     """Jobs: the active ones, or all of them, filtered."""
     query = query_of(request, JobsQuery)
     form = query.form or ("table" if wants_text(request) else "json")
@@ -42,86 +42,86 @@ async def listing(request: Request) -> Response:
         raise unknown("form of output", form, FORMS)
     context, uid = context_of(request), request.scope["state"]["uid"]
     columns, now = columns_of(query.format, SHARED if context.settings.is_system else DEFAULT), timers.now()
-    look = Look(
+    style = ListingStyle(
         columns=columns,
         has_columns=bool(query.format),
         now=now,
-        starts=await _starts(request, now) if "START" in columns else {},
+        starts=await _expected_starts(request, now) if "START" in columns else {},
         is_coloured=query.color,
-        width=number("width", query.width or "0", 0),
+        width=parse_number("width", query.width or "0", 0),
     )
     media = "application/json" if form == "json" else "text/plain; charset=utf-8"
     async with AsyncExitStack() as turn:
         await turn.enter_async_context(context.fairness.listing(uid))
-        asked = _asked(request, query)
-        coming = find(context, asked, look.now)
-        found = await (while_connected(request, coming) if asked.is_past else coming)
-        shown = found._replace(entries=iter(viewer(request).entries(found.entries)))
-        return await _sent(FORMS[form](shown, look), media, turn)
+        listing = _listing_request(request, query)
+        search = find(context, listing, style.now)
+        found = await (while_connected(request, search) if listing.is_past else search)
+        shown = found._replace(entries=iter(viewer_of(request).redact_entries(found.entries)))
+        return await _respond(FORMS[form](shown, style), media, turn)
 
 
-async def _starts(request: Request, now: Moment) -> dict[JobKey, float]:
-    """When jobs will probably start, on the wall clock."""
+async def _expected_starts(request: Request, now: Moment) -> dict[JobKey, float]:
+    """Expected start times of waiting jobs, wall clock."""
     context, (uid, _) = context_of(request), caller(request)
     found = await while_connected(request, context.forecasts.starts(uid))
     return {key: now.shown(start) for key, start in found.items()}
 
 
-def _asked(request: Request, query: JobsQuery) -> Asked:
+def _listing_request(request: Request, query: JobsQuery) -> ListingRequest:
     states = states_of(query.states)
-    users = [name for name in parts(query.users) if name not in ("all", "*")]
+    users = [name for name in split_list(query.users) if name not in ("all", "*")]
     is_past = bool(query.all or query.completed or query.jobs or query.since)
     if states:
         is_past = bool(states & FINAL)
     sort, is_reversed = _sort(query.sort or "id")
     wanted = Filter(
         states=FINAL if query.completed and not states else states,
-        users=_seen(frozenset(users), viewer(request).only_users),
-        names=frozenset(parts(query.names)),
-        projects=frozenset(parts(query.projects)),
-        targets=frozenset(parts(query.targets)),
-        partitions=frozenset(parts(query.partitions)),
+        users=_visible_users(frozenset(users), viewer_of(request).only_users),
+        names=frozenset(split_list(query.names)),
+        projects=frozenset(split_list(query.projects)),
+        targets=frozenset(split_list(query.targets)),
+        partitions=frozenset(split_list(query.partitions)),
         spans=spans_of(context_of(request), request, query.jobs),
         since=parse_since(query.since) if query.since else 0.0,
     )
-    return Asked(
+    return ListingRequest(
         uid=caller(request)[0],
         wanted=wanted,
         is_past=is_past,
         sort=sort,
         is_reversed=is_reversed,
-        limit=number("limit", query.limit, -(10**9)) if query.limit else 0 if query.offset else None,
-        offset=number("offset", query.offset or "0", 0),
+        limit=parse_number("limit", query.limit, -(10**9)) if query.limit else 0 if query.offset else None,
+        offset=parse_number("offset", query.offset or "0", 0),
     )
 
 
-def _seen(asked: frozenset[str], only: frozenset[str]) -> frozenset[str]:
-    """Whose jobs are listed: of those asked for, those that the caller may see."""
+def _visible_users(users: frozenset[str], only: frozenset[str]) -> frozenset[str]:
+    """Intersect the requested users with those that the caller may see; empty sets mean all users."""
     if not only:
-        return asked
-    return only if not asked or asked & only else frozenset({""})
+        return users
+    return only if not users or users & only else frozenset({""})
 
 
 def _sort(text: str) -> tuple[str, bool]:
-    """`time`, or `-time` for the other way round."""
+    """Parse a sort key: `time`, or `-time` for the reverse order."""
     name = text.removeprefix("-").lower()
     if name not in SORTS:
         raise unknown("order", name, SORTS)
     return name, text.startswith("-")
 
 
-async def _sent(pieces: AsyncIterator[str], media: str, turn: AsyncExitStack) -> Response:
-    """An answer in one piece, or one that is sent as it is made."""
+async def _respond(pieces: AsyncIterator[str], media: str, turn: AsyncExitStack) -> Response:
+    """Answer in one piece, or stream if the answer exceeds `LARGE`."""
     first, size = [], 0
     async for piece in pieces:
         first.append(piece)
         size += len(piece)
         if size > LARGE:
-            return Turn(_all(first, pieces), turn.pop_all(), media_type=media)
+            return TurnResponse(_concat(first, pieces), turn.pop_all(), media_type=media)
     return Response("".join(first), media_type=media)
 
 
-async def _all(first: list[str], rest: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _concat(first: list[str], rest: AsyncIterator[str]) -> AsyncIterator[str]:
     for piece in first:
         yield piece
     async for piece in rest:

@@ -1,4 +1,4 @@
-"""Routes of quotas and reservations."""
+"""Routes for quotas and GPU reservations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gflow.core.state.state import State
 from gflow.daemon.api.permissions import rights_of
 from gflow.daemon.api.request import caller, context_of, query_of, read
 from gflow.daemon.api.response import answer
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.loop import timers
 from gflow.errors import NotFound, UsageError
 from gflow.options.table import Option
@@ -30,12 +30,12 @@ from gflow.wire.requests import QuotaRequest, ReservationRequest
 _NAME = Option("name", "name", "whose")
 
 
-async def quotas(request: Request) -> Response:
+async def list_quotas(request: Request) -> Response:
     """Every quota, and what people and projects have of it."""
-    looks, rights = viewer(request), rights_of(request)
+    viewer, rights = viewer_of(request), rights_of(request)
 
     def is_shown(scope: str, name: str) -> bool:
-        return looks.sees_names or (name == looks.user if scope == USER else rights.is_member(name))
+        return viewer.sees_names or (name == viewer.user if scope == USER else rights.is_member(name))
 
     lines = [
         line
@@ -64,14 +64,16 @@ async def set_quota(request: Request) -> Response:
     return answer(request, lambda: data, lambda: quota_line(data, removed=given is None))
 
 
-async def reservations(request: Request) -> Response:
+async def list_reservations(request: Request) -> Response:
     """Reservations, those that begin first in front."""
     state, asked = context_of(request).loop.state, query_of(request, ReservationsQuery)
     now = time.time()
-    looks = viewer(request)
-    found = [one for one in state.reserved.all.values() if _is_meant(one, looks.name(one.user), asked, now)]
+    viewer = viewer_of(request)
+    found = [
+        one for one in state.reserved.all.values() if _matches(one, viewer.redact_user(one.user), asked, now)
+    ]
     found.sort(key=lambda one: (one.start, one.id))
-    views = [_seen(request, one, now) for one in found]
+    views = [_redacted_view(request, one, now) for one in found]
     if asked.timeline:
         span = (
             now if asked.begin is None else asked.begin,
@@ -105,36 +107,36 @@ async def reserve(request: Request) -> Response:
     return answer(request, lambda: view, lambda: reservation_line(view, stops), 201)
 
 
-async def reservation(request: Request) -> Response:
+async def show_reservation(request: Request) -> Response:
     """One reservation."""
-    view = _seen(request, _one(request), time.time())
+    view = _redacted_view(request, _find_reservation(request), time.time())
     return answer(request, lambda: view, lambda: reservation_page([view]))
 
 
-async def unreserve(request: Request) -> Response:
+async def cancel_reservation(request: Request) -> Response:
     """Give up a reservation."""
     context, (uid, origin) = context_of(request), caller(request)
-    found = _one(request)
+    found = _find_reservation(request)
     await context.loop.ask(lambda at: Unreserve(at=at, uid=uid, id=found.id), origin)
     view = reservation_view(context.loop.state.reserved.all[found.id], time.time())
     return answer(request, lambda: view, lambda: f"Reservation {found.id} is cancelled.\n")
 
 
-def _one(request: Request) -> Reservation:
+def _find_reservation(request: Request) -> Reservation:
     text = request.path_params["id"]
-    book = context_of(request).loop.state.reserved
+    table = context_of(request).loop.state.reserved
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
-    if number not in book.all:
+    if number not in table.all:
         raise NotFound(f"there is no reservation {text!a:.40}", hint="see gctl reserve list")
-    return book.all[number]
+    return table.all[number]
 
 
-def _seen(request: Request, one: Reservation, now: float) -> dict[str, Any]:
-    """A reservation, for whom as far as the caller is to know."""
-    return reservation_view(one, now) | {"user": viewer(request).name(one.user)}
+def _redacted_view(request: Request, one: Reservation, now: float) -> dict[str, Any]:
+    """The view of a reservation, with its user redacted for the caller."""
+    return reservation_view(one, now) | {"user": viewer_of(request).redact_user(one.user)}
 
 
-def _is_meant(one: Reservation, user: str, asked: ReservationsQuery, now: float) -> bool:
+def _matches(one: Reservation, user: str, asked: ReservationsQuery, now: float) -> bool:
     status = one.status(now)
     if asked.active and status not in ("pending", "active"):
         return False
@@ -155,22 +157,25 @@ def reservation_view(one: Reservation, now: float) -> dict[str, Any]:
 
 
 def quota_lines(state: State) -> list[dict[str, Any]]:
-    """Those with a quota of their own or something that counts against one; "" is everybody else."""
+    """One row per user and project with a quota of its own or usage under the default quota.
+
+    A row without a name is the default quota of its scope.
+    """
     lines = []
     for scope in (USER, PROJECT):
-        named, everybody = state.ledger.quotas.named(scope), state.ledger.quotas.named(scope).get("")
+        named, default = state.ledger.quotas.named(scope), state.ledger.quotas.named(scope).get("")
         names = set(named)
-        if everybody is not None:
+        if default is not None:
             names |= state.ledger.named(scope).keys()
         for name in sorted(names):
-            has = state.ledger.of(scope, name)
+            usage = state.ledger.of(scope, name)
             limits = msgspec.structs.asdict(
-                state.ledger.quotas.of(scope, name) if name else everybody or Limits()
+                state.ledger.quotas.of(scope, name) if name else default or Limits()
             )
             used = {
-                "running_jobs": has.jobs,
-                "running_gpus": has.gpus,
-                "queued_jobs": has.waiting,
+                "running_jobs": usage.jobs,
+                "running_gpus": usage.gpus,
+                "queued_jobs": usage.waiting,
             }
             lines.append({"scope": scope, "name": name or None, **limits, **used})
     return lines

@@ -1,4 +1,4 @@
-"""What was used, and by whom. Counted by the database in a thread of its own."""
+"""Usage statistics. The database computes them in a worker thread."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow.core.queries.usage_report import Prediction, Question
-from gflow.daemon.api.request import caller, context_of, number, query_of, while_connected
+from gflow.daemon.api.request import caller, context_of, parse_number, query_of, while_connected
 from gflow.daemon.api.response import answer, wants_text
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.auth.users import user_name
 from gflow.daemon.loop import timers
 from gflow.errors import Forbidden, Refused, unknown
@@ -35,7 +35,7 @@ async def show(request: Request) -> Response:
     if form not in FORMS:
         raise unknown("form of output", form, FORMS)
     user = None if query.all else query.user or user_name(caller(request)[0])
-    if not viewer(request).sees_names and user != user_name(caller(request)[0]):
+    if not viewer_of(request).sees_names and user != user_name(caller(request)[0]):
         raise Forbidden("what others used is private here")
     at = timers.now()
     question = Question(
@@ -45,11 +45,11 @@ async def show(request: Request) -> Response:
         since=parse_since(query.since) if query.since else 0.0,
         is_simulated=any(gpu.simulated for gpu in context.loop.state.machine.gpus.values()),
     )
-    width = number("width", query.width or "0", 0)
+    width = parse_number("width", query.width or "0", 0)
     if query.predictions:
         return await _predictions(request, question, form, width)
-    kept = context.settings.summaries
-    found = await _read(request, lambda reader: statistics(reader, question, kept))
+    summaries = context.settings.summaries
+    found = await _read(request, lambda reader: statistics(reader, question, summaries))
     data: dict[str, Any] = statistics_view(question, found)
     return answer(
         request,
@@ -59,7 +59,7 @@ async def show(request: Request) -> Response:
 
 
 async def _predictions(request: Request, question: Question, form: str, width: int) -> Response:
-    """Memory of GPUs that was predicted, beside what was measured."""
+    """Predicted and measured GPU memory."""
     samples = context_of(request).settings.samples
     found = await _read(request, lambda reader: _compare(reader, question, samples))
     data: dict[str, Any] = predictions_view(question, found)
@@ -71,7 +71,7 @@ async def _predictions(request: Request, question: Question, form: str, width: i
 
 
 async def _read(request: Request, work: Callable[[Reader], T]) -> T:
-    """Ask the database in a thread, for as long as the client waits."""
+    """Query the database in a worker thread. Cancelled if the client disconnects."""
     context, (uid, _) = context_of(request), caller(request)
     return await while_connected(request, context.threads.read(uid, context.store.reader, work))
 

@@ -1,4 +1,4 @@
-"""Routes about the machine and the daemon itself."""
+"""Routes for the machine and the daemon: GPUs, status, health, backup."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gflow.config.table import BY_KEY
 from gflow.core.model import JobState
 from gflow.core.state.state import State
 from gflow.daemon.api.handlers.gpus import blocked_of, gpus_data, holders_of
-from gflow.daemon.api.request import context_of, number, query_of
+from gflow.daemon.api.request import context_of, parse_number, query_of
 from gflow.daemon.api.response import answer
-from gflow.daemon.api.visibility import viewer
+from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.loop import timers
 from gflow.store.snapshot import back_up
 from gflow.targets.local.run_record import Content
@@ -28,39 +28,41 @@ from gflow.wire.queries import InfoQuery
 _one_backup = asyncio.Lock()
 
 
-async def info(request: Request) -> Response:
+async def show_info(request: Request) -> Response:
     """The GPUs and who has them; `long` for all about them."""
-    context, looks = context_of(request), viewer(request)
+    context, viewer = context_of(request), viewer_of(request)
     state = context.loop.state
     gpus = list(state.machine.gpus.values())
     query = query_of(request, InfoQuery)
-    width = number("width", query.width or "0", 0)
+    width = parse_number("width", query.width or "0", 0)
     if query.long:
-        data = gpus_data(context, looks)
+        data = gpus_data(context, viewer)
         return answer(request, lambda: data, lambda: gpu_details(data, gpus))
     return answer(
         request,
-        lambda: gpus_data(context, looks),
+        lambda: gpus_data(context, viewer),
         lambda: gpu_table(
             gpus,
-            holders_of(state, looks),
-            blocked_of(state, looks),
+            holders_of(state, viewer),
+            blocked_of(state, viewer),
             state.machine.drained_why,
             width,
-            looks.title,
+            viewer.title,
         ),
     )
 
 
-async def status(request: Request) -> Response:
+async def show_status(request: Request) -> Response:
     """The daemon: its version, its settings, what it has and what runs."""
-    context, looks = context_of(request), viewer(request)
+    context, viewer = context_of(request), viewer_of(request)
     context.loop.look_at_store()
     state = context.loop.state
     running = sum(state.group_running.values())
+    stray_runs = (
+        context.strays() if viewer.sees_names else {}
+    )  # their owners are unknown, so they cannot be redacted
+    strays = [stray_view(name, content) for name, content in sorted(stray_runs.items())]
     # The record of an array whose tasks have all started neither runs nor waits.
-    living = context.strays() if looks.sees_names else {}  # whose they are is not known
-    strays = [stray_view(name, content) for name, content in sorted(living.items())]
     started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.tasks)
     data = {
         "version": __version__,
@@ -80,10 +82,10 @@ async def status(request: Request) -> Response:
         "settings": {
             key: found._replace(value=BY_KEY[key].shown(found.value))._asdict()
             for key, found in context.settings.config.found.items()
-            if looks.sees_names or not BY_KEY[key].names_others
+            if viewer.sees_names or not BY_KEY[key].names_others
         },
         "config_files": list(context.settings.config.files),
-        "notes": [*context.settings.notes, *_troubles(state), *map(_unknown, strays)],
+        "notes": [*context.settings.notes, *_warnings(state), *map(_stray_note, strays)],
         "strays": strays,
         "socket": str(context.settings.socket),
         "data": str(context.settings.data),
@@ -92,14 +94,14 @@ async def status(request: Request) -> Response:
     return answer(request, lambda: data, lambda: status_page(data))
 
 
-def _troubles(state: State) -> list[str]:
-    """What is wrong at the moment, beside a database that cannot be written."""
+def _warnings(state: State) -> list[str]:
+    """Current problems, apart from a read-only database."""
     stalled = state.machine.stalled
     return [f"nothing can be started now: {stalled}; it is tried again"] if stalled else []
 
 
 def stray_view(name: str, content: Content) -> dict[str, Any]:
-    """A run that lives and that the database does not know, with the shim that a signal would end it by."""
+    """View of a stray: a live run that the database does not know. A signal to its shim (`pid`) ends it."""
     shim = content.shim
     return {
         "job": name.rpartition(".")[0],
@@ -108,11 +110,11 @@ def stray_view(name: str, content: Content) -> dict[str, Any]:
     }
 
 
-def _unknown(stray: dict[str, Any]) -> str:
+def _stray_note(stray: dict[str, Any]) -> str:
     return f"job {stray['job']} runs, and the database does not know it; gflowd down --kill-jobs ends it"
 
 
-async def health(request: Request) -> Response:
+async def show_health(request: Request) -> Response:
     """Whether the daemon is there and takes changes."""
     loop = context_of(request).loop
     loop.look_at_store()

@@ -1,4 +1,4 @@
-"""Routes that take jobs: new ones, and old ones again."""
+"""Routes that submit jobs: new ones, and repeats of earlier ones (redo)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gflow.daemon.api.request import (
     MOST_JOBS_BYTES,
     caller,
     context_of,
+    existing_job,
     hides_for,
-    known,
-    one_key,
+    key_of,
     query_of,
     read,
     while_connected,
 )
-from gflow.daemon.api.response import about, noted
+from gflow.daemon.api.response import add_note, answer_jobs
 from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.auth import submission_rules
 from gflow.daemon.context import Context
@@ -54,15 +54,15 @@ async def submit(request: Request) -> Response:
     query, wanted = query_of(request, SubmitQuery), await read(request, RawSubmitRequest, MOST_JOBS_BYTES)
     context, (uid, origin) = context_of(request), caller(request)
     config, user = context.settings.config, acting_user(request)
-    limits = limits_of(request.scope["state"], strictly=context.settings.is_system)
+    limits = limits_of(request.scope["state"], is_required=context.settings.is_system)
     reader = Reader(address_of, limits, submission_rules.defaults(config), context.settings.shapes)
     _check_token(wanted.token)
     hides, rights = hides_for(request), rights_of(request)
-    wish = Submitting(uid, user, wanted.token, [], origin, hides=hides, rights=rights)
+    command = Submitting(uid, user, wanted.token, [], origin, hides=hides, rights=rights)
     expansion = Expansion(request, wanted, reader, rights)
     if query.dry_run:
-        return await dry_run(request, wish, expansion)
-    # One job of each kind that may be worth a note, or that a cluster may judge differently.
+        return await dry_run(request, command, expansion)
+    # One job of each kind that may need a note, or that a cluster may reject.
     kinds: dict[tuple[object, ...], Described] = {}
     texts, sizes = set[str](), [0]
     with context.fairness.holding(uid) as hold:
@@ -74,30 +74,30 @@ async def submit(request: Request) -> Response:
                 new = {name: text for name, text in job.blobs.items() if name not in texts}
                 texts.update(new)
                 sizes[0] += new_bytes(context, new) + kept_size(job.spec)
-            wish.add(described)
+            command.add(described)
 
         await expansion.each(take, last=True)
         known = [job.spec for job in kinds.values()]
         note = note_of(known) or local_note(known)
         note = note or await check_with_slurm(context.settings, context.target, list(kinds.values()))
         context.fairness.keep(uid, sizes[0])
-        coming = context.loop.submit(wish)
-        keys = await (while_connected(request, coming) if wish.count > PART else coming)
-        return noted(await _taken(request, query, keys), note)
+        submission = context.loop.submit(command)
+        keys = await (while_connected(request, submission) if command.count > PART else submission)
+        return add_note(await _answer_submitted(request, query, keys), note)
 
 
-def keep_texts(context: Context, uid: int, blobs: dict[str, bytes]) -> None:
-    """Count what these texts add to the disk; refuse them where one person's would be too many."""
+def charge_texts(context: Context, uid: int, blobs: dict[str, bytes]) -> None:
+    """Count the stored bytes of new texts. Raises TooMany above the user's limit."""
     context.fairness.keep(uid, new_bytes(context, blobs))
 
 
-def keep_specs(context: Context, uid: int, specs: Iterable[Spec]) -> None:
-    """The same for specs that are longer than usual; those of jobs are not shared."""
+def charge_specs(context: Context, uid: int, specs: Iterable[Spec]) -> None:
+    """Count the stored bytes of specs that are longer than usual. Specs are not shared between jobs."""
     context.fairness.keep(uid, sum(map(kept_size, specs)))
 
 
 def new_bytes(context: Context, blobs: dict[str, bytes]) -> int:
-    """Bytes of those texts that the store does not have; 0 where nobody's texts are bounded."""
+    """Bytes of those texts that the store does not have yet; 0 in user mode, which has no limit."""
     if not blobs or not context.settings.is_system:
         return 0
     return sum(len(text) for name, text in blobs.items() if not context.store.has_blob(name))
@@ -109,8 +109,8 @@ async def redo(request: Request) -> Response:
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)
     user = acting_user(request)
-    key = one_key(context, request, wanted.job)
-    job = known(context, key)
+    key = key_of(context, request, wanted.job)
+    job = existing_job(context, key)
     check(request, [job])
     settings = context.settings
     change = describe_options(
@@ -123,7 +123,7 @@ async def redo(request: Request) -> Response:
         (spec,) = await resolve_auto_memory(context, uid, [override_spec(job, job.spec, change.fields)])
         change.fields |= {"gpu_memory_mib": spec.gpu_memory_mib, "gpu_memory_from": spec.gpu_memory_from}
         note = note_of([spec])
-    wish = Redoing(
+    command = Redoing(
         uid,
         user,
         wanted.token,
@@ -134,10 +134,12 @@ async def redo(request: Request) -> Response:
         origin=origin,
         hides=hides_for(request),
         rights=rights_of(request),
-        keep=partial(keep_specs, context, uid),
+        keep=partial(charge_specs, context, uid),
     )
-    keys = await context.loop.submit(wish)
-    return noted(await _taken(request, query, keys), "; ".join(filter(None, (note, wish.note))))
+    keys = await context.loop.submit(command)
+    return add_note(
+        await _answer_submitted(request, query, keys), "; ".join(filter(None, (note, command.note)))
+    )
 
 
 def _check_token(token: str) -> None:
@@ -145,7 +147,7 @@ def _check_token(token: str) -> None:
         raise UsageError("the token of a submission must be 8 to 200 characters")
 
 
-async def _taken(request: Request, query: SubmitQuery, keys: Sequence[JobKey]) -> Response:
+async def _answer_submitted(request: Request, query: SubmitQuery, keys: Sequence[JobKey]) -> Response:
     context = context_of(request)
 
     def lines(some: Iterable[JobKey]) -> Iterator[str]:
@@ -155,4 +157,4 @@ async def _taken(request: Request, query: SubmitQuery, keys: Sequence[JobKey]) -
 
     first = context.job(keys[0]) if len(keys) > 1 and not query.parsable else None
     end = group_lines(len(keys), first.spec.group) if first else ""
-    return await about(request, keys, lines, end, 201)
+    return await answer_jobs(request, keys, lines, end, 201)

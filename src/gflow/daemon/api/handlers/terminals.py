@@ -1,4 +1,4 @@
-"""Routes to terminals: where one is, and commands beside jobs. The bytes go past the daemon."""
+"""Routes for terminals and `gjob exec`. They return a socket path; the data bypasses the daemon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from gflow.core.model import Job, JobState
 from gflow.daemon.api.permissions import check
-from gflow.daemon.api.request import caller, context_of, one, read
+from gflow.daemon.api.request import caller, context_of, job_in_path, read
 from gflow.daemon.api.response import answer
 from gflow.daemon.context import Context
 from gflow.daemon.loop.commands import AuditCommand
@@ -21,15 +21,15 @@ from gflow.wire.answers import ExecAnswer, TerminalAnswer
 from gflow.wire.requests import ExecRequest, JobRequest, check_command
 from gflow.wire.views import key_label
 
-# How often to look for the process of a job that has just started.
-TRIES, LOOK_AGAIN_S = 100, 0.02
+# Retries while a job that has just started has no process yet, and their interval.
+TRIES, RETRY_S = 100, 0.02
 _TERM = Option("term", "name", "the kind of terminal")
 
 
-async def place(request: Request) -> Response:
+async def show_path(request: Request) -> Response:
     """Where the terminal of a job is. Only its owner (and root) can reach it."""
     context = context_of(request)
-    job = one(context, request)
+    job = job_in_path(context, request)
     check(request, [job])
     has_one = job.state is JobState.RUNNING and job.spec.pty and not job.is_array
     path = context.target.terminal(Run(job.key, job.attempt)) if has_one else None
@@ -41,14 +41,14 @@ async def execute(request: Request) -> Response:
     """Run a command beside a job that runs: in its environment, with its GPUs, as its owner."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ExecRequest)
-    job = one(context, request)
+    job = job_in_path(context, request)
     check(request, [job])
     if not request.scope["state"]["pid"]:
         raise Forbidden("commands are run beside jobs from the machine itself")
     check_command(JobRequest(command=wanted.command, cwd="/"))
     term = read_option(_TERM, wanted.term) if wanted.term else ""
     _check_runs(job)
-    path = await _begun(context, job, wanted, term)
+    path = await _start_command(context, job, wanted, term)
     await context.loop.run_command(
         AuditCommand("beside", f"job {job.label}: {wanted.command[0]!a:.60}", uid, origin)
     )
@@ -56,16 +56,16 @@ async def execute(request: Request) -> Response:
     return answer(request, lambda: data, lambda: f"{path}\n", 201)
 
 
-async def _begun(context: Context, job: Job, wanted: ExecRequest, term: str) -> str:
-    """Where the command is reached. A job that started just now has no process yet: it will in a moment."""
-    for again in range(TRIES, -1, -1):
+async def _start_command(context: Context, job: Job, wanted: ExecRequest, term: str) -> str:
+    """Start the command and return its socket path. Retries while the job has no process yet."""
+    for tries_left in range(TRIES, -1, -1):
         try:
             return context.executor.beside(job, tuple(wanted.command), term, is_tty=wanted.tty)
         except (FileNotFoundError, ProcessLookupError) as error:
-            if not again:
+            if not tries_left:
                 why = "its process is not there"
                 raise Refused(f"nothing can be run beside job {job.label}: {why}") from error
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
         except OSError as error:
             raise Refused(f"nothing can be run beside job {job.label}: {error.strerror or error}") from error
     raise AssertionError("there is no further try")

@@ -1,4 +1,4 @@
-"""Routes about one's own tokens. They are made and revoked on the machine itself, never with a token."""
+"""Routes for the caller's tokens. Tokens are created and revoked over the Unix socket only."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from gflow.wire.views import rfc3339
 _NAME = Option("name", "name", "what it is for")
 
 
-async def make(request: Request) -> Response:
+async def create(request: Request) -> Response:
     """A new token of the caller's. Its text is in this answer and nowhere else."""
     context, (uid, _) = context_of(request), caller(request)
-    _check_here(request)
+    _check_local(request)
     if context.settings.is_system and uid == 0:
         raise Forbidden("a token of root's would open the whole machine", hint="make one as yourself")
     wanted = await read(request, TokenRequest)
@@ -39,28 +39,28 @@ async def make(request: Request) -> Response:
     return answer(request, lambda: data, lambda: made_text(text, data, listens=listens), 201)
 
 
-async def listing(request: Request) -> Response:
+async def list_tokens(request: Request) -> Response:
     """The caller's tokens; root sees everybody's."""
-    found = [_view(token) for token in context_of(request).tokens.of(_whose(request))]
+    found = [_view(token) for token in context_of(request).tokens.of(_token_owner(request))]
     return answer(request, lambda: {"tokens": found}, lambda: token_table(found))
 
 
 async def revoke(request: Request) -> Response:
     """Take a token away, from this moment on."""
-    _check_here(request)
+    _check_local(request)
     wanted = await read(request, RevokeRequest)
-    token = await context_of(request).tokens.revoke(_whose(request), wanted.id)
+    token = await context_of(request).tokens.revoke(_token_owner(request), wanted.id)
     return answer(request, lambda: {"revoked": _view(token)}, lambda: revoked_line(token.id, token.name))
 
 
-def _whose(request: Request) -> int | None:
-    """Whose tokens a caller has a say in; None: everybody's."""
+def _token_owner(request: Request) -> int | None:
+    """The user whose tokens the caller may list and revoke; None (root) means all users."""
     uid, _ = caller(request)
     return uid or None
 
 
-def _check_here(request: Request) -> None:
-    """With a token nobody makes others: a stolen one would last for ever."""
+def _check_local(request: Request) -> None:
+    """Refuse a request that came with a token: a stolen token could otherwise renew itself."""
     if not request.scope["state"]["pid"]:
         raise Forbidden("tokens are made and revoked on the machine itself")
 
