@@ -80,7 +80,7 @@ def _other_ways(spec: Spec, partitions: list[str]) -> Iterator[tuple[str, Spec]]
 def _tried(context: Context, target: SlurmTarget, job: Job, script: bytes | None) -> float | None:
     """When Slurm would start this if it came now; None: never, or it does not say."""
     launch = distant_launch(context.settings, job, script, b"")
-    bid = SlurmSubmission(launch, asked=False).bids[0]
+    bid = SlurmSubmission(launch, was_submitted=False).candidates[0]
     text = text_of(launch, bid, target.cluster, target.folder, "preview")
     said = target.slurm.submit(text, environment_of(launch), job.spec.cwd, job.spec.umask, test=True)
     if said.unsure:

@@ -95,8 +95,8 @@ def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence
         if name := described.spec.on or described.spec.overflow:
             target = slurm_of(targets, name)
             launch = _preview(settings, described, number + index)
-            errand = SlurmSubmission(launch, asked=False)
-            for bid in errand.bids:
+            errand = SlurmSubmission(launch, was_submitted=False)
+            for bid in errand.candidates:
                 tag = errand.tag("preview", bid.number)
                 found.append(text_of(launch, bid, target.cluster, target.folder, tag))
     return found
@@ -117,7 +117,7 @@ async def tried(settings: Settings, targets: Targets, jobs: Sequence[Described])
         if target.is_down:
             return UNREACHABLE
         launch = _preview(settings, described, 1)
-        for bid in SlurmSubmission(launch, asked=False).bids:
+        for bid in SlurmSubmission(launch, was_submitted=False).candidates:
             text = text_of(launch, bid, target.cluster, target.folder, "preview")
             spec = described.spec
             said = await asyncio.to_thread(
