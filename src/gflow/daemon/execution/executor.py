@@ -111,7 +111,7 @@ class Performer:
         """Run a command beside a job that runs, in its environment; the socket by which it is reached."""
         launch = self._launch(job)
         told = block({"TERM": term}) if term else b""
-        return self._target.beside(launch._replace(extra=launch.extra + told), command, is_tty=is_tty)
+        return self._target.exec_command(launch._replace(extra=launch.extra + told), command, is_tty=is_tty)
 
     def _failed(self, job: Job, error: Exception) -> None:
         """The attempt never began. What we ourselves are short of is not the job's failure."""

@@ -72,7 +72,7 @@ class SlurmTarget:
         """Empty: jobs with a terminal are refused at submission."""
         return ""
 
-    def beside(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
+    def exec_command(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
         raise OSError(f"it runs on {self.name}; there, srun --overlap runs commands beside it")
 
     def adopt(self, run: Run) -> bool:
