@@ -1,4 +1,4 @@
-"""Build hook: compiles the native shim (C) into the package if there is a compiler. gflow works without it too.
+"""Build hook: compiles the native shim (C) into the package if there is a compiler. gflow works without it.
 
 With GFLOW_COMPILE=1 the engine is compiled as well (scripts/compile): the same decisions in half the time.
 """
