@@ -215,8 +215,10 @@ class LocalTarget:
         return self._find(run)
 
     def _find(self, run: Run, *, was_just_alive: bool = False, retry_s: float = RETRY_S) -> bool:
-        """`just_now`: its shim lived a moment ago. `again_s`: when to look again if no descriptor is left, or
-        the shim lives and cannot be watched.
+        """Like `adopt`, and retry later if descriptors run out.
+
+        `was_just_alive`: its shim lived a moment ago. `retry_s`: delay of the next try, also for a shim that
+        lives and cannot be watched.
         """
         try:
             return self._inspect_record(run, was_just_alive, retry_s)
