@@ -1,4 +1,4 @@
-"""Builds the plain shim (C) into the package where there is a compiler. Without one gflow works too.
+"""Build hook: compiles the native shim (C) into the package if there is a compiler. gflow works without it.
 
 With GFLOW_COMPILE=1 the engine is compiled as well (scripts/compile): the same decisions in half the time.
 """
@@ -17,14 +17,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("src/gflow/targets/local")
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-s")
-# It runs as root where everybody uses one daemon.
+# Hardened: in system mode it runs as root.
 FLAGS += ("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-fPIE", "-pie", "-Wl,-z,relro,-z,now")
 
 
-class PlainShim(BuildHookInterface):
-    """Runs before a wheel is made, and before an editable installation."""
+class NativeShimHook(BuildHookInterface):
+    """Runs before a wheel is built, and before an editable installation."""
 
-    # Where the engine was compiled.
+    # Temporary folder of the compiled engine.
     _folder = ""
 
     def dependencies(self) -> list[str]:
@@ -62,7 +62,7 @@ class PlainShim(BuildHookInterface):
         if done.returncode:
             self.app.display_warning(f"the plain shim could not be built: {done.stderr}")
             return
-        made.replace(folder / "gflow-shim")  # one that runs now keeps its file
+        made.replace(folder / "gflow-shim")  # atomic: a running shim keeps its inode
         build_data["artifacts"].append(str(FOLDER / "gflow-shim"))
         build_data["pure_python"] = False
         build_data["infer_tag"] = False

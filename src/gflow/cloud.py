@@ -1,7 +1,7 @@
-"""Spot machines: the cloud says shortly before it takes one away. A notice becomes a stop request.
+"""Interruption notices of spot machines on AWS, Google Cloud and Azure. A notice becomes a stop request.
 
-AWS tells at a metadata service that wants a token first (IMDSv2), Google and Azure at theirs. Where no cloud
-answers, there is nothing to watch. Addresses can be others, for tests and for proxies.
+Each cloud announces the interruption at its metadata service; that of AWS requires a token (IMDSv2). Where no
+service answers, there is nothing to watch. The addresses are configurable, for tests and proxies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ TOKEN_S = 21600
 AWS = "http://169.254.169.254"
 GCP = "http://metadata.google.internal"
 AZURE = "http://169.254.169.254"
-# No proxy stands between a machine and its own metadata.
+# The metadata service must not be reached through a proxy.
 _OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 class Notice(NamedTuple):
-    """The machine will be taken away. `at`: when, on the wall clock; None: it was not said."""
+    """The machine will be interrupted. `at`: when, on the wall clock; None: not announced."""
 
     cloud: str
     what: str
@@ -39,11 +39,11 @@ class Notice(NamedTuple):
 
 
 class Silent(Exception):
-    """Nobody answers there."""
+    """The metadata service does not answer."""
 
 
 def _ask(url: str, headers: Mapping[str, str] = {}, method: str = "GET") -> str | None:
-    """The answer; None where there is nothing (404)."""
+    """The body of the answer; None for status 404."""
     request = urllib.request.Request(url, headers=dict(headers), method=method)
     try:
         with _OPEN(request, timeout=TIMEOUT_S) as answer:
@@ -58,7 +58,7 @@ def _ask(url: str, headers: Mapping[str, str] = {}, method: str = "GET") -> str 
 
 
 class Aws:
-    """EC2: a spot notice comes two minutes before."""
+    """EC2: a spot notice comes two minutes ahead."""
 
     name = "aws"
 
@@ -69,19 +69,19 @@ class Aws:
 
     def look(self) -> Notice | None:
         if time.monotonic() > self._good_until:
-            wish = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
-            self._token = _ask(f"{self._base}/latest/api/token", wish, "PUT") or ""
+            headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
+            self._token = _ask(f"{self._base}/latest/api/token", headers, "PUT") or ""
             self._good_until = time.monotonic() + TOKEN_S / 2
         header = {"X-aws-ec2-metadata-token": self._token}
         text = _ask(f"{self._base}/latest/meta-data/spot/instance-action", header)
         if text is None:
             return None
-        said = json.loads(text)
-        return Notice(self.name, str(said.get("action", "terminate")), _when(said.get("time")))
+        answer = json.loads(text)
+        return Notice(self.name, str(answer.get("action", "terminate")), _parse_time(answer.get("time")))
 
 
 class Gcp:
-    """Google: 30 seconds before."""
+    """Google Cloud: a notice comes 30 seconds ahead."""
 
     name = "gcp"
 
@@ -95,7 +95,7 @@ class Gcp:
 
 
 class Azure:
-    """Azure's scheduled events: 30 seconds before."""
+    """Azure's scheduled events: a notice comes 30 seconds ahead."""
 
     name = "azure"
 
@@ -104,21 +104,21 @@ class Azure:
 
     def look(self) -> Notice | None:
         url = f"{self._base}/metadata/scheduledevents?api-version=2020-07-01"
-        said = json.loads(_ask(url, {"Metadata": "true"}) or "{}")
-        for event in said.get("Events", ()):
+        answer = json.loads(_ask(url, {"Metadata": "true"}) or "{}")
+        for event in answer.get("Events", ()):
             if event.get("EventType") in ("Preempt", "Terminate"):
-                return Notice(self.name, str(event["EventType"]).lower(), _when(event.get("NotBefore")))
+                return Notice(self.name, str(event["EventType"]).lower(), _parse_time(event.get("NotBefore")))
         return None
 
 
-# Ways in which a question gets no answer that means anything.
+# Errors of a query without a usable answer.
 UNSURE = (Silent, ValueError, AttributeError)
 Cloud = Aws | Gcp | Azure
 CLOUDS: dict[str, Callable[..., Cloud]] = {"aws": Aws, "gcp": Gcp, "azure": Azure}
 
 
 def bases_of(text: str) -> dict[str, str]:
-    """A cloud and its address, from `aws` or `aws=http://127.0.0.1:8000`."""
+    """Parse `aws` or `aws=http://127.0.0.1:8000`: a cloud and its address."""
     name, _, base = text.partition("=")
     if name not in CLOUDS:
         raise UsageError(f"unknown cloud {name!a}", hint=did_you_mean(name, CLOUDS, "aws, gcp or azure"))
@@ -130,7 +130,7 @@ def bases_of(text: str) -> dict[str, str]:
 
 
 def answering(bases: Mapping[str, str]) -> list[Cloud]:
-    """Clouds whose service answers here. `bases`: addresses by cloud, for those that are elsewhere."""
+    """Clouds whose metadata service answers here. `bases`: addresses by cloud; empty: the usual ones."""
     found: list[Cloud] = []
     for name in bases or CLOUDS:
         cloud = CLOUDS[name](bases[name]) if bases else CLOUDS[name]()
@@ -143,12 +143,12 @@ def answering(bases: Mapping[str, str]) -> list[Cloud]:
 
 
 def watch(clouds: list[Cloud], wait: Callable[[float], bool], every_s: float = LOOK_S) -> Notice | None:
-    """Until one of them takes the machine away; None when `wait` says that nobody needs to know any more."""
+    """Poll until one of the clouds announces an interruption; None once `wait` returns true."""
     while True:
         for cloud in clouds:
             try:
                 notice = cloud.look()
-            except UNSURE:  # a service that is slow now may answer the next time
+            except UNSURE:  # a slow service may answer the next time
                 continue
             if notice is not None:
                 return notice
@@ -156,8 +156,8 @@ def watch(clouds: list[Cloud], wait: Callable[[float], bool], every_s: float = L
             return None
 
 
-def _when(text: object) -> float | None:
-    """2026-11-15T22:10:00Z, or as Azure writes it: Mon, 19 Sep 2016 18:29:47 GMT."""
+def _parse_time(text: object) -> float | None:
+    """Parse 2026-11-15T22:10:00Z, or Azure's format: Mon, 19 Sep 2016 18:29:47 GMT."""
     if not isinstance(text, str) or not text:
         return None
     try:

@@ -1,8 +1,8 @@
-"""Named points at which a test can end the process, as a power cut or `kill -9` would.
+"""Fault points: named places at which a crash test ends the process, as a power failure or `kill -9` would.
 
-`GFLOW_FAULT=NAME[:N]` kills this process the Nth time it passes the point NAME
-(default: the first). Every place where durability depends on an order of steps has
-a point, so the crash tests can stop the daemon between any two of them.
+`GFLOW_FAULT=NAME[:N]` kills this process the Nth time that it passes the point NAME (default: the first).
+Every place where durability depends on the order of steps has a point, so that crash tests can stop the
+daemon between any two steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POINTS = (
     "turn.after-effects",
     "adopt.before",
 )
-# Those that only work in parts passes: see `daemon.loop.bulk`.
+# Points that only changes in parts pass (`daemon.loop.bulk`).
 BULK_POINTS = (
     "bulk.opened",
     "bulk.staged",
@@ -35,7 +35,7 @@ BULK_POINTS = (
 
 
 class _Fault:
-    """Which point is armed, and how often it is still to be passed."""
+    """The armed point, and the number of passes left until it fires."""
 
     def __init__(self, text: str) -> None:
         name, _, count = text.partition(":")
@@ -47,7 +47,7 @@ _armed = _Fault(os.environ.get("GFLOW_FAULT", ""))
 
 
 def point(name: str) -> None:
-    """Die here if a test armed this point. One string comparison otherwise."""
+    """Kill this process if a test armed this point. Costs one string comparison otherwise."""
     if name == _armed.name:
         _armed.left -= 1
         if _armed.left == 0:

@@ -196,6 +196,4 @@ def test_the_daemon_notes_what_it_would_tell_the_latest(monkeypatch: pytest.Monk
 def test_nobody_is_promised_a_start_before_whoever_waits_longer() -> None:
     """A long one that is not due for days comes first: the time of the short one alone would not be kept."""
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, 100 * HOUR, 4), Entry(2.0, HOUR, 4)])
-    assert outlook(state, job, Moment(now, now)).promised_at == pytest.approx(
-        1.0 + 8.0 * 0.18 * 100 * HOUR
-    )
+    assert outlook(state, job, Moment(now, now)).promised_at == pytest.approx(1.0 + 8.0 * 0.18 * 100 * HOUR)

@@ -8,7 +8,7 @@ import pytest
 from gflow.core.forecast.wait_report import WaitReport
 from gflow.core.model import Abroad
 from gflow.daemon.execution import cluster_forecast
-from gflow.targets.slurm.slurm_cli import Said
+from gflow.targets.slurm.slurm_cli import CommandResult
 
 from .builders import job
 
@@ -26,7 +26,7 @@ class Mute:
 
     def submit(self, *_, test):
         self.asked.append("submit")
-        return Said(False, "", "sbatch did not answer", True)
+        return CommandResult(False, "", "sbatch did not answer", True)
 
     def sizes(self):
         self.asked.append("sizes")
@@ -39,7 +39,9 @@ def test_one_question_is_enough(monkeypatch, id, asked):
     target = SimpleNamespace(slurm=slurm, cluster=None, folder=None, is_down=False)
     monkeypatch.setattr(cluster_forecast, "slurm_of", lambda *_: target)
     monkeypatch.setattr(cluster_forecast, "distant_launch", lambda *_: None)
-    monkeypatch.setattr(cluster_forecast, "SlurmSubmission", lambda *_, asked: SimpleNamespace(bids=[None]))
+    monkeypatch.setattr(
+        cluster_forecast, "SlurmSubmission", lambda *_, was_submitted: SimpleNamespace(candidates=[None])
+    )
     monkeypatch.setattr(cluster_forecast, "text_of", lambda *_: "")
     monkeypatch.setattr(cluster_forecast, "environment_of", lambda _: {})
     context = SimpleNamespace(target=None, settings=None, store=None)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from gflow.targets.local import run_record
-from gflow.targets.local.orphans import kill_leftovers, ticks
+from gflow.targets.local.orphans import kill_orphans, ticks
 from gflow.targets.local.shim import process_tree
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -53,7 +53,7 @@ def test_group_of_a_process_that_was_reaped_gets_none(group, monkeypatch):
     sent = []
     monkeypatch.setattr(process_tree, "send_members", lambda *about: sent.append(about))
     process_tree.send_group_of(pidfd, signal.SIGUSR1)
-    assert not sent and not process_tree.keeps_its_number(pidfd)
+    assert not sent and not process_tree.is_unreaped(pidfd)
     os.close(pidfd)
 
 
@@ -61,16 +61,16 @@ def test_leftovers_of_a_session_are_older_than_the_death_of_their_shim(group):
     """Its first process is gone, so the number says less: a session that began later is another's."""
     leader, other = group
     gone = run_record.identity_of(os.getpid())._replace(pid=leader.pid, started=1)
-    assert kill_leftovers(gone, "nowhere", lived_until=None)
+    assert kill_orphans(gone, "nowhere", lived_until=None)
     assert leader.poll() is None and other.poll() is None
 
 
 def test_leftovers_are_found_by_their_tag(group):
     leader, other = group
-    assert not kill_leftovers(None, "x", lived_until=ticks())
+    assert not kill_orphans(None, "x", lived_until=ticks())
     assert other.wait(20) == -signal.SIGKILL
     assert leader.poll() is None
-    assert kill_leftovers(None, "x", lived_until=ticks())
+    assert kill_orphans(None, "x", lived_until=ticks())
 
 
 @pytest.mark.parametrize("later", [True, False])
@@ -86,7 +86,7 @@ def test_leftovers_of_a_session_whose_leader_is_gone_began_before_their_shim_die
     born = run_record.start_time(member)
     pidfd = os.pidfd_open(member)
     try:
-        assert kill_leftovers(gone, "nowhere", lived_until=born + 1 if later else born) is not later
+        assert kill_orphans(gone, "nowhere", lived_until=born + 1 if later else born) is not later
     finally:
         process_tree.send(pidfd, signal.SIGKILL)
         os.close(pidfd)

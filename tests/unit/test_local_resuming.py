@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gflow.targets.local.shim.resume_args import filled, latest, with_words
+from gflow.targets.local.shim.resume_args import add_words, fill_template, latest
 
 
 @pytest.fixture(autouse=True)
@@ -60,12 +60,12 @@ def test_patterns_and_files():
 )
 def test_words_are_filled(template, words):
     put("checkpoints/a b.pt")
-    assert filled(template) == words
+    assert fill_template(template) == words
 
 
 def test_where_the_words_go():
     words = ["--ckpt", "a b"]
-    assert with_words(["python", "train.py"], words) == ["python", "train.py", "--ckpt", "a b"]
-    assert with_words(["bash", "-c", "cd x && python t.py"], words) == [
+    assert add_words(["python", "train.py"], words) == ["python", "train.py", "--ckpt", "a b"]
+    assert add_words(["bash", "-c", "cd x && python t.py"], words) == [
         "bash", "-c", "cd x && python t.py --ckpt 'a b'",
     ]  # fmt: skip

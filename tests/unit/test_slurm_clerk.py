@@ -13,13 +13,13 @@ from gflow.core.task_set import parse_tasks
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.slurm.settings import Cluster
 from gflow.targets.slurm.shared_folder import SharedFolder
-from gflow.targets.slurm.slurm_cli import Said
+from gflow.targets.slurm.slurm_cli import CommandResult
 from gflow.targets.slurm.tracker import Tracker
 from gflow.targets.slurm.worker import SlurmWorker
 
 from .builders import job
 
-DOWN = Said(False, "", "Unable to contact slurm controller", True)
+DOWN = CommandResult(False, "", "Unable to contact slurm controller", True)
 
 
 class FakeSlurm:
@@ -39,12 +39,12 @@ class FakeSlurm:
         if self.is_down:
             return DOWN
         if self.refuses:
-            return Said(False, "", self.refuses)
+            return CommandResult(False, "", self.refuses)
         self.submitted += 1
         number = str(100 + self.submitted)
         comment = script.partition("--comment=")[2].partition("\n")[0]
         self.comments[number], self.states[number] = comment, "PENDING"
-        return DOWN if self.loses_answer else Said(True, number)
+        return DOWN if self.loses_answer else CommandResult(True, number)
 
     def queue(self):
         self.asked += 1
@@ -54,14 +54,14 @@ class FakeSlurm:
             f"{number}|{number}|{number}|N/A|{self.states[number]}|Priority|n1|{comment}"
             for number, comment in self.comments.items()
         ]
-        return Said(True, "\n".join(lines))
+        return CommandResult(True, "\n".join(lines))
 
     def cancel(self, ids, signal=""):
         self.cancelled += [f"{signal}:{id}" if signal else id for id in ids]
         for id in ids:
             if not signal and self.states.get(id) == "PENDING" and not self.is_down:
                 self.states[id] = "CANCELLED"
-        return DOWN if self.is_down else Said(True, "")
+        return DOWN if self.is_down else CommandResult(True, "")
 
     def verdict(self, id, tag):
         return None

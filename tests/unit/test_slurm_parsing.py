@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gflow.targets.outcome import End
 from gflow.targets.slurm import slurm_cli
-from gflow.targets.slurm.poll import Standing, end_of
+from gflow.targets.slurm.poll import FinalRun, end_of
 from gflow.targets.slurm.reasons import in_words
 from gflow.targets.slurm.shared_folder import Exit
 from gflow.targets.slurm.slurm_cli import FINAL, Row, Verdict
@@ -225,7 +225,7 @@ def test_reasons(reason, words):
 
 
 def judge(state, record=None, *, began=True, waited=True, verdict=None):
-    return end_of(Standing(state, began, record, waited, "/logs/42.log"), lambda: verdict)
+    return end_of(FinalRun(state, began, record, waited, "/logs/42.log"), lambda: verdict)
 
 
 @pytest.mark.parametrize(

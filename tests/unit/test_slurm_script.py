@@ -13,7 +13,7 @@ from gflow.targets.slurm.script import (
     Sheet,
     directives,
     interpreter_of,
-    quoted,
+    quote,
     script_of,
     shapes_of,
     slurm_time,
@@ -30,9 +30,10 @@ GILBRETH = Cluster(account="lusu", partition="a100-80gb")
 
 def sheet(**fields):
     usual = {
-        "cluster": GILBRETH, "folder": "/home/ann/.local/share/gflow/slurm/gilbreth", "bid": 0,
+        "cluster": GILBRETH, "folder": "/home/ann/.local/share/gflow/slurm/gilbreth", "candidate": 0,
         "tag": "gflow:0123456789:42.1:0", "log": "/home/ann/.local/share/gflow/logs/42.log", "nodes": 1,
-        "error_log": "/home/ann/.local/share/gflow/logs/42.log", "gpus": 0, "told": {"GFLOW_ATTEMPT": "1"},
+        "error_log": "/home/ann/.local/share/gflow/logs/42.log", "gpus": 0,
+        "variables": {"GFLOW_ATTEMPT": "1"},
     }  # fmt: skip
     return Sheet(**usual | fields)
 
@@ -161,8 +162,8 @@ def test_interpreters(script, words):
 
 
 def test_quotes():
-    assert quoted("plain_1.2/%a,b") == "plain_1.2/%a,b"
-    assert quoted('a"b\\c') == '"a\\"b\\\\c"'
+    assert quote("plain_1.2/%a,b") == "plain_1.2/%a,b"
+    assert quote('a"b\\c') == '"a\\"b\\\\c"'
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,20 @@
-"""How a run ended. Apart from the port: what runs beside a job needs it, and the standard library alone."""
+"""The end of a run. Separate from the port because the shim imports it, and only the standard library."""
 
 from __future__ import annotations
 
 import errno
 from typing import NamedTuple
 
-# What begins the problem of a run that never began, for want of something that is not the job's.
+# Prefix of the problem of a run that did not begin for a reason outside the job.
 DEFERRED = "Deferred"
-# Errors of the daemon's own, or the machine's: the same start may work in a moment.
+# Errors of the daemon or the machine: the same start may succeed later.
 SHORTAGES = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
 )
 
 
 class End(NamedTuple):
-    """How the job ended. `problem` is set when it could not even start."""
+    """The end of a job. `problem` is set if it could not start, or gflow or Slurm ended it."""
 
     code: int | None
     signal: int | None
@@ -24,5 +24,5 @@ class End(NamedTuple):
 
 
 def deferred(why: str) -> End:
-    """The end of a run that never began and is to be tried again."""
+    """The end of a run that never began and should be retried."""
     return End(None, None, f"{DEFERRED}: {why}")

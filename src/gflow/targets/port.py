@@ -1,7 +1,8 @@
-"""What the daemon asks of whatever runs jobs. `targets.local` is one; `gflow.testing.FakeTarget` is another.
+"""The port of a target: the interface through which the daemon runs jobs.
 
-A target hears of runs, never of the queue: which job starts where is the engine's word. It reports each end
-once, through the `on_end` that it was made with, when nothing of that run lives any more.
+`targets.local` implements it, and `gflow.testing.FakeTarget` for tests. A target knows runs, not the queue:
+the engine decides which job starts where. It reports each end once, through the `on_end` that it was created
+with, when no process of that run lives any more.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ class Run(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Nothing of this run lives any more."""
+    """The report that a run has ended: no process of it lives any more."""
 
     run: Run
     end: End
 
 
 class Launch(NamedTuple):
-    """A job as it is to run now. Environments are blocks of `NAME=value`, each ended by a zero."""
+    """A job that is to run now. Environments are blocks of NUL-terminated `NAME=value` strings."""
 
     job: Job
     script: bytes | None
-    # The submitter's variables, and ours.
+    # The submitter's variables, and gflow's.
     environ: bytes
     extra: bytes
     log: str
     error_log: str
-    # Bytes after which a log is cut; 0: never.
+    # Size in bytes at which a log is rotated; 0: never.
     log_cap: int
-    # Files that stand for its GPUs between daemons.
+    # Lease files of its GPUs.
     leases: tuple[str, ...]
-    # Whom it runs as; None: as ourselves.
+    # The uid that it runs as; None: our own.
     uid: int | None
-    # How many processes and threads it may have at once; 0: any number.
+    # Maximum number of processes and threads; 0: unlimited.
     max_processes: int = 0
     # Seconds after KILL at which a process that still lives is reported; 0: never.
     unkillable_s: int = 0
@@ -63,27 +64,28 @@ class Target(Protocol):
     """Runs jobs. All methods are called from the daemon's loop and return at once."""
 
     def start(self, launch: Launch) -> None:
-        """Run it, once: also if an earlier daemon has asked for the same run. OSError: it cannot be."""
+        """Run it once, even if an earlier daemon has ordered the same run. OSError: it cannot be started."""
 
     def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
-        """TERM, the grace time, KILL of all that the job started; with `now` KILL at once. `grace_s`: so
-        long instead of what the job asked for.
+        """TERM, the grace time, KILL of everything that the job started; with `now`, KILL at once.
+
+        `grace_s`: a grace time other than the job's own; 0: the job's own.
         """
 
     def signal(self, run: Run, number: int) -> None:
-        """A signal to the job: a warning that its time is nearly up."""
+        """Send a signal to the job: a warning before its time limit."""
 
     def terminal(self, run: Run) -> str:
         """The socket of the terminal of a run that has one."""
 
-    def beside(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
-        """Run a command beside a run that is on; the socket by which it is reached. OSError: it cannot be."""
+    def exec_command(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
+        """Execute a command in a running job; the path of its socket. OSError: it cannot be executed."""
 
     def adopt(self, run: Run) -> bool:
-        """Find a run that an earlier daemon launched, and report its end. False: it surely never began."""
+        """Find a run that an earlier daemon launched, and report its end. False: it certainly never began."""
 
     def forget(self, run: Run) -> None:
-        """Its end is durable elsewhere."""
+        """Delete what is stored about a run: its end is durable in the database."""
 
     def forget_others(self, keep: set[str]) -> None:
-        """So are the ends of all but the runs of these names."""
+        """Forget all runs except those with these names."""

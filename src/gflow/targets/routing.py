@@ -1,4 +1,4 @@
-"""Which target a run belongs to. Jobs of this machine pay one look into a dictionary that is mostly empty."""
+"""Route runs to their targets. A local run costs one lookup in a dictionary that is mostly empty."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from gflow.core.model import LOCAL
 from gflow.targets.port import Launch, Run, Target
 
 
-class Distant(Target, Protocol):
-    """A target elsewhere, which has a queue of its own."""
+class RemoteTarget(Target, Protocol):
+    """A remote target, which has its own queue."""
 
     def recall(self, run: Run) -> None:
-        """Take it back if it has not begun; its end is then `RECALLED`. If it has, nothing happens."""
+        """Withdraw a run that has not begun; its end is then `RECALLED`. No-op if it has begun."""
 
     def close(self) -> None:
-        """The daemon goes; jobs go on."""
+        """Release the target; jobs continue."""
 
 
 class Targets:
-    """All targets behind the port of one."""
+    """All targets behind the interface of one."""
 
-    def __init__(self, local: Target, distant: Mapping[str, Distant]) -> None:
+    def __init__(self, local: Target, distant: Mapping[str, RemoteTarget]) -> None:
         self.local = local
         self.distant = distant
-        self._away: dict[Run, Distant] = {}
+        self._remote_runs: dict[Run, RemoteTarget] = {}
 
     def start(self, launch: Launch) -> None:
         name = launch.job.target
@@ -35,35 +35,35 @@ class Targets:
         target = self.distant.get(name)
         if target is None:
             raise OSError(f"there is no target {name!a} in gflow.toml any more")
-        self._away[launch.run] = target
+        self._remote_runs[launch.run] = target
         target.start(launch)
 
     def of(self, run: Run, name: str) -> None:
-        """This run is that target's: a task of an array which was handed over as a whole."""
+        """Assign a run to a target: a task of an array that was handed over as a whole."""
         if name in self.distant:
-            self._away.setdefault(run, self.distant[name])
+            self._remote_runs.setdefault(run, self.distant[name])
 
     def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
-        self._away.get(run, self.local).stop(run, now=now, grace_s=grace_s)
+        self._remote_runs.get(run, self.local).stop(run, now=now, grace_s=grace_s)
 
     def signal(self, run: Run, number: int) -> None:
-        self._away.get(run, self.local).signal(run, number)
+        self._remote_runs.get(run, self.local).signal(run, number)
 
     def recall(self, run: Run) -> None:
-        if run in self._away:
-            self._away[run].recall(run)
+        if run in self._remote_runs:
+            self._remote_runs[run].recall(run)
 
     def terminal(self, run: Run) -> str:
-        return self._away.get(run, self.local).terminal(run)
+        return self._remote_runs.get(run, self.local).terminal(run)
 
-    def beside(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
-        return self._away.get(launch.run, self.local).beside(launch, command, is_tty=is_tty)
+    def exec_command(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
+        return self._remote_runs.get(launch.run, self.local).exec_command(launch, command, is_tty=is_tty)
 
     def adopt(self, run: Run) -> bool:
         return self.local.adopt(run)
 
     def forget(self, run: Run) -> None:
-        self._away.pop(run, self.local).forget(run)
+        self._remote_runs.pop(run, self.local).forget(run)
 
     def forget_others(self, keep: set[str]) -> None:
         self.local.forget_others(keep)

@@ -40,7 +40,7 @@ class FakeTarget:
     def terminal(self, run: Run) -> str:
         return f"/nowhere/{run.name}.tty"
 
-    def beside(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
+    def exec_command(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
         return f"/nowhere/{launch.run.name}.x1.tty"
 
     def adopt(self, run: Run) -> bool:

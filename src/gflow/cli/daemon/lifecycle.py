@@ -318,9 +318,9 @@ def restore_backup(values: dict[str, Any], backup: str) -> int:
 def _check_nothing_is_orphaned(settings: Settings, backup: Path) -> None:
     """Refuse a backup that does not know a job which runs: nobody would end it or count what it has."""
     from gflow.store.backup import runs_in
-    from gflow.targets.local.run_record import held_in
+    from gflow.targets.local.run_record import list_locked
 
-    living = held_in(str(settings.run_dir))
+    living = list_locked(str(settings.run_dir))
     unknown = sorted(living.keys() - runs_in(backup))
     if unknown:
         jobs = ", ".join(name.rpartition(".")[0] for name in unknown)

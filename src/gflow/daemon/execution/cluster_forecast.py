@@ -80,7 +80,7 @@ def _alternatives(spec: Spec, partitions: list[str]) -> Iterator[tuple[str, Spec
 def _test_submit(context: Context, target: SlurmTarget, job: Job, script: bytes | None) -> float | None:
     """When Slurm would start this job if it were submitted now (sbatch --test-only); None if unknown."""
     launch = distant_launch(context.settings, job, script, b"")
-    candidate = SlurmSubmission(launch, asked=False).bids[0]
+    candidate = SlurmSubmission(launch, was_submitted=False).candidates[0]
     text = text_of(launch, candidate, target.cluster, target.folder, "preview")
     answer = target.slurm.submit(text, environment_of(launch), job.spec.cwd, job.spec.umask, test=True)
     if answer.unsure:

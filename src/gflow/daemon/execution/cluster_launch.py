@@ -97,8 +97,8 @@ def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence
         if name := described.spec.on or described.spec.overflow:
             target = slurm_of(targets, name)
             launch = _preview(settings, described, number + index)
-            submission = SlurmSubmission(launch, asked=False)
-            for candidate in submission.bids:
+            submission = SlurmSubmission(launch, was_submitted=False)
+            for candidate in submission.candidates:
                 tag = submission.tag("preview", candidate.number)
                 found.append(text_of(launch, candidate, target.cluster, target.folder, tag))
     return found
@@ -119,7 +119,7 @@ async def check_with_slurm(settings: Settings, targets: Targets, jobs: Sequence[
         if target.is_down:
             return UNREACHABLE
         launch = _preview(settings, described, 1)
-        for candidate in SlurmSubmission(launch, asked=False).bids:
+        for candidate in SlurmSubmission(launch, was_submitted=False).candidates:
             text = text_of(launch, candidate, target.cluster, target.folder, "preview")
             spec = described.spec
             answer = await asyncio.to_thread(

@@ -111,7 +111,9 @@ class Executor:
         """Run a command in the environment of a running job (exec); returns the path of its socket."""
         launch = self._launch(job)
         terminal = block({"TERM": term}) if term else b""
-        return self._target.beside(launch._replace(extra=launch.extra + terminal), command, is_tty=is_tty)
+        return self._target.exec_command(
+            launch._replace(extra=launch.extra + terminal), command, is_tty=is_tty
+        )
 
     def _failed(self, job: Job, error: Exception) -> None:
         """Report an attempt that did not start: as deferred if the daemon lacks resources, else as failed."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 
 from gflow.core.model import Gpu
-from gflow.targets.local.gpu_leases import give_up, holder_of, lease_folder, shown
+from gflow.targets.local.gpu_leases import holder_of, lease_folder, remove_system_locks, shown
 
 LOOK_S = 1.0
 
@@ -49,7 +49,7 @@ class LeaseWatch:
     def close(self) -> None:
         """Give up the lock files when the daemon stops without a successor."""
         if self._rules:
-            give_up(self._paths.values())
+            remove_system_locks(self._paths.values())
 
     def paths(self, indices: Iterable[int]) -> list[str]:
         """The lock files of these GPUs."""
@@ -63,7 +63,7 @@ class LeaseWatch:
         foreign = {}
         for index, path in self._paths.items():
             is_ours = self._running(index) and index not in lost
-            holder = None if is_ours else holder_of(path, rules=self._rules)
+            holder = None if is_ours else holder_of(path, is_system=self._rules)
             if holder is not None:
                 foreign[index] = shown(holder)
         foreign |= self._strays()

@@ -1,17 +1,14 @@
-"""Control groups: what this machine lets us use, and one group per job that needs one.
+"""Control groups: find the usable hierarchies, and create a group for each job that needs one.
 
-Two layers are chosen apart from each other, because machines have them in any combination:
-killing (version 2, `cgroup.kill`) and limits (memory, CPU weight and processes, version 2 or 1). Where
-there is none, the shim's own walk of the process tree and its watchdog do the work.
+Killing (version 2, `cgroup.kill`) and limits (memory, CPU weight and processes, version 2 or 1) are chosen
+independently, because machines have them in any combination. Without them the shim walks the process tree
+and polls the memory itself.
 
-Standard library only: this runs beside jobs.
+Jobs' groups are created in a base folder of ours, one in each hierarchy. The daemon, its zygote and its shims
+hold a shared lock on it while they live; forked processes share the lock. An empty base folder that is not
+locked was left by a killed daemon, and the next gflow process removes it.
 
-The folders of ours in which jobs' control groups are made: one in each hierarchy, held while it is needed.
-
-A daemon, its zygote and its shims lock them as long as they live; forked processes share the lock.
-An empty one that nobody holds was left by somebody who was killed: whoever comes by drops it.
-
-Standard library only: this runs beside jobs.
+Standard library only: the shim imports this.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ REMOVE_TRIES = 50
 
 
 class Layers(NamedTuple):
-    """Folders under which groups can be made; empty: not here. `*_version`: 1 or 2."""
+    """Base folders in which groups can be created; empty: not available. `*_version`: 1 or 2."""
 
     kill: str = ""
     memory: str = ""
@@ -44,7 +41,7 @@ class Layers(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """For people: `kill v2, memory v1, cpu v1`."""
+        """As text for users: `kill v2, memory v1, cpu v1`."""
         parts = ["kill v2" if self.kill else ""]
         parts += [f"memory v{self.memory_version}" if self.memory else ""]
         parts += [f"cpu v{self.cpu_version}" if self.cpu else ""]
@@ -53,24 +50,24 @@ class Layers(NamedTuple):
 
 
 def remove_layers(layers: Layers) -> None:
-    """Let go of our base folders and drop them, unless somebody needs them still."""
+    """Release our base folders, and remove those that no other process needs."""
     for folder in layers.folders:
-        let_go(folder)
+        release_base(folder)
 
 
 def sweep_shims(layers: Layers) -> None:
-    """Drop groups of shims that were killed: shim-<pid>-<when it started>."""
+    """Remove the groups of killed shims: shim-<pid>-<start time>."""
     for folder in {layers.kill, layers.pids} - {""}:
         with suppress(OSError):
             for name in os.listdir(folder):
                 pid = name.removeprefix("shim-").partition("-")[0]
                 if name.startswith("shim-") and not os.path.exists(f"/proc/{pid}"):
-                    with suppress(OSError):  # there is somebody in it still
+                    with suppress(OSError):  # it still has processes
                         os.rmdir(f"{folder}/{name}")
 
 
 def drop_shim_groups(layers: Layers, name: str) -> None:
-    """Drop the groups of the plain shim that we have been; in that of version 1 we are ourselves."""
+    """Remove the groups of the native shim that became this process. In a version 1 group we are a member."""
     for folder in {layers.kill, layers.pids} - {""}:
         with suppress(OSError):
             if folder == layers.pids and layers.pids_version == 1:
@@ -79,18 +76,18 @@ def drop_shim_groups(layers: Layers, name: str) -> None:
 
 
 def sweep_others(layers: Layers) -> None:
-    """Drop the empty base folders of daemons that were killed and never came back."""
+    """Remove the empty base folders of killed daemons."""
     for folder in layers.folders:
-        sweep_beside(folder)
+        sweep_siblings(folder)
 
 
 class Mounted(NamedTuple):
-    """Where the hierarchies are and where we are in each: {"": v2, "memory": v1, …}."""
+    """Our own folder in each mounted hierarchy: {"": v2, "memory": v1, …}."""
 
     folders: dict[str, str]
 
     def outside(self, tag: str) -> Mounted:
-        """The same for a shim that is in a group of ours itself: our base folder is above it, not below."""
+        """The folders outside our base folder, for a shim that is in one of our groups itself."""
         ours = f"/{PREFIX}{tag}"
         return Mounted(
             {
@@ -101,7 +98,7 @@ class Mounted(NamedTuple):
 
 
 def read_mounts(mountinfo: str, own: str) -> Mounted:
-    """Our own folder in every hierarchy, from the text of /proc/self/mountinfo and /proc/self/cgroup."""
+    """Parse /proc/self/mountinfo and /proc/self/cgroup: our own folder in every hierarchy."""
     places: dict[str, str] = {}
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -122,7 +119,7 @@ def read_mounts(mountinfo: str, own: str) -> Mounted:
 
 
 def find_layers(tag: str, mounted: Mounted | None = None) -> Layers:
-    """Make our base folder in each hierarchy that lets us, named after `tag`; what can be used."""
+    """Create our base folder, named after `tag`, in each hierarchy that permits it; the usable ones."""
     if os.environ.get("GFLOW_NO_CGROUPS"):
         return Layers()
     if mounted is None:
@@ -140,35 +137,35 @@ def find_layers(tag: str, mounted: Mounted | None = None) -> Layers:
 def _limit_layer(
     name: str, unified: str, controllers: set[str], mounted: Mounted, tag: str
 ) -> tuple[str, int]:
-    """Where groups with this controller can be made, and of which version."""
+    """The base folder in which groups can have this controller, and its version."""
     if name in controllers:
         return unified, 2
-    base = hold(mounted.folders.get(name, ""), tag)
+    base = hold_base(mounted.folders.get(name, ""), tag)
     return (base, 1) if base else ("", 0)
 
 
 def _unified(own: str, tag: str) -> tuple[str, set[str]]:
     """Our base folder in the version 2 tree, and the controllers that groups in it can have.
 
-    A group with processes in it, such as our own, cannot give limits to groups below it. So we
-    look upwards for the nearest place that can and where we may put processes; under a service
-    manager that is beside us, not below us. If there is none, groups below our own can still be killed.
+    A group with processes in it, such as our own, cannot enable controllers for groups below it. So we search
+    upwards for the nearest group that can and that we may move processes into; under a service manager our
+    base folder is then a sibling of our group. If there is none, groups below our own can still be killed.
     """
-    _allow(own)
+    _enable_controllers(own)
     place = own
     while place and os.path.exists(f"{place}/cgroup.procs"):
-        base = hold(place, tag) if os.access(f"{place}/cgroup.procs", os.W_OK) else ""
-        if base and "memory" in (controllers := _allow(base)):
+        base = hold_base(place, tag) if os.access(f"{place}/cgroup.procs", os.W_OK) else ""
+        if base and "memory" in (controllers := _enable_controllers(base)):
             return base, controllers
         if base:
-            let_go(base)
+            release_base(base)
         place = os.path.dirname(place)
-    base = hold(own, tag)
-    return base, _allow(base)
+    base = hold_base(own, tag)
+    return base, _enable_controllers(base)
 
 
-def _allow(folder: str) -> set[str]:
-    """Let groups below `folder` have the controllers of limits; those that they then have."""
+def _enable_controllers(folder: str) -> set[str]:
+    """Enable the limit controllers for groups below `folder`; all controllers that are then enabled."""
     for name in ("memory", "cpu", "pids"):
         with suppress(OSError):
             _write(f"{folder}/cgroup.subtree_control", f"+{name}")
@@ -179,7 +176,7 @@ def _allow(folder: str) -> set[str]:
 
 
 class Group:
-    """The control groups of one run: one folder, or one in each hierarchy that is needed."""
+    """The control groups of one run: one folder in each hierarchy that is needed."""
 
     def __init__(self, layers: Layers, name: str) -> None:
         self._layers = layers
@@ -190,7 +187,7 @@ class Group:
         self._made: list[str] = []
 
     def make(self, memory_mib: int, cpus: int, max_processes: int) -> bool:
-        """Make the folders and set limits; whether the memory limit is held by the kernel."""
+        """Create the folders and set limits; whether the kernel enforces the memory limit."""
         limits = ((self._memory, memory_mib), (self._cpu, cpus), (self._pids, max_processes))
         wanted = {self._kill, *(folder for folder, limit in limits if limit)} - {""}
         for folder in sorted(wanted):
@@ -201,19 +198,19 @@ class Group:
                 continue
         if cpus and self._cpu in self._made:
             with suppress(OSError):
-                self._weigh(cpus)
+                self._set_cpu_weight(cpus)
         if max_processes and self._pids in self._made:
             with suppress(OSError):
                 _write(f"{self._pids}/pids.max", str(max_processes))
         if not memory_mib or self._memory not in self._made:
             return False
         try:
-            self._limit(memory_mib << 20)
+            self._set_memory_limit(memory_mib << 20)
         except OSError:
             return False
         return True
 
-    def _limit(self, limit: int) -> None:
+    def _set_memory_limit(self, limit: int) -> None:
         if self._layers.memory_version == 2:
             _write(f"{self._memory}/memory.max", str(limit))
             _write(f"{self._memory}/memory.oom.group", "1")
@@ -224,7 +221,7 @@ class Group:
         with suppress(OSError):
             _write(f"{self._memory}/memory.memsw.limit_in_bytes", str(limit))
 
-    def _weigh(self, cpus: int) -> None:
+    def _set_cpu_weight(self, cpus: int) -> None:
         if self._layers.cpu_version == 2:
             _write(f"{self._cpu}/cpu.weight", str(min(10_000, UNLIMITED_WEIGHT * cpus)))
         else:
@@ -237,7 +234,7 @@ class Group:
                 _write(f"{folder}/cgroup.procs", str(pid))
 
     def kill(self) -> None:
-        """KILL everything in the group, in one step, where the kernel can."""
+        """KILL everything in the group in one step, where the kernel supports it."""
         if self._kill:
             with suppress(OSError):
                 _write(f"{self._kill}/cgroup.kill", "1")
@@ -256,8 +253,8 @@ class Group:
     def watch_memory(self) -> int | None:
         """A descriptor that becomes readable when the limit is reached.
 
-        Version 1 then kills one process and lets the others go on; version 2 kills them all and needs
-        no watching.
+        Version 1 then kills one process and lets the others continue; version 2 kills them all, and there is
+        nothing to watch.
         """
         if self._layers.memory_version != 1 or self._memory not in self._made:
             return None
@@ -274,7 +271,7 @@ class Group:
         return event
 
     def peak_kib(self) -> int | None:
-        """The most memory the group ever used; None if the kernel does not tell (version 2 before 5.19)."""
+        """The memory peak of the group; None if the kernel does not report it (version 2 before 5.19)."""
         if not self._memory or self._memory not in self._made:
             return None
         name = "memory.peak" if self._layers.memory_version == 2 else "memory.max_usage_in_bytes"
@@ -282,14 +279,14 @@ class Group:
         return int(text) >> 10 if text else None
 
     def cpu_ms(self) -> int:
-        """CPU time of all that ever ran in the group; 0 if the kernel does not tell."""
+        """CPU time of all processes that ever ran in the group; 0 if the kernel does not report it."""
         text = _read(f"{self._kill}/cpu.stat") if self._kill in self._made else ""
         return next(
             (int(line[11:]) // 1000 for line in text.splitlines() if line.startswith("usage_usec ")), 0
         )
 
     def remove(self) -> None:
-        """Drop the folders. They are empty, but the kernel may need a moment to see it."""
+        """Remove the folders. They are empty, but the kernel may need a moment to notice."""
         for folder in self._made:
             for _ in range(REMOVE_TRIES):
                 try:
@@ -303,7 +300,7 @@ class Group:
         self._made = []
 
     def find(self) -> Group:
-        """The same group, as an earlier process may have left it."""
+        """Attach to the folders of this group that an earlier process has created."""
         self._made = [
             folder
             for folder in {self._kill, self._memory, self._cpu, self._pids}
@@ -330,41 +327,41 @@ def _write(path: str, text: str) -> None:
 
 PREFIX = "gflow-"
 OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_held: dict[str, int] = {}
+_base_locks: dict[str, int] = {}
 
 
-def hold(folder: str, tag: str) -> str:
-    """Make our folder in this one and hold it; empty if we may not use it."""
+def hold_base(folder: str, tag: str) -> str:
+    """Create our base folder in this one and lock it; empty if we may not use it."""
     if not folder:
         return ""
     path = f"{folder}/{PREFIX}{tag}"
     try:
-        while path not in _held:
+        while path not in _base_locks:
             os.makedirs(path, exist_ok=True)
-            if (fd := _locked(path)) is not None:
-                _held[path] = fd
+            if (fd := _open_locked(path)) is not None:
+                _base_locks[path] = fd
         return path if os.access(f"{path}/cgroup.procs", os.W_OK) else ""
     except OSError:
         return ""
 
 
-def let_go(path: str) -> None:
-    """Hold it no longer; drop it if nobody else does and no job has a group in it."""
-    if path in _held:
-        os.close(_held.pop(path))
-    _sweep(path)
+def release_base(path: str) -> None:
+    """Unlock a base folder, and remove it if no other process holds it and no job has a group in it."""
+    if path in _base_locks:
+        os.close(_base_locks.pop(path))
+    _remove_if_unused(path)
 
 
-def sweep_beside(path: str) -> None:
-    """Drop what killed daemons left beside this one of ours."""
+def sweep_siblings(path: str) -> None:
+    """Remove unused base folders of killed daemons next to ours."""
     above = os.path.dirname(path)
     with suppress(OSError):
         for name in os.listdir(above):
             if name.startswith(PREFIX) and f"{above}/{name}" != path:
-                _sweep(f"{above}/{name}")
+                _remove_if_unused(f"{above}/{name}")
 
 
-def _sweep(path: str) -> None:
+def _remove_if_unused(path: str) -> None:
     with suppress(OSError):
         fd = os.open(path, OPEN)
         try:
@@ -374,8 +371,8 @@ def _sweep(path: str) -> None:
             os.close(fd)
 
 
-def _locked(path: str) -> int | None:
-    """The folder, opened and locked; None: it was swept away meanwhile."""
+def _open_locked(path: str) -> int | None:
+    """Open and lock a base folder; None: another process has removed it meanwhile."""
     try:
         fd = os.open(path, OPEN)
     except FileNotFoundError:

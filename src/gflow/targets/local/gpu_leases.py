@@ -1,15 +1,14 @@
-"""Leases: one lock per GPU in a folder that all users of the machine share.
+"""GPU leases: one lock per GPU, in a folder that all users of the machine share.
 
-Daemons of different users know nothing of each other; the shim of every job holds the locks
-of its GPUs for the job's life, so no GPU is given out twice whoever asks. A lock is an flock
-on a file named after the GPU's UUID: it dies with its holder, and taking one needs no right
-to write somebody else's file.
+Daemons of different users do not know each other. The shim of every job holds the locks of its GPUs while the
+job runs, so no GPU is allocated twice. A lock is an flock on a file named after the GPU's UUID: it ends with
+its holder, and taking it needs no write permission on another user's file.
 
-Between people's own daemons that is a courtesy: anybody may hold a lock, as anybody may use the card. The
-daemon of the whole machine rules its GPUs. Its lock files are root's alone, so nobody else can hold them, its
-jobs do not inherit them, and locks of others say nothing to it: it goes by the processes on a card.
+Between daemons of ordinary users the locks are advisory: any user may hold one, as any user may use the GPU.
+The system daemon owns its GPUs. Its lock files are root's alone, so no other user can hold them, its jobs do
+not inherit them, and it ignores the locks of other users: it checks the processes on a GPU instead.
 
-Standard library only: this runs beside jobs.
+Standard library only: the shim imports this.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-# The end of an attempt whose GPUs another user's daemon had given out first.
+# The end of an attempt whose GPUs another user's daemon had allocated first.
 LEASED = "Leased"
-# Whoever may write to the folder may have put anything there: no link is followed, no pipe waited for.
+# All users may write to the folder: follow no link, and block on no pipe.
 OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# How long the gate of a GPU that is shared may be shut.
+# Seconds to wait for the gate lock of a shared GPU.
 GATE_S = 1.0
 FOLDERS = ("/run/lock/gflow", "/tmp/gflow-leases")
 
 
 def lease_folder(folders: tuple[str, ...] = FOLDERS) -> str:
-    """The shared folder: the first that is there or can be made. Empty: this machine has none."""
+    """The lease folder: the first that exists or can be created. Empty: this machine has none."""
     chosen = os.environ.get("GFLOW_LEASE_DIR")
     for folder in (chosen,) if chosen else folders:
         with suppress(OSError):
@@ -41,15 +40,15 @@ def lease_folder(folders: tuple[str, ...] = FOLDERS) -> str:
                 os.mkdir(folder)
                 os.chmod(folder, 0o1777)
             if os.geteuid() == 0:
-                _own(folder)
+                _take_ownership(folder)
             found = os.lstat(folder)
             if stat.S_ISDIR(found.st_mode) and (found.st_mode & stat.S_ISVTX or found.st_uid == os.getuid()):
                 return folder
     return ""
 
 
-def _own(folder: str) -> None:
-    """Root takes a folder that somebody else made: its owner could throw away the locks of others."""
+def _take_ownership(folder: str) -> None:
+    """As root, take ownership of a folder that a user made: its owner could delete the locks of others."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(fd).st_uid:
@@ -59,31 +58,31 @@ def _own(folder: str) -> None:
         os.close(fd)
 
 
-def take(paths: Iterable[str], sharing: str = "", *, rules: bool = False) -> list[int] | None:
-    """The leases of all these GPUs, or none. The job inherits them: if its shim is killed, they last as
-    long as the job's own process does.
+def take(paths: Iterable[str], sharing: str = "", *, is_system: bool = False) -> list[int] | None:
+    """Take the leases of all these GPUs; None if one of them is held.
 
-    `rules`: we are of the machine's daemon. Its jobs cannot kill their shims, and would pass a lease on.
-    `sharing`: the name of the daemon, for a job that shares its GPUs. Its jobs share with each
-    other and with nobody else: only their own daemon knows how much memory is left.
+    The job inherits the descriptors: if its shim is killed, the leases last until the job's process ends.
+    `is_system`: for the system daemon. Its jobs cannot kill their shims, and could pass a lease on, so they
+    do not inherit it. `sharing`: the name of the daemon, for a job that shares its GPUs. Jobs share only with
+    jobs of the same daemon, as no other daemon knows how much GPU memory is left.
     """
     held: list[int] = []
     for path in paths:
-        got = _share(path, sharing, rules) if sharing else _lock(path, fcntl.LOCK_EX, rules)
+        got = _share(path, sharing, is_system) if sharing else _lock(path, fcntl.LOCK_EX, is_system)
         if got is None:
             release(held)
             return None
         held += got
     for fd in held:
-        os.set_inheritable(fd, not rules)
+        os.set_inheritable(fd, not is_system)
     return held
 
 
-def _lock(path: str, kind: int, rules: bool = False) -> list[int] | None:
+def _lock(path: str, kind: int, is_system: bool = False) -> list[int] | None:
     try:
-        fd = _open(path, rules)
+        fd = _open(path, is_system)
     except PermissionError:
-        if _is_ruled(path):
+        if _is_system_lock(path):
             return None
         raise
     try:
@@ -94,26 +93,26 @@ def _lock(path: str, kind: int, rules: bool = False) -> list[int] | None:
     return [fd]
 
 
-def _share(path: str, sharing: str, rules: bool) -> list[int] | None:
-    """A shared lock on the GPU, which keeps exclusive jobs away, and one on our daemon's own file for
-    it, which tells other daemons' shared jobs that it is taken. The gate makes looking and taking one act."""
-    if not rules and _is_ruled(path):
+def _share(path: str, sharing: str, is_system: bool) -> list[int] | None:
+    """Take a shared lock on the GPU, which excludes exclusive jobs, and one on our daemon's own file for it,
+    which excludes shared jobs of other daemons. The gate lock makes check and lock atomic."""
+    if not is_system and _is_system_lock(path):
         return None
-    gate = _open(path + ".gate", rules)
+    gate = _open(path + ".gate", is_system)
     try:
-        if not _passed(gate):
+        if not _acquire_gate(gate):
             return None
         folder, name = os.path.split(path)
         for other in os.listdir(folder):
             if other.startswith(name + ".shared-") and other != f"{name}.shared-{sharing}":
-                if rules and not _is_ruled(f"{folder}/{other}"):
+                if is_system and not _is_system_lock(f"{folder}/{other}"):
                     continue
                 free = _lock(f"{folder}/{other}", fcntl.LOCK_EX)
                 if free is None:
                     return None
                 release(free)
-        first = _lock(path, fcntl.LOCK_SH, rules)
-        second = _lock(f"{path}.shared-{sharing}", fcntl.LOCK_SH, rules) if first else None
+        first = _lock(path, fcntl.LOCK_SH, is_system)
+        second = _lock(f"{path}.shared-{sharing}", fcntl.LOCK_SH, is_system) if first else None
         if first is None or second is None:
             release(first or [])
             return None
@@ -122,8 +121,8 @@ def _share(path: str, sharing: str, rules: bool) -> list[int] | None:
         os.close(gate)
 
 
-def _passed(gate: int) -> bool:
-    """Whether the gate was ours in time: others hold it for an instant, or mean no good."""
+def _acquire_gate(gate: int) -> bool:
+    """Take the gate lock within GATE_S; whether that worked. A well-behaved process holds it very briefly."""
     until = time.monotonic() + GATE_S
     while time.monotonic() < until:
         with suppress(BlockingIOError):
@@ -138,18 +137,18 @@ def release(held: list[int]) -> None:
         os.close(fd)
 
 
-def holder_of(path: str, *, rules: bool = False) -> int | None:
-    """The uid of whoever holds this lock; None: nobody. `rules`: nobody that the machine's daemon heeds."""
-    if rules and not _is_ruled(path):
+def holder_of(path: str, *, is_system: bool = False) -> int | None:
+    """The uid of the holder of this lock; None: not held. `is_system`: ignore locks of other users."""
+    if is_system and not _is_system_lock(path):
         return None
     try:
         fd = os.open(path, OPEN)
     except PermissionError:
-        return 0 if _is_ruled(path) else None
+        return 0 if _is_system_lock(path) else None
     except OSError:
         return None
     try:
-        # Exclusive, so that it also meets those who share. Whoever comes in this instant tries again.
+        # Exclusive, so that it conflicts with shared locks too. A shim that fails on it retries.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return _owner_of_lock(os.fstat(fd).st_ino)
@@ -158,27 +157,27 @@ def holder_of(path: str, *, rules: bool = False) -> int | None:
     return None
 
 
-def give_up(paths: Iterable[str]) -> None:
-    """The machine's daemon goes: remove its lock files that no job of it holds."""
+def remove_system_locks(paths: Iterable[str]) -> None:
+    """Remove the lock files of the system daemon that no job holds. Called when it stops."""
     for path in paths:
         with suppress(OSError):
-            if _is_ruled(path) and (held := _lock(path, fcntl.LOCK_EX, rules=True)):
+            if _is_system_lock(path) and (held := _lock(path, fcntl.LOCK_EX, is_system=True)):
                 os.unlink(path)
                 release(held)
 
 
-def _is_ruled(path: str) -> bool:
-    """Whether this is a lock file of the machine's daemon: root's, and closed to everybody else."""
+def _is_system_lock(path: str) -> bool:
+    """Whether this is a lock file of the system daemon: owned by root, no access for others."""
     with suppress(OSError):
         found = os.lstat(path)
         return stat.S_ISREG(found.st_mode) and found.st_uid == 0 and not found.st_mode & 0o077
     return False
 
 
-def _open_ruled(path: str) -> int:
-    """The lock file of the machine's daemon. What others made or may hold is replaced by a fresh one."""
+def _open_system_lock(path: str) -> int:
+    """Open the lock file of the system daemon. A file that another user made or may hold is replaced."""
     while True:
-        if not _is_ruled(path):
+        if not _is_system_lock(path):
             with suppress(FileNotFoundError):
                 _remove(path)
             with suppress(FileExistsError):
@@ -188,23 +187,23 @@ def _open_ruled(path: str) -> int:
 
 
 def _remove(path: str) -> None:
-    """Take away what somebody put there; a folder, which may be full, is moved aside."""
+    """Remove a file; a folder, which may not be empty, is renamed instead."""
     try:
         os.unlink(path)
     except IsADirectoryError:
         os.rename(path, f"{path}.removed-{os.getpid()}-{time.monotonic_ns()}")
 
 
-def _open(path: str, rules: bool = False) -> int:
-    """The lock file, which anybody may open, whoever made it; of the machine's daemon, root alone.
+def _open(path: str, is_system: bool = False) -> int:
+    """Open or create a lock file that every user may open; that of the system daemon, only root.
 
-    Not by O_CREAT alone: in a folder that all may write to, the kernel refuses that for files of others
-    (fs.protected_regular). And with the right mode from the first instant, whatever the umask is.
+    O_CREAT alone does not work: in a world-writable folder the kernel refuses it for files of other users
+    (fs.protected_regular). The mode must be right from the start, whatever the umask is.
     """
-    if rules:
-        return _open_ruled(path)
+    if is_system:
+        return _open_system_lock(path)
     if os.geteuid() == 0:
-        _clear(path)
+        _remove_non_file(path)
     fd = _open_or_make(path)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -224,15 +223,15 @@ def _open_or_make(path: str) -> int:
         os.umask(umask)
 
 
-def _clear(path: str) -> None:
-    """Root takes away what can be no lock."""
+def _remove_non_file(path: str) -> None:
+    """As root, remove an entry that is not a regular file and so cannot be a lock."""
     with suppress(OSError):
         if not stat.S_ISREG(os.lstat(path).st_mode):
             os.unlink(path)
 
 
 def _owner_of_lock(inode: int) -> int:
-    """The uid of the process that /proc/locks names for this file; -1 if it cannot be told."""
+    """The uid of the process that /proc/locks lists for this file; -1 if not known."""
     with suppress(OSError), open("/proc/locks") as file:
         for line in file:
             fields = line.split()
@@ -242,13 +241,13 @@ def _owner_of_lock(inode: int) -> int:
 
 
 def _uid_of(pid: str) -> int:
-    """Whose process this is. Not who owns its folder in /proc: a process can have that changed."""
+    """The real uid of a process. Not the owner of its /proc folder, which a process can change."""
     with open(f"/proc/{pid}/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
 
 
 def shown(uid: int) -> str:
-    """`gflow of bob`."""
+    """The holder of a lease as text: `gflow of bob`."""
     try:
         return f"gflow of {pwd.getpwuid(uid).pw_name}"
     except (KeyError, OverflowError):

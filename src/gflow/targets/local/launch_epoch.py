@@ -1,9 +1,9 @@
-"""The launch epoch: the span in which a run record that a shim has made cannot be lost.
+"""The launch epoch: the span in which a run record that a shim has created cannot be lost.
 
-A record is not synced to the disk: that would cost a job's start up to some milliseconds. While the machine
-is up and the file system of the run directory stays mounted, the kernel has the record whatever the disk has.
-After a power cut, or a repair of the file system, it may be gone although its job ran. So a missing record
-proves that a run never began only within one epoch: the same boot, mount and directory.
+A record is not synced to disk: that would delay a job's start by milliseconds. While the machine is up and
+the file system of the run directory stays mounted, the kernel has the record, whether the disk has it or
+not. After a power failure or a file system repair it may be missing although its job ran. So a missing
+record proves that a run never began only within one epoch: the same boot, mount and directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from gflow.targets.local.run_record import boot_id
 
-# See statx(2). The unique mount id is never used again; kernels before 6.8 do not have it.
+# See statx(2). The unique mount id is never reused; kernels before 6.8 do not have it.
 STATX_BTIME, STATX_MNT_ID, STATX_MNT_ID_UNIQUE = 0x800, 0x1000, 0x4000
 AT_FDCWD = -100
 _BTIME, _MNT_ID = 0x50, 0x90  # offsets in struct statx
@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def launch_epoch(run_dir: str) -> str:
-    """The epoch of records in this directory; empty if there is no such directory now."""
+    """The present epoch of this run directory; empty if the directory does not exist."""
     try:
         found = os.stat(run_dir)
         born = _field(run_dir, STATX_BTIME, _BTIME)
@@ -34,9 +34,9 @@ def launch_epoch(run_dir: str) -> str:
 
 
 def _superblock(device: int) -> str:
-    """What the file system's driver made in sysfs for this mount; empty: nothing, as for NFS or overlays.
+    """The sysfs entry of the file system's driver for this mount; empty: none, as for NFS or overlays.
 
-    Its inode number is new each time. Unlike the id of a mount it is the same in every mount namespace.
+    Its inode number is new for each mount. Unlike a mount id, it is the same in every mount namespace.
     """
     number = f"{os.major(device)}:{os.minor(device)}"
     with suppress(FileNotFoundError, PermissionError):
@@ -48,13 +48,13 @@ def _superblock(device: int) -> str:
 
 
 def _mount(path: str) -> str:
-    """The id of the mount that this directory is on, never used again where the kernel has such ids."""
+    """The id of the mount that this directory is on; the unique id where the kernel has one."""
     unique = _field(path, STATX_MNT_ID_UNIQUE, _MNT_ID)
     return f"mount:{unique or _field(path, STATX_MNT_ID, _MNT_ID)}"
 
 
 def _field(path: str, mask: int, offset: int) -> int:
-    """A 64-bit number that statx knows; 0 if this kernel or file system has none."""
+    """A 64-bit field of statx; 0 if this kernel or file system does not have it."""
     buffer = ctypes.create_string_buffer(256)
     if _libc.statx(AT_FDCWD, os.fsencode(path), 0, mask, buffer):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)

@@ -1,4 +1,4 @@
-"""From what the daemon wants to run to the order for a shim."""
+"""Build the order for a shim from a launch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Places(NamedTuple):
 
 
 def order_of(launch: Launch, places: Places, tag: str) -> Order:
-    """Everything a shim needs. `tag` names this daemon among those that share GPUs."""
+    """The order for a launch. `tag` identifies this daemon in leases of shared GPUs."""
     job, spec = launch.job, launch.job.spec
-    told = f"{TAG}={places.record}\0GFLOW_STOP_FILE={places.stop_file}\0"
+    variables = f"{TAG}={places.record}\0GFLOW_STOP_FILE={places.stop_file}\0"
     return Order(
         key=job.key,
         attempt=job.attempt,
@@ -32,7 +32,7 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
         script=launch.script,
         script_path=spec.script_path,
         environ=launch.environ,
-        extra=os.fsencode(told) + launch.extra,
+        extra=os.fsencode(variables) + launch.extra,
         cwd=spec.cwd,
         umask=spec.umask,
         log=launch.log,
@@ -54,10 +54,10 @@ def order_of(launch: Launch, places: Places, tag: str) -> Order:
     )
 
 
-def order_beside(
-    order: Order, record: str, terminal: str, beside: tuple[str, ...], command: tuple[str, ...]
+def exec_order(
+    order: Order, record: str, terminal: str, exec_job: tuple[str, ...], command: tuple[str, ...]
 ) -> Order:
-    """The order for a command beside a job that runs: all as the job has it, but nothing is booked twice."""
+    """The order for a command executed in a running job: as the job's, without its leases and limits."""
     return order._replace(
         record=record,
         command=command,
@@ -73,5 +73,5 @@ def order_beside(
         sharing="",
         snapshot="",
         terminal=terminal,
-        beside=beside,
+        exec_job=exec_job,
     )

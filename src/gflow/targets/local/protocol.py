@@ -1,12 +1,8 @@
-"""Messages between daemon and shim: a length, then fields, each a length and bytes.
+"""The protocol between daemon and shim: the message format, and the order to run a job.
 
-Both ends are the same build of the same program; what must outlive a build is in the
-run record, not here. `plain/messages.c` reads and writes the same.
-
-An order: everything a shim needs to run a job, as a record and as fields of a message.
-
-The fields, their order and their form are known to `plain/shim.h` too; a test runs the same
-jobs through both shims.
+A message is a length and fields, each a length and bytes. Both ends are the same build of gflow; data that
+must survive an upgrade is in the run record instead. `native/messages.c` implements the same format, and
+`native/shim.h` lists the same fields of an order. A test runs the same jobs through both shims.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ def pack(fields: Iterable[bytes]) -> bytes:
 
 
 def unpack(buffer: bytearray) -> list[list[bytes]]:
-    """Take all whole messages out of `buffer`."""
+    """Remove all complete messages from `buffer` and return their fields."""
     messages = []
     while len(buffer) >= LENGTH:
         end = LENGTH + int.from_bytes(buffer[:LENGTH], "little")
@@ -48,7 +44,7 @@ Limits = tuple[tuple[int, int, int], ...]
 
 
 class Order(NamedTuple):
-    """One attempt of one job. What people wrote is bytes: it need not be valid text."""
+    """Everything a shim needs for one attempt of a job. User text is bytes: it may not be valid UTF-8."""
 
     key: int
     attempt: int
@@ -65,24 +61,24 @@ class Order(NamedTuple):
     # Resource limits: (number, soft, hard), -1 unlimited.
     limits: Limits
     leases: tuple[str, ...]
-    # The daemon's name among those that lease, for a job that shares its GPUs; empty: it has them alone.
+    # The daemon's name in shared leases, for a job that shares its GPUs; empty: exclusive GPUs.
     sharing: str
     command: tuple[str, ...]
     script: bytes | None
     script_path: str
-    # Blocks of `NAME=value`, each ended by a zero: the submitter's variables, and ours.
+    # NUL-terminated `NAME=value` strings: the submitter's variables, and gflow's.
     environ: bytes
     extra: bytes
-    # Whom the job runs as, if the shim is root and it is somebody's; None: as the shim.
+    # The uid that the job runs as, if the shim is root; None: that of the shim.
     uid: int | None
-    # Where the script is copied to if the original changed.
+    # Path for a copy of the script if the original has changed.
     snapshot: str
     # The socket of the job's terminal; empty: it has none.
     terminal: str = ""
-    # For a command beside a job that runs: `pty` or `pipes`, the job's process (its pid and when it
-    # started), names of its control groups.
-    beside: tuple[str, ...] = ()
-    # How many processes and threads it may have at once; 0: any number.
+    # For a command executed in a running job: `pty` or `pipes`, pid and start time of the job's process, and
+    # names of its control groups.
+    exec_job: tuple[str, ...] = ()
+    # Maximum number of processes and threads; 0: unlimited.
     max_processes: int = 0
     # Seconds after KILL at which a process that still lives is reported; 0: never.
     unkillable_s: int = 0
@@ -90,8 +86,8 @@ class Order(NamedTuple):
     user: str = ""
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the plain shim can run it: no control group with limits, no shared or countless leases, no
+    def fits_native(self) -> bool:
+        """Whether the native shim can run it: no memory or CPU limit, no shared leases and at most 64, no
         terminal."""
         return not (self.memory_mib or self.cpus or self.sharing or self.terminal or len(self.leases) > 64)
 
@@ -114,9 +110,9 @@ def to_fields(order: Order) -> list[bytes]:
         b"%d" % order.memory_mib,
         b"%d" % order.cpus,
         b"".join([b"%d %d %d\n" % limit for limit in order.limits]),
-        ended(order.leases),
+        join_strings(order.leases),
         text(order.sharing),
-        ended(order.command),
+        join_strings(order.command),
         b"0" if order.script is None else b"1",
         order.script or b"",
         text(order.script_path),
@@ -125,7 +121,7 @@ def to_fields(order: Order) -> list[bytes]:
         b"" if order.uid is None else b"%d" % order.uid,
         text(order.snapshot),
         text(order.terminal),
-        ended(order.beside),
+        join_strings(order.exec_job),
         b"%d" % order.max_processes,
         b"%d" % order.unkillable_s,
         text(order.user),
@@ -136,7 +132,7 @@ def from_fields(fields: list[bytes]) -> Order:
     text = os.fsdecode
     (_, key, attempt, record, cwd, umask, log, error_log, log_cap, grace_s, stop_file, memory_mib, cpus,
      limits, leases, sharing, command, has_script, script, script_path, environ, extra, uid,
-     snapshot, terminal, beside, max_processes, unkillable_s, user) = fields  # fmt: skip
+     snapshot, terminal, exec_job, max_processes, unkillable_s, user) = fields  # fmt: skip
     return Order(
         key=int(key),
         attempt=int(attempt),
@@ -151,9 +147,9 @@ def from_fields(fields: list[bytes]) -> Order:
         memory_mib=int(memory_mib),
         cpus=int(cpus),
         limits=tuple(_limit(line) for line in limits.splitlines()),
-        leases=tuple(map(text, parts(leases))),
+        leases=tuple(map(text, split_strings(leases))),
         sharing=text(sharing),
-        command=tuple(map(text, parts(command))),
+        command=tuple(map(text, split_strings(command))),
         script=script if has_script == b"1" else None,
         script_path=text(script_path),
         environ=environ,
@@ -161,7 +157,7 @@ def from_fields(fields: list[bytes]) -> Order:
         uid=int(uid) if uid else None,
         snapshot=text(snapshot),
         terminal=text(terminal),
-        beside=tuple(map(text, parts(beside))),
+        exec_job=tuple(map(text, split_strings(exec_job))),
         max_processes=int(max_processes),
         unkillable_s=int(unkillable_s),
         user=text(user),
@@ -173,11 +169,11 @@ def _limit(line: bytes) -> tuple[int, int, int]:
     return number, soft, hard
 
 
-def ended(strings: Iterable[str]) -> bytes:
-    """Strings as a block, each ended by a zero: none of them can hold one."""
+def join_strings(strings: Iterable[str]) -> bytes:
+    """Strings as a block of NUL-terminated strings. No string can contain NUL."""
     return os.fsencode("".join([string + "\0" for string in strings]))
 
 
-def parts(block: bytes) -> list[bytes]:
-    """The strings of a block."""
+def split_strings(block: bytes) -> list[bytes]:
+    """The strings of a block of NUL-terminated strings."""
     return block.split(b"\0")[:-1]

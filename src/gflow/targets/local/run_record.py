@@ -1,12 +1,12 @@
-"""The run record: one file per attempt, which is its lock, its identity and its end.
+"""The run record: one file per attempt, with its lock, its identity and its end.
 
-The shim makes the file exclusively (so an attempt starts at most once, whoever asks),
-holds its flock for as long as anything of the job lives, and appends three lines: who it
-is, which process is the job, how the job ended. Whoever gets the lock knows that the shim
-is gone. A line counts only if it is whole.
+The shim creates the file exclusively, so that an attempt starts at most once. It holds an flock on it while
+any process of the job lives, and appends three lines: its own identity, that of the job's process, and the
+end of the job. A process that gets the lock knows that the shim has ended. A line counts only if it is
+complete.
 
-A daemon that finds an unlocked record without a first line takes the lock and unlinks it:
-a shim that comes late sees that its file has no name any more and does nothing.
+A daemon that finds an unlocked record without a first line takes the lock and unlinks it. A shim that gets
+there late sees that its file has no name any more, and does nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RUN_NAME = re.compile(r"[0-9]+(_[0-9]+)?\.[0-9]+")
 
 
 class Identity(NamedTuple):
-    """A process, told apart from a later one with the same pid."""
+    """The identity of a process, distinct from that of a later process with the same pid."""
 
     boot: str
     namespace: int
@@ -34,17 +34,17 @@ class Identity(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What a record says so far."""
+    """The content of a record so far."""
 
     shim: Identity | None
     job: Identity | None
     end: End | None
-    # Which of its processes does not die, if one does not.
+    # Description of a process of the job that does not die; empty: none.
     stuck: str = ""
 
 
 def claim(path: str) -> int | None:
-    """Take this attempt. None if somebody has taken it before. OSError: no record can be made now."""
+    """Claim an attempt: the locked record. None: already claimed. OSError: no record can be created now."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND, 0o600)
     except FileExistsError:
@@ -63,13 +63,13 @@ def try_lock(fd: int) -> bool:
     return True
 
 
-def held_in(folder: str) -> dict[str, Content]:
-    """The records in this folder whose shims live, by name. Records of commands beside jobs do not count."""
+def list_locked(folder: str) -> dict[str, Content]:
+    """Records in this folder whose shims live, by name. Those of commands executed in jobs are left out."""
     living = {}
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         if not RUN_NAME.fullmatch(name):
             continue
-        with suppress(FileNotFoundError):  # it ends just now
+        with suppress(FileNotFoundError):  # it has just ended
             fd = os.open(f"{folder}/{name}", os.O_RDWR | os.O_CLOEXEC)
             try:
                 if not try_lock(fd):
@@ -84,29 +84,29 @@ def write_identity(fd: int, what: str, identity: Identity) -> None:
 
 
 def write_stuck(fd: int, text: str) -> None:
-    """Why a job that was killed is not over yet."""
+    """Record why a job that was killed has not ended yet."""
     os.write(fd, f"stuck {text}\n".encode(errors="replace"))
 
 
 def write_end(fd: int, end: End) -> None:
-    os.write(fd, f"end {' '.join(words_of(end))}\n".encode(errors="replace"))
+    os.write(fd, f"end {' '.join(format_end(end))}\n".encode(errors="replace"))
 
 
-def words_of(end: End) -> tuple[str, ...]:
-    """An end as words, as the record and the message to the daemon have it."""
+def format_end(end: End) -> tuple[str, ...]:
+    """The fields of an end, for the record and the message to the daemon."""
     code = "-" if end.code is None else str(end.code)
     signal = "-" if end.signal is None else str(end.signal)
     return code, signal, str(end.cpu_ms), str(end.peak_kib), end.problem.replace("\n", " ")
 
 
-def end_of(words: Sequence[str]) -> End:
-    """The end that these words say."""
+def parse_end(words: Sequence[str]) -> End:
+    """Parse the fields of an end."""
     code, signal, cpu_ms, peak_kib, problem = words
     return End(_number(code), _number(signal), problem, int(cpu_ms), int(peak_kib))
 
 
 def read(text: bytes) -> Content:
-    """What the whole lines of a record say."""
+    """Parse the complete lines of a record."""
     shim = job = None
     end = None
     stuck = ""
@@ -118,7 +118,7 @@ def read(text: bytes) -> Content:
             elif word == "job":
                 job = _identity(rest)
             elif word == "end":
-                end = end_of(rest.split(" ", 4))
+                end = parse_end(rest.split(" ", 4))
             elif word == "stuck":
                 stuck = rest
         except ValueError:
@@ -139,7 +139,7 @@ def _number(text: str) -> int | None:
 
 
 def identity_of(pid: int, like: Identity | None = None) -> Identity | None:
-    """The identity of a living process, or None if it is gone. `like`: one of the same boot and namespace."""
+    """The identity of a process; None if it has ended. `like`: an identity of the same boot and namespace."""
     started = start_time(pid)
     if started is None:
         return None
@@ -149,15 +149,15 @@ def identity_of(pid: int, like: Identity | None = None) -> Identity | None:
 
 
 def open_pidfd(identity: Identity | None) -> int | None:
-    """A pidfd of exactly this process, or None if it is not there.
+    """A pidfd of exactly this process; None if it has ended.
 
-    Opened first and compared then: a process that is there now, with this start time, had the number before.
+    The pidfd is opened before the comparison, so that a reused pid is detected.
     """
     if identity is None:
         return None
     try:
         pidfd = os.pidfd_open(identity.pid)
-    except OSError:  # nobody has this number, or a thread has it; or we are out of descriptors for now
+    except OSError:  # no process has this pid, or a thread has it, or we are out of descriptors
         return None
     if identity_of(identity.pid) == identity:
         return pidfd

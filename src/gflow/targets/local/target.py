@@ -1,4 +1,4 @@
-"""The daemon's side of the local target: hands orders to shims and hears how jobs end."""
+"""The local target as the daemon uses it: sends orders to shims and reports the ends of runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gflow.core.ids import JobKey
 from gflow.targets.local import run_record
 from gflow.targets.local.cgroups import Group
 from gflow.targets.local.launch_epoch import launch_epoch
-from gflow.targets.local.launch_order import Places, order_beside, order_of
-from gflow.targets.local.orphans import kill_leftovers, ticks
+from gflow.targets.local.launch_order import Places, exec_order, order_of
+from gflow.targets.local.orphans import kill_orphans, ticks
 from gflow.targets.local.protocol import to_fields
 from gflow.targets.local.shim.process_tree import send_group_of
 from gflow.targets.local.shim_pool import Channel, Shims
@@ -25,14 +25,14 @@ from gflow.targets.outcome import SHORTAGES, deferred
 from gflow.targets.port import End, Ended, Launch, Run
 
 log = logging.getLogger("gflow.local")
-LOOK_AGAIN_S = 0.02
-# How often a run is ordered whose shims die before they begin it.
-MOST_TRIES = 5
-# What a run has beside its record, for its job.
-SHOWN = ("script", "stop", "tty")
-# Commands beside jobs: of one user, and of all together.
-MOST_BESIDE_OF_USER = 64
-MOST_BESIDE = 512
+RETRY_S = 0.02
+# Maximum number of orders for a run whose shims die before they begin it.
+MAX_TRIES = 5
+# Suffixes of the files of a run that its job uses.
+JOB_FILES = ("script", "stop", "tty")
+# Maximum number of commands executed in jobs: of one user, and in total.
+MAX_EXECS_PER_USER = 64
+MAX_EXECS = 512
 
 
 class LocalTarget:
@@ -43,45 +43,53 @@ class LocalTarget:
         run_dir: Path,
         on_end: Callable[[Ended], None],
         shown_dir: Path | None = None,
-        begin_again: Callable[[Run], bool] = lambda run: False,
+        restart: Callable[[Run], bool] = lambda run: False,
         on_stuck: Callable[[Run, str], None] = lambda run, detail: None,
     ) -> None:
         self._run_dir = run_dir
-        # Orders a run anew that surely never began; False: it is not wanted any more.
-        self._begin_again = begin_again
+        # Orders a run again that certainly never began; False: the run is no longer wanted.
+        self._restart = restart
         self._tries: dict[Run, int] = {}
-        # Where jobs find what is meant for them: beside their records, unless those are root's alone.
-        self._shown_dir = str(shown_dir or run_dir)
+        # The folder of the jobs' files: the run directory, unless only root may enter that.
+        self._job_files_dir = str(shown_dir or run_dir)
         self._folder = str(run_dir)
-        # A path into a folder that exists, of each that jobs need.
-        self._entries = [f"{folder}/." for folder in {self._folder, self._shown_dir}]
-        # Names our control groups and shared leases: those of another daemon are none of our business.
+        # A path below each folder that must exist.
+        self._entries = [f"{folder}/." for folder in {self._folder, self._job_files_dir}]
+        # Identifies our control groups and shared leases among those of other daemons.
         self.tag = hashlib.blake2b(self._folder.encode(), digest_size=6).hexdigest()
         self._on_end = on_end
-        # Hears of runs that were killed and do not end, and which process it is.
+        # Called with a killed run that does not end, and a description of the process.
         self._on_stuck = on_stuck
-        self._shims = Shims(self._folder, self.tag, self._hear, self._lost, self._unborn, self._tidy)
+        self._shims = Shims(
+            self._folder,
+            self.tag,
+            self._on_message,
+            self._on_shim_lost,
+            self._on_fork_failed,
+            self._remove_stale_files,
+        )
         self._busy: dict[Run, Channel] = {}
-        # Shims of commands beside jobs, with their record and the user they run as (None: ourselves).
-        self._beside: dict[Channel, tuple[str, int | None]] = {}
-        self._besides = 0
+        # Shims of commands executed in jobs, with their record and their uid (None: our own).
+        self._exec_shims: dict[Channel, tuple[str, int | None]] = {}
+        self._exec_count = 0
         self._adopted: dict[Run, int] = {}
         self._stops: dict[Run, bool] = {}
-        # The epoch of the runs that we launch, and of those that earlier daemons launched. Runs of another
-        # epoch than the present one, until their ends are durable: without a record they may have begun.
+        # The epoch of the runs that we launch, and of those that earlier daemons launched. `unsettled`: runs
+        # of another epoch than the present one, until their ends are durable. Without a record such a run may
+        # still have begun.
         self.epoch = self.earlier_epoch = ""
         self.unsettled: set[Run] = set()
         self._strays: set[str] = set()
         self._closed = False
 
     def open(self) -> None:
-        """Start what runs jobs. Call before any file is opened that jobs must not inherit."""
+        """Start the zygote. Call before opening any file that jobs must not inherit."""
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.epoch = launch_epoch(self._folder)
         self._shims.open()
 
     def _make_folders(self) -> None:
-        """Make what somebody has removed while we run. Records that were in it are gone."""
+        """Create folders again that were removed while the daemon runs. Their records are lost."""
         if all(os.access(entry, os.F_OK) for entry in self._entries):
             return
         if not os.path.isdir(self._folder):
@@ -91,18 +99,18 @@ class LocalTarget:
             )
             self.unsettled |= {*self._busy, *self._adopted}
             self.epoch = launch_epoch(self._folder)
-        if not os.path.isdir(self._shown_dir):  # of a daemon for everybody: to enter, not to list
-            os.mkdir(self._shown_dir)
-            os.chmod(self._shown_dir, 0o711)
+        if not os.path.isdir(self._job_files_dir):  # system mode: users may enter it, not list it
+            os.mkdir(self._job_files_dir)
+            os.chmod(self._job_files_dir, 0o711)
 
     def warm_up(self) -> None:
-        """Have a shim ready before the first job asks for one."""
+        """Fork an idle shim before the first job needs one."""
         self._shims.warm_up()
 
     def close(self) -> None:
-        """Let go of everything; running jobs go on under their shims."""
+        """Release all shims; running jobs continue under theirs."""
         self._closed = True
-        living = [channel for channel in self._beside if channel.sock.fileno() >= 0]
+        living = [channel for channel in self._exec_shims if channel.sock.fileno() >= 0]
         self._shims.close([*self._busy.values(), *living])
         for pidfd in self._adopted.values():
             asyncio.get_running_loop().remove_reader(pidfd)
@@ -111,84 +119,83 @@ class LocalTarget:
     # ------------------------------------------------------------ the port
 
     def start(self, launch: Launch) -> None:
-        """Hand a job to a shim. Its end is reported through `on_end`."""
+        """Order a shim to run a job. Its end is reported through `on_end`."""
         run = launch.run
         try:
             self._make_folders()
-        except OSError as error:  # whatever it is, it is not about the job
+        except OSError as error:  # a problem of the machine, not of the job
             self._on_end(Ended(run, deferred(f"{error.strerror}: {error.filename}")))
             return
         order = order_of(launch, self._places(run), self.tag)
         if order.terminal:
             channel = self._shims.take_fresh(run)
         else:
-            channel = self._shims.take(run, plain=self._shims.has_plain and order.is_plain)
+            channel = self._shims.take(run, native=self._shims.has_native and order.fits_native)
         self._busy[run] = channel
         self._shims.send(channel, to_fields(order))
 
     def terminal(self, run: Run) -> str:
         """The socket of the terminal of a run that has one."""
-        return self.shown_path(run, "tty")
+        return self.job_file_path(run, "tty")
 
-    def beside(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
-        """Run a command beside this run: in its control groups, as its owner, gone when it is."""
+    def exec_command(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
+        """Execute a command in a run: in its control groups, as its owner, ended with it."""
         run = launch.run
         content = run_record.read(Path(self.record_path(run)).read_bytes())
         if content.job is None or run_record.identity_of(content.job.pid) != content.job:
             raise ProcessLookupError(errno.ESRCH, "its process is not there")
-        for channel in [one for one in self._beside if one.sock.fileno() < 0]:  # its shim was killed
-            self._over_beside(channel)
+        for channel in [one for one in self._exec_shims if one.sock.fileno() < 0]:  # its shim was killed
+            self._end_exec(channel)
         uid = launch.uid
-        if sum(one == uid for _, one in self._beside.values()) >= MOST_BESIDE_OF_USER:
-            raise OSError(
-                errno.EAGAIN, f"{MOST_BESIDE_OF_USER} commands run beside jobs of this user already"
-            )
-        if len(self._beside) >= MOST_BESIDE:
-            raise OSError(errno.EAGAIN, f"{MOST_BESIDE} commands run beside jobs already")
-        self._besides += 1
-        name = f"{run.name}.x{self._besides}"
-        record_path, path = f"{self._folder}/{name}", f"{self._shown_dir}/{name}.tty"
-        beside = (
+        if sum(one == uid for _, one in self._exec_shims.values()) >= MAX_EXECS_PER_USER:
+            raise OSError(errno.EAGAIN, f"{MAX_EXECS_PER_USER} commands run beside jobs of this user already")
+        if len(self._exec_shims) >= MAX_EXECS:
+            raise OSError(errno.EAGAIN, f"{MAX_EXECS} commands run beside jobs already")
+        self._exec_count += 1
+        name = f"{run.name}.x{self._exec_count}"
+        record_path, path = f"{self._folder}/{name}", f"{self._job_files_dir}/{name}.tty"
+        exec_job = (
             "pty" if is_tty else "pipes",
             f"{content.job.pid} {content.job.started}",
             *_groups_of(run, content),
         )
         order = order_of(launch, self._places(run), self.tag)
-        fields = to_fields(order_beside(order, record_path, path, beside, command))
+        fields = to_fields(exec_order(order, record_path, path, exec_job, command))
         channel = self._shims.take_fresh(None)
-        self._beside[channel] = record_path, uid
+        self._exec_shims[channel] = record_path, uid
         self._shims.send(channel, fields)
         return path
 
-    def _over_beside(self, channel: Channel) -> None:
-        """A command beside a job has ended, however: nobody but its client wants to know."""
+    def _end_exec(self, channel: Channel) -> None:
+        """Remove the record of a command executed in a job. Only its client needs the result."""
         with suppress(FileNotFoundError):
-            os.unlink(self._beside.pop(channel)[0])
+            os.unlink(self._exec_shims.pop(channel)[0])
 
     def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
-        """Ask for the stop contract; with `now`, KILL at once. A run that an earlier daemon started has the
-        grace time that it asked for.
+        """Stop a run by the stop contract; with `now`, KILL at once.
+
+        For a run of an earlier daemon the job's own grace time applies.
         """
         channel = self._busy.get(run)
         if channel is not None:
-            # 0: the job's own grace time, 1: none, more: so many seconds.
-            self._say(channel, b"stop", run, 1 if now else grace_s)
+            # 0: the job's own grace time; 1: none; more: the grace time in seconds.
+            self._send_request(channel, b"stop", run, 1 if now else grace_s)
         elif run in self._adopted:
-            with suppress(ProcessLookupError):  # it ends just now, and so will be heard of
+            with suppress(ProcessLookupError):  # it has just ended, which will be reported
                 signal.pidfd_send_signal(self._adopted[run], signal.SIGUSR1 if now else signal.SIGTERM)
-        else:  # its shim is not found yet; it hears of it then
+        else:  # its shim is not found yet: stop it then
             self._stops[run] = now
 
     def signal(self, run: Run, number: int) -> None:
-        """A signal to the job's process group: a warning that its time is nearly up."""
+        """Send a signal to the job's process group: a warning before its time limit."""
         channel = self._busy.get(run)
         if channel is not None:
-            self._say(channel, b"signal", run, number)
+            self._send_request(channel, b"signal", run, number)
         elif run in self._adopted:
             self._signal_adopted(run, number)
 
     def _signal_adopted(self, run: Run, number: int) -> None:
-        """We have no channel to the shim of an earlier daemon, but its record names the job."""
+        """Signal a run of an earlier daemon: its record names the job (no channel to its shim)."""
         with suppress(OSError):
             content = run_record.read(Path(self.record_path(run)).read_bytes())
             pidfd = run_record.open_pidfd(content.job)
@@ -199,28 +206,30 @@ class LocalTarget:
                     os.close(pidfd)
 
     def adopt(self, run: Run) -> bool:
-        """Find a run that an earlier daemon launched. False: it surely never began, so start it.
+        """Find a run that an earlier daemon launched. False: it certainly never began, and may be started.
 
-        Otherwise its end will be reported, at once if it is over.
+        Otherwise its end will be reported, at once if it has ended.
         """
         if self.earlier_epoch != self.epoch:
             self.unsettled.add(run)
         return self._find(run)
 
-    def _find(self, run: Run, *, just_now: bool = False, again_s: float = LOOK_AGAIN_S) -> bool:
-        """`just_now`: its shim lived a moment ago. `again_s`: when to look again if no descriptor is left, or
-        the shim lives and cannot be watched.
+    def _find(self, run: Run, *, was_just_alive: bool = False, retry_s: float = RETRY_S) -> bool:
+        """Like `adopt`, and retry later if descriptors run out.
+
+        `was_just_alive`: its shim lived a moment ago. `retry_s`: delay of the next try, also for a shim that
+        lives and cannot be watched.
         """
         try:
-            return self._look(run, just_now, again_s)
+            return self._inspect_record(run, was_just_alive, retry_s)
         except OSError as error:
             if error.errno not in SHORTAGES:
                 raise
             later = asyncio.get_running_loop().call_later
-            later(again_s, self._adopt_again, run, min(1.0, again_s * 2))
+            later(retry_s, self._retry_adopt, run, min(1.0, retry_s * 2))
             return True
 
-    def _look(self, run: Run, just_now: bool, again_s: float) -> bool:
+    def _inspect_record(self, run: Run, was_just_alive: bool, retry_s: float) -> bool:
         try:
             fd = os.open(self.record_path(run), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -229,31 +238,31 @@ class LocalTarget:
             locked_by_shim = not run_record.try_lock(fd)
             content = run_record.read(_read_all(fd))
             if locked_by_shim:
-                self._watch(run, content, again_s)
+                self._watch(run, content, retry_s)
                 return True
-            if content.shim is None:  # claimed, and its shim died before it did anything; or content was lost
+            if content.shim is None:  # its shim died right after the claim, or the content was lost
                 os.unlink(self.record_path(run))
                 return not self._never_began(run)
         finally:
             os.close(fd)
-        self._settle(run, content, ticks() if just_now else None)
+        self._report_end(run, content, ticks() if was_just_alive else None)
         return True
 
     def _never_began(self, run: Run) -> bool:
-        """Whether a run without a record surely never began. If not, it is reported as lost.
+        """Whether a run without a record certainly never began. If not, it is reported as lost.
 
-        It is sure while no record can have been lost and nothing carries the run's tag.
+        It is certain if no record can have been lost and no process has the run's tag.
         """
         in_epoch = run not in self.unsettled and launch_epoch(self._folder) == self.epoch
-        if in_epoch and kill_leftovers(None, self.record_path(run), lived_until=None):
+        if in_epoch and kill_orphans(None, self.record_path(run), lived_until=None):
             return True
-        with suppress(OSError):  # an order that comes late finds the attempt taken
+        with suppress(OSError):  # a late order then finds the attempt claimed
             os.close(os.open(self.record_path(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        self._settle(run, run_record.Content(None, None, None), None)
+        self._report_end(run, run_record.Content(None, None, None), None)
         return False
 
     def forget(self, run: Run) -> None:
-        """The run's end is durable elsewhere: drop its record."""
+        """Delete the record of a run whose end is durable in the database."""
         self._stops.pop(run, None)
         self._tries.pop(run, None)
         self.unsettled.discard(run)
@@ -261,64 +270,64 @@ class LocalTarget:
             os.unlink(self.record_path(run))
 
     def forget_others(self, keep: set[str]) -> None:
-        """Drop records that no running job has: their ends were committed, and then we died.
+        """Delete records without a running job: their ends were committed before the daemon died.
 
-        Those whose shims live are kept: something runs that the database does not know.
+        Records whose shims live are kept: such a run is unknown to the database (a stray).
         """
-        living = run_record.held_in(self._folder).keys()
+        living = run_record.list_locked(self._folder).keys()
         self._strays = living - keep
-        folders = {self._run_dir, Path(self._shown_dir)}
+        folders = {self._run_dir, Path(self._job_files_dir)}
         for path in [path for folder in folders for path in folder.iterdir()]:
             run, _, what = path.name.rpartition(".")
-            if (run if what in SHOWN else path.name) not in keep | living:
+            if (run if what in JOB_FILES else path.name) not in keep | living:
                 path.unlink(missing_ok=True)
-        self._shims.sweep_soon()  # idle shims of that daemon are leaving just now
+        self._shims.sweep_soon()  # idle shims of the earlier daemon are exiting now
 
     def strays(self) -> dict[str, run_record.Content]:
-        """Runs that live and that no job of ours has, by name: the database is older than they are."""
+        """Living runs without a job in the database, by name: the database is older than they are."""
         if not self._strays:
             return {}
-        living = run_record.held_in(self._folder)
-        for name in self._strays - living.keys():  # nobody waits for how it ended
+        living = run_record.list_locked(self._folder)
+        for name in self._strays - living.keys():  # their ends are of no use
             with suppress(FileNotFoundError):
                 os.unlink(f"{self._folder}/{name}")
         self._strays &= living.keys()
         return {name: living[name] for name in self._strays}
 
-    def _tidy(self) -> None:
-        """Drop what was meant for jobs that are over: their shims were killed before they could."""
-        for name in os.listdir(self._shown_dir) if os.path.isdir(self._shown_dir) else ():
+    def _remove_stale_files(self) -> None:
+        """Delete files of ended jobs whose shims were killed before they could."""
+        for name in os.listdir(self._job_files_dir) if os.path.isdir(self._job_files_dir) else ():
             run, _, what = name.rpartition(".")
-            if what in SHOWN and not os.path.exists(f"{self._folder}/{run}"):
+            if what in JOB_FILES and not os.path.exists(f"{self._folder}/{run}"):
                 with suppress(FileNotFoundError):
-                    os.unlink(f"{self._shown_dir}/{name}")
+                    os.unlink(f"{self._job_files_dir}/{name}")
 
-    # ------------------------------------------------------------ its files
+    # ------------------------------------------------------------ files of a run
 
     def record_path(self, run: Run) -> str:
-        """Where the run's record is; also the tag by which its processes are known."""
+        """The path of the run's record, which is also the tag of its processes."""
         return f"{self._folder}/{run.name}"
 
-    def shown_path(self, run: Run, what: str) -> str:
-        """Where the job finds something that is meant for it: its stop file, a copy of its script."""
-        return f"{self._shown_dir}/{run.name}.{what}"
+    def job_file_path(self, run: Run, what: str) -> str:
+        """The path of a file for the job: its stop file, the copy of its script, its terminal."""
+        return f"{self._job_files_dir}/{run.name}.{what}"
 
     def _places(self, run: Run) -> Places:
         return Places(
             self.record_path(run),
-            self.shown_path(run, "stop"),
-            self.shown_path(run, "script"),
+            self.job_file_path(run, "stop"),
+            self.job_file_path(run, "script"),
             self.terminal(run),
         )
 
     # ------------------------------------------------------------ shims
 
-    def _hear(self, channel: Channel, message: list[bytes]) -> None:
+    def _on_message(self, channel: Channel, message: list[bytes]) -> None:
         kind, key, attempt = message[:3]
-        if channel in self._beside:  # the order of a command names the run that it is beside
+        if channel in self._exec_shims:  # the order of a command names the run in which it is executed
             if kind not in (b"stuck", b"retire"):
-                self._over_beside(channel)
-                self._shims.let_go(channel)
+                self._end_exec(channel)
+                self._shims.release(channel)
             return
         run = Run(JobKey(int(key)), int(attempt))
         if kind == b"stuck":
@@ -329,30 +338,30 @@ class LocalTarget:
             return
         if self._busy.get(run) is channel:
             del self._busy[run]
-        self._shims.give_back(channel)
+        self._shims.return_idle(channel)
         if kind == b"end":
             words = [word.decode(errors="replace") for word in message[3:]]
-            self._on_end(Ended(run, run_record.end_of(words)))
-        elif kind == b"taken":  # an earlier daemon's order reached its shim after all
-            self._adopt_again(run)
+            self._on_end(Ended(run, run_record.parse_end(words)))
+        elif kind == b"taken":  # an order of an earlier daemon reached its shim after all
+            self._retry_adopt(run)
 
-    def _say(self, channel: Channel, word: bytes, run: Run, argument: int) -> None:
-        """A word about a running job."""
+    def _send_request(self, channel: Channel, word: bytes, run: Run, argument: int) -> None:
+        """Send a request about a running job to its shim."""
         self._shims.send(channel, [word, b"%d" % run.key, b"%d" % run.attempt, b"%d" % argument])
 
-    def _lost(self, run: Run) -> None:
-        """A shim died: find out from the record what became of its job."""
+    def _on_shim_lost(self, run: Run) -> None:
+        """Handle the death of a shim: the record tells how its run ended."""
         self._busy.pop(run, None)
-        self._adopt_again(run)
+        self._retry_adopt(run)
 
     # ------------------------------------------------------------ adoption
 
-    def _watch(self, run: Run, content: run_record.Content, again_s: float) -> None:
-        """The shim lives: hear of its end through its pidfd."""
+    def _watch(self, run: Run, content: run_record.Content, retry_s: float) -> None:
+        """Watch the living shim of a run through its pidfd."""
         loop = asyncio.get_running_loop()
         pidfd = run_record.open_pidfd(content.shim)
         if pidfd is None:  # it is writing its first line, or ending, or in another pid namespace
-            loop.call_later(again_s, self._adopt_again, run, min(1.0, again_s * 2))
+            loop.call_later(retry_s, self._retry_adopt, run, min(1.0, retry_s * 2))
             return
         self._adopted[run] = pidfd
         if content.stuck:
@@ -366,52 +375,52 @@ class LocalTarget:
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
         self._shims.sweep_soon()
-        self._adopt_again(run)
+        self._retry_adopt(run)
 
-    def _adopt_again(self, run: Run, again_s: float = LOOK_AGAIN_S) -> None:
-        """Look at a run whose shim is gone, or not ours. If nobody has claimed it, nothing of it ever ran."""
-        if run in self._busy or self._find(run, just_now=True, again_s=again_s):
+    def _retry_adopt(self, run: Run, retry_s: float = RETRY_S) -> None:
+        """Inspect a run whose shim has ended or is not ours. If it was never claimed, order it again."""
+        if run in self._busy or self._find(run, was_just_alive=True, retry_s=retry_s):
             return
         self._tries[run] = self._tries.get(run, 0) + 1
-        if self._tries[run] > MOST_TRIES:
+        if self._tries[run] > MAX_TRIES:
             self._on_end(Ended(run, deferred("its shims do not come up")))
-        elif self._closed or not self._begin_again(run):
+        elif self._closed or not self._restart(run):
             self._on_end(Ended(run, _problem("Lost")))
 
-    def _unborn(self, run: Run, why: str) -> None:
-        """No shim could be made for this run: it never began."""
+    def _on_fork_failed(self, run: Run, why: str) -> None:
+        """No shim could be forked for this run: it never began."""
         self._busy.pop(run, None)
         self._on_end(Ended(run, deferred(why)))
 
-    def _kill_leftovers(self, run: Run, content: run_record.Content, lived_until: int | None) -> bool:
-        """End what a killed shim left; True when nothing was found any more."""
+    def _kill_orphans(self, run: Run, content: run_record.Content, lived_until: int | None) -> bool:
+        """Kill the orphans of a killed shim; True if none was found."""
         groups = [Group(self._shims.layers, name).find() for name in _groups_of(run, content)]
         for group in groups:
             group.kill()
         zygote = self._shims.zygote_pid
-        gone = kill_leftovers(content.job, self.record_path(run), lived_until=lived_until, zygote=zygote)
+        gone = kill_orphans(content.job, self.record_path(run), lived_until=lived_until, zygote=zygote)
         if gone:
             for group in groups:
                 group.remove()
         return gone
 
-    def _settle(
-        self, run: Run, content: run_record.Content, lived_until: int | None, again_s: float = LOOK_AGAIN_S
+    def _report_end(
+        self, run: Run, content: run_record.Content, lived_until: int | None, retry_s: float = RETRY_S
     ) -> None:
-        """The shim is gone: report the end it wrote, or clean up after it and report the loss."""
+        """Report the end that the shim recorded; without one, kill orphans and report the run as lost."""
         if content.end is not None:
             self._on_end(Ended(run, content.end))
         elif content.shim is not None and content.shim.boot != run_record.boot_id():
             self._on_end(Ended(run, _problem("Reboot")))
-        elif self._kill_leftovers(run, content, lived_until):
+        elif self._kill_orphans(run, content, lived_until):
             self._on_end(Ended(run, _problem("Lost")))
         else:
             loop = asyncio.get_running_loop()
-            loop.call_later(again_s, self._settle, run, content, lived_until, min(1.0, again_s * 2))
+            loop.call_later(retry_s, self._report_end, run, content, lived_until, min(1.0, retry_s * 2))
 
 
 def _groups_of(run: Run, content: run_record.Content) -> list[str]:
-    """Names of the control groups that a run may be in: its own, or its shim's."""
+    """Names of the control groups that a run may be in: its own and its shim's."""
     shim = content.shim
     return [run.name] + ([f"shim-{shim.pid}-{shim.started}"] if shim else [])
 

@@ -1,7 +1,7 @@
-"""The zygote: a clean single-threaded process that does nothing but fork shims.
+"""The zygote: a single-threaded process that only forks shims.
 
-Started by exec before the daemon opens its database and sockets, so no shim can inherit
-them. Each message on its control socket names a kind of shim and carries one descriptor: its channel.
+Started by exec before the daemon opens its database and sockets, so that no shim can inherit them. Each
+message on its control socket names a kind of shim and carries one descriptor: the channel of the new shim.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gflow.targets.local.cgroups import Layers, drop_shim_groups, find_layers, r
 from gflow.targets.local.protocol import pack
 from gflow.targets.local.shim import shim
 
-# The plain shim, where a compiler was at hand when gflow was installed.
-PLAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gflow-shim")
+# The native shim; missing if gflow was installed without a compiler.
+NATIVE_SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gflow-shim")
 TAKE_OVER = "take-over"
-# What a channel says whose shim could not be made, with the reason.
-UNBORN = b"unborn"
+# Message on the channel of a shim that could not be forked, with the reason.
+FORK_FAILED = b"unborn"
 
 
 def main() -> None:
-    """Be the zygote, or the shim that a plain one becomes."""
+    """Run the zygote, or the Python shim that takes over from a native one."""
     if sys.argv[1] == TAKE_OVER:
         layers = find_layers(sys.argv[2])
         shim.take_over(sys.argv[3:], layers)
@@ -37,22 +37,22 @@ def main() -> None:
 
 
 def fork_shims() -> None:
-    """Fork a shim for every channel that arrives; end when the daemon does."""
+    """Fork a shim for every channel that arrives; return when the daemon ends."""
     os.setsid()
     os.chdir("/")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims are reaped by the kernel
-    shim.become_reaper()  # what a killed shim leaves comes to us, where the daemon finds it
+    shim.become_reaper()  # orphans of a killed shim become our children, where the daemon finds them
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     tag = sys.argv[2]
     layers = find_layers(tag)
-    # How we were started, up to our own arguments: the way into this module for whoever takes over.
+    # Our command line without our own arguments: a native shim executes it to be taken over.
     python = [*sys.orig_argv[:-2], TAKE_OVER, tag]
     # Version 2 counts processes in the groups of `layers.kill`.
     pids = layers.pids if layers.pids_version == 1 else ""
     _reset_inherited()
-    gc.freeze()  # what is loaded now stays shared with every shim
+    gc.freeze()  # keep the memory pages loaded so far shared with every shim
     while True:
         kind, descriptors, _, _ = socket.recv_fds(control, 16, 1)
         if not kind:
@@ -62,24 +62,24 @@ def fork_shims() -> None:
         if _fork(channel) == 0:
             control.close()
             if kind == b"plain":
-                os.execv(PLAIN, ["gflow-shim", str(channel), layers.kill, pids, *python])
+                os.execv(NATIVE_SHIM, ["gflow-shim", str(channel), layers.kill, pids, *python])
             os.set_inheritable(channel, False)  # recv_fds leaves them open across exec
             _become_shim(channel, layers)
         os.close(channel)
 
 
 def _fork(channel: int) -> int:
-    """Fork a shim. If none can be had, the daemon is told through the channel, which then closes."""
+    """Fork a shim. On failure, report it to the daemon through the channel, which then closes."""
     try:
         return os.fork()
     except OSError as error:
-        with socket.socket(fileno=os.dup(channel)) as told, suppress(OSError):
-            told.sendall(pack([UNBORN, str(error.strerror).encode()]))
+        with socket.socket(fileno=os.dup(channel)) as sock, suppress(OSError):
+            sock.sendall(pack([FORK_FAILED, str(error.strerror).encode()]))
         return -1
 
 
 def _reset_inherited() -> None:
-    """Jobs get the machine's ordinary nice, CPUs and out-of-memory score, not the daemon's."""
+    """Reset nice value, CPU affinity and out-of-memory score, so that jobs do not inherit the daemon's."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     with suppress(OSError):

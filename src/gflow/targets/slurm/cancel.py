@@ -1,4 +1,4 @@
-"""The clerk cancels: takes back by its ticket what has not begun; asks others to stop, then makes them."""
+"""Cancelling: withdraw runs that have not begun by their claim token; stop the others, TERM first."""
 
 from __future__ import annotations
 
@@ -6,69 +6,77 @@ from gflow.core.lifecycle.finish import RECALLED
 from gflow.targets.port import End, Run
 from gflow.targets.slurm.tracker import LOOK_S, SlurmSubmission, Tracker
 
-# What does not end is told so again, after so many seconds.
-AGAIN_S = 30.0
+# Seconds between two scancel calls for a job that does not end.
+RETRY_S = 30.0
 
 
-def stop(books: Tracker, run: Run, *, now: bool) -> None:
-    """Take it back if it has not begun; else ask it to stop, and later make it."""
-    errand = books.errands.get(run) or _errand_of(books, run)
-    if errand is None:
+def stop(tracker: Tracker, run: Run, *, now: bool) -> None:
+    """Withdraw the run if it has not begun; else send TERM and, after the grace time, cancel it."""
+    submission = tracker.submissions.get(run) or _find_submission(tracker, run)
+    if submission is None:
         return
-    units = list(errand.units.values()) if errand.run == run else [books.units[run.name]]
-    begun = [unit for unit in units if not books.withdraw(unit)]
-    for unit in begun:
-        books.desk.put(unit.name, "stop")
-        unit.stopped = True
-    if errand.run == run and errand.is_array:
-        errand.refusal = errand.refusal or RECALLED
-        books.doom(errand)
-        books.settle_array(errand)
-    elif not begun:
-        books.doom(errand, run.name)
-        books.end(units[0], End(None, None, RECALLED))
-    if begun:
-        grace_s = 0.0 if now else float(errand.launch.job.spec.grace_s)
-        errand.kill_at = books.clock() + grace_s
-        ids = [unit.claim.id for unit in begun if unit.claim] or [bid.id for bid in errand.bids if bid.id]
+    tracked_runs = (
+        list(submission.tracked_runs.values()) if submission.run == run else [tracker.tracked_runs[run.name]]
+    )
+    started = [tracked for tracked in tracked_runs if not tracker.withdraw(tracked)]
+    for tracked in started:
+        tracker.shared_folder.put(tracked.name, "stop")
+        tracked.stop_requested = True
+    if submission.run == run and submission.is_array:
+        submission.refusal = submission.refusal or RECALLED
+        tracker.mark_for_cancel(submission)
+        tracker.end_withdrawn_array(submission)
+    elif not started:
+        tracker.mark_for_cancel(submission, run.name)
+        tracker.end(tracked_runs[0], End(None, None, RECALLED))
+    if started:
+        grace_s = 0.0 if now else float(submission.launch.job.spec.grace_s)
+        submission.kill_at = tracker.clock() + grace_s
+        ids = [tracked.claim.id for tracked in started if tracked.claim] or [
+            candidate.id for candidate in submission.candidates if candidate.id
+        ]
         if not now and ids:
-            books.slurm.cancel(ids, "TERM")
-        books.within(LOOK_S)
+            tracker.slurm.cancel(ids, "TERM")
+        tracker.poll_within(LOOK_S)
 
 
-def recall(books: Tracker, run: Run) -> None:
-    """Take it back if it has not begun."""
-    errand = books.errands.get(run)
-    if errand is None:
+def recall(tracker: Tracker, run: Run) -> None:
+    """Withdraw the run if it has not begun."""
+    submission = tracker.submissions.get(run)
+    if submission is None:
         return
-    if errand.is_array:
-        for unit in errand.units.values():
-            books.withdraw(unit)
-        errand.refusal = RECALLED
-        books.doom(errand)
-        books.settle_array(errand)
-    elif books.withdraw(errand.units[run.name]):
-        books.doom(errand)
-        books.end(errand.units[run.name], End(None, None, RECALLED))
+    if submission.is_array:
+        for tracked in submission.tracked_runs.values():
+            tracker.withdraw(tracked)
+        submission.refusal = RECALLED
+        tracker.mark_for_cancel(submission)
+        tracker.end_withdrawn_array(submission)
+    elif tracker.withdraw(submission.tracked_runs[run.name]):
+        tracker.mark_for_cancel(submission)
+        tracker.end(submission.tracked_runs[run.name], End(None, None, RECALLED))
 
 
-def signal(books: Tracker, run: Run, number: int) -> None:
-    unit = books.units.get(run.name)
-    if unit is not None and unit.claim is not None:
-        books.slurm.cancel([unit.claim.id], str(number))
+def signal(tracker: Tracker, run: Run, number: int) -> None:
+    tracked = tracker.tracked_runs.get(run.name)
+    if tracked is not None and tracked.claim is not None:
+        tracker.slurm.cancel([tracked.claim.id], str(number))
 
 
-def stop_due(books: Tracker) -> None:
-    """What was asked to stop and has not, is ended by Slurm; again and again, until it is over."""
-    now = books.clock()
-    for errand in books.errands.values():
-        if errand.kill_at and now >= errand.kill_at and not books.is_down:
-            ids = [unit.claim.id for unit in errand.units.values() if unit.stopped and unit.claim]
+def stop_due(tracker: Tracker) -> None:
+    """Cancel the jobs whose grace time is over, and repeat every RETRY_S until they end."""
+    now = tracker.clock()
+    for submission in tracker.submissions.values():
+        if submission.kill_at and now >= submission.kill_at and not tracker.is_down:
+            ids = [
+                tracked.claim.id
+                for tracked in submission.tracked_runs.values()
+                if tracked.stop_requested and tracked.claim
+            ]
             if ids:
-                books.slurm.cancel(ids)
-            errand.kill_at = now + AGAIN_S
+                tracker.slurm.cancel(ids)
+            submission.kill_at = now + RETRY_S
 
 
-def _errand_of(books: Tracker, run: Run) -> SlurmSubmission | None:
-    unit = books.units.get(run.name)
-    return unit.errand if unit is not None else None
+def _find_submission(tracker: Tracker, run: Run) -> SlurmSubmission | None:
+    tracked = tracker.tracked_runs.get(run.name)
+    return tracked.submission if tracked is not None else None

@@ -1,4 +1,4 @@
-"""What a cluster has and allows: nodes by partition, limits of accounts and qualities of service. Pure."""
+"""Parse what a cluster has and allows: nodes by partition, limits of accounts and QoS. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 SINFO_FORMAT = "%P|%D|%c|%m|%f|%G"
-# Limits by their names in the accounting, and what each means.
+# Limits by their names in the accounting, with the text shown for each.
 CAPS = {
     "GrpTRES": "all its jobs together have at most {}",
     "GrpJobs": "at most {} of its jobs run at once",
@@ -28,7 +28,7 @@ QOS_FORMAT = ",".join(["Name", *QOS_CAPS])
 
 
 class Size(NamedTuple):
-    """Nodes of one kind in one partition; `is_default`: jobs get there that name none."""
+    """Nodes of one kind in one partition. `is_default`: the partition of jobs that name none."""
 
     partition: str
     is_default: bool
@@ -41,7 +41,7 @@ class Size(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What may be had through one account, by one user or (no user) by all of them; limits in words."""
+    """Limits of one account, for one user or (empty user) for all of them. `caps`: the limits as text."""
 
     user: str
     account: str
@@ -50,7 +50,7 @@ class Limits(NamedTuple):
 
 
 def parse_sizes(text: str) -> list[Size]:
-    """All of `sinfo -h -o SINFO_FORMAT`: `main*|4|8+|16000|(null)|gpu:a100:4(S:0-1),nvme:1`."""
+    """Parse `sinfo -h -o SINFO_FORMAT`: `main*|4|8+|16000|(null)|gpu:a100:4(S:0-1),nvme:1`."""
     sizes = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.split("|", 5)]
@@ -67,7 +67,7 @@ def parse_sizes(text: str) -> list[Size]:
 
 
 def _gpus(gres: str) -> tuple[int, tuple[str, ...]]:
-    """`gpu:a100:4(S:0-1),gpu:v100:2`: how many, and of which types."""
+    """Number and types of the GPUs in a GRES string such as `gpu:a100:4(S:0-1),gpu:v100:2`."""
     count, types = 0, []
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
         words = part.strip().split(":")
@@ -78,7 +78,7 @@ def _gpus(gres: str) -> tuple[int, tuple[str, ...]]:
 
 
 def parse_limits(text: str) -> list[Limits]:
-    """All of `sacctmgr -n -P show assoc format=ASSOC_FORMAT`."""
+    """Parse `sacctmgr -n -P show assoc format=ASSOC_FORMAT`."""
     found = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.split("|")]
@@ -89,18 +89,18 @@ def parse_limits(text: str) -> list[Limits]:
 
 
 def parse_qos(text: str) -> tuple[str, ...]:
-    """The first of `sacctmgr -n -P show qos format=QOS_FORMAT`: the limits that are set, in words."""
+    """The limits that are set, as text, in the first line of `sacctmgr -n -P show qos format=QOS_FORMAT`."""
     fields = text.partition("\n")[0].split("|")
     return _caps(QOS_CAPS, fields[1:]) if len(fields) > len(QOS_CAPS) else ()
 
 
 def _caps(words: Mapping[str, str], values: Sequence[str]) -> tuple[str, ...]:
     pairs = zip(words.values(), (value.strip() for value in values), strict=False)
-    return tuple(said.format(value) for said, value in pairs if value)
+    return tuple(template.format(value) for template, value in pairs if value)
 
 
 def parse_owner(text: str) -> tuple[str, str]:
-    """The account and the quality of service of `scontrol -o show job ID`; empty: not there."""
+    """The account and the QoS in the output of `scontrol -o show job ID`; empty if absent."""
     rest = text.partition(" UserId=")[2] or text
     found = [re.search(rf"\b{name}=(\S+)", rest) for name in ("Account", "QOS")]
     account, qos = ("" if one is None or one[1] == "(null)" else one[1] for one in found)

@@ -1,7 +1,7 @@
-"""What a running job uses on its nodes: asked there, by a small step beside it. The words of it are pure.
+"""Resource usage of a running job on its nodes, sampled by a small job step that overlaps it.
 
-The step needs a shell, grep and awk alone, and neither accounting nor control groups: whose a process is, its
-environment says. CPU use is how much time the processes took within a second.
+The step needs only a shell, grep and awk; neither accounting nor control groups. It finds the processes of
+the job by their environment. CPU use is the CPU time that they took within one second. Parsing is pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ else echo "without $CUDA_VISIBLE_DEVICES"; fi
 
 
 class GpuUse(NamedTuple):
-    """What nvidia-smi says of one GPU; None: it does not say."""
+    """One GPU as nvidia-smi reports it; None: not reported."""
 
     gpu: int
     name: str
@@ -46,11 +46,11 @@ class GpuUse(NamedTuple):
 
 
 class NodeUse(NamedTuple):
-    """One node of a job. `note`: what could not be seen, and why."""
+    """Usage on one node of a job. `note`: what could not be measured, and why."""
 
     node: str
     cpus: int
-    # CPUs in use in the last second, CPU time so far, memory and number of its processes.
+    # CPUs in use in the last second, CPU time so far, memory and number of the job's processes.
     cpus_used: float
     cpu_time_s: float
     memory_mib: int
@@ -60,17 +60,17 @@ class NodeUse(NamedTuple):
 
 
 def parse_probe(text: str) -> list[NodeUse]:
-    """What the steps on all nodes have printed, each line after its number: srun's `--label`."""
+    """Parse the output of the steps on all nodes. srun puts a task number before each line (`--label`)."""
     blocks: dict[int, list[str]] = {}
     for line in text.splitlines():
         number, colon, rest = line.partition(": ")
         if colon and number.strip().isdecimal():
             blocks.setdefault(int(number), []).append(rest)
-    found = [_node(lines) for _, lines in sorted(blocks.items())]
+    found = [_parse_node(lines) for _, lines in sorted(blocks.items())]
     return [one for one in found if one is not None]
 
 
-def _node(lines: list[str]) -> NodeUse | None:
+def _parse_node(lines: list[str]) -> NodeUse | None:
     node, cpus, note = "", 0, ""
     clocks: list[float] = []
     used: list[tuple[int, float, int]] = []
@@ -90,36 +90,36 @@ def _node(lines: list[str]) -> NodeUse | None:
             elif kind == "without":
                 note = f"no nvidia-smi on this node: nothing is known of its GPUs ({rest})"
             elif kind == "gpu":
-                gpus.append(_gpu(rest))
-        except (ValueError, IndexError):  # nvidia-smi's own words on what is wrong, mostly
+                gpus.append(_parse_gpu(rest))
+        except (ValueError, IndexError):  # usually an error message of nvidia-smi
             note = note or f"nvidia-smi says: {rest[:120]}" if kind == "gpu" else note
     if not node:
         return None
     count, seconds, mib = used[-1] if used else (0, 0.0, 0)
     span = clocks[-1] - clocks[0] if len(clocks) > 1 else 0.0
-    # Who ended in between takes its time along.
+    # The CPU time of a process that ended in between is missing from the second sample.
     rate = max(0.0, seconds - used[0][1]) / span if len(used) > 1 and span > 0 else 0.0
     return NodeUse(node, cpus, round(rate, 2), seconds, mib, count, tuple(gpus), note)
 
 
-def _gpu(line: str) -> GpuUse:
+def _parse_gpu(line: str) -> GpuUse:
     index, name, busy, memory, total, power, heat = (part.strip() for part in line.split(","))
     return GpuUse(
         gpu=int(index),
         name=name,
-        busy=_whole(busy),
-        memory_mib=_whole(memory),
-        memory_total_mib=_whole(total),
-        power_w=_number(power),
-        temperature=_whole(heat),
+        busy=_parse_int(busy),
+        memory_mib=_parse_int(memory),
+        memory_total_mib=_parse_int(total),
+        power_w=_parse_float(power),
+        temperature=_parse_int(heat),
     )
 
 
-def _whole(word: str) -> int | None:
-    number = _number(word)
+def _parse_int(word: str) -> int | None:
+    number = _parse_float(word)
     return None if number is None else round(number)
 
 
-def _number(word: str) -> float | None:
-    """`[N/A]`, `[Not Supported]` and `[Unknown Error]` are no numbers."""
+def _parse_float(word: str) -> float | None:
+    """Parse a value of nvidia-smi; None for `[N/A]`, `[Not Supported]` and `[Unknown Error]`."""
     return None if word.startswith("[") or word in ("N/A", "") else float(word)

@@ -1,6 +1,6 @@
-"""The clerk asks: the folder what jobs say of themselves, and Slurm's queue about all of them at once.
+"""Polling: read the files of jobs in the shared folder, and query Slurm's queue once for all jobs.
 
-How a run ended: by its own word, then by Slurm's. Pure, but for the question that is handed in.
+The end of a run comes from the exit record that the job wrote; without one, from Slurm's job state.
 """
 
 from __future__ import annotations
@@ -28,207 +28,225 @@ from gflow.targets.slurm.tracker import (
 )
 
 log = logging.getLogger("gflow.slurm")
-# What Slurm does not show is submitted again after so many answers without it, and so many seconds.
-MISSING = 3
+# A candidate is submitted again when this many queue listings, over this many seconds, do not contain it.
+MISSING_POLLS = 3
 MISSING_S = 5.0
-# So often a restarted controller is forgiven.
-AGAIN = 3
-# A daemon that has just come hears of its jobs one by one: before this, none is taken for nobody's.
-SETTLED_S = 20.0
-# A job's own word about its end may come a little after Slurm's: so long it is waited for.
+# Resubmissions of one job that a restarted controller ended before it began.
+MAX_RESUBMISSIONS = 3
+# A daemon that has just started learns of its jobs one by one. For this many seconds no job with our tag is
+# treated as unknown.
+ADOPTION_S = 20.0
+# The exit record of a job may appear after Slurm reports the end. Wait this many seconds for it.
 RECORD_S = 3.0
 UNKNOWN = "Unknown: Slurm does not know this job any more, and it has not said how it ended"
 Rows = dict[str, list[tuple[Tagged, Row]]]
 
 
-# ---------------------------------------------------------------- the folder
+# ---------------------------------------------------------------- the shared folder
 
 
-def read_desk(books: Tracker) -> None:
-    """What jobs have left there."""
-    for name, found in books.desk.look().items():
-        unit = books.units.get(name)
-        if unit is not None:
-            _read(books, unit, found)
+def read_shared_folder(tracker: Tracker) -> None:
+    """Apply the files that jobs have written to the shared folder."""
+    for name, found in tracker.shared_folder.look().items():
+        tracked = tracker.tracked_runs.get(name)
+        if tracked is not None:
+            _apply_files(tracker, tracked, found)
 
 
-def _read(books: Tracker, unit: TrackedRun, found: Found) -> None:
-    if found.withdrawn and not unit.errand.is_array:
-        books.end(unit, End(None, None, RECALLED))
+def _apply_files(tracker: Tracker, tracked: TrackedRun, found: Found) -> None:
+    if found.withdrawn and not tracked.submission.is_array:
+        tracker.end(tracked, End(None, None, RECALLED))
         return
-    if found.claim is not None and unit.claim is None:
-        unit.claim = found.claim
-        books.sight(unit, running=True, id=found.claim.id)
-        for bid in unit.errand.bids:  # the race is over
-            if bid.number != found.claim.bid and bid.id:
-                books.doomed[bid.id] = unit.errand.tag(books.daemon, bid.number)
-        books.soon()
-    if found.exit and not unit.has_exit:
-        unit.has_exit = True
-        record = books.desk.read_exit(unit.name)
-        if record is not None and record.code is not None and not record.told:
-            books.end(unit, End(record.code, None, ""))
-        else:  # it was told to stop: only Slurm knows why
-            books.soon()
+    if found.claim is not None and tracked.claim is None:
+        tracked.claim = found.claim
+        tracker.report(tracked, running=True, id=found.claim.id)
+        for candidate in tracked.submission.candidates:  # one candidate has won the race
+            if candidate.number != found.claim.candidate and candidate.id:
+                tracker.to_cancel[candidate.id] = tracked.submission.tag(tracker.daemon, candidate.number)
+        tracker.poll_now()
+    if found.exit and not tracked.has_exit:
+        tracked.has_exit = True
+        record = tracker.shared_folder.read_exit(tracked.name)
+        if record is not None and record.code is not None and not record.was_signalled:
+            tracker.end(tracked, End(record.code, None, ""))
+        else:  # it was signalled: only Slurm knows why
+            tracker.poll_now()
 
 
 # ---------------------------------------------------------------- the queue
 
 
-def poll(books: Tracker) -> None:
-    """One question about all of them."""
-    said = books.slurm.queue()
-    if not said.ok:
-        books.went_down(said.error)
+def poll(tracker: Tracker) -> None:
+    """Query the queue once and update every tracked run from the answer."""
+    result = tracker.slurm.queue()
+    if not result.ok:
+        tracker.mark_down(result.error)
         return
-    books.came_back()
-    read_desk(books)  # after the question: who has ended by the answer has written so before, mostly
+    tracker.mark_up()
+    # After the query: most runs that are over in the answer have written their exit record by now.
+    read_shared_folder(tracker)
     rows: Rows = {}
-    all_rows = slurm_cli.parse_queue(said.text)
+    all_rows = slurm_cli.parse_queue(result.text)
     for row in all_rows:
-        tagged = read_tag(row.comment, books.daemon, row.task)
-        if tagged is not None and row.id not in books.void:
-            rows.setdefault(tagged.unit, []).append((tagged, row))
-    _find_bids(books, rows)
-    _cancel_doomed(books, all_rows)
-    for unit in list(books.units.values()):
-        _judge(books, unit, rows.get(unit.name, []))
-    # What is being stopped ends soon, and may leave no word of its own.
-    changed = bool(books.news) or any(unit.stopped for unit in books.units.values())
-    least, most = books.cluster.poll_secs, books.cluster.poll_most_secs
-    books.pause = least if changed else min(most, max(least, books.pause * 2))
-    books.poll_at = books.clock() + books.pause
+        tagged = read_tag(row.comment, tracker.daemon, row.task)
+        if tagged is not None and row.id not in tracker.ignored_ids:
+            rows.setdefault(tagged.run, []).append((tagged, row))
+    _match_candidates(tracker, rows)
+    _cancel_marked(tracker, all_rows)
+    for tracked in list(tracker.tracked_runs.values()):
+        _apply_rows(tracker, tracked, rows.get(tracked.name, []))
+    # A run that is being stopped ends soon, and may leave no exit record.
+    changed = bool(tracker.pending_reports) or any(
+        tracked.stop_requested for tracked in tracker.tracked_runs.values()
+    )
+    least, most = tracker.cluster.poll_secs, tracker.cluster.poll_most_secs
+    tracker.pause_s = least if changed else min(most, max(least, tracker.pause_s * 2))
+    tracker.poll_at = tracker.clock() + tracker.pause_s
 
 
-def _find_bids(books: Tracker, rows: Rows) -> None:
-    """Which submissions Slurm has; those that it has not are sent again, those that are nobody's go."""
+def _match_candidates(tracker: Tracker, rows: Rows) -> None:
+    """Match queue rows to candidates: resubmit candidates without a row, cancel rows without a run."""
     found: dict[tuple[str, int], str] = {}
     for tagged, row in [one for of_unit in rows.values() for one in of_unit]:
-        if row.state == "PENDING" and _is_unwanted(books, tagged, row):
-            books.doomed[row.id] = row.comment
-        if not row.is_final or (tagged.run, tagged.bid) not in found:
-            found[tagged.run, tagged.bid] = row.array if row.task is not None else row.id
-    for errand in books.errands.values():
-        for bid in errand.bids:
-            _found(books, errand, bid, found.get((errand.run.name, bid.number)))
+        if row.state == "PENDING" and _is_unwanted(tracker, tagged, row):
+            tracker.to_cancel[row.id] = row.comment
+        if not row.is_final or (tagged.submission, tagged.candidate) not in found:
+            found[tagged.submission, tagged.candidate] = row.array if row.task is not None else row.id
+    for submission in tracker.submissions.values():
+        for candidate in submission.candidates:
+            _update_candidate(
+                tracker, submission, candidate, found.get((submission.run.name, candidate.number))
+            )
 
 
-def _cancel_doomed(books: Tracker, rows: list[Row]) -> None:
-    """Those that are still there, and still what they were."""
+def _cancel_marked(tracker: Tracker, rows: list[Row]) -> None:
+    """Cancel the marked jobs that still exist and still have our tag."""
     alive = {number: row.comment for row in rows if not row.is_final for number in (row.id, row.array)}
-    ids = sorted(id for id, tag in books.doomed.items() if alive.get(id) == tag)
-    if not ids or not books.slurm.cancel(ids).unsure:
-        books.doomed.clear()
+    ids = sorted(id for id, tag in tracker.to_cancel.items() if alive.get(id) == tag)
+    if not ids or not tracker.slurm.cancel(ids).unsure:
+        tracker.to_cancel.clear()
 
 
-def _is_unwanted(books: Tracker, tagged: Tagged, row: Row) -> bool:
-    """Whether this is a copy of what has begun elsewhere, or nobody's. It would find no ticket anyway."""
-    unit = books.units.get(tagged.unit)
-    if unit is None:
-        return books.clock() - books.born > SETTLED_S
-    return unit.claim is not None and unit.claim.id != row.id
+def _is_unwanted(tracker: Tracker, tagged: Tagged, row: Row) -> bool:
+    """Whether this row is a duplicate of a run that began elsewhere, or belongs to no tracked run.
+
+    Such a job would find no claim token and exit at once.
+    """
+    tracked = tracker.tracked_runs.get(tagged.run)
+    if tracked is None:
+        return tracker.clock() - tracker.created_at > ADOPTION_S
+    return tracked.claim is not None and tracked.claim.id != row.id
 
 
-def _found(books: Tracker, errand: SlurmSubmission, bid: Candidate, id: str | None) -> None:
-    """Slurm has this submission under that number, or (None) does not know it."""
-    if id is not None and bid.stage in (Stage.UNSURE, Stage.SENT):
-        bid.stage, bid.id, bid.missing = Stage.SENT, id, 0
-    elif bid.stage is Stage.UNSURE:
-        bid.stage = Stage.NEW  # Slurm answers, and has never heard of it
-    elif bid.stage is Stage.SENT and books.clock() - bid.sent_at > MISSING_S:
-        bid.missing += 1
-        if bid.missing >= MISSING and _is_untouched(books, errand):
-            log.warning("Slurm lost %s: it is submitted again", errand.run.name)
-            bid.stage, bid.missing = Stage.NEW, 0
+def _update_candidate(
+    tracker: Tracker, submission: SlurmSubmission, candidate: Candidate, id: str | None
+) -> None:
+    """Update a candidate with its job id in the queue; None: the queue does not contain it."""
+    if id is not None and candidate.stage in (Stage.UNSURE, Stage.SENT):
+        candidate.stage, candidate.id, candidate.missing = Stage.SENT, id, 0
+    elif candidate.stage is Stage.UNSURE:
+        candidate.stage = Stage.NEW  # Slurm answers, and the job is not there
+    elif candidate.stage is Stage.SENT and tracker.clock() - candidate.sent_at > MISSING_S:
+        candidate.missing += 1
+        if candidate.missing >= MISSING_POLLS and _has_unclaimed(tracker, submission):
+            log.warning("Slurm lost %s: it is submitted again", submission.run.name)
+            candidate.stage, candidate.missing = Stage.NEW, 0
 
 
-def _is_untouched(books: Tracker, errand: SlurmSubmission) -> bool:
-    """Whether something of it is left that has neither begun nor been taken back."""
-    units = errand.units.values()
-    return any(unit.claim is None and os.path.exists(books.desk.path(unit.name, "ticket")) for unit in units)
+def _has_unclaimed(tracker: Tracker, submission: SlurmSubmission) -> bool:
+    """Whether any run of the submission has neither begun nor been withdrawn."""
+    tracked_runs = submission.tracked_runs.values()
+    return any(
+        tracked.claim is None and os.path.exists(tracker.shared_folder.path(tracked.name, "ticket"))
+        for tracked in tracked_runs
+    )
 
 
-def _judge(books: Tracker, unit: TrackedRun, rows: list[tuple[Tagged, Row]]) -> None:
-    """What the queue says about one run."""
-    if unit.claim is None:
+def _apply_rows(tracker: Tracker, tracked: TrackedRun, rows: list[tuple[Tagged, Row]]) -> None:
+    """Update one tracked run from its queue rows."""
+    if tracked.claim is None:
         alive = [row for _, row in rows if not row.is_final]
         if alive:
             best = min(alive, key=lambda row: row.state == "PENDING")
             if best.state == "PENDING":
-                books.sight(unit, reason=in_words(best.reason), id=best.id)
-        elif len({tagged.bid for tagged, _ in rows}) == len(unit.errand.bids):
-            _over(books, unit, rows[-1][1])
+                tracker.report(tracked, reason=in_words(best.reason), id=best.id)
+        elif len({tagged.candidate for tagged, _ in rows}) == len(tracked.submission.candidates):
+            _handle_final(tracker, tracked, rows[-1][1])
         return
-    row = next((row for _, row in rows if row.id == unit.claim.id), None)
+    row = next((row for _, row in rows if row.id == tracked.claim.id), None)
     if row is None:
-        _absent(books, unit)
+        _handle_absent(tracker, tracked)
     elif row.is_final:
-        _over(books, unit, row)
+        _handle_final(tracker, tracked, row)
     else:
-        unit.absent_since = unit.final_since = 0.0
-        books.sight(unit, running=True, id=unit.claim.id, nodes=row.nodes)
+        tracked.absent_since = tracked.final_since = 0.0
+        tracker.report(tracked, running=True, id=tracked.claim.id, nodes=row.nodes)
 
 
-def _over(books: Tracker, unit: TrackedRun, row: Row) -> None:
-    """Slurm says that it is over."""
-    if _again(books, unit, row):
+def _handle_final(tracker: Tracker, tracked: TrackedRun, row: Row) -> None:
+    """Handle a row in a final state: resubmit the run, or record its end."""
+    if _resubmit(tracker, tracked, row):
         return
-    now = books.clock()
-    unit.final_since = unit.final_since or now
-    standing = Standing(
+    now = tracker.clock()
+    tracked.final_since = tracked.final_since or now
+    final_run = FinalRun(
         state=row.state,
-        began=unit.claim is not None,
-        record=books.desk.read_exit(unit.name),
-        waited=now - unit.final_since >= RECORD_S,
-        log=unit.errand.launch.log,
+        has_begun=tracked.claim is not None,
+        record=tracker.shared_folder.read_exit(tracked.name),
+        has_waited=now - tracked.final_since >= RECORD_S,
+        log=tracked.submission.launch.log,
     )
-    end = end_of(standing, lambda: books.slurm.verdict(row.id, row.comment))
+    end = end_of(final_run, lambda: tracker.slurm.verdict(row.id, row.comment))
     if end is None:
-        books.within(LOOK_S)
-    elif unit.claim is None and not books.withdraw(unit):
-        books.fresh = True  # it has begun after all; its own word comes with the next look
+        tracker.poll_within(LOOK_S)
+    elif tracked.claim is None and not tracker.withdraw(tracked):
+        tracker.must_read_folder = True  # it began after all: its exit record is read with the next look
     else:
-        books.end(unit, end)
+        tracker.end(tracked, end)
 
 
-def _again(books: Tracker, unit: TrackedRun, row: Row) -> bool:
-    """Submit it anew, if a controller that has just come back has ended what never began.
+def _resubmit(tracker: Tracker, tracked: TrackedRun, row: Row) -> bool:
+    """Submit the run again if a controller that has just restarted ended it before it began.
 
-    It gives numbers out a second time, and nodes that still know the first job refuse the second.
+    Such a controller reuses job ids, and nodes that still know the first job refuse the second.
     """
-    errand = unit.errand
-    fine = unit.claim is None and books.is_shaky and not errand.is_array and not unit.stopped
-    if not fine or errand.again >= AGAIN or not _is_untouched(books, errand):
+    submission = tracked.submission
+    fine = (
+        tracked.claim is None and tracker.is_shaky and not submission.is_array and not tracked.stop_requested
+    )
+    if not fine or submission.resubmissions >= MAX_RESUBMISSIONS or not _has_unclaimed(tracker, submission):
         return False
-    log.warning("Slurm ended %s (%s) before it began: it is submitted again", unit.name, row.state)
-    errand.again += 1
-    for bid in errand.bids:
-        books.void.add(bid.id)
-        bid.stage, bid.missing = Stage.NEW, 0
-    books.void.add(row.id)
+    log.warning("Slurm ended %s (%s) before it began: it is submitted again", tracked.name, row.state)
+    submission.resubmissions += 1
+    for candidate in submission.candidates:
+        tracker.ignored_ids.add(candidate.id)
+        candidate.stage, candidate.missing = Stage.NEW, 0
+    tracker.ignored_ids.add(row.id)
     return True
 
 
-def _absent(books: Tracker, unit: TrackedRun) -> None:
-    """It has begun, and Slurm's queue does not know it any more."""
-    now = books.clock()
-    assert unit.claim is not None
-    unit.absent_since = unit.absent_since or now
-    record = books.desk.read_exit(unit.name)
-    # Its number may be another job's by now, also one of ours.
-    verdict = books.slurm.verdict(unit.claim.id, unit.errand.tag(books.daemon, unit.claim.bid))
+def _handle_absent(tracker: Tracker, tracked: TrackedRun) -> None:
+    """Handle a run that has begun and is no longer in Slurm's queue."""
+    now = tracker.clock()
+    assert tracked.claim is not None
+    tracked.absent_since = tracked.absent_since or now
+    record = tracker.shared_folder.read_exit(tracked.name)
+    # Its job id may have been reused by now, also for a job of ours.
+    verdict = tracker.slurm.verdict(
+        tracked.claim.id, tracked.submission.tag(tracker.daemon, tracked.claim.candidate)
+    )
     if record is not None and record.code is not None:
-        books.end(unit, End(record.code, None, ""))
+        tracker.end(tracked, End(record.code, None, ""))
     elif verdict is not None and verdict.state in slurm_cli.FINAL:
-        standing = Standing(verdict.state, True, record, True, unit.errand.launch.log)
-        books.end(unit, end_of(standing, lambda: verdict) or End(None, None, "Lost"))
-    elif now - unit.absent_since > books.cluster.lost_after_secs:
-        books.end(unit, End(None, None, "Lost"))
+        final_run = FinalRun(verdict.state, True, record, True, tracked.submission.launch.log)
+        tracker.end(tracked, end_of(final_run, lambda: verdict) or End(None, None, "Lost"))
+    elif now - tracked.absent_since > tracker.cluster.lost_after_secs:
+        tracker.end(tracked, End(None, None, "Lost"))
     else:
-        books.sight(unit, running=True, id=unit.claim.id, reason=UNKNOWN)
+        tracker.report(tracked, running=True, id=tracked.claim.id, reason=UNKNOWN)
 
 
-# What Slurm decided, whatever code the job left with.
+# States that Slurm decides; they take precedence over the job's exit code.
 PROBLEMS = {
     "TIMEOUT": "TimeLimit",
     "DEADLINE": "TimeLimit",
@@ -239,38 +257,38 @@ PROBLEMS = {
     "PREEMPTED": "Preempted",
     "OUT_OF_MEMORY": "OutOfMemory: more than Slurm gave it; ask for more with --memory",
 }
-# Slurm's exit code of a job whose log could not be made.
+# Slurm's exit signal of a job whose log could not be created.
 NO_LOG = 53
 
 
-class Standing(NamedTuple):
-    """What is known of a run of which Slurm says that it is over."""
+class FinalRun(NamedTuple):
+    """A run that Slurm reports in a final state."""
 
     state: str
-    began: bool
+    has_begun: bool
     record: Exit | None
-    # Whether the job's own word has been waited for long enough.
-    waited: bool
+    # Whether RECORD_S have passed since the final state was first seen.
+    has_waited: bool
     log: str
 
 
-def end_of(standing: Standing, ask: Callable[[], Verdict | None]) -> End | None:
-    """The end; None: not known yet. `ask`: what scontrol or sacct say, which costs a question."""
-    state, record = standing.state, standing.record
+def end_of(final_run: FinalRun, ask: Callable[[], Verdict | None]) -> End | None:
+    """The end of a run; None: not known yet. `ask` queries scontrol or sacct; called only if needed."""
+    state, record = final_run.state, final_run.record
     if state in PROBLEMS:
         return End(record.code if record else None, None, PROBLEMS[state])
     if record is not None and record.code is not None:
         return End(record.code, None, "")
-    if record is not None:  # Slurm began it a second time
+    if record is not None:  # Slurm requeued the job and started it a second time
         return End(None, None, "Preempted")
-    if not standing.waited:
+    if not final_run.has_waited:
         return None
     verdict = ask()
     if verdict is None:
         return None
-    if verdict.signal == NO_LOG and not standing.began:
-        return End(None, None, f"StartFailed: no log at {standing.log}")
-    if not standing.began:
+    if verdict.signal == NO_LOG and not final_run.has_begun:
+        return End(None, None, f"StartFailed: no log at {final_run.log}")
+    if not final_run.has_begun:
         return End(None, None, f"StartFailed: Slurm says {verdict.state} before it began")
     if verdict.signal:
         return End(None, verdict.signal, "")

@@ -1,4 +1,4 @@
-"""Slurm's reasons in words. A reason that is not here is shown as Slurm has it."""
+"""Explanations of Slurm's reason codes. A code that is not listed is shown as Slurm prints it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REASONS = {
     "SlurmUnreachable": "the Slurm controller does not answer; gflow goes on trying",
 }
 
-# There are some eighty limits, each with a reason of its own: by how they begin.
+# Slurm has some eighty limits, each with its own reason code. These are matched by prefix.
 LIMITS = {
     "AssocGrp": "all jobs of its account together have as much as they may; gjob why names the limits",
     "AssocMax": "its account allows you or one job no more; gjob why names the limits",
@@ -53,8 +53,8 @@ LIMITS = {
 
 
 def in_words(reason: str) -> str:
-    """`Code: what it means`, as far as that is known."""
+    """Format a reason as `Code: explanation`; the bare code if there is no explanation."""
     code = reason.partition(",")[0].strip()
     words = REASONS.get(code) or REASONS.get(code.removeprefix("Max").removesuffix("Limit"), "")
-    words = words or next((said for begin, said in LIMITS.items() if code.startswith(begin)), "")
+    words = words or next((text for begin, text in LIMITS.items() if code.startswith(begin)), "")
     return f"{code}: {words}" if words else code or "Pending"

@@ -1,4 +1,4 @@
-"""From a job to the script for sbatch. Pure: what `gbatch --dry-run` prints is what sbatch gets."""
+"""Build the sbatch script of a job. Pure: `gbatch --dry-run` prints exactly the text that sbatch gets."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from gflow.targets.slurm.settings import Cluster
 
 
 class Sheet(NamedTuple):
-    """All that goes into a script besides the job itself."""
+    """The inputs of a script besides the job itself."""
 
     cluster: Cluster
-    # The folder of `desk`, and what names this submission among all: a comment for Slurm.
+    # The shared folder, and the tag that identifies the submission (Slurm's job comment).
     folder: str
     tag: str
     log: str
     error_log: str
-    # What the job is told about itself, without what differs between the tasks of an array.
-    told: dict[str, str]
-    # The first line of the user's script, if that is what is run.
+    # Environment variables about the job, without those that differ between the tasks of an array.
+    variables: dict[str, str]
+    # The interpreter from the `#!` line of the user's script; None: the job is a command.
     interpreter: str | None = None
-    # Which of the job's shapes this is, and how many nodes with how many GPUs that means.
-    bid: int = 0
+    # The number of the candidate, its nodes, and its GPUs per node.
+    candidate: int = 0
     nodes: int = 1
     gpus: int = 0
 
 
 def shapes_of(spec: Spec) -> list[tuple[int, int]]:
-    """Nodes, and GPUs on each, for every bid: one, or those of a race."""
+    """Nodes and GPUs per node of every candidate: one, or several in a race."""
     there = [parse_shape(shape) for shape in spec.race if not shape.startswith(HERE)]
     return there or [(spec.nodes, spec.gpus)]
 
 
 def script_of(job: Job, sheet: Sheet) -> str:
-    """The whole script."""
+    """The script: `#SBATCH` lines, then the shell commands."""
     lines = ["#!/bin/bash", *(f"#SBATCH {line}" for line in directives(job, sheet)), "", *_body(job, sheet)]
     return "\n".join(lines) + "\n"
 
 
 def directives(job: Job, sheet: Sheet) -> list[str]:
-    """The options for sbatch, as `#SBATCH` lines have them."""
+    """The options for sbatch, quoted as in `#SBATCH` lines."""
     spec, cluster = job.spec, sheet.cluster
-    # Other work may run on a node beside a job that leaves CPUs or memory to the cluster's defaults.
+    # Without CPUs or memory the cluster's defaults apply, and other jobs may share the node.
     wanted = [
         ("job-name", job.name if job.task is None or spec.name else f"job-{job.label}"),
         ("account", spec.project or cluster.account),
@@ -63,18 +63,18 @@ def directives(job: Job, sheet: Sheet) -> list[str]:
         ("signal", f"B:{spec.warning[0]}@{spec.warning[1]}" if spec.warning[0] else ""),
         ("array", _array(job)),
         ("chdir", spec.cwd),
-        # What Slurm says about those that lose a race is not for the job's log.
+        # Messages of Slurm about candidates that lose a race do not belong in the job's log.
         ("output", "/dev/null" if spec.race else sheet.log),
         ("error", sheet.error_log if sheet.error_log != sheet.log and not spec.race else ""),
         ("comment", sheet.tag),
     ]
     flags = ["--exclusive"] * spec.exclusive + ["--open-mode=append", "--no-requeue", "--export=ALL"]
     extra = [_option(word) for word in (*cluster.sbatch, *spec.slurm)]
-    return [f"--{name}={quoted(str(value))}" for name, value in wanted if value] + flags + extra
+    return [f"--{name}={quote(str(value))}" for name, value in wanted if value] + flags + extra
 
 
 def _array(job: Job) -> str:
-    """All tasks of an array, with its cap; the one task that is tried again is an array of one."""
+    """The value of `--array`: pending tasks and cap. One task that is retried is an array of one."""
     if job.task is not None:
         return str(job.task)
     if job.progress is None:
@@ -85,18 +85,18 @@ def _array(job: Job) -> str:
 
 def _option(word: str) -> str:
     name, equals, value = word.partition("=")
-    return f"{name}={quoted(value)}" if equals else name
+    return f"{name}={quote(value)}" if equals else name
 
 
-def quoted(value: str) -> str:
-    """A value as `#SBATCH` lines take it: in quotes if anything but plain characters is in it."""
+def quote(value: str) -> str:
+    """Quote a value for an `#SBATCH` line if it has any character that needs it."""
     if all(c.isalnum() or c in "-_.,:/=@%+[]&|*!~" for c in value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def slurm_time(seconds: int) -> str:
-    """`D-HH:MM:SS`; empty: no limit but the partition's."""
+    """Format seconds as `D-HH:MM:SS`; 0: empty, so that only the partition's limit applies."""
     if not seconds:
         return ""
     minutes, second = divmod(seconds, 60)
@@ -106,14 +106,14 @@ def slurm_time(seconds: int) -> str:
 
 
 def run_name(job: Job) -> str:
-    """How the files of this attempt begin; for an array, in the words of the shell."""
+    """The file name prefix of this attempt; for an array, a shell expression with the task index."""
     task = "_$SLURM_ARRAY_TASK_ID" if job.is_array else ""
     return f"{job.label}{task}.{job.attempt}"
 
 
 def _body(job: Job, sheet: Sheet) -> list[str]:
     task = "_$SLURM_ARRAY_TASK_ID" if job.is_array else ""
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in sheet.told.items()]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in sheet.variables.items()]
     exports.append(f'export GFLOW_JOB_ID="{label(job.key)}{task}"')
     if job.is_array or job.task is not None:
         exports.append('export GFLOW_ARRAY_TASK_ID="$SLURM_ARRAY_TASK_ID"')
@@ -122,12 +122,12 @@ def _body(job: Job, sheet: Sheet) -> list[str]:
         exports.append('export GFLOW_JOB_NAME="job-$GFLOW_JOB_ID"')
     return [
         f'run={shlex.quote(sheet.folder)}/"{run_name(job)}"',
-        f"bid={sheet.bid}",
+        f"bid={sheet.candidate}",
         CLAIM,
-        *_redirected(job, sheet),
+        *_redirections(job, sheet),
         *exports,
         'export GFLOW_STOP_FILE="$run.stop"',
-        # On the node's own boot clock, which several nodes do not share.
+        # The deadline is on the node's boot clock, which differs between nodes: single-node jobs only.
         *([DEADLINE.format(job.spec.time_limit_s)] if job.spec.time_limit_s and sheet.nodes == 1 else []),
         *([] if job.attempt < 2 else [f"echo 'gflow: attempt {job.attempt}'"]),
         *_command(job, sheet),
@@ -135,24 +135,24 @@ def _body(job: Job, sheet: Sheet) -> list[str]:
     ]
 
 
-def _redirected(job: Job, sheet: Sheet) -> list[str]:
-    """The winner of a race writes to the job's log itself."""
+def _redirections(job: Job, sheet: Sheet) -> list[str]:
+    """Shell redirections for a race: the winner opens the job's log itself."""
     if not job.spec.race:
         return []
     separate = sheet.error_log != sheet.log
-    error = f" 2>>{_in_shell(sheet.error_log)}" if separate else " 2>&1"
-    return [f"exec >>{_in_shell(sheet.log)}{error}"]
+    error = f" 2>>{_to_shell(sheet.error_log)}" if separate else " 2>&1"
+    return [f"exec >>{_to_shell(sheet.log)}{error}"]
 
 
-def _in_shell(pattern: str) -> str:
-    """A file pattern of Slurm's, for the shell."""
+def _to_shell(pattern: str) -> str:
+    """Translate a Slurm file name pattern (%a, %N, %%) to a shell word."""
     parts = re.split("(%[aN%])", pattern)
     words = {"%a": '"$SLURM_ARRAY_TASK_ID"', "%N": '"$(hostname)"', "%%": "%"}
     return "".join(words.get(part) or (shlex.quote(part) if part else "") for part in parts)
 
 
 def _command(job: Job, sheet: Sheet) -> list[str]:
-    """`"$@"` becomes what the user wants to run."""
+    """Shell lines that set `"$@"` to the user's command."""
     words = shlex.join(job.spec.command)
     if sheet.interpreter is None:
         return [f"set -- {words}"]
@@ -164,7 +164,7 @@ def _command(job: Job, sheet: Sheet) -> list[str]:
 
 
 def interpreter_of(script: bytes) -> str:
-    """What runs a script: its first line says, else bash does."""
+    """The interpreter of a script: from its `#!` line, else bash."""
     first = script.partition(b"\n")[0]
     if not first.startswith(b"#!"):
         return "bash"
@@ -172,7 +172,7 @@ def interpreter_of(script: bytes) -> str:
     return shlex.join([program, argument.strip()] if argument.strip() else [program])
 
 
-# Whoever renames the ticket runs; a second copy of this job, whatever made it, finds none and leaves.
+# The job that renames the claim token (`.ticket`) runs. A second copy of the job finds no token and exits.
 CLAIM = """id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 me=$run.claim.$bid.$id
 if ! mv "$run.ticket" "$me" 2>/dev/null; then
@@ -181,14 +181,14 @@ if ! mv "$run.ticket" "$me" 2>/dev/null; then
   [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || { echo requeued >"$run.new" && mv "$run.new" "$run.exit"; exit 0; }
 fi"""
 DEADLINE = """read -r up _ </proc/uptime; export GFLOW_DEADLINE=$((${{up%.*}} + {}))"""
-# The user's script, where it was, unless it has changed since; then the copy.
+# Run the user's script from its original path, or from the submitted copy if the original has changed.
 CHANGED = """script={0}
 cmp -s {1} {0} || {{
   echo 'gflow: the script has changed since it was submitted: running it as it was'
   script={1}; export PYTHONPATH="$(dirname {0})${{PYTHONPATH:+:$PYTHONPATH}}"
 }}"""
-# Signals go on to the job; its exit code is written down. A run whose claim is gone is over for gflow (its
-# node was thought dead, and another attempt may run): it ends itself.
+# Forward signals to the job and record its exit code. If the claim file is gone, gflow has given the run up
+# (its node was considered dead, and another attempt may run): the run kills itself.
 RUN = """told=
 pass() { told=told again=1; kill -s "$1" "$child" 2>/dev/null; }
 for name in TERM INT HUP USR1 USR2; do trap "pass $name" $name; done

@@ -10,12 +10,12 @@ import msgspec
 from gflow.core.model import DEFAULT_OVERFLOW_AFTER_S
 from gflow.errors import UsageError, unknown
 
-# The target that is there without a word in gflow.toml.
+# The target that exists without any entry in gflow.toml.
 USUAL = "slurm"
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What jobs get on this cluster unless they say otherwise, and how gflow deals with it."""
+    """Defaults for jobs on this cluster, and how gflow polls it."""
 
     type: str = "slurm"
     account: str = ""
@@ -23,21 +23,21 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     qos: str = ""
     constraint: str = ""
     reservation: str = ""
-    # Options for sbatch that every job gets.
+    # Options passed to sbatch for every job.
     sbatch: tuple[str, ...] = ()
-    # A folder that the nodes see under the same path; empty: in gflow's data folder.
+    # A folder that the nodes mount under the same path; empty: a folder in gflow's data folder.
     folder: str = ""
-    # Jobs with --overflow come here if they do not start on this machine within so many seconds.
+    # Jobs with --overflow are handed over if they do not start on this machine within this many seconds.
     overflow_after_secs: int = DEFAULT_OVERFLOW_AFTER_S
-    # A job that Slurm knows nothing of any more is Lost after so many seconds.
+    # A job that Slurm no longer knows is Lost after this many seconds.
     lost_after_secs: int = 300
-    # Seconds between two questions to the controller: at least, and when nothing changes.
+    # Seconds between two polls of the controller: the minimum, and the maximum while nothing changes.
     poll_secs: int = 2
     poll_most_secs: int = 60
 
 
 def clusters_of(tables: dict[str, dict[str, Any]], where: str) -> dict[str, Cluster]:
-    """All clusters, checked: a typing error never means a silent default."""
+    """Parse and check all `[targets.*]` tables. An unknown key is an error, never a silent default."""
     clusters = {USUAL: Cluster()}
     for name, table in tables.items():
         if name == "local":
@@ -58,7 +58,7 @@ def clusters_of(tables: dict[str, dict[str, Any]], where: str) -> dict[str, Clus
 
 
 def _wrong(problem: str) -> str:
-    """What msgspec says of a value, as people would: `.poll_secs takes a whole number`."""
+    """Reword an error of msgspec for users: `.poll_secs takes a whole number`."""
     found = re.fullmatch(r"Expected `(\w+)`.* - at `\$(\.\w+)(\[.+\])?`", problem)
     if found is None:
         return f": {problem}"

@@ -1,11 +1,11 @@
-"""Files through which gflow and its jobs on the nodes tell each other things, in a folder that both see.
+"""The shared folder: files that the daemon and the jobs on the nodes exchange.
 
-All of a run begin with its name, `42.1` or `42_3.1`:
+All files of a run begin with its name, `42.1` or `42_3.1`:
 
-    .ticket       Whoever takes it may run: the job on the node, or gflow, which thereby takes the run back.
-                  Taken by renaming it to `.claim.BID.SLURMID`: one alone can do that, also over NFS.
-    .exit         The job's exit code, and whether it was told to stop; written by the job itself.
-    .asked        sbatch was called: before it is called again, somebody must look whether it worked.
+    .ticket       The claim token. The job on the node renames it to `.claim.CANDIDATE.SLURMID` and may then
+                  run; gflow renames it to withdraw the run. A rename succeeds for one side only, also on NFS.
+    .exit         The job's exit code, and whether it was signalled; written by the job itself.
+    .asked        sbatch was called. Before another call the queue must be checked for the first one.
     .stop         The job is asked to stop (GFLOW_STOP_FILE).
     .script       The user's script as it was submitted.
 """
@@ -21,46 +21,46 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-# Who takes a ticket so that nobody else runs.
+# The claimant in the file name of a token that gflow took to withdraw the run.
 GFLOW = "gflow"
-SETTLED_NS = 3_000_000_000
+MTIME_MARGIN_NS = 3_000_000_000
 NAME = re.compile(r"(\d+(?:_\d+)?\.\d+)\.(.+)")
 
 
 class Claim(NamedTuple):
-    """Who took a ticket: the number of the bid, and the Slurm job."""
+    """The claimant of a token: the number of the candidate, and the Slurm job id."""
 
-    bid: int
+    candidate: int
     id: str
 
 
 class Exit(NamedTuple):
-    """What a job wrote about its own end. `told`: it had been sent a signal."""
+    """The exit record of a job. `was_signalled`: the job had received a signal."""
 
     code: int | None
-    told: bool
+    was_signalled: bool
 
 
 class Found(NamedTuple):
-    """What the folder has of one run."""
+    """The files of one run. `was_submitted`: sbatch was called; `exit`: an exit record exists."""
 
-    ticket: bool
-    asked: bool
+    has_token: bool
+    was_submitted: bool
     claim: Claim | None
     withdrawn: bool
     exit: bool
 
 
 class SharedFolder:
-    """The folder."""
+    """One shared folder, as the daemon uses it."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
-        self._seen = 0
+        self._mtime_ns = 0
 
     def daemon_id(self) -> str:
-        """What tells our jobs from those of another gflow: made once, kept."""
+        """The identity of this daemon in job tags. Created once and kept in the folder."""
         path = self.folder / "id"
         with suppress(FileNotFoundError):
             return path.read_text()
@@ -74,29 +74,30 @@ class SharedFolder:
         return f"{self.folder}/{name}.{what}"
 
     def has_news(self) -> bool:
-        """Whether anything was made or renamed here since this was last asked."""
-        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # NFS looks anew when it opens
+        """Whether any file was created or renamed here since the last call."""
+        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # open() revalidates on NFS
         try:
             now = os.fstat(fd).st_mtime_ns
         finally:
             os.close(fd)
-        # Two changes within one tick of the file system's clock look like one: soon after, look again.
-        changed = now != self._seen or abs(time.time_ns() - now) < SETTLED_NS
-        self._seen = now
+        # Two changes within one tick of the file system's clock have the same mtime: a recent one may hide
+        # another.
+        changed = now != self._mtime_ns or abs(time.time_ns() - now) < MTIME_MARGIN_NS
+        self._mtime_ns = now
         return changed
 
     def look(self) -> dict[str, Found]:
-        """Everything, by run."""
+        """List the folder: the files of every run, by run name."""
         files: dict[str, list[str]] = {}
         for entry in os.listdir(self.folder):
             if match := NAME.fullmatch(entry):
                 files.setdefault(match[1], []).append(match[2])
-        return {name: _found(kinds) for name, kinds in files.items()}
+        return {name: _summarize(kinds) for name, kinds in files.items()}
 
-    # ------------------------------------------------------------ our side
+    # ------------------------------------------------------------ the daemon's side
 
     def put(self, name: str, what: str, content: bytes = b"") -> None:
-        """A file, whole or not at all."""
+        """Write a file of a run atomically."""
         path = self.path(name, what)
         temporary = f"{self.folder}/.{name}.{what}"
         with open(temporary, "wb") as file:
@@ -104,13 +105,13 @@ class SharedFolder:
         os.rename(temporary, path)
 
     def issue(self, names: Iterable[str]) -> None:
-        """Tickets for runs that have none yet."""
+        """Create the claim tokens of these runs."""
         for name in names:
             with open(self.path(name, "ticket"), "wb"):
                 pass
 
     def withdraw(self, name: str) -> bool:
-        """Take the ticket, so that the run can never begin. False: somebody else has."""
+        """Take the claim token, so that the run can never begin. False: the job has claimed it."""
         try:
             os.rename(self.path(name, "ticket"), self.path(name, f"claim.{GFLOW}"))
         except FileNotFoundError:
@@ -127,15 +128,15 @@ class SharedFolder:
         return Exit(code, "told" in words)
 
     def clear(self, name: str) -> None:
-        """Nothing of this run is needed any more. Without its ticket nothing of it can ever begin, and what
-        lives of it, on a node that was thought dead, ends when it finds its claim gone."""
+        """Delete all files of a run. Without its claim token no copy of it can begin. A copy that still runs,
+        on a node that was considered dead, kills itself when it finds its claim file gone."""
         for entry in os.listdir(self.folder):
             if entry.startswith((f"{name}.", f".{name}.")):
                 with suppress(FileNotFoundError):
                     os.unlink(f"{self.folder}/{entry}")
 
 
-def _found(kinds: list[str]) -> Found:
+def _summarize(kinds: list[str]) -> Found:
     claims = [kind.removeprefix("claim.").split(".") for kind in kinds if kind.startswith("claim.")]
     taken = [Claim(int(parts[0]), parts[1]) for parts in claims if len(parts) == 2 and parts[0].isdecimal()]
     return Found(

@@ -1,10 +1,8 @@
-"""Slurm's commands, run with a time limit and without the variables that would change what they mean.
+"""Run Slurm's commands, parse their output, and give hints for a refusal of sbatch.
 
-What Slurm's commands print, read. Pure. Text forms only: their JSON changed with every release.
-
-What to do about a refusal of sbatch: which partitions, accounts and nodes there are.
-
-Asks Slurm, so not for the daemon's loop.
+Commands run with a timeout and without the environment variables that change their meaning. Parsing is pure
+and uses the text formats: the JSON formats changed with every release. Commands block, so the daemon's loop
+must not call them.
 """
 
 from __future__ import annotations
@@ -21,16 +19,16 @@ from gflow.errors import did_you_mean
 from gflow.targets.slurm import cluster_info, node_usage
 from gflow.targets.slurm.cluster_info import Size
 
-# Slurm itself gives up after 9 seconds or so when its controller does not answer.
-PATIENCE_S = 12.0
-# Somebody sits at a terminal and waits for this one.
-TRIED_S = 10.5
-# Variables of Slurm's that say where it is; all others say what a job is to be like.
+# Slurm's commands give up after about 9 seconds when the controller does not answer.
+TIMEOUT_S = 12.0
+# Timeout of commands for which a user waits at a terminal.
+INTERACTIVE_TIMEOUT_S = 10.5
+# Slurm's variables that locate the cluster. All others change the options of a job.
 KEPT = frozenset({"SLURM_CONF"})
 
 
-class Said(NamedTuple):
-    """What a command said. `unsure`: it may have happened or not, as the controller did not answer."""
+class CommandResult(NamedTuple):
+    """The result of a command. `unsure`: the controller did not answer; the request may have taken effect."""
 
     ok: bool
     text: str
@@ -39,11 +37,11 @@ class Said(NamedTuple):
 
 
 class Slurm:
-    """One cluster's commands. Each call blocks for up to `patience_s`: not for the daemon's loop."""
+    """The commands of one cluster. Each call blocks for up to `timeout_s`: not for the daemon's loop."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
-        self._environ = cleaned(os.environ)
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._environ = clean_environ(os.environ)
 
     @property
     def is_here(self) -> bool:
@@ -52,68 +50,72 @@ class Slurm:
 
     def submit(
         self, script: str, environ: Mapping[str, str], cwd: str, umask: int, *, test: bool = False
-    ) -> Said:
-        """The id under which Slurm has taken the script, or why not; `test`: only when it would start."""
+    ) -> CommandResult:
+        """Submit a script: the job id, or the error. `test`: only ask when the job would start."""
         where = {name: value for name, value in self._environ.items() if name in KEPT}
         words = ["sbatch", "--test-only" if test else "--parsable"]
-        patience_s = min(TRIED_S, self._patience_s) if test else self._patience_s
-        said = self._run(words, script, cleaned(environ) | where, cwd, umask, patience_s)
+        timeout_s = min(INTERACTIVE_TIMEOUT_S, self._timeout_s) if test else self._timeout_s
+        result = self._run(words, script, clean_environ(environ) | where, cwd, umask, timeout_s)
         if test:
-            return said._replace(text=parse_start(said.error)) if said.ok else said
-        if not said.ok:
-            return said
-        id = parse_submitted(said.text)
-        return said._replace(text=id) if id else Said(False, "", f"sbatch said {said.text!a:.100}", True)
+            return result._replace(text=parse_start(result.error)) if result.ok else result
+        if not result.ok:
+            return result
+        id = parse_submitted(result.text)
+        return (
+            result._replace(text=id)
+            if id
+            else CommandResult(False, "", f"sbatch said {result.text!a:.100}", True)
+        )
 
-    def queue(self) -> Said:
-        """All jobs of this user that Slurm still knows, over or not."""
+    def queue(self) -> CommandResult:
+        """All jobs of this user that Slurm still knows, finished ones included."""
         form = f"--format={SQUEUE_FORMAT}"
         return self._run(["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", form])
 
     def sizes(self) -> list[cluster_info.Size]:
-        """Which nodes there are, by partition."""
-        said = self._run(["sinfo", "--noheader", f"--format={cluster_info.SINFO_FORMAT}"])
-        return cluster_info.parse_sizes(said.text)
+        """The nodes of the cluster, by partition."""
+        result = self._run(["sinfo", "--noheader", f"--format={cluster_info.SINFO_FORMAT}"])
+        return cluster_info.parse_sizes(result.text)
 
     def limits(self, account: str = "") -> list[cluster_info.Limits]:
-        """What the accounting lets this user have, and an account as a whole; nothing where there is none."""
+        """Limits of this user and of the account as a whole; empty without accounting."""
         me = pwd.getpwuid(os.getuid()).pw_name
         which = f"account={account}" if account else f"user={me}"
         found = cluster_info.parse_limits(
-            self._accounts("assoc", which, f"format={cluster_info.ASSOC_FORMAT}")
+            self._query_accounting("assoc", which, f"format={cluster_info.ASSOC_FORMAT}")
         )
         return [one for one in found if one.user in ("", me)]
 
     def limits_of(self, id: str) -> list[str]:
-        """In words, all limits of the account and of the quality of service that a job has."""
-        said = self._run(["scontrol", "--oneliner", "show", "job", id])
-        account, qos = cluster_info.parse_owner(said.text)
+        """All limits of a job's account and QoS, as text."""
+        result = self._run(["scontrol", "--oneliner", "show", "job", id])
+        account, qos = cluster_info.parse_owner(result.text)
         limits = self.limits(account) if account else []
         found = [f"account {account}: {words}" for one in limits for words in one.caps]
         if qos:
-            said_of_qos = self._accounts("qos", f"name={qos}", f"format={cluster_info.QOS_FORMAT}")
-            found += [f"QoS {qos}: {words}" for words in cluster_info.parse_qos(said_of_qos)]
+            qos_text = self._query_accounting("qos", f"name={qos}", f"format={cluster_info.QOS_FORMAT}")
+            found += [f"QoS {qos}: {words}" for words in cluster_info.parse_qos(qos_text)]
         return list(dict.fromkeys(found))
 
-    def _accounts(self, *words: str) -> str:
-        """What the accounting knows; empty where there is none."""
+    def _query_accounting(self, *words: str) -> str:
+        """The output of `sacctmgr show`; empty without accounting."""
         return self._run(["sacctmgr", "--noheader", "--parsable2", "--readonly", "show", *words]).text
 
     def start_of(self, id: str) -> str | None:
-        """When Slurm expects a job to start; empty: it does not say. None: it does not answer."""
-        asked = ["squeue", "--noheader", "--start", f"--jobs={id}", "--format=%S"]
-        said = self._run(asked, patience_s=min(TRIED_S, self._patience_s))
-        if said.unsure:
+        """When Slurm expects a job to start; empty: not known. None: Slurm does not answer."""
+        words = ["squeue", "--noheader", "--start", f"--jobs={id}", "--format=%S"]
+        result = self._run(words, timeout_s=min(INTERACTIVE_TIMEOUT_S, self._timeout_s))
+        if result.unsure:
             return None
-        line = said.text.strip().partition("\n")[0]
+        line = result.text.strip().partition("\n")[0]
         return "" if line in ("N/A", "NULL", "(null)") else line
 
-    def probe(self, id: str) -> Said:
-        """What a running job uses on its nodes, as `probing` reads it; takes a second or two."""
-        said = self._run(["squeue", "--noheader", f"--jobs={id}", "--states=RUNNING", "--format=%A|%D"])
-        number, _, nodes = said.text.strip().partition("\n")[0].partition("|")
-        if not said.ok or not nodes.isdecimal():
-            return Said(False, "", said.error, said.unsure)
+    def probe(self, id: str) -> CommandResult:
+        """Sample the usage of a running job on its nodes, for `node_usage.parse_probe`. Takes 1 to 2 s."""
+        result = self._run(["squeue", "--noheader", f"--jobs={id}", "--states=RUNNING", "--format=%A|%D"])
+        number, _, nodes = result.text.strip().partition("\n")[0].partition("|")
+        if not result.ok or not nodes.isdecimal():
+            return CommandResult(False, "", result.error, result.unsure)
         return self._run(
             ["srun", "--overlap", f"--jobid={number}", f"--nodes={nodes}", f"--ntasks={nodes}", "--label",
              "--ntasks-per-node=1", "--quiet", "sh", "-c", node_usage.SCRIPT],
@@ -121,24 +123,24 @@ class Slurm:
         )  # fmt: skip
 
     def verdict(self, id: str, tag: str) -> Verdict | None:
-        """How a job ended, by the controller, then by the accounting; None: nobody knows.
+        """How a job ended, from the controller, else from the accounting; None: neither knows.
 
-        A controller that was killed gives numbers out again: whose job it is, the tag says.
+        A controller that was killed reuses job ids, so the job is matched by its tag.
         """
-        said = self._run(["scontrol", "--oneliner", "show", "job", id])
-        if said.ok and not re.search(rf"{re.escape(tag)}(?!\d)", said.text):
+        result = self._run(["scontrol", "--oneliner", "show", "job", id])
+        if result.ok and not re.search(rf"{re.escape(tag)}(?!\d)", result.text):
             return None
-        found = parse_job(said.text) if said.ok else None
+        found = parse_job(result.text) if result.ok else None
         if found is not None:
             return found
-        said = self._run(
+        result = self._run(
             ["sacct", "--allocations", "--parsable2", "--noheader", f"--jobs={id}",
              f"--format={SACCT_FORMAT}"]
         )  # fmt: skip
-        return parse_accounting(said.text, id) if said.ok else None
+        return parse_accounting(result.text, id) if result.ok else None
 
-    def cancel(self, ids: Sequence[str], signal: str = "") -> Said:
-        """End jobs, or send them a signal: to the batch shell and to its steps."""
+    def cancel(self, ids: Sequence[str], signal: str = "") -> CommandResult:
+        """Cancel jobs, or send a signal to their batch shells and steps."""
         words = ["scancel", *((f"--signal={signal}", "--full") if signal else ()), *ids]
         return self._run(words)
 
@@ -149,12 +151,12 @@ class Slurm:
         environ: Mapping[str, str] | None = None,
         cwd: str = "/",
         umask: int = 0o077,
-        patience_s: float = 0.0,
-    ) -> Said:
-        patience_s = patience_s or self._patience_s
+        timeout_s: float = 0.0,
+    ) -> CommandResult:
+        timeout_s = timeout_s or self._timeout_s
         program = shutil.which(words[0])
         if program is None:
-            return Said(False, "", f"there is no {words[0]} here")
+            return CommandResult(False, "", f"there is no {words[0]} here")
         try:
             done = subprocess.run(
                 [program, *words[1:]],
@@ -163,21 +165,21 @@ class Slurm:
                 cwd=cwd,
                 umask=umask,
                 capture_output=True,
-                timeout=patience_s,
+                timeout=timeout_s,
                 start_new_session=True,
             )
         except subprocess.TimeoutExpired:
-            return Said(False, "", f"{words[0]} did not answer in {patience_s:.0f} s", True)
-        except OSError as error:  # the folder is gone, mostly
-            return Said(False, "", f"{words[0]} cannot be run in {cwd}: {error.strerror}")
+            return CommandResult(False, "", f"{words[0]} did not answer in {timeout_s:.0f} s", True)
+        except OSError as error:  # usually: the working directory no longer exists
+            return CommandResult(False, "", f"{words[0]} cannot be run in {cwd}: {error.strerror}")
         out, error_text = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
         if done.returncode == 0:
-            return Said(True, out, error_text)
-        return Said(False, out, error_text, is_unreachable(error_text))
+            return CommandResult(True, out, error_text)
+        return CommandResult(False, out, error_text, is_unreachable(error_text))
 
 
-def cleaned(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without variables by which an allocation that we happen to be in changes new jobs."""
+def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Remove the variables of an allocation that the process is in: they would change new jobs."""
     return {
         name: value
         for name, value in environ.items()
@@ -186,10 +188,10 @@ def cleaned(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# One line for each job and each task of an array; what may hold any character comes last.
+# One line for each job and each array task. The comment may hold any character, so it comes last.
 SQUEUE_FORMAT = "%i|%A|%F|%K|%T|%r|%N|%k"
 SACCT_FORMAT = "JobID,State,ExitCode"
-# States in which a job is over. Everything else, also what we have never heard of, is not.
+# Final job states. Every other state, unknown ones included, is not final.
 FINAL = frozenset(
     [
         "BOOT_FAIL",
@@ -207,7 +209,7 @@ FINAL = frozenset(
         "TIMEOUT",
     ]
 )
-# The controller was not there, or did not answer in time: whatever was asked may have happened.
+# Errors of an unreachable or slow controller: the request may or may not have taken effect.
 UNREACHABLE = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|timed out|reset)|"
     r"zero bytes were transmitted|unable to establish controller|transport endpoint|"
@@ -225,7 +227,7 @@ class Row(NamedTuple):
 
     id: str
     array: str
-    # The task's index; None: no task.
+    # The index of an array task; None: not a task.
     task: int | None
     state: str
     reason: str
@@ -238,7 +240,7 @@ class Row(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """How Slurm says that a job ended."""
+    """The end of a job as Slurm reports it."""
 
     state: str
     code: int | None
@@ -246,7 +248,7 @@ class Verdict(NamedTuple):
 
 
 def parse_submitted(text: str) -> str:
-    """The id in what `sbatch --parsable` prints: `id[;cluster]`, perhaps after lines of a site's own."""
+    """The id in the output of `sbatch --parsable`: `id[;cluster]`, possibly after lines added by the site."""
     for line in reversed(text.strip().splitlines()):
         number = line.strip().partition(";")[0]
         if number.isascii() and number.isdecimal():
@@ -255,13 +257,13 @@ def parse_submitted(text: str) -> str:
 
 
 def parse_start(text: str) -> str:
-    """The time in what `sbatch --test-only` says; empty: it says none."""
+    """The start time in the output of `sbatch --test-only`; empty if there is none."""
     found = re.search(r"to start at (\S+)", text)
     return found[1] if found else ""
 
 
 def parse_queue(text: str) -> list[Row]:
-    """All of `squeue -h -r -t all -o SQUEUE_FORMAT`; lines that are none are passed over."""
+    """Parse `squeue -h -r -t all -o SQUEUE_FORMAT`; malformed lines are skipped."""
     rows = []
     for line in text.splitlines():
         fields = line.split("|", 7)
@@ -285,77 +287,77 @@ def _index(shown: str) -> int | None:
 
 
 def parse_job(text: str) -> Verdict | None:
-    """`scontrol -o show job ID`. Values have no quotes: a name may look like a field, so begin after it."""
+    """Parse `scontrol -o show job ID`. Values are unquoted; a job name may look like a field, so skip it."""
     rest = text.partition(" UserId=")[2] or text
     state = re.search(r"\bJobState=([A-Z_]+)", rest)
     code = re.search(r"\bExitCode=(\d+):(\d+)", rest)
-    return _verdict(state[1], *code.groups()) if state and code else None
+    return _make_verdict(state[1], *code.groups()) if state and code else None
 
 
 def parse_accounting(text: str, id: str) -> Verdict | None:
-    """`sacct -X -P -n -o SACCT_FORMAT`: `123|CANCELLED by 0|0:15`."""
+    """Parse `sacct -X -P -n -o SACCT_FORMAT`: `123|CANCELLED by 0|0:15`."""
     for line in text.splitlines():
         fields = line.split("|")
         if len(fields) >= 3 and fields[0] == id:
             code, _, signal = fields[2].partition(":")
             if code.isdecimal() and signal.isdecimal():
-                return _verdict(fields[1].partition(" ")[0], code, signal)
+                return _make_verdict(fields[1].partition(" ")[0], code, signal)
     return None
 
 
-def _verdict(state: str, code: str, signal: str) -> Verdict:
+def _make_verdict(state: str, code: str, signal: str) -> Verdict:
     return Verdict(state, int(code), int(signal) or None)
 
 
 def is_unreachable(text: str) -> bool:
-    """Whether an error means that nobody knows whether it happened."""
+    """Whether an error leaves open if the request took effect."""
     return UNREACHABLE.search(text) is not None
 
 
 def complaint(text: str) -> str:
-    """What sbatch says is wrong, in one line without what it puts before it."""
+    """The error message of sbatch in one line, without its prefixes."""
     lines = [PREFIXES.sub("", line.strip()) for line in text.splitlines()]
     lines = [line for line in lines if line]
     return (lines[-1] if lines else "no reason given")[:300]
 
 
-# Partitions and accounts that are named at most.
-MOST = 4
+# Maximum number of partitions or accounts in a hint.
+MAX_NAMES = 4
 
 
 def advise(slurm: Slurm, complaint: str, *, partition: str, account: str, qos: str, constraint: str) -> str:
-    """A hint for somebody whose job was refused with these words; empty: nothing better is known.
+    """A hint for a job that was refused with this message; empty: none.
 
-    The names are those that the job had.
+    `partition`, `account`, `qos` and `constraint` are those of the job.
     """
-    said = complaint.lower()
-    if "account" in said:
-        return _of("accounts", account, [one.account for one in slurm.limits()])
-    if "qos" in said:
-        return _of("qualities of service", qos, [name for one in slurm.limits() for name in one.qos])
+    text = complaint.lower()
+    if "account" in text:
+        return _list_known("accounts", account, [one.account for one in slurm.limits()])
+    if "qos" in text:
+        return _list_known("qualities of service", qos, [name for one in slurm.limits() for name in one.qos])
     sizes = slurm.sizes()
-    if "partition" in said:
-        return _of("partitions", partition, [one.partition for one in sizes])
-    if "feature" in said:
-        return _of("features", constraint, [name for one in sizes for name in one.features])
-    if "node configuration" in said or "node count" in said:
+    if "partition" in text:
+        return _list_known("partitions", partition, [one.partition for one in sizes])
+    if "feature" in text:
+        return _list_known("features", constraint, [name for one in sizes for name in one.features])
+    if "node configuration" in text or "node count" in text:
         wanted = partition.split(",") if partition else [one.partition for one in sizes if one.is_default]
         return describe_sizes([one for one in sizes if one.partition in wanted] or sizes)
     return ""
 
 
-def _of(what: str, name: str, names: Sequence[str]) -> str:
+def _list_known(what: str, name: str, names: Sequence[str]) -> str:
     known = list(dict.fromkeys(name for name in names if name))
     if not known:
         return ""
-    more = ", …" if len(known) > MOST else ""
-    return did_you_mean(name, known, f"there are the {what} {', '.join(known[:MOST])}{more}")
+    more = ", …" if len(known) > MAX_NAMES else ""
+    return did_you_mean(name, known, f"there are the {what} {', '.join(known[:MAX_NAMES])}{more}")
 
 
 def describe_sizes(sizes: Sequence[Size]) -> str:
-    """`main has 4 nodes with 4 GPUs (a100) and 8 CPUs each`."""
+    """Describe nodes as text: `main has 4 nodes, each with 4 GPUs (a100), 8 CPUs and …`."""
     parts = []
-    for one in sizes[:MOST]:
+    for one in sizes[:MAX_NAMES]:
         gpus = f"{one.gpus} GPUs" + (f" ({', '.join(one.gpu_types)})" if one.gpu_types else "")
         nodes = f"{one.nodes} node{'s' if one.nodes != 1 else ''}"
         memory = f"{one.memory_mib // 1024} GiB"

@@ -1,4 +1,4 @@
-"""The clerk submits: each bid once, and again only when Slurm is known not to have it."""
+"""Submitting: call sbatch once for each candidate, and again only when Slurm is known not to have the job."""
 
 from __future__ import annotations
 
@@ -18,58 +18,60 @@ from gflow.targets.slurm.tracker import (
 )
 
 log = logging.getLogger("gflow.slurm")
-AGAIN_S = 3.0
+RETRY_S = 3.0
 
 
-def submit_all(books: Tracker) -> None:
-    """Whatever Slurm does not have yet."""
-    for errand in list(books.errands.values()):
-        for bid in errand.bids:
-            again = not bid.sent_at or books.clock() - bid.sent_at > AGAIN_S
-            if bid.stage is Stage.NEW and again and not books.is_down:
-                _submit(books, errand, bid)
-        if errand.refusal and all(bid.stage is Stage.REFUSED for bid in errand.bids):
-            _fail(books, errand)
+def submit_all(tracker: Tracker) -> None:
+    """Submit every candidate that Slurm does not have yet."""
+    for submission in list(tracker.submissions.values()):
+        for candidate in submission.candidates:
+            is_due = not candidate.sent_at or tracker.clock() - candidate.sent_at > RETRY_S
+            if candidate.stage is Stage.NEW and is_due and not tracker.is_down:
+                _submit(tracker, submission, candidate)
+        if submission.refusal and all(
+            candidate.stage is Stage.REFUSED for candidate in submission.candidates
+        ):
+            _fail(tracker, submission)
 
 
-def _submit(books: Tracker, errand: SlurmSubmission, bid: Candidate) -> None:
-    launch, spec = errand.launch, errand.launch.job.spec
-    tag = errand.tag(books.daemon, bid.number)
-    script = text_of(launch, bid, books.cluster, str(books.desk.folder), tag)
-    if problem := _made_folders(launch):
-        bid.stage, errand.refusal = Stage.REFUSED, f"StartFailed: {problem}"
+def _submit(tracker: Tracker, submission: SlurmSubmission, candidate: Candidate) -> None:
+    launch, spec = submission.launch, submission.launch.job.spec
+    tag = submission.tag(tracker.daemon, candidate.number)
+    script = text_of(launch, candidate, tracker.cluster, str(tracker.shared_folder.folder), tag)
+    if problem := _make_log_folders(launch):
+        candidate.stage, submission.refusal = Stage.REFUSED, f"StartFailed: {problem}"
         return
-    books.desk.put(errand.run.name, "asked")
-    bid.stage = Stage.UNSURE
-    said = books.slurm.submit(script, environment_of(launch), spec.cwd, spec.umask)
-    if said.ok:
-        bid.stage, bid.id, bid.sent_at = Stage.SENT, said.text, books.clock()
-        books.sight_errand(errand, "Submitted", bid.id)
-        books.within(LOOK_S)
-        books.pause = 0.0
-    elif said.unsure:
-        books.went_down(said.error)
-    elif books.is_shaky:
-        bid.stage, bid.sent_at = Stage.NEW, books.clock()
+    tracker.shared_folder.put(submission.run.name, "asked")
+    candidate.stage = Stage.UNSURE
+    result = tracker.slurm.submit(script, environment_of(launch), spec.cwd, spec.umask)
+    if result.ok:
+        candidate.stage, candidate.id, candidate.sent_at = Stage.SENT, result.text, tracker.clock()
+        tracker.report_submission(submission, "Submitted", candidate.id)
+        tracker.poll_within(LOOK_S)
+        tracker.pause_s = 0.0
+    elif result.unsure:
+        tracker.mark_down(result.error)
+    elif tracker.is_shaky:
+        candidate.stage, candidate.sent_at = Stage.NEW, tracker.clock()
     else:
-        bid.stage = Stage.REFUSED
-        errand.refusal = f"StartFailed: Slurm: {slurm_cli.complaint(said.error)}"
-        log.warning("%s: %s", errand.run.name, errand.refusal)
+        candidate.stage = Stage.REFUSED
+        submission.refusal = f"StartFailed: Slurm: {slurm_cli.complaint(result.error)}"
+        log.warning("%s: %s", submission.run.name, submission.refusal)
 
 
-def _fail(books: Tracker, errand: SlurmSubmission) -> None:
-    """Slurm refused it, so nothing of it ever runs."""
-    for unit in list(errand.units.values()):
-        if not books.withdraw(unit):
+def _fail(tracker: Tracker, submission: SlurmSubmission) -> None:
+    """End a submission that Slurm refused: none of its runs ever begins."""
+    for tracked in list(submission.tracked_runs.values()):
+        if not tracker.withdraw(tracked):
             return
-    if errand.is_array:
-        books.end_errand(errand)
+    if submission.is_array:
+        tracker.end_submission(submission)
     else:
-        books.end(errand.units[errand.run.name], End(None, None, errand.refusal))
+        tracker.end(submission.tracked_runs[submission.run.name], End(None, None, submission.refusal))
 
 
-def _made_folders(launch: Launch) -> str:
-    """Make the folders of its logs. What cannot be made is a problem that Slurm would not name."""
+def _make_log_folders(launch: Launch) -> str:
+    """Create the folders of the job's logs; the error as text, as Slurm would not report it."""
     for path in {launch.log, launch.error_log}:
         folder = os.path.dirname(path)
         try:

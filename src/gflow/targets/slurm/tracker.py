@@ -1,8 +1,6 @@
-"""The clerk's books: what is out there, what the daemon is told of it, and when Slurm is asked next.
+"""The tracker: all submissions and runs on a cluster, reports to the daemon, and the time of the next poll.
 
-Submitting, asking and cancelling share them. All are called from the clerk's thread.
-
-What the clerk has to see to: submissions, and the runs that come of them.
+`submit`, `poll` and `cancel` share one Tracker. All of them run in the worker's thread.
 """
 
 from __future__ import annotations
@@ -25,42 +23,42 @@ from gflow.targets.slurm.shared_folder import Claim, SharedFolder
 from gflow.targets.slurm.slurm_cli import Slurm
 
 log = logging.getLogger("gflow.slurm")
-# How often the folder is looked at while anything is out there.
+# Seconds between two looks at the shared folder while there is any submission.
 LOOK_S = 1.0
-# A controller that has just come back does not know its nodes yet, and refuses what it will take in a moment.
+# Seconds after a restart in which the controller may not know its nodes yet and refuses valid jobs.
 SHAKY_S = 60.0
 
 
 class Tracker:
-    """Everything that the clerk remembers."""
+    """The state of the worker."""
 
     def __init__(
         self,
         cluster: Cluster,
-        desk: SharedFolder,
+        shared_folder: SharedFolder,
         slurm: Slurm,
-        seen: Callable[[list[RemoteStatus]], None],
-        ended: Callable[[Ended], None],
+        on_status: Callable[[list[RemoteStatus]], None],
+        on_end: Callable[[Ended], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.cluster, self.desk, self.slurm, self.clock = cluster, desk, slurm, clock
-        self._seen, self._ended = seen, ended
-        self.daemon = desk.daemon_id()
-        self.errands: dict[Run, SlurmSubmission] = {}
-        self.units: dict[str, TrackedRun] = {}
-        self.news: list[RemoteStatus] = []
-        # Slurm jobs that are to be cancelled, until that has worked: each number, and the tag it must have.
-        # A controller that was killed gives numbers out again.
-        self.doomed: dict[str, str] = {}
-        # Those whose end means nothing.
-        self.void: set[str] = set()
-        self.poll_at = self.pause = 0.0
-        self.born = clock()
-        # Since when the controller does not answer; 0: it does.
+        self.cluster, self.shared_folder, self.slurm, self.clock = cluster, shared_folder, slurm, clock
+        self._on_status, self._on_end = on_status, on_end
+        self.daemon = shared_folder.daemon_id()
+        self.submissions: dict[Run, SlurmSubmission] = {}
+        self.tracked_runs: dict[str, TrackedRun] = {}
+        self.pending_reports: list[RemoteStatus] = []
+        # Slurm jobs to cancel, until scancel succeeds: job id and the tag that it must have. A controller
+        # that was killed reuses job ids.
+        self.to_cancel: dict[str, str] = {}
+        # Ids of jobs that were submitted again: their ends are ignored.
+        self.ignored_ids: set[str] = set()
+        self.poll_at = self.pause_s = 0.0
+        self.created_at = clock()
+        # The time since which the controller does not answer; 0: it answers.
         self._down_since = 0.0
         self._shaky_until = 0.0
-        # The folder is to be read, whether it looks changed or not.
-        self.fresh = True
+        # Read the shared folder in the next turn even if its mtime has not changed.
+        self.must_read_folder = True
 
     # ------------------------------------------------------------ the controller
 
@@ -70,118 +68,122 @@ class Tracker:
 
     @property
     def is_shaky(self) -> bool:
-        """Whether the controller is down, or was a moment ago: then its refusals mean little."""
+        """Whether the controller is down, or was within SHAKY_S: its refusals are not final then."""
         return self.is_down or self.clock() < self._shaky_until
 
-    def went_down(self, why: str) -> None:
-        """The controller does not answer: everything waits, and is told so."""
+    def mark_down(self, why: str) -> None:
+        """Record that the controller does not answer, back off, and report it for all unsent submissions."""
         now = self.clock()
         if not self._down_since:
             log.warning("the Slurm controller does not answer: %s", why.strip())
             self._down_since = now
-        self.pause = min(max(2.0, self.pause * 2), self.cluster.poll_most_secs)
-        self.poll_at = now + self.pause
-        for errand in self.errands.values():
-            if any(bid.stage is not Stage.SENT for bid in errand.bids):
-                self.sight_errand(errand, in_words("SlurmUnreachable"))
+        self.pause_s = min(max(2.0, self.pause_s * 2), self.cluster.poll_most_secs)
+        self.poll_at = now + self.pause_s
+        for submission in self.submissions.values():
+            if any(candidate.stage is not Stage.SENT for candidate in submission.candidates):
+                self.report_submission(submission, in_words("SlurmUnreachable"))
 
-    def came_back(self) -> None:
+    def mark_up(self) -> None:
         if self._down_since:
             log.warning("the Slurm controller answers again")
-            self._down_since, self.pause = 0.0, 0.0
-            self.void.clear()
+            self._down_since, self.pause_s = 0.0, 0.0
+            self.ignored_ids.clear()
             self._shaky_until = self.clock() + SHAKY_S
 
-    def soon(self) -> None:
-        """Something happened: ask at once, and then often."""
-        self.poll_at, self.pause = 0.0, 0.0
+    def poll_now(self) -> None:
+        """Poll in the next turn, and restart from the shortest interval."""
+        self.poll_at, self.pause_s = 0.0, 0.0
 
-    def within(self, seconds: float) -> None:
-        """Ask again after so long at the latest."""
+    def poll_within(self, seconds: float) -> None:
+        """Poll again after this many seconds at the latest."""
         self.poll_at = min(self.poll_at, self.clock() + seconds)
 
-    # ------------------------------------------------------------ what is over
+    # ------------------------------------------------------------ ends
 
-    def withdraw(self, unit: TrackedRun) -> bool:
-        """Whether it is certain that this never begins."""
-        if unit.claim is not None or unit.has_exit:
+    def withdraw(self, tracked: TrackedRun) -> bool:
+        """Take the claim token of a run; whether the run can no longer begin."""
+        if tracked.claim is not None or tracked.has_exit:
             return False
-        return self.desk.withdraw(unit.name)
+        return self.shared_folder.withdraw(tracked.name)
 
-    def doom(self, errand: SlurmSubmission, task: str = "") -> None:
-        """What Slurm has of it is not wanted any more."""
+    def mark_for_cancel(self, submission: SlurmSubmission, task: str = "") -> None:
+        """Mark the unclaimed Slurm jobs of a submission, or of one of its tasks, for cancellation."""
         number = task.partition(".")[0].partition("_")[2]
-        suffix = f"_{number}" if number and errand.is_array else ""
-        claimed = {unit.claim.id for unit in errand.units.values() if unit.claim}
-        for bid in errand.bids:
-            if bid.id and bid.id + suffix not in claimed:
-                self.doomed[bid.id + suffix] = errand.tag(self.daemon, bid.number)
+        suffix = f"_{number}" if number and submission.is_array else ""
+        claimed = {tracked.claim.id for tracked in submission.tracked_runs.values() if tracked.claim}
+        for candidate in submission.candidates:
+            if candidate.id and candidate.id + suffix not in claimed:
+                self.to_cancel[candidate.id + suffix] = submission.tag(self.daemon, candidate.number)
 
-    def end(self, unit: TrackedRun, end: End) -> None:
-        """Nothing of this run lives any more, or can begin."""
-        self.tell()
-        errand = unit.errand
-        if errand.run == unit.run:
-            self.drop(errand)
-        self.units.pop(unit.name, None)
-        errand.units.pop(unit.name, None)
-        self._ended(Ended(unit.run, end))
-        if errand.is_array:
-            self.settle_array(errand)
-        self.soon()
+    def end(self, tracked: TrackedRun, end: End) -> None:
+        """Report the end of a run: no process of it lives or can begin."""
+        self.flush_reports()
+        submission = tracked.submission
+        if submission.run == tracked.run:
+            self.drop(submission)
+        self.tracked_runs.pop(tracked.name, None)
+        submission.tracked_runs.pop(tracked.name, None)
+        self._on_end(Ended(tracked.run, end))
+        if submission.is_array:
+            self.end_withdrawn_array(submission)
+        self.poll_now()
 
-    def settle_array(self, errand: SlurmSubmission) -> None:
-        """An array that is taken back is over when its last begun task is."""
-        begun = [unit for unit in errand.units.values() if unit.claim is not None or unit.stopped]
-        if errand.refusal == RECALLED and not begun and errand.run in self.errands:
-            self.end_errand(errand)
+    def end_withdrawn_array(self, submission: SlurmSubmission) -> None:
+        """End a withdrawn array once none of its tasks runs."""
+        started = [
+            tracked
+            for tracked in submission.tracked_runs.values()
+            if tracked.claim is not None or tracked.stop_requested
+        ]
+        if submission.refusal == RECALLED and not started and submission.run in self.submissions:
+            self.end_submission(submission)
 
-    def end_errand(self, errand: SlurmSubmission) -> None:
-        """Nothing of this array can begin any more, for the reason that it carries."""
-        self._ended(Ended(errand.run, End(None, None, errand.refusal)))
-        self.drop(errand)
+    def end_submission(self, submission: SlurmSubmission) -> None:
+        """Report the end of an array of which no task can begin any more. `refusal` is the reason."""
+        self._on_end(Ended(submission.run, End(None, None, submission.refusal)))
+        self.drop(submission)
 
-    def drop(self, errand: SlurmSubmission) -> None:
-        self.doom(errand)
-        self.errands.pop(errand.run, None)
-        for name in errand.units:
-            self.units.pop(name, None)
+    def drop(self, submission: SlurmSubmission) -> None:
+        self.mark_for_cancel(submission)
+        self.submissions.pop(submission.run, None)
+        for name in submission.tracked_runs:
+            self.tracked_runs.pop(name, None)
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ reports
 
-    def sight(
-        self, unit: TrackedRun, *, running: bool = False, reason: str = "", id: str = "", nodes: str = ""
+    def report(
+        self, tracked: TrackedRun, *, running: bool = False, reason: str = "", id: str = "", nodes: str = ""
     ) -> None:
-        """What the daemon is to know of a run; it hears of changes alone."""
-        said = (running, reason, id, nodes)
-        if unit.told == said:
+        """Queue a status report about a run if the status has changed."""
+        status = (running, reason, id, nodes)
+        if tracked.reported == status:
             return
-        unit.told = said
-        if not running and unit.errand.is_array:
-            self.sight_errand(unit.errand, reason, id.partition("_")[0])
+        tracked.reported = status
+        if not running and tracked.submission.is_array:
+            self.report_submission(tracked.submission, reason, id.partition("_")[0])
             return
-        run = unit.run
-        self.news.append(
+        run = tracked.run
+        self.pending_reports.append(
             RemoteStatus(key=run.key, attempt=run.attempt, running=running, reason=reason, id=id, nodes=nodes)
         )
 
-    def sight_errand(self, errand: SlurmSubmission, reason: str, id: str = "") -> None:
-        run = errand.run
-        if errand.told != (reason, id):
-            errand.told = (reason, id)
-            self.news.append(RemoteStatus(key=run.key, attempt=run.attempt, reason=reason, id=id))
+    def report_submission(self, submission: SlurmSubmission, reason: str, id: str = "") -> None:
+        run = submission.run
+        if submission.reported != (reason, id):
+            submission.reported = (reason, id)
+            self.pending_reports.append(RemoteStatus(key=run.key, attempt=run.attempt, reason=reason, id=id))
 
-    def tell(self) -> None:
-        if self.news:
-            news, self.news = self.news, []
-            self._seen(news)
+    def flush_reports(self) -> None:
+        if self.pending_reports:
+            reports, self.pending_reports = self.pending_reports, []
+            self._on_status(reports)
 
 
 MARK = "gflow:"
 
 
 class Stage(Enum):
-    """How far a bid is. Unsure: sbatch was called, and nobody knows whether it worked."""
+    """The state of a candidate. UNSURE: sbatch was called, and its outcome is not known."""
 
     NEW = "new"
     UNSURE = "unsure"
@@ -190,107 +192,107 @@ class Stage(Enum):
 
 
 class Candidate:
-    """One submission to Slurm: the job, or one of the shapes that race for it."""
+    """One sbatch call: the job, or one of the shapes of a race."""
 
     def __init__(self, number: int, nodes: int, gpus: int, stage: Stage) -> None:
         self.number, self.nodes, self.gpus = number, nodes, gpus
         self.stage = stage
         self.id = ""
-        # Since when Slurm has it, or should have, and does not show it.
+        # When it was sent, and how many polls since then have not shown it.
         self.sent_at = 0.0
         self.missing = 0
 
 
 class TrackedRun:
-    """What can begin and end: a job, or one task of an array."""
+    """A run that can begin and end: a job, or one task of an array."""
 
-    def __init__(self, run: Run, errand: SlurmSubmission) -> None:
-        self.run, self.name, self.errand = run, run.name, errand
+    def __init__(self, run: Run, submission: SlurmSubmission) -> None:
+        self.run, self.name, self.submission = run, run.name, submission
         self.claim: Claim | None = None
         self.has_exit = False
-        # What the daemon was told last, so that it hears of changes alone.
-        self.told: tuple[object, ...] = ()
-        # Since when Slurm says that it is over, or says nothing at all; 0: neither.
+        # The last status reported to the daemon: only changes are reported.
+        self.reported: tuple[object, ...] = ()
+        # The times since which Slurm reports a final state, or does not list it; 0: not the case.
         self.final_since = self.absent_since = 0.0
-        self.stopped = False
+        self.stop_requested = False
 
 
 class SlurmSubmission:
-    """What the daemon handed over: a job, or a whole array."""
+    """A job or a whole array that the daemon handed over."""
 
-    def __init__(self, launch: Launch, *, asked: bool) -> None:
+    def __init__(self, launch: Launch, *, was_submitted: bool) -> None:
         self.launch, self.run = launch, launch.run
-        stage = Stage.UNSURE if asked else Stage.NEW
-        self.bids = [Candidate(i, *shape, stage) for i, shape in enumerate(shapes_of(launch.job.spec))]
+        stage = Stage.UNSURE if was_submitted else Stage.NEW
+        self.candidates = [Candidate(i, *shape, stage) for i, shape in enumerate(shapes_of(launch.job.spec))]
         job = launch.job
         runs = [self.run]
         if job.progress is not None:
             runs = [Run(job_key(job.number, task), job.attempt) for task in job.progress.pending]
-        self.units = {run.name: TrackedRun(run, self) for run in runs}
-        # How often it was submitted anew because a restarted controller ended it.
-        self.again = 0
-        # Why nothing more of it can begin; empty: it can.
+        self.tracked_runs = {run.name: TrackedRun(run, self) for run in runs}
+        # How often it was submitted again because a restarted controller ended it.
+        self.resubmissions = 0
+        # Why no further run of it can begin; empty: runs can begin.
         self.refusal = ""
-        self.told: tuple[str, str] = ("", "")
-        # When the second, harder request to stop is due; 0: nobody wants it to stop.
+        self.reported: tuple[str, str] = ("", "")
+        # When the grace time after a stop request is over; 0: no stop was requested.
         self.kill_at = 0.0
 
     @property
     def is_array(self) -> bool:
         return self.launch.job.is_array
 
-    def tag(self, daemon: str, bid: int) -> str:
-        return f"{MARK}{daemon}:{self.run.name}:{bid}"
+    def tag(self, daemon: str, candidate: int) -> str:
+        return f"{MARK}{daemon}:{self.run.name}:{candidate}"
 
 
 class Tagged(NamedTuple):
-    """Which of ours a row of Slurm's queue is."""
+    """The tag of a queue row: names of the run and of its submission, and the candidate's number."""
 
-    unit: str
     run: str
-    bid: int
+    submission: str
+    candidate: int
 
 
 def read_tag(comment: str, daemon: str, task: int | None) -> Tagged | None:
-    """What a job's comment says, if it is one of ours."""
+    """Parse the tag in a job's comment; None: not a job of this daemon."""
     words = comment.split(":")
     if len(words) != 4 or words[0] != MARK[:-1] or words[1] != daemon or not words[3].isdecimal():
         return None
-    run = words[2]
-    number, _, attempt = run.rpartition(".")
-    unit = run if task is None or "_" in number else f"{number}_{task}.{attempt}"
-    return Tagged(unit, run, int(words[3]))
+    name = words[2]
+    number, _, attempt = name.rpartition(".")
+    run = name if task is None or "_" in number else f"{number}_{task}.{attempt}"
+    return Tagged(run, name, int(words[3]))
 
 
-def text_of(launch: Launch, bid: Candidate, cluster: Cluster, folder: str, tag: str) -> str:
-    """The script of one bid."""
-    told = {
+def text_of(launch: Launch, candidate: Candidate, cluster: Cluster, folder: str, tag: str) -> str:
+    """The sbatch script of one candidate."""
+    variables = {
         name: value
         for name, value in variables_of(launch.extra).items()
         if name.startswith("GFLOW_") and name not in PER_TASK
     }
-    told["GFLOW_NODES"], told["GFLOW_GPUS"] = str(bid.nodes), str(bid.gpus)
+    variables["GFLOW_NODES"], variables["GFLOW_GPUS"] = str(candidate.nodes), str(candidate.gpus)
     sheet = Sheet(
         cluster=cluster,
         folder=folder,
         tag=tag,
         log=launch.log,
         error_log=launch.error_log,
-        told=told,
+        variables=variables,
         interpreter=None if launch.script is None else interpreter_of(launch.script),
-        bid=bid.number,
-        nodes=bid.nodes,
-        gpus=bid.gpus,
+        candidate=candidate.number,
+        nodes=candidate.nodes,
+        gpus=candidate.gpus,
     )
     return script_of(launch.job, sheet)
 
 
-# The script sets these by itself, as they differ between the tasks of an array.
+# Variables that the script sets itself, as they differ between the tasks of an array.
 PER_TASK = frozenset({"GFLOW_JOB_ID", "GFLOW_ARRAY_JOB_ID", "GFLOW_ARRAY_TASK_ID"})
 
 
 def variables_of(block: bytes) -> dict[str, str]:
-    """A block of `NAME=value` as a dictionary; later ones win."""
+    """Parse a NUL-separated block of `NAME=value`; the last value of a name counts."""
     found = {}
     for entry in block.split(b"\0"):
         name, equals, value = entry.partition(b"=")
@@ -300,5 +302,5 @@ def variables_of(block: bytes) -> dict[str, str]:
 
 
 def environment_of(launch: Launch) -> dict[str, str]:
-    """What sbatch takes along for the job: the submitter's variables, and ours."""
+    """The environment for sbatch, which the job inherits: the submitter's variables and gflow's."""
     return {"PYTHONUNBUFFERED": "1"} | variables_of(launch.environ + b"\0" + launch.extra)

@@ -1,8 +1,8 @@
-"""The clerk: submits, asks, cancels. It has a thread of its own, as a question to Slurm may take seconds.
+"""The Slurm worker: submits, polls and cancels, in its own thread, as a Slurm command may take seconds.
 
-Exactly once rests on two things. A submission has a tag of ours, and one of which nobody knows whether it
-worked is looked for by that tag before it is tried again. And a job runs only if it can take its ticket
-(`desk`): a copy that should not be there, whoever made it, finds none.
+Runs start exactly once for two reasons. Each submission has a tag, and one whose outcome is unknown is
+looked up by that tag before it is repeated. And a job runs only if it can take its claim token
+(`shared_folder`): a duplicate of the job finds none.
 """
 
 from __future__ import annotations
@@ -12,89 +12,96 @@ from gflow.targets.slurm import cancel, poll, submit
 from gflow.targets.slurm.shared_folder import Found
 from gflow.targets.slurm.tracker import LOOK_S, SlurmSubmission, Stage, Tracker
 
-UNTOUCHED = Found(ticket=True, asked=False, claim=None, withdrawn=False, exit=False)
+UNTOUCHED = Found(has_token=True, was_submitted=False, claim=None, withdrawn=False, exit=False)
 
 
 class SlurmWorker:
-    """All methods are called from one thread, and may take seconds."""
+    """Executes the daemon's requests. All methods are called from one thread and may take seconds."""
 
-    def __init__(self, books: Tracker) -> None:
-        self._books = books
-        # What was found in the folder, for all that are started before the next turn: it may hold thousands.
-        self._known: dict[str, Found] | None = None
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        # The listing of the shared folder, shared by all starts until the next turn: it may have thousands
+        # of entries.
+        self._folder_cache: dict[str, Found] | None = None
 
     @property
     def is_down(self) -> bool:
-        return self._books.is_down
+        return self._tracker.is_down
 
     @property
     def is_shaky(self) -> bool:
-        return self._books.is_shaky
+        return self._tracker.is_shaky
 
-    # ------------------------------------------------------------ what the daemon says
+    # ------------------------------------------------------------ requests of the daemon
 
     def start(self, launch: Launch) -> None:
-        """Submit it, unless it was; then its story goes on where it was left."""
-        books, desk = self._books, self._books.desk
-        if self._known is None:
-            self._known = desk.look()
-        known = self._known
+        """Track a launch, to be submitted in the next turn unless an earlier daemon has submitted it."""
+        tracker, shared_folder = self._tracker, self._tracker.shared_folder
+        if self._folder_cache is None:
+            self._folder_cache = shared_folder.look()
+        known = self._folder_cache
         found = known.get(launch.run.name)
-        errand = SlurmSubmission(launch, asked=found is not None and found.asked)
-        books.errands[launch.run] = errand
-        books.units |= errand.units
-        untouched = [name for name in errand.units if name not in known or known[name] == UNTOUCHED]
-        if errand.bids[0].stage is Stage.NEW:
-            desk.issue(untouched)
+        submission = SlurmSubmission(launch, was_submitted=found is not None and found.was_submitted)
+        tracker.submissions[launch.run] = submission
+        tracker.tracked_runs |= submission.tracked_runs
+        untouched = [
+            name for name in submission.tracked_runs if name not in known or known[name] == UNTOUCHED
+        ]
+        if submission.candidates[0].stage is Stage.NEW:
+            shared_folder.issue(untouched)
             if launch.script is not None:
-                desk.put(launch.run.name, "script", launch.script)
-        books.fresh = True
-        if all(name in known and (known[name].claim or known[name].withdrawn) for name in errand.units):
-            for bid in errand.bids:  # nothing of it is left to submit
-                bid.stage = Stage.SENT
+                shared_folder.put(launch.run.name, "script", launch.script)
+        tracker.must_read_folder = True
+        if all(
+            name in known and (known[name].claim or known[name].withdrawn) for name in submission.tracked_runs
+        ):
+            for candidate in submission.candidates:  # every run has been claimed or withdrawn
+                candidate.stage = Stage.SENT
 
     def stop(self, run: Run, *, now: bool) -> None:
-        cancel.stop(self._books, run, now=now)
+        cancel.stop(self._tracker, run, now=now)
 
     def recall(self, run: Run) -> None:
-        cancel.recall(self._books, run)
+        cancel.recall(self._tracker, run)
 
     def signal(self, run: Run, number: int) -> None:
-        cancel.signal(self._books, run, number)
+        cancel.signal(self._tracker, run, number)
 
     def forget(self, run: Run) -> None:
-        """Its end is durable elsewhere. Another copy of it that comes to life finds no ticket."""
-        books = self._books
-        self._known = None
-        errand = books.errands.get(run)
-        unit = books.units.pop(run.name, None)
+        """Delete the files of a run whose end is durable. A late duplicate finds no claim token."""
+        tracker = self._tracker
+        self._folder_cache = None
+        submission = tracker.submissions.get(run)
+        tracked = tracker.tracked_runs.pop(run.name, None)
         names = [run.name]
-        if errand is not None:
-            names += errand.units
-            books.drop(errand)
-        elif unit is not None and unit.errand.run in books.errands:
-            unit.errand.units.pop(run.name, None)
+        if submission is not None:
+            names += submission.tracked_runs
+            tracker.drop(submission)
+        elif tracked is not None and tracked.submission.run in tracker.submissions:
+            tracked.submission.tracked_runs.pop(run.name, None)
         for name in names:
-            books.desk.clear(name)
+            tracker.shared_folder.clear(name)
 
     # ------------------------------------------------------------ a turn
 
     def turn(self) -> float | None:
-        """Do what is due. When to come again, in seconds; None: not before somebody asks for something."""
-        books = self._books
-        self._known = None
-        if not books.errands and not books.doomed:
+        """Do everything that is due. Seconds until the next turn; None: not before the next request."""
+        tracker = self._tracker
+        self._folder_cache = None
+        if not tracker.submissions and not tracker.to_cancel:
             return None
-        if books.fresh or books.desk.has_news():
-            books.fresh = False
-            poll.read_desk(books)
+        if tracker.must_read_folder or tracker.shared_folder.has_news():
+            tracker.must_read_folder = False
+            poll.read_shared_folder(tracker)
         waiting = any(
-            bid.stage in (Stage.NEW, Stage.UNSURE) for e in books.errands.values() for bid in e.bids
+            candidate.stage in (Stage.NEW, Stage.UNSURE)
+            for e in tracker.submissions.values()
+            for candidate in e.candidates
         )
-        if books.clock() >= books.poll_at:
-            poll.poll(books)
-        if waiting and not books.is_down:
-            submit.submit_all(books)
-        cancel.stop_due(books)
-        books.tell()
-        return min(LOOK_S, max(0.0, books.poll_at - books.clock()))
+        if tracker.clock() >= tracker.poll_at:
+            poll.poll(tracker)
+        if waiting and not tracker.is_down:
+            submit.submit_all(tracker)
+        cancel.stop_due(tracker)
+        tracker.flush_reports()
+        return min(LOOK_S, max(0.0, tracker.poll_at - tracker.clock()))

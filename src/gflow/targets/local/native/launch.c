@@ -1,4 +1,4 @@
-/* From an order to a running process: a child, forked while the shim was idle, becomes the job. */
+/* Start the process of a job: a child, forked while the shim was idle, receives the order and executes the job. */
 #define _GNU_SOURCE
 #include "shim.h"
 
@@ -19,7 +19,7 @@
 
 /* ------------------------------------------------------------ the child */
 
-/* fork(), straight into a control group: moving a process into one later waits milliseconds. */
+/* fork() directly into a control group: moving a process into one later takes milliseconds. */
 static pid_t fork_into(int group) {
     if (group >= 0) {
         struct clone_args args = {
@@ -31,7 +31,7 @@ static pid_t fork_into(int group) {
     return fork();
 }
 
-bool prepare(Child *child, int group) {
+bool fork_child(Child *child, int group) {
     int orders[2], trouble[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, orders)) return false;
     if (pipe2(trouble, O_CLOEXEC)) {
@@ -41,7 +41,7 @@ bool prepare(Child *child, int group) {
     }
     pid_t pid = fork_into(group);
     if (pid == 0) {
-        close(orders[1]);                                 /* else we would never see the shim go */
+        close(orders[1]);                                 /* else we would not notice the end of the shim */
         close(trouble[0]);
         become_job(orders[0], trouble[1]);
     }
@@ -56,11 +56,11 @@ bool prepare(Child *child, int group) {
     return true;
 }
 
-/* How long the kernel lets us run at a stretch. Whoever asks for little is given the CPU sooner. 0: as usual. */
-void ask_for_slices(uint64_t nanoseconds) {
+/* Request a time slice from the kernel: with a short one a process gets the CPU sooner. 0: the default. */
+void set_time_slice(uint64_t nanoseconds) {
     struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; }
-        wish = {.size = sizeof wish, .nice = getpriority(PRIO_PROCESS, 0), .runtime = nanoseconds};
-    syscall(SYS_sched_setattr, 0, &wish, 0);              /* an older kernel refuses: fine */
+        attributes = {.size = sizeof attributes, .nice = getpriority(PRIO_PROCESS, 0), .runtime = nanoseconds};
+    syscall(SYS_sched_setattr, 0, &attributes, 0);              /* older kernels refuse it, which is harmless */
 }
 
 static void reset_signals(void) {
@@ -75,7 +75,7 @@ static _Noreturn void refuse(int trouble, const char *why) {
     _exit(126);
 }
 
-/* `what: which`, to the shim, which tells it to everybody. */
+/* Report `what: which` to the shim and exit. */
 static _Noreturn void give_up(int trouble, const char *what, const char *which) {
     char text[4096];
     int missing = errno == ENOENT;
@@ -84,7 +84,7 @@ static _Noreturn void give_up(int trouble, const char *what, const char *which) 
     _exit(missing ? 127 : 126);
 }
 
-/* ------------------------------------------------------------ what a job is made of */
+/* ------------------------------------------------------------ environment, logs and command */
 
 static void make_folders(const char *path) {
     char folder[4096];
@@ -115,11 +115,11 @@ static void set_limits(char *text) {
         if (sscanf(line, "%d %lld %lld", &resource, &soft, &hard) != 3 || getrlimit(resource, &now)) continue;
         rlim_t most = hard < 0 || (rlim_t)hard > now.rlim_max ? now.rlim_max : (rlim_t)hard;
         rlim_t wanted = soft < 0 || (rlim_t)soft > most ? most : (rlim_t)soft;
-        setrlimit(resource, &(struct rlimit){wanted, most});     /* what cannot be raised stays */
+        setrlimit(resource, &(struct rlimit){wanted, most});     /* a limit that we may not raise stays */
     }
 }
 
-/* The zero-terminated strings of a block, appended to `list`; NULL if there is no memory for them. */
+/* Append the zero-terminated strings of a block to `list`. */
 static char **add_strings(char **list, size_t *count, Text block) {
     for (char *at = block.at, *end = block.at + block.size; at < end; at += strlen(at) + 1) {
         list = realloc(list, (*count + 2) * sizeof *list);
@@ -136,7 +136,7 @@ static const char *find_variable(char **list, const char *name, size_t length) {
     return NULL;
 }
 
-/* gflow's variables, then the submitter's that gflow does not set. */
+/* The job's environment: gflow's variables, then those of the submitter that gflow does not set. */
 static char **environment_of(const Message *order) {
     static char unbuffered[] = "PYTHONUNBUFFERED=1";
     size_t count = 0;
@@ -147,12 +147,12 @@ static char **environment_of(const Message *order) {
         const char *equals = strchr(at, '=');
         if (!equals || equals == at) continue;
         char *stop = list ? list[ours] : NULL;
-        if (list) list[ours] = NULL;                      /* look among ours only */
+        if (list) list[ours] = NULL;                      /* search gflow's variables only */
         bool known = find_variable(list, at, (size_t)(equals - at)) != NULL;
         if (list) list[ours] = stop;
         if (!known) list = add_strings(list, &count, (Text){at, strlen(at) + 1});
     }
-    /* Output is to be seen when it is printed, not when a buffer is full. */
+    /* Output should appear in the log when it is printed, not when a buffer is full. */
     if (!find_variable(list, "PYTHONUNBUFFERED", 16))
         list = add_strings(list, &count, (Text){unbuffered, sizeof unbuffered});
     return list;
@@ -172,8 +172,8 @@ static bool has_content(const char *path, Text text) {
     return got == 0 && at == text.size;
 }
 
-/* A copy of a script is somewhere else; Python still looks for modules where the script was. */
-static char **look_beside(char **list, const char *script) {
+/* Add the script's original folder to PYTHONPATH: a copy of the script runs from another folder. */
+static char **add_module_path(char **list, const char *script) {
     const char *known = find_variable(list, "PYTHONPATH", 10), *slash = strrchr(script, '/');
     char *made, **at = list;
     int folder = slash > script ? (int)(slash - script) : 1;
@@ -188,8 +188,8 @@ static char **look_beside(char **list, const char *script) {
     return add_strings(list, &count, (Text){made, strlen(made) + 1});
 }
 
-/* Where the script runs from: its own place while it is what was submitted, else a copy. */
-static const char *script_place(const Message *order, char ***variables, int log, int trouble) {
+/* The path from which the script runs: the original if it has not changed since submission, else a copy. */
+static const char *choose_script(const Message *order, char ***variables, int log, int trouble) {
     static char line[8192];
     const char *path = order->field[SNAPSHOT].at;
     const char *original = order->field[SCRIPT_PATH].at;
@@ -198,13 +198,13 @@ static const char *script_place(const Message *order, char ***variables, int log
         int size = snprintf(line, sizeof line,
                             "gflow: %s changed since it was submitted; running it as it was then\n", original);
         send_all(log, line, (size_t)(size < (int)sizeof line ? size : (int)sizeof line - 1));
-        *variables = look_beside(*variables, original);
+        *variables = add_module_path(*variables, original);
     }
-    if (!has_person(order) && !write_snapshot(order)) give_up(trouble, strerror(errno), path);
-    return path;                                          /* of another person's script the shim made one */
+    if (!has_owner(order) && !write_snapshot(order)) give_up(trouble, strerror(errno), path);
+    return path;                                          /* in system mode the shim has already made the copy */
 }
 
-/* What runs a script: its `#!` line as the kernel reads it, or bash. */
+/* Append the interpreter of a script: its `#!` line as the kernel parses it, or bash. */
 static char **add_interpreter(char **list, size_t *count, Text script) {
     static char line[4096], bash[] = "bash";
     char *first = NULL, *rest = NULL;
@@ -227,14 +227,14 @@ static char **arguments_of(const Message *order, char ***variables, int log, int
     size_t count = 0;
     char **list = NULL;
     if (number(order, HAS_SCRIPT)) {
-        const char *place = script_place(order, variables, log, trouble);
+        const char *place = choose_script(order, variables, log, trouble);
         list = add_interpreter(list, &count, order->field[SCRIPT]);
         list = add_strings(list, &count, (Text){(char *)place, strlen(place) + 1});
     }
     return add_strings(list, &count, order->field[COMMAND]);
 }
 
-/* The file to execute, looked up in the job's own PATH from the job's own folder, where we are already. */
+/* The file to execute, looked up in the job's PATH relative to its folder, which is our working directory. */
 static const char *find_program(const char *program, const char *path, const char *cwd) {
     static char candidate[8192];
     if (*program == '/') return program;
@@ -258,7 +258,7 @@ static _Noreturn void no_log(int trouble, const char *path) {
     give_up(trouble, what, strerror(errno));
 }
 
-/* The order goes to the child with the locks of its GPUs attached to the first bytes. */
+/* Send the order to the child, with the leases attached to the first bytes. */
 bool send_order(int fd, const Buffer *order, const Leases *leases) {
     union { struct cmsghdr align; char bytes[CMSG_SPACE(sizeof leases->fd)]; } extra = {0};
     struct iovec bytes = {order->bytes, order->size};
@@ -277,17 +277,17 @@ bool send_order(int fd, const Buffer *order, const Leases *leases) {
 
 static bool await_order(int fd, Buffer *buffer, Message *order) {
     char chunk[65536];
-    while (!whole_message(buffer)) {
+    while (!message_size(buffer)) {
         union { struct cmsghdr align; char bytes[CMSG_SPACE(sizeof(Leases))]; } extra;
         struct iovec bytes = {chunk, sizeof chunk};
         struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1, .msg_control = extra.bytes,
                                  .msg_controllen = sizeof extra.bytes};
-        ssize_t got = recvmsg(fd, &message, 0);           /* what comes along stays open in the job */
+        ssize_t got = recvmsg(fd, &message, 0);           /* the leases stay open in the job */
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return false;                       /* the shim lets us go */
+        if (got <= 0) return false;                       /* the shim does not need us any more */
         append(buffer, chunk, (size_t)got);
     }
-    return read_message(buffer->bytes, whole_message(buffer), order);
+    return read_message(buffer->bytes, message_size(buffer), order);
 }
 
 void become_job(int orders, int trouble) {
@@ -297,7 +297,7 @@ void become_job(int orders, int trouble) {
     reset_signals();
     if (!await_order(orders, &buffer, &order)) _exit(0);
 
-    const char *problem = has_person(&order) ? become_person(&order) : NULL;
+    const char *problem = has_owner(&order) ? become_owner(&order) : NULL;
     if (problem) refuse(trouble, problem);
     const char *path = order.field[LOG].at, *error_path = order.field[ERROR_LOG].at;
     int log = open_log(path);
@@ -316,7 +316,7 @@ void become_job(int orders, int trouble) {
         errno = ENOENT;
         give_up(trouble, "command not found", arguments[0]);
     }
-    ask_for_slices(0);
+    set_time_slice(0);
     umask((mode_t)number(&order, UMASK));
     set_limits(order.field[LIMITS].at);
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -326,8 +326,8 @@ void become_job(int orders, int trouble) {
     give_up(trouble, strerror(errno), program);
 }
 
-/* The end of a job that never became one: the log and the reason say why. */
-void could_not_start(const Message *order, const char *trouble, bool missing, End *end) {
+/* The end of a job that could not be executed. Notes the reason in its log. */
+void fail_start(const Message *order, const char *trouble, bool missing, End *end) {
     char line[4200];
     snprintf(line, sizeof line, "gflow: the job could not start: %s", trouble);
     note_in_log(order, line);

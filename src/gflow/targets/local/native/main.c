@@ -1,7 +1,7 @@
-/* gflow-shim CHANNEL GROUP PIDS PYTHON…: runs the jobs that come down the channel, one at a time.
+/* gflow-shim CHANNEL GROUP PIDS PYTHON…: runs the jobs that arrive on the channel, one at a time.
  *
- * GROUP is the folder in which it may make a control group of its own, or empty; PIDS another one, where processes
- * are counted by groups of version 1; PYTHON… is the command line of shim.py, for what is not plain.
+ * GROUP is the folder in which it may create its own control group, or empty. PIDS is the same for a version 1 group
+ * that counts processes. PYTHON… is the command line of shim.py, which takes over where this shim is not enough.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -23,10 +23,10 @@
 #include <unistd.h>
 
 const int IGNORED[] = {SIGINT, SIGHUP, SIGUSR2, SIGPIPE, 0};
-/* The next job's child is forked when we have been idle this long: the job that starts now goes first. */
+/* Idle time after which the child for the next job is forked, so that a job that has just started goes first. */
 enum { PREPARE_AFTER_MS = 4 };
 
-/* ------------------------------------------------------------ who we are */
+/* ------------------------------------------------------------ identity and control groups */
 
 unsigned long long start_time(pid_t pid) {
     char path[64], stat[2048];
@@ -37,13 +37,13 @@ unsigned long long start_time(pid_t pid) {
     if (fd >= 0) close(fd);
     if (size <= 0) return 0;
     stat[size] = '\0';
-    char *at = strrchr(stat, ')');                        /* a name may hold anything */
+    char *at = strrchr(stat, ')');                        /* the process name may contain any character */
     for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
     if (at) started = strtoull(at, NULL, 10);
     return started;
 }
 
-static void know_ourselves(Shim *shim) {
+static void read_own_identity(Shim *shim) {
     struct stat namespace;
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t size = fd < 0 ? 0 : read(fd, shim->boot, sizeof shim->boot - 1);
@@ -53,7 +53,7 @@ static void know_ourselves(Shim *shim) {
     shim->started = start_time(getpid());
 }
 
-/* A control group of our own: every job is born in it, and one word kills all that a job started. */
+/* Create our own control group: every job is forked into it, and one write kills everything that the job started. */
 static void make_group(Shim *shim, const char *base) {
     shim->group = -1;
     if (!*base) return;
@@ -71,7 +71,7 @@ static bool write_to(const char *folder, const char *name, const char *text) {
     return written;
 }
 
-/* We are in this group ourselves, so that no job has to join it: its children are born there. */
+/* Join the group that counts processes: our children are forked into it and need not join. */
 static void join_pids(Shim *shim, const char *base) {
     if (!*base) return;
     snprintf(shim->pids_path, sizeof shim->pids_path, "%s/shim-%d-%llu", base, (int)getpid(), shim->started);
@@ -79,7 +79,7 @@ static void join_pids(Shim *shim, const char *base) {
     if (!made || !write_to(shim->pids_path, "cgroup.procs", "0")) shim->pids_path[0] = '\0';
 }
 
-/* How many processes and threads the job may have; 0: any number. In version 1's group we count too. */
+/* Limit the number of processes and threads of the job; 0: unlimited. In the version 1 group we count too. */
 static void limit_processes(Shim *shim, long most) {
     char text[32] = "max";
     if (most == shim->max_processes) return;
@@ -90,9 +90,9 @@ static void limit_processes(Shim *shim, long most) {
     if (*shim->pids_path) write_to(shim->pids_path, "pids.max", text);
 }
 
-/* A group that was killed once is made anew: kernel 6.18 kills whatever is born into it later. Where that
- * cannot be done we go on without one. */
-static void renew_group(Shim *shim) {
+/* Replace a group that was killed: kernel 6.18 kills every process that is forked into it later. If that fails we
+ * continue without a group. */
+static void replace_group(Shim *shim) {
     close(shim->group);
     for (int tries = 0; rmdir(shim->group_path) && errno == EBUSY && tries < 40; tries++) usleep(500);
     bool made = !mkdir(shim->group_path, 0755);
@@ -101,7 +101,7 @@ static void renew_group(Shim *shim) {
     shim->max_processes = -1;
 }
 
-/* The folder above is held by those who still need it (bases.py); the last one out drops it. */
+/* Remove our group. The base folder is locked by all processes that need it (cgroups.py); the last one removes it. */
 static void remove_group(const char *path, const char *base) {
     rmdir(path);
     int fd = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -110,7 +110,7 @@ static void remove_group(const char *path, const char *base) {
 
 /* ------------------------------------------------------------ claim and leases */
 
-/* Take this attempt. -1: errno says why not, EEXIST that somebody has taken it before. */
+/* Claim an attempt: the locked record. -1: see errno; EEXIST: already claimed. */
 static int claim(const char *path) {
     struct stat found;
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_APPEND, 0600);
@@ -121,7 +121,7 @@ static int claim(const char *path) {
     return -1;
 }
 
-/* Errors of the daemon's own, or the machine's: the same start may work in a moment (ends.py). */
+/* Errors of the daemon or the machine: the same start may succeed later (outcome.py). */
 static bool is_shortage(int error) {
     return error == EMFILE || error == ENFILE || error == EAGAIN || error == ENOMEM || error == ENOBUFS
         || error == ENOSPC || error == EDQUOT;
@@ -132,13 +132,13 @@ static void defer(const char *what, int error, End *end) {
     snprintf(end->problem, sizeof end->problem, "Deferred: %s%s", what, strerror(error));
 }
 
-/* Whether this is a lock file of the machine's daemon: root's, and closed to everybody else. */
-static bool is_ruled(const char *path) {
+/* Whether this is a lock file of the system daemon: owned by root, no access for others. */
+static bool is_system_lock(const char *path) {
     struct stat found;
     return !lstat(path, &found) && S_ISREG(found.st_mode) && !found.st_uid && !(found.st_mode & 077);
 }
 
-/* Take away what somebody put there; a folder, which may be full, is moved aside. */
+/* Remove a file; a folder, which may not be empty, is renamed instead. */
 static bool remove_lease(const char *path) {
     char aside[4400];
     struct timespec now;
@@ -149,22 +149,22 @@ static bool remove_lease(const char *path) {
     return !rename(path, aside) || errno == ENOENT;
 }
 
-/* The lock file of the machine's daemon. What others made or may hold is replaced by a fresh one. */
-static int open_ruled(const char *path) {
+/* Open the lock file of the system daemon. A file that another user made or may hold is replaced. */
+static int open_system_lock(const char *path) {
     int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     for (;;) {
         int fd = -1;
-        if (is_ruled(path)) fd = open(path, flags);
+        if (is_system_lock(path)) fd = open(path, flags);
         else if (remove_lease(path)) fd = open(path, flags | O_CREAT | O_EXCL, 0600);
         if (fd >= 0 || (errno != ENOENT && errno != EEXIST)) return fd;
     }
 }
 
-/* A lock file that anybody may open, whoever made it (leases.py says why in these steps). */
-static int open_lease(const char *path, bool rules) {
+/* Open or create a lock file that every user may open (gpu_leases.py explains the steps). */
+static int open_lease(const char *path, bool is_system) {
     int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     struct stat found;
-    if (rules) return open_ruled(path);
+    if (is_system) return open_system_lock(path);
     if (!geteuid() && !lstat(path, &found) && !S_ISREG(found.st_mode)) unlink(path);
     int fd = open(path, flags);
     if (fd < 0 && errno == ENOENT) {
@@ -173,8 +173,8 @@ static int open_lease(const char *path, bool rules) {
         if (fd < 0 && errno == EEXIST) fd = open(path, flags);
         umask(mask);
     }
-    if (fd < 0 && errno == EACCES) {                      /* the machine's daemon has it; else it cannot be had */
-        errno = is_ruled(path) ? EWOULDBLOCK : EACCES;
+    if (fd < 0 && errno == EACCES) {                      /* held by the system daemon, or not accessible */
+        errno = is_system_lock(path) ? EWOULDBLOCK : EACCES;
         return -1;
     }
     if (fd >= 0 && (fstat(fd, &found) || !S_ISREG(found.st_mode))) {
@@ -185,13 +185,13 @@ static int open_lease(const char *path, bool rules) {
     return fd;
 }
 
-/* The locks of all these GPUs. False: errno says why not, EWOULDBLOCK that somebody else has one. */
-static bool take_leases(Text paths, bool rules, Leases *held) {
+/* Take the leases of all these GPUs. False: see errno; EWOULDBLOCK: one of them is held. */
+static bool take_leases(Text paths, bool is_system, Leases *held) {
     held->count = 0;
     held->last = paths.at;
     for (char *path = paths.at; path < paths.at + paths.size; path += strlen(path) + 1) {
         held->last = path;
-        int fd = held->count < MOST_LEASES ? open_lease(path, rules) : -1;
+        int fd = held->count < MAX_LEASES ? open_lease(path, is_system) : -1;
         if (fd < 0) return false;
         held->fd[held->count++] = fd;
         if (flock(fd, LOCK_EX | LOCK_NB)) return false;
@@ -205,7 +205,7 @@ static void release_leases(const Leases *held) {
 
 /* ------------------------------------------------------------ one job */
 
-/* Who we are and who is about to be the job: whoever finds the record knows whom to look for. */
+/* Record our identity and that of the job's process, for a later daemon. */
 static void write_identities(const Shim *shim, int record) {
     char text[512];
     int size = snprintf(text, sizeof text, "shim %s %llu %d %llu\njob %s %llu %d %llu\n",
@@ -214,36 +214,36 @@ static void write_identities(const Shim *shim, int record) {
     send_all(record, text, (size_t)size);
 }
 
-static void tell(Shim *shim, int count, const char *const *words) {
+static void send_to_daemon(Shim *shim, int count, const char *const *words) {
     if (shim->channel >= 0 && !send_words(shim->channel, count, words))
-        shim->channel = -1;                               /* the daemon died just now; the record tells the next */
+        shim->channel = -1;                               /* the daemon has died; the next one reads the record */
 }
 
-static void tell_end(Shim *shim, const Message *order, int record, End *end) {
+static void report_end(Shim *shim, const Message *order, int record, End *end) {
     char code[16] = "-", signal[16] = "-", cpu[24], peak[24];
     if (end->code >= 0) snprintf(code, sizeof code, "%d", end->code);
     if (end->signal >= 0) snprintf(signal, sizeof signal, "%d", end->signal);
     snprintf(cpu, sizeof cpu, "%ld", end->cpu_ms);
     snprintf(peak, sizeof peak, "%ld", end->peak_kib);
     for (char *at = end->problem; (at = strchr(at, '\n'));) *at = ' ';
-    /* The message first: it is what the daemon waits for. The record is for the case that nobody does. */
+    /* The message first: the daemon waits for it. The record serves the next daemon if this one is gone. */
     const char *words[] = {"end", order->field[KEY].at, order->field[ATTEMPT].at, code, signal, cpu, peak, end->problem};
-    tell(shim, 8, words);
+    send_to_daemon(shim, 8, words);
     char line[5000];
     int size = snprintf(line, sizeof line, "end %s %s %s %s %s\n", code, signal, cpu, peak, end->problem);
-    if (record < 0) return;                               /* it was never begun */
+    if (record < 0) return;                               /* the attempt was never claimed */
     send_all(record, line, (size_t)size);
     close(record);
 }
 
-/* Hand the order to the waiting child. Somebody may have killed it meanwhile: then to another. A job of the
- * machine's daemon cannot kill us, and would pass a lease on: it gets none. */
-static bool wake_child(Shim *shim, int record, const Leases *leases, bool is_persons) {
+/* Send the order to the waiting child; if that was killed meanwhile, to a new one. A job of the system daemon cannot
+ * kill us and could pass a lease on, so it inherits none. */
+static bool wake_child(Shim *shim, int record, const Leases *leases, bool is_owned) {
     Leases none = {.count = 0};
     for (int tries = 0; tries < 3; tries++) {
-        if (!shim->child.pid && !prepare(&shim->child, shim->group)) return false;
+        if (!shim->child.pid && !fork_child(&shim->child, shim->group)) return false;
         write_identities(shim, record);
-        bool sent = send_order(shim->child.orders, &shim->order, is_persons ? &none : leases);
+        bool sent = send_order(shim->child.orders, &shim->order, is_owned ? &none : leases);
         close(shim->child.orders);
         if (sent) return true;
         close(shim->child.trouble);
@@ -252,58 +252,58 @@ static bool wake_child(Shim *shim, int record, const Leases *leases, bool is_per
     return false;
 }
 
-static void see_through(Shim *shim, const Message *order, int record, const Leases *leases, End *end) {
-    bool is_ready = !has_person(order) || !number(order, HAS_SCRIPT) || write_snapshot(order);
-    if (!is_ready || !wake_child(shim, record, leases, has_person(order))) {
+static void run_job(Shim *shim, const Message *order, int record, const Leases *leases, End *end) {
+    bool is_ready = !has_owner(order) || !number(order, HAS_SCRIPT) || write_snapshot(order);
+    if (!is_ready || !wake_child(shim, record, leases, has_owner(order))) {
         if (is_shortage(errno)) defer("", errno, end);
-        else could_not_start(order, strerror(errno), false, end);
+        else fail_start(order, strerror(errno), false, end);
         return;
     }
     Child job = shim->child;
     shim->child.pid = 0;
-    attend(shim, order, job.pid, job.trouble, record, leases, end);
+    supervise(shim, order, job.pid, job.trouble, record, leases, end);
 }
 
-/* One attempt, from the claim to the written end. */
+/* Run one attempt, from the claim of its record to the written end. */
 static void run(Shim *shim, const Message *order) {
     Leases held;
     char trouble[4200];
     End end = {-1, -1, "Leased", 0, 0};
     int record = claim(order->field[RECORD].at);
-    if (record < 0 && errno != EEXIST) {                  /* whatever it is, it is not about the job */
+    if (record < 0 && errno != EEXIST) {                  /* a problem of the machine, not of the job */
         defer("no run record can be made: ", errno, &end);
-        tell_end(shim, order, record, &end);
+        report_end(shim, order, record, &end);
         return;
     }
     if (record < 0) {
         const char *words[] = {"taken", order->field[KEY].at, order->field[ATTEMPT].at};
-        tell(shim, 3, words);
+        send_to_daemon(shim, 3, words);
         return;
     }
     limit_processes(shim, number(order, MAX_PROCESSES));
-    if (take_leases(order->field[LEASES], has_person(order), &held))
-        see_through(shim, order, record, &held, &end);
+    if (take_leases(order->field[LEASES], has_owner(order), &held))
+        run_job(shim, order, record, &held, &end);
     else if (errno != EWOULDBLOCK && is_shortage(errno))
         defer("", errno, &end);
     else if (errno != EWOULDBLOCK) {
         snprintf(trouble, sizeof trouble, "its GPU cannot be leased: %s: %s", strerror(errno), held.last);
-        could_not_start(order, trouble, false, &end);
+        fail_start(order, trouble, false, &end);
     }
     release_leases(&held);
-    tell_end(shim, order, record, &end);
-    if (shim->killed) renew_group(shim);
+    report_end(shim, order, record, &end);
+    if (shim->killed) replace_group(shim);
     if (number(order, HAS_SCRIPT)) unlink(order->field[SNAPSHOT].at);
 }
 
 /* ------------------------------------------------------------ orders */
 
 static void wait_for_message(Shim *shim) {
-    while (shim->channel >= 0 && !whole_message(&shim->inbox)) {
+    while (shim->channel >= 0 && !message_size(&shim->inbox)) {
         struct pollfd fds[] = {{shim->channel, POLLIN, 0}, {shim->signals, POLLIN, 0}};
         int ready = poll(fds, 2, shim->child.pid ? -1 : PREPARE_AFTER_MS);
-        if (!ready && !prepare(&shim->child, shim->group)) usleep(100000);
+        if (!ready && !fork_child(&shim->child, shim->group)) usleep(100000);
         if (ready <= 0) continue;
-        if (fds[1].revents) {                             /* a waiting child was killed */
+        if (fds[1].revents) {                             /* the waiting child was killed */
             struct signalfd_siginfo came;
             while (read(shim->signals, &came, sizeof came) == sizeof came) continue;
             while (waitpid(-1, NULL, WNOHANG) > 0) continue;
@@ -315,15 +315,15 @@ static void wait_for_message(Shim *shim) {
 static void serve(Shim *shim) {
     for (;;) {
         wait_for_message(shim);
-        size_t size = whole_message(&shim->inbox);
+        size_t size = message_size(&shim->inbox);
         if (!size) return;
-        Buffer copy = {0};                                /* reading cuts it up, and the child needs it whole */
+        Buffer copy = {0}; /* read_message() changes it, and the child needs the original */
         Message order;
         append(&copy, shim->inbox.bytes, size);
         shim->order.size = 0;
         append(&shim->order, shim->inbox.bytes, size);
         drop(&shim->inbox, size);
-        /* Anything but an order is a word about a job that is over. */
+        /* Any other message is a request about a job that has ended. */
         if (read_message(copy.bytes, size, &order) && is_kind(&order, "run") && order.count == FIELDS)
             run(shim, &order);
         free(copy.bytes);
@@ -345,9 +345,9 @@ int main(int argc, char **argv) {
     fcntl(shim.channel, F_SETFD, FD_CLOEXEC);
     if (shim.signals < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) return 1;
     umask(077);
-    ask_for_slices(SHORT_SLICE);
-    know_ourselves(&shim);
-    if (!geteuid()) getpwuid(0);                          /* children find the list of people half open */
+    set_time_slice(SHORT_SLICE);
+    read_own_identity(&shim);
+    if (!geteuid()) getpwuid(0);                          /* opens the user database, for the children */
     make_group(&shim, argv[2]);
     join_pids(&shim, argv[3]);
     serve(&shim);

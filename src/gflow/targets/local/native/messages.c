@@ -18,13 +18,13 @@ static void put_length(char *bytes, uint32_t length) {
     for (int i = 0; i < LENGTH; i++) bytes[i] = (char)(length >> 8 * i);
 }
 
-size_t whole_message(const Buffer *buffer) {
+size_t message_size(const Buffer *buffer) {
     if (buffer->size < LENGTH) return 0;
     size_t size = LENGTH + (size_t)length_at(buffer->bytes);
     return buffer->size >= size ? size : 0;
 }
 
-/* Cut `bytes` into fields. The length before a field is overwritten by the end of the field before it. */
+/* Split `bytes` into fields, in place. The terminator of a field overwrites the length of the next one. */
 bool read_message(char *bytes, size_t size, Message *message) {
     size_t at = LENGTH;
     message->count = 0;
@@ -36,7 +36,7 @@ bool read_message(char *bytes, size_t size, Message *message) {
         message->field[message->count++] = (Text){bytes + at, length};
         at += length;
     }
-    bytes[size] = '\0';                                   /* append() keeps a byte spare */
+    bytes[size] = '\0';                                   /* append() reserves one more byte */
     return at == size && message->count > 0;
 }
 

@@ -1,5 +1,5 @@
-/* In system mode the shim is root and the job is its submitter's. The child gives up root for good before
- * it touches anything of theirs: a path, a log, a program. person.py says the same in Python.
+/* Privileges: in system mode the shim is root and the job runs as its owner. The child gives up root for good
+ * before it touches any path, log or program of the owner. privileges.py does the same in Python.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -22,7 +22,7 @@
 
 enum { HELPER_MS = 5000 };
 
-bool has_person(const Message *order) {
+bool has_owner(const Message *order) {
     return order->field[UID].size > 0;
 }
 
@@ -36,8 +36,8 @@ static bool drop_capabilities(void) {
     return true;
 }
 
-/* Whether we are this person and nothing else, and cannot become root again. */
-static bool is_person(uid_t uid, gid_t gid) {
+/* Whether all our ids are those of this user and we cannot become root again. */
+static bool is_only_user(uid_t uid, gid_t gid) {
     uid_t u[3];
     gid_t g[3];
     if (getresuid(&u[0], &u[1], &u[2]) || getresgid(&g[0], &g[1], &g[2])) return false;
@@ -46,7 +46,7 @@ static bool is_person(uid_t uid, gid_t gid) {
     return setresuid((uid_t)-1, 0, (uid_t)-1) && setresgid((gid_t)-1, 0, (gid_t)-1);
 }
 
-/* Let the kernel's audit say whose processes these are. Where it keeps no such records, or not for us: fine. */
+/* Set the login uid for the kernel's audit. Fails, without harm, on a kernel without auditing. */
 static void set_login(uid_t uid) {
     char text[16];
     int size = snprintf(text, sizeof text, "%u", (unsigned)uid), fd = open("/proc/self/loginuid", O_WRONLY | O_CLOEXEC);
@@ -55,69 +55,69 @@ static void set_login(uid_t uid) {
     close(fd);
 }
 
-/* Be the order's submitter: groups, then gid, then uid. NULL: done; else what went wrong. */
-const char *become_person(const Message *order) {
+/* Become the job's owner: groups, then gid, then uid. NULL: done; else the error. */
+const char *become_owner(const Message *order) {
     static char text[200];
     uid_t uid = (uid_t)strtoul(order->field[UID].at, NULL, 10);
     errno = 0;
-    const struct passwd *person = getpwuid(uid);
-    if (!person) {
+    const struct passwd *account = getpwuid(uid);
+    if (!account) {
         snprintf(text, sizeof text, "there is no user %s here", order->field[UID].at);
         return text;
     }
-    const char *name = order->field[USER].at;             /* looked up afresh: a uid can be given to another account */
-    if (*name && strcmp(person->pw_name, name)) {
-        snprintf(text, sizeof text, "uid %s belongs to %s now, and not to %s", order->field[UID].at, person->pw_name, name);
+    const char *name = order->field[USER].at;             /* checked now: a uid can be given to another account */
+    if (*name && strcmp(account->pw_name, name)) {
+        snprintf(text, sizeof text, "uid %s belongs to %s now, and not to %s", order->field[UID].at, account->pw_name, name);
         return text;
     }
-    gid_t gid = person->pw_gid;
+    gid_t gid = account->pw_gid;
     set_login(uid);
-    if (initgroups(person->pw_name, gid) || setresgid(gid, gid, gid) || setresuid(uid, uid, uid)) {
+    if (initgroups(account->pw_name, gid) || setresgid(gid, gid, gid) || setresuid(uid, uid, uid)) {
         snprintf(text, sizeof text, "cannot become user %s: %s", order->field[UID].at, strerror(errno));
         return text;
     }
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);                   /* what we remember is not for them; exec ends it */
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);                   /* our memory holds root's data; exec resets this */
     syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
-    if (uid && (!drop_capabilities() || !is_person(uid, gid))) return "root's rights could not be given up";
+    if (uid && (!drop_capabilities() || !is_only_user(uid, gid))) return "root's rights could not be given up";
     return NULL;
 }
 
-/* A line in the job's log, written by its owner. We may be root, and the path is theirs. */
+/* Write a line to the job's log, as its owner: we may be root, and the owner controls the path. */
 void note_in_log(const Message *order, const char *line) {
-    pid_t pid = has_person(order) ? fork() : 0;
+    pid_t pid = has_owner(order) ? fork() : 0;
     if (pid < 0) return;
     if (pid == 0) {
-        if (has_person(order) && become_person(order)) _exit(1);
+        if (has_owner(order) && become_owner(order)) _exit(1);
         int log = open_log(order->field[LOG].at);
-        if (log >= 0) {                                   /* else it is what is missing, and the reason says it */
+        if (log >= 0) {                                   /* else the log is the problem, and the reason names it */
             dprintf(log, "%s\n", line);
             close(log);
         }
-        if (has_person(order)) _exit(0);
+        if (has_owner(order)) _exit(0);
         return;
     }
-    for (int ms = 0; !waitpid(pid, NULL, WNOHANG); ms++) { /* their file system, or they, may hold it up */
+    for (int ms = 0; !waitpid(pid, NULL, WNOHANG); ms++) { /* the owner or their file system may block it */
         if (ms == HELPER_MS) kill(pid, SIGKILL);
         usleep(1000);
     }
 }
 
-/* They may read and run the file, and not write to it: it is on a disk of root's, where no quota of theirs holds. Where
- * there are no access lists it becomes theirs. */
-static bool let_read(int fd, uid_t uid) {
+/* Let the owner read and execute a file, but not write it: the owner's quota does not apply on root's disk. Without
+ * access control lists the file is chowned to the owner. */
+static bool grant_read(int fd, uid_t uid) {
     struct { uint32_t version; struct { uint16_t who, rights; uint32_t id; } entry[5]; } list = {
         2, {{0x01, 5, UINT32_MAX}, {0x02, 5, uid}, {0x04, 0, UINT32_MAX}, {0x10, 5, UINT32_MAX}, {0x20, 0, UINT32_MAX}}};
     return !fsetxattr(fd, "system.posix_acl_access", &list, sizeof list, 0) || !fchown(fd, uid, (gid_t)-1);
 }
 
-/* The script as it was submitted, in a folder of ours, readable by its owner alone. */
+/* Write the script as it was submitted to the snapshot path, readable by its owner only. */
 bool write_snapshot(const Message *order) {
     const char *path = order->field[SNAPSHOT].at;
     unlink(path);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0500);
     if (fd < 0) return false;
-    bool whole = send_all(fd, order->field[SCRIPT].at, order->field[SCRIPT].size);
-    if (has_person(order) && !let_read(fd, (uid_t)strtoul(order->field[UID].at, NULL, 10))) whole = false;
+    bool is_complete = send_all(fd, order->field[SCRIPT].at, order->field[SCRIPT].size);
+    if (has_owner(order) && !grant_read(fd, (uid_t)strtoul(order->field[UID].at, NULL, 10))) is_complete = false;
     close(fd);
-    return whole;
+    return is_complete;
 }

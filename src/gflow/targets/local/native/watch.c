@@ -1,11 +1,10 @@
-/* Seeing one job through: stop requests, grace, leftovers, its log's size, and how it ended.
+/* Supervise one job: stop requests, grace time, orphans, the size of its log, and its exit status.
  *
- * A job that ended by itself leaves nobody behind: what it left is killed at once. A job that is
- * being stopped may have children still saving their work within the grace time.
+ * When a job ends by itself, its remaining processes are killed at once. When a job is being stopped, its
+ * children may use the grace time to save their work.
  *
- * The job's first process is reaped last, when nothing of the job lives any more. Until then its pid, which is also
- * the number of the job's process group and session, cannot become another process's: that is why signals may go
- * to that group by number.
+ * The job's first process is reaped last, when no process of the job lives any more. Until then its pid, which is
+ * also the id of the job's process group and session, cannot be reused: so signals may be sent to that group by id.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -28,10 +27,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* When to look at logs: rotation.py says the same, and why. Rates in bytes per millisecond. */
+/* Intervals between looks at the logs; log_rotation.py explains them. Rates in bytes per millisecond. */
 enum { LOG_LEAST_MS = 5, LOG_USUAL_LEAST_MS = 10, LOG_LOOK_MS = 2000, LOG_QUIET_MS = 4000, LOG_MOST_RATE = 1 << 20 };
-enum { KILL_AGAIN_MS = 50, REAP_AT_ONCE = 500, AHEAD_MS = 100, FAR_DOWN = 200 };
-/* All processes together are measured ever more rarely, and never for more than half a percent of the time. */
+enum { RETRY_KILL_MS = 50, REAP_AT_ONCE = 500, REALTIME_MS = 100, MAX_DEPTH = 200 };
+/* The sum over all processes is measured at growing intervals, for at most 0.5 % of the time. */
 enum { MEMORY_LOOK_MS = 1000, MEMORY_LOOK_MOST_MS = 30000, MEMORY_LOOK_SHARE = 200, MOST_PROCESSES = 1000 };
 static const long long NEVER = INT64_MAX;
 
@@ -42,12 +41,12 @@ typedef struct {
     int trouble, record;
     const Leases *leases;
     int pidfd;                                             /* readable when the job's process has ended */
-    bool ended, children_left, more_dead, crowded, stopping, killed;
-    siginfo_t how;                                         /* it ended */
+    bool ended, children_left, more_dead, has_swarm, stopping, killed;
+    siginfo_t how;                                         /* exit status of the job's process */
     long peak_kib;
     long long cpu_us;
     long long kill_at, log_cap, log_at, log_ms, log_size, log_seen, memory_at, memory_ms;
-    long long ahead_since, ahead_from;                     /* 0: we are not; the next time that we may be */
+    long long realtime_since, realtime_from;  /* start of the episode, 0: none; earliest next */
 } Watch;
 
 static long long now_ms(void) {
@@ -56,9 +55,9 @@ static long long now_ms(void) {
     return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
-/* ------------------------------------------------------------ what is asked */
+/* ------------------------------------------------------------ requests */
 
-/* `how`: 0: after the job's own grace time, 1: at once, more: after so many seconds. */
+/* Stop the job. `how`: 0: after the job's own grace time; 1: at once; more: the grace time in seconds. */
 static void stop(Watch *watch, int how) {
     long long own = (long long)(strtod(watch->order->field[GRACE].at, NULL) * 1000);
     long long until = now_ms() + (how > 1 ? how * 1000LL : how ? 0 : own);
@@ -72,40 +71,40 @@ static void stop(Watch *watch, int how) {
     if (until < watch->kill_at) watch->kill_at = until;
 }
 
-/* A word may come right behind its order, or after the end of the job that it is about. */
-static void hear_word(Watch *watch, const Message *word) {
-    if (word->count < 4 || strcmp(word->field[KEY].at, watch->order->field[KEY].at) ||
-        strcmp(word->field[ATTEMPT].at, watch->order->field[ATTEMPT].at))
+/* Carry out a request. It may arrive right after the order of its job, or after the end of its job. */
+static void handle_request(Watch *watch, const Message *request) {
+    if (request->count < 4 || strcmp(request->field[KEY].at, watch->order->field[KEY].at) ||
+        strcmp(request->field[ATTEMPT].at, watch->order->field[ATTEMPT].at))
         return;
-    int argument = atoi(word->field[3].at);
-    if (is_kind(word, "stop")) stop(watch, argument);
-    if (is_kind(word, "signal")) killpg(watch->pid, argument);
+    int argument = atoi(request->field[3].at);
+    if (is_kind(request, "stop")) stop(watch, argument);
+    if (is_kind(request, "signal")) killpg(watch->pid, argument);
 }
 
-static void hear_daemon(Watch *watch) {
+static void handle_requests(Watch *watch) {
     Buffer *inbox = &watch->shim->inbox;
     size_t size;
-    while ((size = whole_message(inbox))) {
-        Message word;
+    while ((size = message_size(inbox))) {
+        Message request;
         Buffer copy = {0};
         append(&copy, inbox->bytes, size);
-        bool whole = read_message(copy.bytes, size, &word);
-        bool is_order = whole && is_kind(&word, "run");
-        if (whole && !is_order) hear_word(watch, &word);
+        bool is_complete = read_message(copy.bytes, size, &request);
+        bool is_order = is_complete && is_kind(&request, "run");
+        if (is_complete && !is_order) handle_request(watch, &request);
         free(copy.bytes);
-        if (is_order) return;                             /* its turn comes after this job */
+        if (is_order) return;                             /* the next job: run it after this one */
         drop(inbox, size);
     }
 }
 
-/* TERM and USR1 are how a later daemon, which has no channel to us, says stop and kill. */
-static void hear_signals(Watch *watch) {
+/* A later daemon, which has no channel to us, sends TERM to stop and USR1 to kill. */
+static void handle_signals(Watch *watch) {
     struct signalfd_siginfo came;
     while (read(watch->shim->signals, &came, sizeof came) == sizeof came)
         if (came.ssi_signo != SIGCHLD) stop(watch, came.ssi_signo == SIGUSR1);
 }
 
-/* ------------------------------------------------------------ what is due */
+/* ------------------------------------------------------------ due actions */
 
 static void note_usage(Watch *watch, const struct rusage *used) {
     watch->cpu_us += (used->ru_utime.tv_sec + used->ru_stime.tv_sec) * 1000000LL +
@@ -113,7 +112,7 @@ static void note_usage(Watch *watch, const struct rusage *used) {
     if (used->ru_maxrss > watch->peak_kib) watch->peak_kib = used->ru_maxrss;
 }
 
-/* Reap children of ours: this one (-1: any) if it is dead. Returns whether there was one. */
+/* Reap a child (-1: any) if it is dead; whether one was reaped. */
 static bool collect(Watch *watch, pid_t pid) {
     struct rusage used;
     if (wait4(pid, NULL, WNOHANG, &used) <= 0) return false;
@@ -121,26 +120,26 @@ static bool collect(Watch *watch, pid_t pid) {
     return true;
 }
 
-/* Run before the job does, where we are root: one that forks and leaves all the time would make dead processes faster
- * than we get to collect them, until the machine has no pids left. Returns whether we do. realtime.py says for how long. */
-static bool get_ahead(Watch *watch) {
-    watch->crowded = true;
-    if (now_ms() >= watch->ahead_from && !watch->ahead_since &&
+/* Switch to real-time priority, if we are root: a job that forks and exits all the time makes zombies faster than an
+ * ordinary process can reap them, until the machine has no pids left. Whether we are real-time. See realtime.py. */
+static bool begin_realtime(Watch *watch) {
+    watch->has_swarm = true;
+    if (now_ms() >= watch->realtime_from && !watch->realtime_since &&
         !sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &(struct sched_param){1}))
-        watch->ahead_since = now_ms();
-    return watch->ahead_since && now_ms() - watch->ahead_since < AHEAD_MS;
+        watch->realtime_since = now_ms();
+    return watch->realtime_since && now_ms() - watch->realtime_since < REALTIME_MS;
 }
 
-/* Run as everybody else again, for as long as we did not. */
-static void fall_back(Watch *watch) {
-    if (!watch->ahead_since) return;
-    watch->ahead_from = 2 * now_ms() - watch->ahead_since;
-    watch->ahead_since = 0;
-    ask_for_slices(SHORT_SLICE);
+/* Return to ordinary priority, for at least as long as the episode lasted. */
+static void end_realtime(Watch *watch) {
+    if (!watch->realtime_since) return;
+    watch->realtime_from = 2 * now_ms() - watch->realtime_since;
+    watch->realtime_since = 0;
+    set_time_slice(SHORT_SLICE);
 }
 
-/* Collect what lost its parent and ended, until the job's own process is the next one. Not more than some at a time:
- * a job that forks all the time makes them as fast. */
+/* Reap dead orphans until the job's own process is the next one. Bounded: a job that forks all the time makes zombies as
+ * fast as we reap them. */
 static void reap_orphans(Watch *watch) {
     watch->more_dead = false;
     for (int count = 1; !watch->more_dead; count++) {
@@ -152,12 +151,12 @@ static void reap_orphans(Watch *watch) {
             break;
         }
         collect(watch, found.si_pid);
-        watch->more_dead = count % REAP_AT_ONCE == 0 && !get_ahead(watch);
+        watch->more_dead = count % REAP_AT_ONCE == 0 && !begin_realtime(watch);
     }
-    fall_back(watch);
+    end_realtime(watch);
 }
 
-/* Collect the dead behind the job's own process, which the kernel names first. */
+/* Reap all dead children except the job's own process, which waitid() would always return first. */
 static void reap_others(Watch *watch) {
     char path[64];
     int pid;
@@ -168,8 +167,8 @@ static void reap_others(Watch *watch) {
     if (children) fclose(children);
 }
 
-/* Whether any child of ours lives, or is a zombie that only its tracer may reap. Without WEXITED the kernel passes over
- * zombies that we could reap: if there are only those, it says that there is nobody to wait for. */
+/* Whether any child of ours lives, or is a zombie that only its tracer can reap. Without WEXITED the kernel ignores
+ * zombies that we could reap: if there are only those, it reports ECHILD. */
 static bool has_living_children(void) {
     siginfo_t found;
     return !waitid(P_ALL, 0, &found, WSTOPPED | WNOHANG | WNOWAIT) || errno != ECHILD;
@@ -186,10 +185,10 @@ static void keep_open(int fd) {
     if (fd >= 0) fcntl(fd, F_SETFD, 0);
 }
 
-/* Become shim.py, which can do more: same pid, same children, same locks, same job. */
+/* Execute shim.py in this process, which can do more: same pid, children, locks and job. Returns on failure only. */
 static void hand_over(Watch *watch) {
     const Buffer *rest = &watch->shim->inbox, *first = &watch->shim->order;
-    char text[8][32], leases[MOST_LEASES * 12] = "";
+    char text[8][32], leases[MAX_LEASES * 12] = "";
     char *words[64];
     int count = 0, order = memfd_create("order", 0);
     if (order < 0 || !send_all(order, first->bytes, first->size) || !send_all(order, rest->bytes, rest->size)) return;
@@ -214,25 +213,25 @@ static void hand_over(Watch *watch) {
     execv(words[0], words);
 }
 
-/* KILL all that is left. Whoever is not in our control group is found by a walk of the process tree. */
+/* KILL all remaining processes. Those outside our control group are found by shim.py in the process tree. */
 static void kill_all(Watch *watch) {
     if (watch->shim->group >= 0 && !watch->killed) {
         int fd = openat(watch->shim->group, "cgroup.kill", O_WRONLY | O_CLOEXEC);
         if (fd >= 0 && write(fd, "1", 1) == 1) watch->killed = watch->shim->killed = true;
         if (fd >= 0) close(fd);
         if (watch->killed) {
-            watch->kill_at = now_ms() + KILL_AGAIN_MS;
+            watch->kill_at = now_ms() + RETRY_KILL_MS;
             return;
         }
     }
-    if (watch->crowded) get_ahead(watch);                 /* shim.py falls back when it has killed */
+    if (watch->has_swarm) begin_realtime(watch);                 /* shim.py ends the episode when it has killed */
     hand_over(watch);
-    fall_back(watch);
-    killpg(watch->pid, SIGKILL);                          /* no Python to hand over to: what we can do */
-    watch->kill_at = now_ms() + KILL_AGAIN_MS;
+    end_realtime(watch);
+    killpg(watch->pid, SIGKILL);                          /* shim.py could not be executed: kill the group only */
+    watch->kill_at = now_ms() + RETRY_KILL_MS;
 }
 
-/* Memory of a process, pages that it shares counted in parts. */
+/* Proportional set size of a process: shared pages are divided among their users. */
 static long resident_kib(long pid) {
     char path[64], line[128];
     long kib = 0;
@@ -243,12 +242,12 @@ static long resident_kib(long pid) {
     return kib;
 }
 
-/* Visit everything below a process, `most` at the most: how many there are, and their memory if it is asked for. Who
- * hides deeper than anybody means is left out. */
-static int count_family(long pid, long *kib, int depth, int most) {
+/* Count the processes below a process, up to `most`, and add up their memory unless `kib` is NULL. Deeper levels than
+ * MAX_DEPTH are left out. */
+static int count_process_tree(long pid, long *kib, int depth, int most) {
     char path[320];
     int count = 0;
-    if (depth > FAR_DOWN) return 0;
+    if (depth > MAX_DEPTH) return 0;
     snprintf(path, sizeof path, "/proc/%ld/task", pid);
     DIR *threads = opendir(path);
     for (struct dirent *thread; threads && (thread = readdir(threads));) {
@@ -256,7 +255,7 @@ static int count_family(long pid, long *kib, int depth, int most) {
         snprintf(path, sizeof path, "/proc/%ld/task/%s/children", pid, thread->d_name);
         FILE *children = thread->d_name[0] == '.' ? NULL : fopen(path, "re");
         while (children && count < most && fscanf(children, "%ld", &child) == 1) {
-            count += 1 + count_family(child, kib, depth + 1, most - count - 1);
+            count += 1 + count_process_tree(child, kib, depth + 1, most - count - 1);
             if (kib) *kib += resident_kib(child);
         }
         if (children) fclose(children);
@@ -265,11 +264,11 @@ static int count_family(long pid, long *kib, int depth, int most) {
     return count;
 }
 
-/* All processes of the job together. One alone is measured better by the kernel, at its end. */
-static void look_at_memory(Watch *watch) {
+/* Measure all processes of the job. The peak of a single process comes from the kernel when it is reaped. */
+static void check_memory(Watch *watch) {
     long long begin = now_ms();
     long sum = 0;
-    if (count_family(getpid(), NULL, 0, 2) > 1) count_family(getpid(), &sum, 0, MOST_PROCESSES);
+    if (count_process_tree(getpid(), NULL, 0, 2) > 1) count_process_tree(getpid(), &sum, 0, MOST_PROCESSES);
     if (sum > watch->peak_kib) watch->peak_kib = sum;
     watch->memory_ms = watch->memory_ms * 2 < MEMORY_LOOK_MOST_MS ? watch->memory_ms * 2 : MEMORY_LOOK_MOST_MS;
     long long took = (now_ms() - begin) * MEMORY_LOOK_SHARE;
@@ -285,13 +284,13 @@ static long long within(long long least, long long wanted, long long most) {
     return wanted > most ? most : wanted < least ? least : wanted;
 }
 
-/* How long the log may grow unseen: at the highest rate that a job is likely to come up with, for a quarter of the cap. */
+/* Interval between looks at a growing log: at the highest plausible rate it grows by a quarter of the cap. */
 static long long usual_pause(long long cap) {
     return within(LOG_USUAL_LEAST_MS, cap / 4 / LOG_MOST_RATE, LOG_LOOK_MS);
 }
 
-/* Cutting a log that is over its cap while the job writes on is shim.py's art. */
-static void look_at_logs(Watch *watch) {
+/* Check the sizes of the logs. Only shim.py can rotate a log while the job writes to it. */
+static void check_logs(Watch *watch) {
     long long out = size_of(watch, LOG), error = size_of(watch, ERROR_LOG), now = now_ms(), total = out;
     if (strcmp(watch->order->field[LOG].at, watch->order->field[ERROR_LOG].at)) total += error;
     long long grown = total >= watch->log_size ? total - watch->log_size : total;
@@ -306,12 +305,12 @@ static void look_at_logs(Watch *watch) {
     if (out > watch->log_cap || error > watch->log_cap) hand_over(watch);
 }
 
-static void do_what_is_due(Watch *watch) {
+static void do_due_actions(Watch *watch) {
     long long now = now_ms();
     bool ended_by_itself = watch->ended && !watch->stopping && !watch->killed;
     if (watch->children_left && (ended_by_itself || now >= watch->kill_at)) kill_all(watch);
-    if (now >= watch->memory_at) look_at_memory(watch);
-    if (now >= watch->log_at) look_at_logs(watch);
+    if (now >= watch->memory_at) check_memory(watch);
+    if (now >= watch->log_at) check_logs(watch);
 }
 
 static int time_left(const Watch *watch) {
@@ -323,10 +322,10 @@ static int time_left(const Watch *watch) {
     return left < 0 ? 0 : left > 60000 ? 60000 : (int)left;
 }
 
-/* The job's process is dead, and a process that traces it keeps that from us: shim.py knows what to do. */
-static void leave_to_tracer(Watch *watch) {
+/* The job's process is dead and a tracer keeps us from reaping it: shim.py handles that. */
+static void handle_traced_death(Watch *watch) {
     hand_over(watch);
-    close(watch->pidfd);                                  /* no Python to hand over to: it stays readable */
+    close(watch->pidfd);                                  /* shim.py could not be executed; it would stay readable */
     watch->pidfd = -1;
 }
 
@@ -338,12 +337,12 @@ void receive(Shim *shim) {
     if (got > 0)
         append(&shim->inbox, chunk, (size_t)got);
     else if (got == 0 || (errno != EINTR && errno != EAGAIN))
-        shim->channel = -1;                               /* not closed: the daemon sees by it when we are gone */
+        shim->channel = -1;                               /* not closed: the daemon detects our exit by it */
 }
 
-static void conclude(Watch *watch, End *end) {
+static void finish(Watch *watch, End *end) {
     char trouble[4000];
-    while (collect(watch, -1)) continue;                  /* its numbers may be others' from now on */
+    while (collect(watch, -1)) continue;                  /* its pids may be reused from now on */
     if (watch->pidfd >= 0) close(watch->pidfd);
     ssize_t size = read(watch->trouble, trouble, sizeof trouble - 1);
     close(watch->trouble);
@@ -354,11 +353,11 @@ static void conclude(Watch *watch, End *end) {
         end->signal = watch->how.si_status;
     if (size > 0) {
         trouble[size] = '\0';
-        could_not_start(watch->order, trouble, end->code == 127, end);
+        fail_start(watch->order, trouble, end->code == 127, end);
     }
 }
 
-void attend(Shim *shim, const Message *order, pid_t pid, int trouble, int record, const Leases *leases,
+void supervise(Shim *shim, const Message *order, pid_t pid, int trouble, int record, const Leases *leases,
             End *end) {
     Watch watch = {.shim = shim, .order = order, .pid = pid, .trouble = trouble, .record = record,
                    .leases = leases, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0),
@@ -370,20 +369,20 @@ void attend(Shim *shim, const Message *order, pid_t pid, int trouble, int record
         watch.log_ms = usual_pause(watch.log_cap);
         watch.log_at = watch.log_seen + watch.log_ms;
     }
-    hear_daemon(&watch);
+    handle_requests(&watch);
     while (!watch.ended || watch.children_left) {
         struct pollfd fds[] = {{shim->signals, POLLIN, 0}, {shim->channel, POLLIN, 0},
                                {watch.ended ? -1 : watch.pidfd, POLLIN, 0}};
-        int ready = poll(fds, 3, time_left(&watch));      /* a descriptor of -1 is left out */
+        int ready = poll(fds, 3, time_left(&watch));      /* poll() ignores a descriptor of -1 */
         if (ready > 0 && fds[1].revents) {
             receive(shim);
-            hear_daemon(&watch);
+            handle_requests(&watch);
         }
-        if (ready > 0 && fds[0].revents) hear_signals(&watch);
+        if (ready > 0 && fds[0].revents) handle_signals(&watch);
         reap(&watch);
-        if (ready > 0 && fds[2].revents && !watch.ended && !watch.more_dead) leave_to_tracer(&watch);
-        do_what_is_due(&watch);
+        if (ready > 0 && fds[2].revents && !watch.ended && !watch.more_dead) handle_traced_death(&watch);
+        do_due_actions(&watch);
     }
-    conclude(&watch, end);
+    finish(&watch, end);
     if (watch.stopping) unlink(order->field[STOP_FILE].at);
 }

@@ -1,4 +1,5 @@
-"""The shim: one process for each running job, which starts, supervises and ends it.
+"""The Python shim: one process for each running job, which starts, supervises and ends it.
 
-It needs the standard library alone. `targets/local/native` is its twin in C for plain jobs.
+Uses the standard library only. `targets/local/native` is the native shim: the same in C, for jobs without
+special demands.
 """

@@ -1,13 +1,12 @@
-"""Keeping a job's logs under their cap while the job writes on.
+"""Log rotation: keep a job's logs under their cap while the job keeps writing.
 
-The job appends to a file that it has open, so that file must stay: what it has is copied to
-`<log>.1`, a slice at a time (nobody may wait for a gigabyte), and then taken out of it. Where the
-file system can remove the beginning of a file (ext4, xfs) nothing is lost that the job writes
-meanwhile, and the last, partial block stays in the log. Elsewhere the file is emptied, which
-loses what is written in that very moment.
+The job holds the log open for appending, so the file itself must stay. Its content is copied to `<log>.1`,
+one slice at a time so that the shim never blocks for long, and then removed from the log. Where the file
+system can remove the beginning of a file (ext4, xfs), output written meanwhile is kept, and the last,
+partial block stays in the log. Elsewhere the file is truncated, which loses output written at that moment.
 
-The log is cut before `<log>.1` gets its name: whoever follows the log and sees another `.1`
-knows that exactly what is in it is gone from the log.
+The log is cut before `<log>.1` gets its name. A reader that follows the log and sees a new `.1` knows that
+exactly the content of `.1` was removed from the log.
 """
 
 from __future__ import annotations
@@ -18,29 +17,26 @@ import os
 import time
 from contextlib import suppress
 
-# Until the next look no more than this part of the cap is written, at the rate that was seen last; and
-# at the highest that a job is likely to come up with (bytes/s), as long as its log grows at all.
+# The interval between looks is chosen so that at most this part of the cap is written in it, at the last
+# observed rate and, while the log grows at all, at the highest plausible rate (bytes/s).
 SHARE = 1 / 4
 MOST_RATE = 1 << 30
 LOOK_LEAST_S, LOOK_S = 0.005, 2.0
-# A log that does not grow is looked at ever more rarely: with many jobs the looking adds up.
+# The interval doubles up to this for a log that does not grow: with many jobs the looks add up.
 LOOK_QUIET_S = 4.0
-# `gjob log -f` looks every 50 ms, and is to see every `.1`.
+# `gjob log -f` looks every 50 ms and must see every `.1`.
 BETWEEN_CUTS_S = 0.1
-# After a copy that failed (the disk is full) the next one waits longer.
+# The pause doubles up to this after a failed copy (disk full).
 LOOK_MOST_S = 60.0
 SLICE = 16 << 20
-# What was written while the copy was made is copied in as many slices at most.
+# Maximum number of slices for output that was written during the copy.
 LAST_SLICES = 64
 COLLAPSE_RANGE = 0x08
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Logs:
-    """The logs of one job. `look` does a little of what is due and says when to look again.
-
-    `next_s`: seconds until then.
-    """
+    """The logs of one job. `look` does one bounded piece of work; `next_s`: seconds until the next look."""
 
     def __init__(self, paths: set[str], cap: int) -> None:
         self._paths = sorted(paths)
@@ -51,9 +47,9 @@ class Logs:
         self._usual_s = self.next_s = min(LOOK_S, max(0.01, SHARE * cap / MOST_RATE))
 
     def look(self) -> float:
-        """Seconds until the next look; 0: there is more to do."""
+        """Check the sizes or continue a rotation. Seconds until the next look; 0: there is more to do."""
         try:
-            self._rotation = self._rotation or self._begun()
+            self._rotation = self._rotation or self._begin_rotation()
             if self._rotation is None:
                 return self.next_s
             if self._rotation.step():
@@ -67,12 +63,12 @@ class Logs:
             return self._pause_s
 
     def abandon(self) -> None:
-        """Leave the log as it is: nobody will look again."""
+        """Stop a rotation in progress and leave the log as it is."""
         if self._rotation is not None:
             self._rotation.abandon()
             self._rotation = None
 
-    def _begun(self) -> Rotation | None:
+    def _begin_rotation(self) -> Rotation | None:
         total = 0
         for path in self._paths:
             with suppress(FileNotFoundError):
@@ -84,7 +80,7 @@ class Logs:
         return None
 
     def _pace(self, total: int, now: float) -> None:
-        """Choose when to look again, by how much the logs have grown since the last look."""
+        """Choose the time of the next look by how much the logs have grown since the last one."""
         grown = total - self._size if total >= self._size else total
         passed_s = max(now - self._seen_at, 0.001)
         self._size, self._seen_at = total, now
@@ -95,7 +91,7 @@ class Logs:
 
 
 class Rotation:
-    """One log on its way to `.1`."""
+    """The rotation of one log to `.1`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -105,7 +101,7 @@ class Rotation:
         try:
             self._log = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             self._copy = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            # Two jobs may share a log; then one of them cuts it.
+            # Two jobs may share a log: only one of them rotates it.
             fcntl.flock(self._copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(self._copy), os.stat(self._new)):
                 raise BlockingIOError(f"{path} was just cut")
@@ -114,7 +110,7 @@ class Rotation:
             self._close()
             raise
         status = os.fstat(self._log)
-        # The beginning that is taken out is made of whole blocks, and something must follow it.
+        # fallocate() removes whole blocks only, and not up to the end of the file.
         block = max(4096, status.st_blksize)
         self._size = (status.st_size - 1) // block * block
 
@@ -156,6 +152,6 @@ class Rotation:
 
 
 def remove_beginning(fd: int, size: int) -> bool:
-    """Take the first bytes out of a file, if its file system can; whoever appends to it goes on."""
+    """Remove the first bytes of a file, if its file system can. Writers that append are not disturbed."""
     length = ctypes.c_long(size)
     return size > 0 and not _libc.fallocate(fd, COLLAPSE_RANGE, ctypes.c_long(0), length)

@@ -1,7 +1,7 @@
-"""In system mode the shim is root and the job is its submitter's. The child gives up root for good before
-it touches anything of theirs: a path, a log, a program. `plain/person.c` says the same in C.
+"""Privileges: in system mode the shim is root and the job runs as its owner.
 
-Standard library only: this runs beside jobs.
+The child gives up root for good before it touches any path, log or program of the owner. `native/person.c`
+does the same in C. Standard library only: the shim imports this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_DUMPABLE = 4
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CAPABILITIES_VERSION_3 = 0x20080522
-# keyctl(KEYCTL_JOIN_SESSION_KEYRING): root's keys are not for the job.
+# keyctl(KEYCTL_JOIN_SESSION_KEYRING): the job must not inherit root's keys.
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 JOIN_SESSION_KEYRING = 1
 HELPER_S = 5.0
@@ -34,34 +34,34 @@ class _Sets(ctypes.Structure):
 
 
 def become(uid: int, name: str = "") -> None:
-    """Be this person: groups, then gid, then uid; no capabilities, and no way back.
+    """Become this user: groups, then gid, then uid. Drops all capabilities; cannot be undone.
 
-    `name`: of the account that the uid must have, as the user database says now; empty: any.
+    `name`: the account name that the uid must have in the user database now; empty: any.
     """
     try:
-        person = pwd.getpwuid(uid)
+        account = pwd.getpwuid(uid)
     except KeyError:
         raise OSError(0, f"there is no user {uid} here") from None
-    if name and person.pw_name != name:
-        raise OSError(0, f"uid {uid} belongs to {person.pw_name} now, and not to {name}")
-    gid = person.pw_gid
+    if name and account.pw_name != name:
+        raise OSError(0, f"uid {uid} belongs to {account.pw_name} now, and not to {name}")
+    gid = account.pw_gid
     _set_login(uid)
     try:
-        os.initgroups(person.pw_name, gid)
+        os.initgroups(account.pw_name, gid)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
     except OSError as error:
         raise OSError(error.errno, f"cannot become user {uid}: {error.strerror}") from error
-    _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # what we remember is not for them; exec ends it
+    _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # our memory holds root's data; exec resets this
     number = KEYCTL.get(os.uname().machine)
     if number is not None:
         _libc.syscall(number, JOIN_SESSION_KEYRING, None)
-    if uid and not (_drop_capabilities() and _is_person(uid, gid)):
+    if uid and not (_drop_capabilities() and _is_only_user(uid, gid)):
         raise OSError(0, "root's rights could not be given up")
 
 
 def _set_login(uid: int) -> None:
-    """Let the kernel's audit say whose processes these are. One that keeps no such records refuses."""
+    """Set the login uid for the kernel's audit. Fails, without harm, on a kernel without auditing."""
     with suppress(OSError), open("/proc/self/loginuid", "w") as file:
         file.write(str(uid))
 
@@ -74,8 +74,8 @@ def _drop_capabilities() -> bool:
     return not any(part.effective or part.permitted or part.inheritable for part in sets)
 
 
-def _is_person(uid: int, gid: int) -> bool:
-    """Whether we are this person and nothing else, and cannot become root again."""
+def _is_only_user(uid: int, gid: int) -> bool:
+    """Whether all our ids are those of this user and we cannot become root again."""
     if os.getresuid() != (uid, uid, uid) or os.getresgid() != (gid, gid, gid):
         return False
     return _is_refused(lambda: os.setresuid(-1, 0, -1)) and _is_refused(lambda: os.setresgid(-1, 0, -1))
@@ -89,21 +89,21 @@ def _is_refused(act: Callable[[], None]) -> bool:
     return False
 
 
-def let_read(fd: int, uid: int) -> None:
-    """They may read and run the file, and not write to it: no quota of theirs holds on root's disk.
+def grant_read(fd: int, uid: int) -> None:
+    """Let the owner read and execute a file, but not write it.
 
-    Where there are no access lists it becomes theirs.
+    The owner's quota does not apply on root's disk. Without access control lists the owner gets the file.
     """
-    nobody = 0xFFFFFFFF
-    entries = (0x01, 5, nobody, 0x02, 5, uid, 0x04, 0, nobody, 0x10, 5, nobody, 0x20, 0, nobody)
+    unused_id = 0xFFFFFFFF
+    entries = (0x01, 5, unused_id, 0x02, 5, uid, 0x04, 0, unused_id, 0x10, 5, unused_id, 0x20, 0, unused_id)
     try:
         os.setxattr(fd, "system.posix_acl_access", struct.pack("<I" + "HHI" * 5, 2, *entries))
     except OSError:
         os.fchown(fd, uid, -1)
 
 
-def as_person(uid: int | None, act: Callable[[], None], name: str = "") -> None:
-    """Do something to files of theirs, as them: in a child that gives up root first. Errors stay there."""
+def run_as_user(uid: int | None, act: Callable[[], None], name: str = "") -> None:
+    """Call `act` as this user, in a child that gives up root first. Its errors are ignored."""
     if uid is None:
         with suppress(OSError):
             act()
@@ -118,7 +118,7 @@ def as_person(uid: int | None, act: Callable[[], None], name: str = "") -> None:
         finally:
             os._exit(code)
     until = time.monotonic() + HELPER_S
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):  # their file system, or they, may hold it up
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):  # the user or their file system may block it
         if time.monotonic() > until:
             os.kill(pid, signal.SIGKILL)
         time.sleep(0.001)

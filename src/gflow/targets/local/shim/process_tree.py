@@ -1,12 +1,12 @@
-"""The processes below a shim: found, signalled and ended, however they detached themselves.
+"""The process tree below a shim: find, signal and kill its processes, also detached ones.
 
-A process that loses its parent becomes a child of the shim (its subreaper), so walking down
-from the shim finds everything the job ever started. Killed on sight, a parent cannot replace
-its children, and they come to the shim; so the walk is repeated until it finds nobody new.
+A process that loses its parent becomes a child of the shim (its subreaper), so a walk down from the shim
+finds everything that the job started. A killed parent cannot replace its children, which become children of
+the shim; so the walk is repeated until it finds no new process.
 
-A pid is only a number: once its process is reaped, the next process may have it, and it may be another
-user's. So a signal goes either through a pidfd, opened first and only then verified to be a process below
-us, or to the process group of a child of ours that has not been reaped, whose number is still its own.
+Once a process is reaped, its pid may be reused, also by a process of another user. So a signal goes either
+through a pidfd, which is opened first and then verified to be a process below the shim, or to the process
+group of a child that has not been reaped, whose pid cannot be reused yet.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import NamedTuple
 # pidfd_send_signal() to the process group that the process leads; Linux 6.9.
 PROCESS_GROUP = 1 << 2
 PAGE = os.sysconf("SC_PAGESIZE")
-# How far down a walk goes: one descriptor is open for each level, and what is deeper comes up.
-DEEP = 200
+# Depth of a walk. One descriptor is open for each level; deeper processes move up as their parents die.
+MAX_DEPTH = 200
 
 
 class Stat(NamedTuple):
-    """What /proc/PID/stat says of a process, as far as it is needed."""
+    """The fields of /proc/PID/stat that are needed."""
 
     state: str
     parent: int
@@ -33,16 +33,16 @@ class Stat(NamedTuple):
     session: int
     # Clock ticks between boot and its start.
     started: int
-    # As wait() gives it; 0 if we may not know.
+    # Exit status as wait() returns it; 0 if we have no permission to read it.
     status: int
 
 
 def stat_of(pid: int | str, thread: str = "") -> Stat | None:
-    """The process with this number, or one of its threads; None if there is none."""
+    """The stat of a process, or of one of its threads; None if there is none."""
     try:
         with open(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
-    except OSError:  # it is gone, or hidden from us
+    except OSError:  # it has ended, or is hidden from us
         return None
     fields = text[text.rindex(b")") + 2 :].split()
     numbers = (fields[1], fields[2], fields[3], fields[19], fields[49])
@@ -51,33 +51,33 @@ def stat_of(pid: int | str, thread: str = "") -> Stat | None:
 
 def descendants(root: int) -> Iterator[int]:
     """Every process below `root`, parents before children, each as soon as it is found."""
-    line = [root]
-    while line:
-        below = children(line.pop())
+    pending = [root]
+    while pending:
+        below = children(pending.pop())
         yield from below
-        line += below
+        pending += below
 
 
-# ---------------------------------------------------------------- ending them
+# ---------------------------------------------------------------- killing
 
 
 def kill_descendants(collect: Callable[[int], bool]) -> None:
-    """KILL everything below us, until a walk finds nobody new. `collect` reaps a child of ours if it is dead.
+    """KILL everything below us, until a walk finds no new process. `collect` reaps a child if it is dead.
 
-    Among processes that fork and leave all the time, one is gone before a long walk comes to it. So
-    they are killed on sight, and our own children first: the others become that when their parents go.
+    Processes that fork and exit all the time are gone before a long walk reaches them. So each is killed as
+    soon as it is found, our own children first: the others become our children when their parents die.
     """
-    for depth in (0, DEEP):
+    for depth in (0, MAX_DEPTH):
         seen: set[int] = set()
         while True:
             before, seen = seen, set()
             _kill_children(collect, depth, seen)
-            if seen <= before:  # nobody, or some who cannot die just now
+            if seen <= before:  # none, or only processes that cannot die now
                 break
 
 
 def _kill_children(collect: Callable[[int], bool], depth: int, seen: set[int]) -> None:
-    """KILL our own children with the groups that they lead: nobody but us reaps them, so a number is safe."""
+    """KILL our own children with the groups that they lead. Only we reap them, so their pids are safe."""
     us = os.getpid()
     for pid in children(us):
         if collect(pid):
@@ -91,11 +91,11 @@ def _kill_children(collect: Callable[[int], bool], depth: int, seen: set[int]) -
 
 
 def _kill_below(parent: int, held: int | None, depth: int, us: int, seen: set[int]) -> None:
-    """KILL the children of a process (`held`: its pidfd; None: it is our child), and theirs to this depth."""
+    """KILL the descendants of a process to this depth. `held`: its pidfd; None: it is our child."""
     for pid in children(parent):
         try:
             pidfd = os.pidfd_open(pid)
-        except OSError:  # it is gone
+        except OSError:  # it has ended
             continue
         try:
             if _is_child(pid, pidfd, parent, held, us):
@@ -109,18 +109,18 @@ def _kill_below(parent: int, held: int | None, depth: int, us: int, seen: set[in
 
 
 def _is_child(pid: int, pidfd: int, parent: int, held: int | None, us: int) -> bool:
-    """Whether this pidfd is of a living child of `parent`, or of one that has come to us meanwhile.
+    """Whether this pidfd is a living child of `parent`, or one that has been reparented to us meanwhile.
 
-    /proc is asked by number. What it said was of these two processes if neither has been reaped by now.
+    /proc is read by pid. Its answer is about these two processes if neither has been reaped by now.
     """
     stat = stat_of(pid)
     if stat is None or stat.parent not in (parent, us) or (stat.state in "ZX" and is_dead(pid)):
         return False
-    return keeps_its_number(pidfd) and (held is None or keeps_its_number(held))
+    return is_unreaped(pidfd) and (held is None or is_unreaped(held))
 
 
-def keeps_its_number(pidfd: int) -> bool:
-    """Whether the process lives or is a zombie: until it is reaped nobody else has its pid."""
+def is_unreaped(pidfd: int) -> bool:
+    """Whether the process lives or is a zombie. Until it is reaped, its pid is not reused."""
     try:
         signal.pidfd_send_signal(pidfd, 0)
     except ProcessLookupError:
@@ -131,7 +131,7 @@ def keeps_its_number(pidfd: int) -> bool:
 
 
 def send(pidfd: int, number: int, flags: int = 0) -> bool:
-    """Signal a process; whether there was one that could be told, and a kernel that knows these flags."""
+    """Signal a process. False: it has ended, we may not signal it, or the kernel lacks these flags."""
     try:
         signal.pidfd_send_signal(pidfd, number, None, flags)
     except OSError:
@@ -140,9 +140,9 @@ def send(pidfd: int, number: int, flags: int = 0) -> bool:
 
 
 def send_group(leader: int, number: int) -> None:
-    """Signal the group of `leader`, a child of ours that has not been reaped: the number is its own.
+    """Signal the group of `leader`, an unreaped child of ours, so that its pid is not reused.
 
-    What became another user's we cannot end.
+    Members that run as another user cannot be signalled.
     """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
@@ -151,8 +151,9 @@ def send_group(leader: int, number: int) -> None:
 def send_members(
     number: int, belongs: Callable[[Stat], bool], is_certain: Callable[[], bool] = lambda: True
 ) -> None:
-    """Signal every process of which `belongs` is true. `is_certain`: whether the numbers it goes by still
-    mean what they did; asked after each look at a process.
+    """Signal every process for which `belongs` is true.
+
+    `is_certain`: whether the pids that `belongs` compares with are still valid; called before each signal.
     """
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -164,18 +165,18 @@ def send_members(
             pidfd = os.pidfd_open(int(name))
             try:
                 stat = stat_of(name)
-                if stat is not None and belongs(stat) and keeps_its_number(pidfd) and is_certain():
+                if stat is not None and belongs(stat) and is_unreaped(pidfd) and is_certain():
                     send(pidfd, number)
             finally:
                 os.close(pidfd)
 
 
 def send_group_of(leader: int, number: int) -> None:
-    """Signal the process group that the process of this pidfd leads. Nothing, if it has been reaped."""
-    if send(leader, number, PROCESS_GROUP) or not keeps_its_number(leader):
+    """Signal the process group that the process of this pidfd leads. No-op if it has been reaped."""
+    if send(leader, number, PROCESS_GROUP) or not is_unreaped(leader):
         return
     group = _pid_of(leader)
-    send_members(number, lambda stat: stat.group == group, lambda: keeps_its_number(leader))
+    send_members(number, lambda stat: stat.group == group, lambda: is_unreaped(leader))
 
 
 def _pid_of(pidfd: int) -> int:
@@ -183,33 +184,33 @@ def _pid_of(pidfd: int) -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
 
 
-# ---------------------------------------------------------------- those that do not die
+# ---------------------------------------------------------------- processes that do not die
 
 
-class Held(NamedTuple):
-    """A zombie that only another process may reap: it traces it."""
+class TracedZombie(NamedTuple):
+    """A zombie that only its tracer can reap."""
 
     pid: int
     tracer: int
 
 
-def left_below() -> tuple[list[int], list[Held]]:
-    """Our children that live, and those that are dead and only somebody else can reap.
+def remaining_children() -> tuple[list[int], list[TracedZombie]]:
+    """Our living children, and our dead ones that only their tracers can reap.
 
-    A zombie has no children: where none of ours lives, nothing below us does.
+    A zombie has no children: if none of our children lives, nothing below us does.
     """
     living: list[int] = []
-    held: list[Held] = []
+    held: list[TracedZombie] = []
     for pid in children(os.getpid()):
         if not is_dead(pid):
             living.append(pid)
         elif tracer := _tracer_of(pid):
-            held.append(Held(pid, tracer))
+            held.append(TracedZombie(pid, tracer))
     return living, held
 
 
 def is_dead(pid: int) -> bool:
-    """Whether all threads of a process have ended. Its first one alone may be a zombie while others live."""
+    """Whether all threads of a process have ended. The first thread may be a zombie while others live."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -219,7 +220,7 @@ def is_dead(pid: int) -> bool:
 
 
 def _tracer_of(pid: int) -> int:
-    """Who traces a process, or a thread of it; 0: nobody."""
+    """The pid of the tracer of a process or of one of its threads; 0: not traced."""
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             if tracer := int(status_of(f"{pid}/task/{thread}").get("TracerPid", "0")):
@@ -227,19 +228,19 @@ def _tracer_of(pid: int) -> int:
     return 0
 
 
-def tell_of(pid: int) -> str:
-    """A process for people: `4711 (python3, user 1000)`."""
+def describe_process(pid: int) -> str:
+    """A process as text: `4711 (python3, user 1000)`."""
     return f"{pid} ({_name_of(pid)}, user {status_of(pid).get('Uid', '?').split()[0]})"
 
 
 def _name_of(pid: int) -> str:
-    """The name of a process; it chose it itself, so it may hold anything."""
+    """The name of a process, with unprintable characters replaced: the process sets it itself."""
     name = status_of(pid).get("Name", "?")
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
-def tell_stuck(living: list[int]) -> str:
-    """Which process does not die, in what it waits or who holds it: `pid 4711 (cp) in D state (nfs_wait)`."""
+def describe_stuck(living: list[int]) -> str:
+    """Describe a process that does not die, and what holds it: `pid 4711 (cp) in D state (nfs_wait)`."""
     stats = [(pid, stat) for pid in living if (stat := stat_of(pid)) is not None]
     if not stats:
         return ""
@@ -248,7 +249,7 @@ def tell_stuck(living: list[int]) -> str:
     with suppress(OSError), open(f"/proc/{pid}/wchan") as file:
         waits = file.read().strip("0\n")
     tracer = _tracer_of(pid) if stat.state == "t" else 0
-    traced = f", traced by {tell_of(tracer)}" if tracer else ""
+    traced = f", traced by {describe_process(tracer)}" if tracer else ""
     more = f" and {len(stats) - 1} more" if len(stats) > 1 else ""
     return (
         f"pid {pid} ({_name_of(pid)}) in {stat.state} state"
@@ -259,7 +260,7 @@ def tell_stuck(living: list[int]) -> str:
 
 
 def status_of(pid: int | str) -> dict[str, str]:
-    """What /proc/PID/status says of a process, or of `PID/task/THREAD`; nothing if it is gone or hidden."""
+    """The fields of /proc/PID/status, or of `PID/task/THREAD`; empty if it has ended or is hidden."""
     try:
         with open(f"/proc/{pid}/status", errors="replace") as file:
             return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
@@ -267,13 +268,13 @@ def status_of(pid: int | str) -> dict[str, str]:
         return {}
 
 
-# ---------------------------------------------------------------- what they use
+# ---------------------------------------------------------------- usage
 
 
 def mapped_kib(pids: Iterable[int]) -> int:
-    """Memory of these processes, shared pages counted for each of them: at least what `resident_kib` finds.
+    """Resident memory of these processes, shared pages counted for each: never below `resident_kib`.
 
-    The kernel has this number ready; for the other one it walks all pages.
+    Cheap: the kernel keeps this number. For `resident_kib` it walks all pages.
     """
     total = 0
     for pid in pids:
@@ -295,7 +296,7 @@ def resident_kib(pids: Iterable[int]) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """The children of all threads of a process; none if it is gone."""
+    """The children of all threads of a process; empty if it has ended."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):

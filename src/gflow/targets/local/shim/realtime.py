@@ -1,9 +1,9 @@
-"""Running before the job does, where we are root: SCHED_FIFO for a moment.
+"""Short episodes of real-time priority (SCHED_FIFO) for a shim that is root.
 
-A job that forks and leaves all the time makes dead processes faster than a shim of ordinary priority can
-collect them, until the machine has no pids left, and is elsewhere whenever the shim kills. But a real-time
-process keeps all others from its CPU. So a shim is one only while it collects or kills, for a tenth of a
-second at a time and for half of the time at most. `plain/watch.c` says the same in C.
+A job that forks and exits all the time makes zombies faster than a shim of ordinary priority can reap them,
+until the machine has no pids left, and its processes evade the shim's kills. But a real-time process keeps
+all others off its CPU. So the shim is real-time only while it reaps or kills, for 0.1 s at a time and for at
+most half of the time. `native/watch.c` does the same in C.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import signal
 import time
 from contextlib import suppress
 
-# What we fork does not inherit it.
+# Forked processes do not inherit it.
 POLICY = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
 EPISODE_S = 0.1
 
 
 class Realtime:
-    """Our scheduling policy. A plain shim whose place we took may have left us its own."""
+    """Our scheduling policy. A native shim that became this process may have left it real-time."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -28,7 +28,7 @@ class Realtime:
             self._began()
 
     def begin(self) -> bool:
-        """Run before all others from now on; whether we do."""
+        """Become real-time, if allowed; whether we are."""
         if self._since is None and time.monotonic() >= self._not_before:
             with suppress(PermissionError):
                 os.sched_setscheduler(0, POLICY, os.sched_param(1))
@@ -41,8 +41,8 @@ class Realtime:
         signal.setitimer(signal.ITIMER_REAL, EPISODE_S)
 
     def end(self) -> None:
-        """Run as all others do, for as long as we did not."""
-        since, self._since = self._since, None  # first of all: the timer may come at any place
+        """Return to ordinary priority, for at least as long as the episode lasted."""
+        since, self._since = self._since, None  # first: the timer may fire at any point
         if since is None:
             return
         now = time.monotonic()

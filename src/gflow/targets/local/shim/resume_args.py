@@ -1,8 +1,8 @@
-"""A further attempt of a job with --resume-args: its command gets them, and in them the newest checkpoint.
+"""Add --resume-args, with the newest checkpoint filled in, to the command of a further attempt.
 
-Runs as the job's own process, in its folder and as its owner, and then becomes the command:
+Runs as the job's own process, in its folder and as its owner, and then executes the command:
 
-    python -I -S resuming.py '--ckpt_path {latest}' COMMAND…
+    python -I -S resume_args.py '--ckpt_path {latest}' COMMAND…
 
 `{latest}` is looked for in the folder `checkpoints`, `{latest:DIR}` in another, and
 `{latest:runs/*/last.ckpt}` is the newest file or folder of such a name. Without any checkpoint the command
@@ -20,7 +20,7 @@ import sys
 
 USUAL = "checkpoints"
 _PLACE = re.compile(r"\{latest(?::([^{}]+))?\}")
-# The one that says so itself; else the newest of those that look like one.
+# Names that mean the newest checkpoint; otherwise the newest file that matches LIKE.
 NAMED = ("latest", "last", "last.ckpt", "last.pt", "latest.pt", "latest.ckpt")
 LIKE = ("*.ckpt", "*.pt", "*.pth", "*.safetensors", "*.bin", "checkpoint-*", "step-*", "epoch*")
 UNFINISHED = (".tmp", ".part", ".partial", "-tmp", ".incomplete")
@@ -35,19 +35,19 @@ def latest(place: str) -> str:
     for name in NAMED:
         path = os.path.join(place, name)
         if os.path.exists(path):
-            # What the link means now: it may move while the checkpoint is read.
+            # Resolve the link now: it may change while the checkpoint is read.
             return os.path.join(place, os.readlink(path)) if os.path.islink(path) else path
     names = [name for name in os.listdir(place) if any(fnmatch.fnmatch(name, like) for like in LIKE)]
     return _newest([os.path.join(place, name) for name in names])
 
 
 def _newest(paths: list[str]) -> str:
-    whole = [path for path in paths if not path.endswith(UNFINISHED) and os.path.exists(path)]
-    return max(whole, key=lambda path: (os.path.getmtime(path), path), default="")
+    complete = [path for path in paths if not path.endswith(UNFINISHED) and os.path.exists(path)]
+    return max(complete, key=lambda path: (os.path.getmtime(path), path), default="")
 
 
-def filled(template: str) -> list[str] | None:
-    """The words to add; None if a checkpoint is wanted and there is none."""
+def fill_template(template: str) -> list[str] | None:
+    """The arguments to add; None if the template needs a checkpoint and there is none."""
     words = []
     for word in shlex.split(template):
         for place in set(_PLACE.findall(word)):
@@ -59,8 +59,8 @@ def filled(template: str) -> list[str] | None:
     return words
 
 
-def with_words(command: list[str], words: list[str]) -> list[str]:
-    """A line for the shell gets them at its end; any other command as further arguments."""
+def add_words(command: list[str], words: list[str]) -> list[str]:
+    """Append arguments to a command; for `bash -c LINE`, to the end of the line."""
     if command[:2] == ["bash", "-c"] and len(command) == 3:
         return [*command[:2], f"{command[2]} {shlex.join(words)}"]
     return [*command, *words]
@@ -68,12 +68,12 @@ def with_words(command: list[str], words: list[str]) -> list[str]:
 
 def main() -> None:
     template, *command = sys.argv[1:]
-    words = filled(template)
+    words = fill_template(template)
     if words is None:
         sys.stderr.write("gflow: there is no checkpoint to resume from; beginning anew\n")
     else:
         sys.stderr.write(f"gflow: resuming with {shlex.join(words)}\n")
-        command = with_words(command, words)
+        command = add_words(command, words)
     sys.stderr.flush()
     try:
         os.execvp(command[0], command)

@@ -1,15 +1,15 @@
-"""The shim: runs one job at a time and sees it through to its very end.
+"""The Python shim: runs one job at a time, from its start until none of its processes lives.
 
-Most jobs ask for nothing special and are run by the plain shim (`plain/`), which is this one in C.
-This one runs the others, and all of them where there was no compiler; and it takes over from a
-plain shim that has to cut a log, or to kill what it cannot find.
+Most jobs have no special demands and run under the native shim (`native/`), the same in C. The Python shim
+runs the others, and all jobs where gflow was installed without a compiler. It also takes over from a native
+shim that has to rotate a log or to kill processes that it cannot find.
 
-It is the reaper of everything the job starts: a process that loses its parent becomes the
-shim's child, so nothing can slip away while the shim lives. The daemon may die meanwhile;
-then the shim finishes its job, writes the end into the run record, and goes.
+The shim is the subreaper of everything that the job starts: a process that loses its parent becomes the
+shim's child, so no process can escape while the shim lives. If the daemon dies meanwhile, the shim finishes
+its job, writes the end into the run record and exits.
 
-Single thread, no event library: it waits on two descriptors, the daemon's channel and
-the pipe into which the interpreter writes the numbers of arriving signals.
+Single thread, no event library: it polls the daemon's channel and the pipe into which the interpreter writes
+the numbers of arriving signals.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gflow.targets.local import gpu_leases, run_record
 from gflow.targets.local.cgroups import Layers
 from gflow.targets.local.protocol import Order, from_fields, pack, unpack
 from gflow.targets.local.run_record import Identity
-from gflow.targets.local.shim.privileges import as_person
-from gflow.targets.local.shim.process_tree import Held, tell_of
+from gflow.targets.local.shim.privileges import run_as_user
+from gflow.targets.local.shim.process_tree import TracedZombie, describe_process
 from gflow.targets.local.shim.spawn import Started, describe, launch, open_log
 from gflow.targets.local.shim.supervise import Watch
 from gflow.targets.outcome import SHORTAGES, End, deferred
@@ -37,12 +37,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def serve(channel: socket.socket, layers: Layers) -> None:
-    """Run the jobs that come down `channel` until the daemon hangs up."""
+    """Run the jobs that arrive on `channel` until the daemon closes it."""
     Shim(channel, layers).serve()
 
 
 def take_over(words: list[str], layers: Layers) -> None:
-    """Go on as the plain shim that we were until now: same process, children, locks and job."""
+    """Continue the job of the native shim that executed us: same process, children, locks and job."""
     fd, channel_fd, record_fd, trouble, pid, kill_in_ms, cpu_ms, peak_kib = map(int, words[:8])
     for kept in (channel_fd, record_fd, trouble):
         if kept >= 0:
@@ -50,21 +50,21 @@ def take_over(words: list[str], layers: Layers) -> None:
     channel = socket.socket(fileno=channel_fd) if channel_fd >= 0 else socket.socketpair()[0]
     shim = Shim(channel, layers)
     if channel_fd < 0:
-        shim.hung_up()
+        shim.disconnect()
     with open(fd, "rb") as file:
         file.seek(0)
         shim.buffer += file.read()
-    shim.sort_messages()
+    shim.dispatch_messages()
     watch = Watch(order := shim.orders.pop(0), Started(pid, trouble), layers)
     watch.take_over(kill_in_ms, cpu_ms, peak_kib)
-    end = shim.attend(order, watch, record_fd)
+    end = shim.supervise(order, watch, record_fd)
     gpu_leases.release(list(map(int, words[8].split())))
     shim.finish(order, record_fd, end)
     shim.serve()
 
 
 class Shim:
-    """One job slot's worth of supervision."""
+    """A shim process: its channel, and the job that it runs."""
 
     def __init__(self, channel: socket.socket, layers: Layers) -> None:
         become_reaper()
@@ -72,13 +72,13 @@ class Shim:
         self.connected = True
         self.buffer = bytearray()
         self.orders: list[Order] = []
-        # What the daemon says about running jobs: (what, key, attempt, argument).
-        self.words: list[tuple[str, int, int, Any]] = []
+        # Requests of the daemon about running jobs: (what, key, attempt, argument).
+        self.requests: list[tuple[str, int, int, Any]] = []
         self.wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
-        # TERM and USR1 are how a later daemon, which has no channel to us, says stop and kill.
+        # A later daemon, which has no channel to us, sends TERM to stop and USR1 to kill.
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, _noted)
+            signal.signal(number, _wake_only)
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
         self.poll = select.poll()
@@ -87,18 +87,18 @@ class Shim:
         me = run_record.identity_of(os.getpid())
         assert me is not None
         self.me: Identity = me
-        # A pidfd of the process of the job at hand.
+        # A pidfd of the current job's process.
         self.ended_event = -1
-        # Whether this was the last job: another shim runs the next one.
+        # Whether this shim exits after the current job.
         self.is_retiring = False
         self.layers = layers
-        # A plain shim whose place we took has kept these from us until now.
+        # The native shim that became this process had blocked signals.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     # ------------------------------------------------------------ orders
 
     def serve(self) -> None:
-        """Run the jobs that come down the channel until the daemon hangs up."""
+        """Run the jobs that arrive on the channel until the daemon closes it."""
         while True:
             while not self.orders and self.connected and not self.is_retiring:
                 self.wait(None)
@@ -107,7 +107,7 @@ class Shim:
             self.run(self.orders.pop(0))
 
     def wait(self, timeout_s: float | None) -> set[int]:
-        """Wait for a signal, a message or the time; returns the signals that came."""
+        """Wait for a signal, a message or the timeout; the signals that arrived."""
         signals: set[int] = set()
         for fd, _ in self.poll.poll(None if timeout_s is None else max(0, timeout_s * 1000)):
             if fd == self.wake:
@@ -125,57 +125,57 @@ class Shim:
         except ConnectionError:
             data = b""
         if not data:
-            self.hung_up()
+            self.disconnect()
             return
         self.buffer += data
-        self.sort_messages()
+        self.dispatch_messages()
 
-    def sort_messages(self) -> None:
+    def dispatch_messages(self) -> None:
         for message in unpack(self.buffer):
             if message[0] == b"run":
                 self.orders.append(from_fields(message))
             else:
                 what, key, attempt, argument = message
-                self.words.append((what.decode(), int(key), int(attempt), int(argument)))
+                self.requests.append((what.decode(), int(key), int(attempt), int(argument)))
 
-    def hung_up(self) -> None:
+    def disconnect(self) -> None:
         self.connected = False
         self.poll.unregister(self.channel)
 
-    def tell(self, *words: object) -> None:
+    def send(self, *words: object) -> None:
         if self.connected:
             try:
                 self.channel.sendall(pack(str(word).encode(errors="replace") for word in words))
-            except OSError:  # the daemon died just now; the run record tells the next one
-                self.hung_up()
+            except OSError:  # the daemon has died; the next one reads the run record
+                self.disconnect()
 
     # ------------------------------------------------------------ one job
 
     def run(self, order: Order) -> None:
-        """One attempt, from the claim to the written end."""
+        """Run one attempt, from the claim of its record to the written end."""
         try:
             fd = run_record.claim(order.record)
-        except OSError as error:  # whatever it is, it is not about the job
+        except OSError as error:  # a problem of the machine, not of the job
             end = deferred(f"no run record can be made: {error.strerror}")
-            self.tell("end", order.key, order.attempt, *run_record.words_of(end))
+            self.send("end", order.key, order.attempt, *run_record.format_end(end))
             return
         if fd is None:
-            self.tell("taken", order.key, order.attempt)
+            self.send("taken", order.key, order.attempt)
             return
         run_record.write_identity(fd, "shim", self.me)
         try:
-            held = gpu_leases.take(order.leases, order.sharing, rules=order.uid is not None)
+            held = gpu_leases.take(order.leases, order.sharing, is_system=order.uid is not None)
         except OSError as error:
             end = _not_started(order, error, f"its GPU cannot be leased: {describe(error)}")
         else:
-            end = End(None, None, gpu_leases.LEASED, 0, 0) if held is None else self._see_through(order, fd)
+            end = End(None, None, gpu_leases.LEASED, 0, 0) if held is None else self._run_job(order, fd)
             gpu_leases.release(held or [])
         self.finish(order, fd, end)
 
     def finish(self, order: Order, fd: int, end: End) -> None:
-        """Nothing of the job lives: say how it ended."""
-        # The message first: it is what the daemon waits for. The record is for the case that nobody does.
-        self.tell("end", order.key, order.attempt, *run_record.words_of(end))
+        """Report the end of the job, of which no process lives any more, and remove its files."""
+        # The message first: the daemon waits for it. The record serves the next daemon if this one is gone.
+        self.send("end", order.key, order.attempt, *run_record.format_end(end))
         run_record.write_end(fd, end)
         os.close(fd)
         for path in (order.snapshot if order.script is not None else "", order.stop_file, order.terminal):
@@ -183,8 +183,8 @@ class Shim:
                 with suppress(FileNotFoundError):
                     os.unlink(path)
 
-    def _see_through(self, order: Order, fd: int) -> End:
-        """Start the job and stay with it to its end."""
+    def _run_job(self, order: Order, fd: int) -> End:
+        """Start the job and supervise it to its end."""
         try:
             started = launch(order, self.layers)
         except OSError as error:
@@ -192,83 +192,81 @@ class Shim:
         job = run_record.identity_of(started.pid, self.me)
         if job is not None:
             run_record.write_identity(fd, "job", job)
-        return self.attend(order, Watch(order, started, self.layers), fd)
+        return self.supervise(order, Watch(order, started, self.layers), fd)
 
-    def attend(self, order: Order, watch: Watch, fd: int) -> End:
-        """Wait until the job and all it started are gone; pass on what the daemon says meanwhile."""
+    def supervise(self, order: Order, watch: Watch, fd: int) -> End:
+        """Wait until no process of the job lives, and carry out the daemon's requests meanwhile."""
         if watch.memory_event is not None:
             self.poll.register(watch.memory_event, select.POLLIN)
         self.poll.register(watch.ended_event, select.POLLIN)
-        self.ended_event, told = watch.ended_event, ""
+        self.ended_event, reported = watch.ended_event, ""
         while not watch.is_over:
-            signals = self.wait(0 if self.words else watch.next_look())
-            watch.hear(self._words_for(order), signals)
-            watch.look(reap=signal.SIGCHLD in signals)
+            signals = self.wait(0 if self.requests else watch.next_look())
+            watch.handle_requests(self._requests_for(order), signals)
+            watch.do_due(reap=signal.SIGCHLD in signals)
             while watch.notes:
                 write_note(order, watch.notes.pop(0))
-            if watch.stuck != told:
-                told = watch.stuck
-                run_record.write_stuck(fd, told)
-                self.tell("stuck", order.key, order.attempt, told)
+            if watch.stuck != reported:
+                reported = watch.stuck
+                run_record.write_stuck(fd, reported)
+                self.send("stuck", order.key, order.attempt, reported)
         if watch.memory_event is not None:
             self.poll.unregister(watch.memory_event)
         with suppress(KeyError):
             self.poll.unregister(watch.ended_event)
         if watch.held:
-            self._leave_behind(order, watch.held)
+            self._retire(order, watch.held)
         return watch.end(_could_not_start)
 
-    def _leave_behind(self, order: Order, held: list[Held]) -> None:
-        """What is left are zombies that others trace: name the tracers, and run no more jobs beside them."""
+    def _retire(self, order: Order, held: list[TracedZombie]) -> None:
+        """Only zombies held by tracers are left: name the tracers in the log, and accept no further job."""
         self.is_retiring = True
-        self.tell("retire", order.key, order.attempt)
+        self.send("retire", order.key, order.attempt)
         for zombie in held:
-            line = (
-                f"process {zombie.pid} of this job is dead, and its tracer {tell_of(zombie.tracer)} keeps it"
-            )
-            write_note(order, line)
+            tracer = describe_process(zombie.tracer)
+            write_note(order, f"process {zombie.pid} of this job is dead, and its tracer {tracer} keeps it")
 
-    def _words_for(self, order: Order) -> list[tuple[str, Any]]:
-        """What was said about this job. A word may come right behind its order, or after its end."""
-        words = [
+    def _requests_for(self, order: Order) -> list[tuple[str, Any]]:
+        """The requests about this job. A request may arrive right after its order, or after the job's end."""
+        requests = [
             (what, argument)
-            for what, key, attempt, argument in self.words
+            for what, key, attempt, argument in self.requests
             if (key, attempt) == (order.key, order.attempt)
         ]
-        self.words.clear()
-        return words
+        self.requests.clear()
+        return requests
 
 
 def become_reaper() -> None:
-    """Whatever loses its parent below us becomes our child."""
+    """Become the subreaper: a process below us that loses its parent becomes our child."""
     if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
 
 def _not_started(order: Order, error: OSError, problem: str) -> End:
-    """The end of a job whose process could not be made: later, if the machine was short of something."""
+    """The end of a job whose process could not be created; deferred if the machine was short of something."""
     if error.errno in SHORTAGES:
         return deferred(describe(error))
     return _could_not_start(order, problem, isinstance(error, FileNotFoundError))
 
 
 def _could_not_start(order: Order, problem: str, missing: bool) -> End:
-    """The end of a job that never became one: the log and the reason say why."""
+    """The end of a job that could not be executed. Notes the reason in its log."""
 
     write_note(order, f"the job could not start: {problem}")
     return End(127 if missing else 126, None, f"StartFailed: {problem}", 0, 0)
 
 
 def write_note(order: Order, line: str) -> None:
-    """A line in the job's log, written by its owner; none if the log cannot be opened."""
+    """Write a line to the job's log, as its owner; skipped if the log cannot be opened."""
 
     def note() -> None:
         log = open_log(order.log)
         os.write(log, f"gflow: {line}\n".encode(errors="replace"))
         os.close(log)
 
-    as_person(order.uid, note, order.user)
+    run_as_user(order.uid, note, order.user)
 
 
-def _noted(_number: int, _frame: object) -> None:
-    """The number is already in the wake-up pipe."""
+def _wake_only(_number: int, _frame: object) -> None:
+    """Signal handler that does nothing: the interpreter has written the number to the wake-up pipe."""

@@ -1,5 +1,6 @@
-"""From an order to a running process: a child of ours joins its control groups, sets its limits
-and becomes the job. One that cannot says why through a pipe that closes by itself when it can.
+"""Start the process of a job: fork a child that joins control groups, sets limits and executes the job.
+
+A child that fails reports the reason through a pipe, which exec closes on success.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gflow.targets.local import run_record
 from gflow.targets.local.cgroups import Group, Layers
 from gflow.targets.local.protocol import Limits, Order
 from gflow.targets.local.shim import privileges
-from gflow.targets.local.shim.terminal import Terminal, close_others, end_like
+from gflow.targets.local.shim.terminal import Terminal, close_others, exit_like
 from gflow.wire import terminal_protocol
 
 DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
@@ -26,21 +27,21 @@ RESET_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 class Started(NamedTuple):
-    """A job's process; `trouble` will say, once it has ended, why it could not become the job."""
+    """A job's process. `trouble`: a pipe with the reason if the process could not execute the job."""
 
     pid: int
     trouble: int | None = None
     group: Group | None = None
-    # Whether the kernel holds the memory limit; if not, the shim watches.
-    held: bool = False
+    # Whether the kernel enforces the memory limit; if not, the shim polls.
+    is_limit_held: bool = False
 
 
 def launch(order: Order, layers: Layers) -> Started:
-    """Start the job's process: own session, own environment, folder, umask and logs."""
-    group, held = None, False
+    """Start the job's process, with its own session, environment, folder, umask and logs."""
+    group, is_limit_held = None, False
     if order.memory_mib or order.cpus:
         group = Group(layers, os.path.basename(order.record))
-        held = group.make(order.memory_mib, order.cpus, order.max_processes)
+        is_limit_held = group.make(order.memory_mib, order.cpus, order.max_processes)
     if order.uid is not None and order.script is not None:
         write_snapshot(order)
     listener = terminal_protocol.listen(order.terminal, order.uid) if order.terminal else None
@@ -53,16 +54,16 @@ def launch(order: Order, layers: Layers) -> Started:
     os.close(trouble_in)
     if listener is not None:
         listener.close()
-    return Started(pid, trouble, group, held)
+    return Started(pid, trouble, group, is_limit_held)
 
 
 def _groups_of_job(order: Order, layers: Layers) -> list[Group]:
-    """Where a command beside a job belongs: into the control groups of that job."""
-    return [Group(layers, name).find() for name in order.beside[2:]]
+    """The control groups of the job in which a command is executed (`gjob exec`)."""
+    return [Group(layers, name).find() for name in order.exec_job[2:]]
 
 
 def _become(order: Order, groups: list[Group], trouble: int, listener: socket.socket | None) -> NoReturn:
-    """In the child: be the job."""
+    """In the child: reset signals, join the groups, drop privileges and execute the job."""
     code = 126
     try:
         signal.set_wakeup_fd(-1)
@@ -98,43 +99,45 @@ def _exec(order: Order, trouble: int, listener: socket.socket | None) -> None:
         os.umask(order.umask)
         set_limits(order.limits)
         if listener is None:
-            _take_up((null, *logs))
+            _set_stdio((null, *logs))
         os.execve(program, argv, environment)
 
     if listener is None:
         execute()
     else:
-        _take_up((null, *logs))
-        _sit_before(order, listener, trouble, execute)
+        _set_stdio((null, *logs))
+        _run_terminal(order, listener, trouble, execute)
 
 
-def _take_up(fds: tuple[int, ...]) -> None:
-    """Have these as standard input, output and error."""
+def _set_stdio(fds: tuple[int, ...]) -> None:
+    """Make these descriptors standard input, output and error."""
     for to, fd in enumerate(fds):
         os.dup2(fd, to)
 
 
-def _sit_before(order: Order, listener: socket.socket, trouble: int, execute: Callable[[], None]) -> NoReturn:
-    """Be the one who has the job's terminal; the job is our child."""
+def _run_terminal(
+    order: Order, listener: socket.socket, trouble: int, execute: Callable[[], None]
+) -> NoReturn:
+    """Serve the job's terminal in this process; the job is our child."""
     close_others({0, 1, 2, listener.fileno(), trouble})
 
     def become() -> None:
         try:
             execute()
         except OSError as error:
-            said = describe(error).encode(errors="replace")
-            os.write(*((2, b"gflow: %b\n" % said) if order.beside else (trouble, said)))
+            message = describe(error).encode(errors="replace")
+            os.write(*((2, b"gflow: %b\n" % message) if order.exec_job else (trouble, message)))
             os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
-    is_tty = not order.beside or order.beside[0] == "pty"
-    guard = _open_guard(order.beside[1]) if order.beside else None
-    code = Terminal(listener, is_tty=is_tty, log=None if order.beside else 1, guard=guard).run(become)
-    end_like(code)
-    raise AssertionError("we have ended")
+    is_tty = not order.exec_job or order.exec_job[0] == "pty"
+    guard = _open_guard(order.exec_job[1]) if order.exec_job else None
+    code = Terminal(listener, is_tty=is_tty, log=None if order.exec_job else 1, guard=guard).run(become)
+    exit_like(code)
+    raise AssertionError("exit_like does not return")
 
 
 def _open_guard(words: str) -> int:
-    """A pidfd of the job's process, given by its pid and when it started."""
+    """A pidfd of the job's process, given by its pid and start time."""
     pid, started = map(int, words.split())
     pidfd = os.pidfd_open(pid)
     if run_record.start_time(pid) != started:
@@ -143,7 +146,7 @@ def _open_guard(words: str) -> int:
 
 
 def set_limits(limits: Limits) -> None:
-    """The submitter's limits, as far as we are allowed: a limit that cannot be raised stays."""
+    """Set the submitter's resource limits; a limit that we may not raise stays as it is."""
     for number, soft, hard in limits:
         _, allowed = resource.getrlimit(number)
         most = hard if allowed == resource.RLIM_INFINITY else allowed if hard < 0 else min(hard, allowed)
@@ -152,12 +155,12 @@ def set_limits(limits: Limits) -> None:
             resource.setrlimit(number, (wanted, most))
 
 
-# ---------------------------------------------------------------- what a job is made of
+# ---------------------------------------------------------------- environment, logs and command
 
 
 def environment_of(order: Order) -> dict[bytes, bytes]:
-    """The submitter's variables, and ours, which win."""
-    # Output is to be seen when it is printed, not when a buffer is full.
+    """The submitter's variables and gflow's, which take precedence."""
+    # Output should appear in the log when it is printed, not when a buffer is full.
     environment = {b"PYTHONUNBUFFERED": b"1"}
     for entry in (order.environ + b"\0" + order.extra).split(b"\0"):
         name, equals, value = entry.partition(b"=")
@@ -167,7 +170,7 @@ def environment_of(order: Order) -> dict[bytes, bytes]:
 
 
 def open_logs(order: Order) -> tuple[int, int]:
-    """Descriptors for standard output and error: one file in order, or two if that was asked for."""
+    """Descriptors for standard output and error: the same file, or two if the user asked for two."""
     out = open_log(order.log)
     error = out if order.error_log == order.log else open_log(order.error_log)
     if order.attempt > 1:
@@ -176,7 +179,7 @@ def open_logs(order: Order) -> tuple[int, int]:
 
 
 def open_log(path: str) -> int:
-    """A descriptor that appends to this log; its folder is made if it is not there."""
+    """Open a log for appending; creates its folder if needed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     try:
         try:
@@ -189,9 +192,9 @@ def open_log(path: str) -> int:
 
 
 def command_of(order: Order, environment: dict[bytes, bytes], log: int) -> list[str]:
-    """The argument list; for a script, from its own place if it is still what was submitted.
+    """The argument list. A script runs from its original path if it has not changed since submission.
 
-    A copy is somewhere else; Python still looks for modules where the script was.
+    Otherwise a copy runs, and PYTHONPATH lets Python still find modules in the script's folder.
     """
     if order.script is None:
         return list(order.command)
@@ -204,24 +207,24 @@ def command_of(order: Order, environment: dict[bytes, bytes], log: int) -> list[
             folders = (os.fsencode(os.path.dirname(path)), environment.get(b"PYTHONPATH", b""))
             environment[b"PYTHONPATH"] = b":".join(filter(None, folders))
         path = order.snapshot
-        if order.uid is None:  # of another person's script the shim made one
+        if order.uid is None:  # in system mode the shim has already made the copy
             write_snapshot(order)
     return [*interpreter(text), path, *order.command]
 
 
 def write_snapshot(order: Order) -> None:
-    """The script as it was submitted, in a folder of ours, readable by its owner alone."""
+    """Write the script as it was submitted to the snapshot path, readable by its owner only."""
     with suppress(FileNotFoundError):
         os.unlink(order.snapshot)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(order.snapshot, flags, 0o500), "wb") as file:
         if order.uid is not None:
-            privileges.let_read(file.fileno(), order.uid)
+            privileges.grant_read(file.fileno(), order.uid)
         file.write(order.script or b"")
 
 
 def interpreter(script: bytes) -> list[str]:
-    """What runs a script: its `#!` line as the kernel reads it, or bash."""
+    """The interpreter of a script: its `#!` line as the kernel parses it, or bash."""
     if not script.startswith(b"#!"):
         return ["bash"]
     words = os.fsdecode(script[2:].split(b"\n", 1)[0]).strip().split(None, 1)
@@ -248,5 +251,5 @@ def find_program(program: str, path: bytes, cwd: str) -> str:
 
 
 def describe(error: OSError) -> str:
-    """`No such file or directory: /gone`."""
+    """An error as text: `No such file or directory: /gone`."""
     return f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror)

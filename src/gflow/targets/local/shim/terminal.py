@@ -1,10 +1,10 @@
-"""A terminal for a job, or pipes for a command beside it, and a socket by which its owner reaches them.
+"""The terminal of a job, or the pipes of a command executed in a job, served on a socket to its owner.
 
-This runs in the job's first process, as the job's owner: it starts the job's own program as its child and
-carries bytes. The shim made the socket, in a folder where nobody else can, and gave it to the owner alone;
-the daemon has no part in it, so a terminal outlives daemons.
+This runs in the job's first process, as the job's owner: it starts the job's program as its child and copies
+bytes. The shim created the socket, in a folder that only it can write, and gave it to the owner alone. The
+daemon takes no part, so a terminal survives the daemon.
 
-Standard library only: this runs beside jobs.
+Standard library only: the shim imports this.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from gflow.wire.terminal_protocol import (
 )
 
 PIECE = 1 << 16
-# How much of the past a newcomer is shown; how far a client may be behind, and for how long.
+# Bytes of past output for a new client; bytes that a client may lag behind, and for how many seconds.
 REPLAY = 1 << 16
 BEHIND = 1 << 18
 STUCK_S = 10.0
-# How long a command waits for the client that asked for it; and clients have to take the rest of the output.
-COMING_S = 30.0
-FAREWELL_S = 5.0
+# Seconds that a command waits for its client to connect; seconds for clients to read the rest of the output.
+CONNECT_S = 30.0
+DRAIN_S = 5.0
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT,
              signal.SIGALRM)  # fmt: skip
 
 
 def close_others(kept: set[int]) -> None:
-    """Close every descriptor but these: what a shim has open is none of the job's business."""
+    """Close every descriptor but these, so that the job inherits none of the shim's."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
             with suppress(OSError):
@@ -58,19 +58,19 @@ def close_others(kept: set[int]) -> None:
 
 
 class Client:
-    """Somebody at the terminal."""
+    """A client that is connected to the terminal."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.inbox, self.outbox = bytearray(), bytearray()
-        # Whether the job is hung up when this one goes without a word.
+        # Whether the job gets HUP when this client disconnects without BYE.
         self.is_host = self.has_greeted = False
         self.size = 24, 80
         self.moved_at = time.monotonic()
 
 
 class Terminal:
-    """The job's program at a terminal (or pipes), and whoever looks at it."""
+    """The job's program on a terminal (or pipes), and the clients that are connected to it."""
 
     def __init__(
         self, listener: socket.socket, *, is_tty: bool, log: int | None, guard: int | None = None
@@ -78,42 +78,43 @@ class Terminal:
         self._listener = listener
         self._is_tty = is_tty
         self._log = log
-        # A pidfd of the process whose end is ours too; then the program waits for somebody to come first.
+        # A pidfd of the job's process, for a command executed in a job: the command ends with that process,
+        # and starts only when a client has connected.
         self._guard = guard
         self._pid = 0
         self._code: int | None = None
         self._ended_at = 0.0
         self._clients: list[Client] = []
-        # What the program writes, by descriptor; where it reads, and what it has not read yet.
+        # Descriptors of the program's output; the one of its input, and input that it has not read yet.
         self._sources: dict[int, bytes] = {}
         self._input: int | None = None
-        self._typed = bytearray()
-        self._no_more = False
-        self._past = bytearray()
+        self._pending_input = bytearray()
+        self._is_input_closed = False
+        self._replay = bytearray()
         self._wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, *FORWARDED):
-            signal.signal(number, _noted)
+            signal.signal(number, _wake_only)
 
     # ------------------------------------------------------------ the program
 
     def run(self, become: Callable[[], None]) -> int:
-        """Start what `become` becomes and see it through; its code, negative for a signal."""
+        """Start the program by `become` and serve it to its end; its exit code, negative for a signal."""
         began = time.monotonic()
         if self._guard is None:
             self._start(become)
         while not self._is_done():
             if not self._pid and any(client.has_greeted for client in self._clients):
                 self._start(become)
-            if not self._pid and time.monotonic() - began > COMING_S:
-                return 0  # nobody came
+            if not self._pid and time.monotonic() - began > CONNECT_S:
+                return 0  # no client connected
             self._turn()
         assert self._code is not None
-        self._say_goodbye(self._code)
+        self._send_end(self._code)
         return self._code
 
     def _is_done(self) -> bool:
-        """The program is over, and all that it wrote has been read (or others hold on to its pipes)."""
+        """Whether the program has ended and its output is read, or other processes keep the pipes open."""
         return self._code is not None and (not self._sources or time.monotonic() - self._ended_at > 1.0)
 
     def _start(self, become: Callable[[], None]) -> None:
@@ -140,13 +141,13 @@ class Terminal:
         self._sources, self._input = {master: OUTPUT}, master
         self._resize(24, 80)
         for client in self._clients:
-            self._greet(client)
+            self._fit_terminal(client)
         return [slave] * 3, [master]
 
     def _open_pipes(self) -> tuple[list[int], list[int]]:
-        (stdin, typed), (out, stdout), (error, stderr) = (os.pipe2(os.O_CLOEXEC) for _ in range(3))
-        self._sources, self._input = {out: OUTPUT, error: ERROR}, typed
-        return [stdin, stdout, stderr], [typed, out, error]
+        (stdin, write_end), (out, stdout), (error, stderr) = (os.pipe2(os.O_CLOEXEC) for _ in range(3))
+        self._sources, self._input = {out: OUTPUT, error: ERROR}, write_end
+        return [stdin, stdout, stderr], [write_end, out, error]
 
     # ------------------------------------------------------------ one turn
 
@@ -157,7 +158,7 @@ class Terminal:
         by_fd = {client.sock.fileno(): client for client in self._clients}
         for fd, event in poll.poll(1000 if self._pid else 200):
             if fd == self._wake:
-                self._hear()
+                self._handle_signals()
             elif fd == self._listener.fileno():
                 self._accept()
             elif fd == self._guard:
@@ -165,26 +166,26 @@ class Terminal:
             elif fd in by_fd:
                 self._serve(by_fd[fd], event)
             else:
-                self._carry(fd, event)
-        self._drop_the_stuck()
+                self._transfer(fd, event)
+        self._drop_stuck_clients()
 
     def _interests(self) -> dict[int, int]:
-        """What is to be waited for. Nobody reads on while those who listen are far behind."""
+        """Descriptors to poll. The program's output is not read while a client is far behind."""
         wanted = {self._wake: select.POLLIN, self._listener.fileno(): select.POLLIN}
         if self._guard is not None and self._code is None:
             wanted[self._guard] = select.POLLIN
         is_behind = any(len(client.outbox) > BEHIND for client in self._clients)
         for fd in self._sources:
             wanted[fd] = 0 if is_behind else select.POLLIN
-        if self._input is not None and (self._typed or self._no_more):
+        if self._input is not None and (self._pending_input or self._is_input_closed):
             wanted[self._input] = wanted.get(self._input, 0) | select.POLLOUT
         for client in self._clients:
-            reads = select.POLLIN if len(self._typed) < BEHIND else 0
+            reads = select.POLLIN if len(self._pending_input) < BEHIND else 0
             wanted[client.sock.fileno()] = reads | (select.POLLOUT if client.outbox else 0)
         return {fd: events for fd, events in wanted.items() if events or fd not in self._sources}
 
-    def _hear(self) -> None:
-        """Signals: of children that ended, and those that are meant for the job."""
+    def _handle_signals(self) -> None:
+        """Handle signals: reap on CHLD, forward the others to the job."""
         for number in os.read(self._wake, 4096):
             if number == signal.SIGCHLD:
                 self._reap()
@@ -192,7 +193,7 @@ class Terminal:
                 self._forward(number)
 
     def _forward(self, number: int) -> None:
-        """Signal the program and what has the terminal now. Until we reap it, its numbers are its own."""
+        """Signal the program, whose pid is valid until we reap it, and the terminal's foreground group."""
         if self._code is not None:
             return
         send_group(self._pid, number)
@@ -200,10 +201,10 @@ class Terminal:
             with suppress(OSError):
                 self._signal_foreground(os.tcgetpgrp(self._input), number)
         if number == signal.SIGTERM and self._is_tty and _ignores(self._pid, number):
-            send_group(self._pid, signal.SIGHUP)  # an interactive shell leaves for this only
+            send_group(self._pid, signal.SIGHUP)  # an interactive shell exits on HUP only
 
     def _signal_foreground(self, group: int, number: int) -> None:
-        """That group may have ended, and its number be in use elsewhere; not in the program's session."""
+        """Signal the foreground group. Its id may have been reused, but not in the program's session."""
         if group != self._pid:
             ours = self._pid
             send_members(number, lambda stat: stat.group == group and stat.session == ours)
@@ -217,9 +218,9 @@ class Terminal:
 
     # ------------------------------------------------------------ bytes
 
-    def _carry(self, fd: int, event: int) -> None:
+    def _transfer(self, fd: int, event: int) -> None:
         if event & select.POLLOUT and fd == self._input:
-            self._type()
+            self._write_input()
         if fd in self._sources and event & (select.POLLIN | select.POLLHUP | select.POLLERR):
             try:
                 data = os.read(fd, PIECE)
@@ -227,40 +228,40 @@ class Terminal:
                 return
             except OSError:  # the terminal's other side is closed
                 data = b""
-            self._spread(self._sources[fd], data) if data else self._close(fd)
+            self._broadcast(self._sources[fd], data) if data else self._close(fd)
 
-    def _spread(self, kind: bytes, data: bytes) -> None:
+    def _broadcast(self, kind: bytes, data: bytes) -> None:
         if self._log is not None:
             with suppress(OSError):  # a full disk does not stop the job
                 os.write(self._log, data)
         if self._is_tty:
-            self._past += data
-            del self._past[:-REPLAY]
+            self._replay += data
+            del self._replay[:-REPLAY]
         for client in self._clients:
             if client.has_greeted:
                 client.outbox += frame(kind, data)
 
-    def _type(self) -> None:
-        """Hand on what people typed."""
+    def _write_input(self) -> None:
+        """Write pending input to the program."""
         assert self._input is not None
         try:
-            if self._typed:
-                del self._typed[: os.write(self._input, self._typed[:PIECE])]
+            if self._pending_input:
+                del self._pending_input[: os.write(self._input, self._pending_input[:PIECE])]
         except BlockingIOError:
             return
         except OSError:
-            self._typed.clear()
-            self._no_more = True
-        if self._no_more and not self._typed and not self._is_tty:
+            self._pending_input.clear()
+            self._is_input_closed = True
+        if self._is_input_closed and not self._pending_input and not self._is_tty:
             self._close(self._input)
 
     def _close(self, fd: int) -> None:
         self._sources.pop(fd, None)
         if fd == self._input:
-            self._input, self._typed = None, bytearray()
+            self._input, self._pending_input = None, bytearray()
         os.close(fd)
 
-    # ------------------------------------------------------------ people
+    # ------------------------------------------------------------ clients
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -281,36 +282,36 @@ class Terminal:
             if event & (select.POLLIN | select.POLLHUP | select.POLLERR):
                 data = client.sock.recv(PIECE)
                 if not data:
-                    self._leave(client)
+                    self._disconnect(client)
                     return
                 client.inbox += data
                 for kind, content in frames(client.inbox):
-                    self._obey(client, kind, content)
+                    self._handle_frame(client, kind, content)
         except BlockingIOError:
             return
         except (OSError, ValueError, struct.error):
-            self._leave(client)
+            self._disconnect(client)
 
-    def _obey(self, client: Client, kind: bytes, content: bytes) -> None:
+    def _handle_frame(self, client: Client, kind: bytes, content: bytes) -> None:
         if kind == HELLO:
             rows, columns, client.is_host = GREETING.unpack(content)
             client.size = rows, columns
             client.has_greeted = True
-            client.outbox += frame(OUTPUT, bytes(self._past)) if self._past else b""
+            client.outbox += frame(OUTPUT, bytes(self._replay)) if self._replay else b""
             if self._pid:
-                self._greet(client)
-        elif kind == INPUT and self._code is None and not self._no_more:
-            self._typed += content
+                self._fit_terminal(client)
+        elif kind == INPUT and self._code is None and not self._is_input_closed:
+            self._pending_input += content
         elif kind == SIZE:
             self._resize(*struct.unpack("!HH", content))
         elif kind == NO_MORE and not self._is_tty:
-            self._no_more = True
+            self._is_input_closed = True
         elif kind == BYE:
             client.is_host = False
-            self._leave(client)
+            self._disconnect(client)
 
-    def _greet(self, client: Client) -> None:
-        """Fit the terminal to a newcomer, and let programs draw themselves anew."""
+    def _fit_terminal(self, client: Client) -> None:
+        """Set the terminal's size to that of a new client, and make programs redraw."""
         if client.has_greeted and self._is_tty:
             self._resize(*client.size)
             self._forward(signal.SIGWINCH)
@@ -319,7 +320,7 @@ class Terminal:
         if self._is_tty and self._input is not None and rows and columns:
             fcntl.ioctl(self._input, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def _leave(self, client: Client) -> None:
+    def _disconnect(self, client: Client) -> None:
         if client in self._clients:
             self._clients.remove(client)
             client.sock.close()
@@ -327,8 +328,8 @@ class Terminal:
                 self._hang_up(signal.SIGHUP)
 
     def _hang_up(self, number: int) -> None:
-        """As if the line was cut: the program hears of it, and there is no terminal any more."""
-        if not self._pid:  # it never began
+        """Hang up: signal the program and close its terminal."""
+        if not self._pid:  # the program never started
             os._exit(0)
         self._forward(number)
         for fd in {*self._sources, *([] if self._input is None else [self._input])}:
@@ -337,18 +338,18 @@ class Terminal:
             os.close(self._guard)
             self._guard = None
 
-    def _drop_the_stuck(self) -> None:
+    def _drop_stuck_clients(self) -> None:
         now = time.monotonic()
         for client in list(self._clients):
             if not client.outbox:
                 client.moved_at = now
             elif now - client.moved_at > STUCK_S and len(client.outbox) > BEHIND:
-                client.is_host = False  # it is there, and does not read: the job goes on without it
-                self._leave(client)
+                client.is_host = False  # connected but not reading: drop it without hanging up the job
+                self._disconnect(client)
 
-    def _say_goodbye(self, code: int) -> None:
-        """Let everybody have the rest, and how it ended."""
-        until = time.monotonic() + FAREWELL_S
+    def _send_end(self, code: int) -> None:
+        """Send all clients the rest of the output and the exit code."""
+        until = time.monotonic() + DRAIN_S
         for client in self._clients:
             client.sock.settimeout(max(0.01, until - time.monotonic()))
             with suppress(OSError):
@@ -356,8 +357,8 @@ class Terminal:
             client.sock.close()
 
 
-def end_like(code: int) -> None:
-    """End as the program did: with its code, or by its signal."""
+def exit_like(code: int) -> None:
+    """End this process as the program ended: with its exit code, or by its signal."""
     if code >= 0:
         os._exit(code)
     import resource
@@ -370,7 +371,7 @@ def end_like(code: int) -> None:
 
 
 def _ignores(pid: int, number: int) -> bool:
-    """Whether a process ignores this signal, or catches it without leaving as shells do."""
+    """Whether a process ignores this signal, as interactive shells do."""
     try:
         with open(f"/proc/{pid}/status") as file:
             words = dict(line.split(":\t", 1) for line in file if ":\t" in line)
@@ -379,5 +380,5 @@ def _ignores(pid: int, number: int) -> bool:
     return bool(int(words.get("SigIgn", "0"), 16) >> (number - 1) & 1)
 
 
-def _noted(_number: int, _frame: object) -> None:
-    """The number is already in the wake-up pipe."""
+def _wake_only(_number: int, _frame: object) -> None:
+    """Signal handler that does nothing: the interpreter has written the number to the wake-up pipe."""

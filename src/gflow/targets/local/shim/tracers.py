@@ -1,9 +1,9 @@
-"""Processes outside a job that keep its killed processes from ending.
+"""Tracers outside a job that keep its killed processes from ending.
 
-A tracer may ask the kernel to stop its tracee on the way out (PTRACE_O_TRACEEXIT). KILL does not reach a
-process there: it goes on when its tracer lets it, or dies. So such a tracer gets KILL as well. The signal is
-sent with the rights of the job's owner: root's shim ends no process that the owner could not have ended. A
-tracer of somebody else gets no signal, and the job's log names it.
+A tracer may ask the kernel to stop its tracee at exit (PTRACE_O_TRACEEXIT). KILL has no effect on a process
+stopped there: it continues when its tracer resumes it or dies. So such a tracer is killed as well. The signal
+is sent with the rights of the job's owner: a shim that is root kills no process that the owner could not have
+killed. A tracer of another user gets no signal, and the job's log names it.
 """
 
 from __future__ import annotations
@@ -12,24 +12,30 @@ import os
 import signal
 from contextlib import suppress
 
-from gflow.targets.local.shim.privileges import as_person
-from gflow.targets.local.shim.process_tree import descendants, keeps_its_number, stat_of, status_of, tell_of
+from gflow.targets.local.shim.privileges import run_as_user
+from gflow.targets.local.shim.process_tree import (
+    descendants,
+    describe_process,
+    is_unreaped,
+    stat_of,
+    status_of,
+)
 
-# Lines that one job's log gets about tracers.
+# Maximum number of lines about tracers in one job's log.
 MOST_NOTES = 20
 
 
 class Tracers:
-    """Those that hold processes of the job below us. `uid`: its owner; None: ourselves."""
+    """The tracers of the job's processes. `uid`: the owner of the job; None: our own uid."""
 
     def __init__(self, uid: int | None) -> None:
         self._uid = uid
-        # Tracers that were told of, by pid and start: a number may come again.
+        # Tracers already reported, by pid and start time, as pids are reused.
         self._known: set[tuple[int, int]] = set()
         self.notes: list[str] = []
 
     def kill(self) -> bool:
-        """KILL those that hold a killed process of the job; whether any of them is new."""
+        """KILL the tracers that hold a killed process of the job; whether any of them is new."""
         killed = [*descendants(os.getpid())]
         seen = {os.getpid(), *killed}
         is_new = False
@@ -45,25 +51,26 @@ class Tracers:
                 known = (leader, stat.started) in self._known
                 self._known.add((leader, stat.started))
                 if self._kill(pid, thread, tracer, leader, known) and known:
-                    killed.append(leader)  # another one may hold it in turn
+                    killed.append(leader)  # it may have a tracer in turn
                 is_new |= not known
         return is_new
 
     def _kill(self, pid: int, thread: str, tracer: int, leader: int, known: bool) -> bool:
-        """KILL this tracer if it is the owner's; whether it is.
+        """KILL this tracer if it belongs to the owner; whether it does.
 
-        What /proc says of it counts if it has its number still afterwards: then it was the pidfd's process.
+        What /proc reports is valid only if the process is still unreaped afterwards: then its pid was not
+        reused in between.
         """
         with suppress(OSError):
             pidfd = os.pidfd_open(leader)
             try:
                 is_holder = holder_of(pid, thread) == tracer and _leader_of(tracer) == leader
-                name = tell_of(leader)
+                name = describe_process(leader)
                 is_owners = _is_owners(leader, os.getuid() if self._uid is None else self._uid)
-                if not is_holder or not keeps_its_number(pidfd):
+                if not is_holder or not is_unreaped(pidfd):
                     return False
                 if is_owners:
-                    as_person(self._uid, lambda: signal.pidfd_send_signal(pidfd, signal.SIGKILL))
+                    run_as_user(self._uid, lambda: signal.pidfd_send_signal(pidfd, signal.SIGKILL))
                 if not known and len(self._known) <= MOST_NOTES:
                     verdict = "so it is killed, too" if is_owners else "it is another user's and left alone"
                     self.notes.append(
@@ -76,7 +83,7 @@ class Tracers:
 
 
 def holder_of(pid: int, thread: str) -> int:
-    """Who keeps a thread stopped for tracing: the pid of the tracer's thread; 0: nobody."""
+    """The thread id of the tracer that keeps a thread stopped; 0: none."""
     status = status_of(f"{pid}/task/{thread}")
     return int(status.get("TracerPid", "0")) if status.get("State", "").startswith("t") else 0
 
@@ -88,7 +95,7 @@ def _threads(pid: int) -> list[str]:
 
 
 def _leader_of(thread: int) -> int:
-    """The process of a thread; 0 if there is none, or if it is hidden from us."""
+    """The process of a thread; 0 if there is none or it is hidden from us."""
     return int(status_of(thread).get("Tgid", "0")) if thread else 0
 
 
