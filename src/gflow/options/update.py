@@ -30,10 +30,12 @@ def _copy(
 def _changeable(option: Option) -> Option:
     if option.name == "time":  # +2h adds to what a job has
         return _copy(
-            option, kind="change", help="another time limit: 4:00:00; +2h or +30 (minutes) adds to it"
+            option,
+            kind="change",
+            help=("new time limit: 4:00:00; +2h or +30 (minutes) extends the present one"),
         )
     if option.name == "param":
-        return _copy(option, help="another value for a parameter of a sweep: lr=0.1; may be repeated")
+        return _copy(option, help="new value for a sweep parameter: lr=0.1; may be repeated")
     if option.name == "conda-env":
         return _copy(option, short="e")
     if option.name == "no-auto-cancel":
@@ -43,16 +45,16 @@ def _changeable(option: Option) -> Option:
 
 def _way_back(option: Option) -> Option:
     aliases = tuple("clear-" + alias for alias in option.aliases if len(alias) > 1)
-    return Option("clear-" + option.name, "flag", f"back to the default of --{option.name}", aliases=aliases)
+    return Option("clear-" + option.name, "flag", f"reset --{option.name} to its default", aliases=aliases)
 
 
 CHANGEABLE = tuple(_changeable(option) for option in JOB if option.name not in FIXED)
 CLEARING = tuple(_way_back(option) for option in JOB if option.name not in FIXED | {"param"})
-CLEAR_DEPS = Option("clear-deps", "flag", "depend on nothing")
+CLEAR_DEPS = Option("clear-deps", "flag", "remove all dependencies")
 UPDATE = (
     *CHANGEABLE,
-    Option("command", "text", "another command", short="c", metavar="CMD"),
-    Option("script", "path", "another script", short="s", metavar="FILE"),
+    Option("command", "text", "new command", short="c", metavar="CMD"),
+    Option("script", "path", "new script", short="s", metavar="FILE"),
     Option("auto-cancel-on-dep-failure", "flag", "cancel the job when a job it depends on fails"),
     CLEAR_DEPS,
     *CLEARING,
