@@ -177,7 +177,7 @@ BUSY = [
     ((G, "--max-retries", "1", "--retry-on", "exit:0", "true"), 2, "does not understand"),
     ((G, "--max-retries", "-1", "true"), 2, "at least 0"),
     ((G, "--notify-email", "nobody", "true"), 2, "takes an address"),
-    ((G, "--notify-on", "job_exploded", "true"), 2, "knows no event"),
+    ((G, "--notify-on", "job_exploded", "true"), 2, "unknown event"),
     # nothing is submitted by a dry run, right or wrong
     ((G, "--dry-run", "--gpus", "5", "true"), 1, "this machine has 4"),
     ((G, "--dry-run", "--depends-on", "99", "true"), 1, "there is no job 99"),

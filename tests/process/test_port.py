@@ -93,7 +93,7 @@ def test_there_is_no_port_unless_one_is_configured(box: Box) -> None:
     box.up("--simulate-gpus", "1x80G")
     assert box.daemon is not None
     assert inet_sockets(box.daemon.pid) == []
-    assert "listens on no port yet" in box.ok("gctl", "token", "create")
+    assert "does not listen on a port yet" in box.ok("gctl", "token", "create")
 
 
 def test_nothing_is_to_be_had_without_a_token(box: Box, port: int) -> None:

@@ -61,7 +61,7 @@ def test_a_race_by_shape(value):
     ("value", "said"),
     [
         ("wdie,whole", "there is no shape 'wdie'"),
-        ("wide,big", "the shape big says more than that: on, partition, project"),
+        ("wide,big", "the shape big also sets on, partition, project"),
         ("wide,4x1", "two different shapes"),
         ("local:wide,whole", "this machine is one node"),
         (7, "takes text"),
@@ -96,8 +96,8 @@ def test_an_update_by_shape():
     [
         ({"big": {"gpsu": 2}}, "f: unknown setting 'shapes.big.gpsu'", "did you mean shapes.big.gpus?"),
         ({"big": {"gpus": "many"}}, "f: shapes.big: --gpus", ""),
-        ({"n4_gpu1": {"gpus": 1}}, "f: 'n4_gpu1' is no name for a shape", "a name is a word"),
-        ({"big": {}}, "f: the shape big says nothing", "nodes = 2"),
+        ({"n4_gpu1": {"gpus": 1}}, "f: 'n4_gpu1' is not a valid shape name", "a shape name is a word"),
+        ({"big": {}}, "f: the shape big is empty", "nodes = 2"),
     ],
 )
 def test_what_is_no_shape(table, said, hint):

@@ -81,7 +81,7 @@ def test_a_job_says_all_that_was_asked_for():
     asked = job(1, warning=(10, 60), grace_s=90, requeue=True, error="err-%j.txt")
     lines = page(asked).splitlines()
     for line in (
-        "Warning: USR1 00:01:00 before its time is up",
+        "Warning: USR1 00:01:00 before the time limit",
         "Grace: 00:01:30 between TERM and KILL",
         "Requeue: yes",
         "Error output: err-%j.txt",
@@ -171,8 +171,8 @@ def test_a_shared_gpu_has_a_row_for_each_of_its_jobs():
 @pytest.mark.parametrize(
     ("count", "note"),
     [
-        (1, "(1 simulated GPU: it is booked like real ones, and no device is there)"),
-        (2, "(2 simulated GPUs: they are booked like real ones, and no device is there)"),
+        (1, "(1 simulated GPU: it is allocated like real ones, without a device)"),
+        (2, "(2 simulated GPUs: they are allocated like real ones, without a device)"),
     ],
 )
 def test_simulated_gpus_are_called_so(count, note):

@@ -1,6 +1,6 @@
-"""THE table of settings. File, environment, flags, `gflowd init` and the docs derive from it.
+"""The table of all settings. File, environment, flags, `gflowd init` and the docs derive from it.
 
-A setting is declared once, here. `daemon.cpus` is `cpus` below `[daemon]` in gflow.toml,
+Each setting is declared here and nowhere else. `daemon.cpus` is `cpus` below `[daemon]` in gflow.toml,
 `GFLOW_DAEMON__CPUS` in the environment, and `--cpus` for `gflowd up` where it has a flag.
 """
 
@@ -16,7 +16,7 @@ STRATEGIES = ("sequential", "random", "pack", "topology")
 
 
 class Setting:
-    """One setting: its name, what it takes, what it means."""
+    """One setting: its key, type, default and description."""
 
     def __init__(
         self,
@@ -39,19 +39,19 @@ class Setting:
         self.kind = kind
         self.default = default
         self.help = help
-        # Its flag of gflowd, if it has one; those that are `kept` hold through `gflowd restart`.
+        # The flag of gflowd, if any. `gflowd restart` keeps the values of flags that are `kept`.
         self.flag = flag
         self.metavar = metavar
         self.kept = kept
-        # A variable besides the one that follows from the key.
+        # An additional environment variable, besides the one derived from the key.
         self.variable = variable
         self.choices = choices
         self.low = low
-        # How it may look, where the default says nothing.
+        # Example value for `gflowd init`, where the default is not a useful one.
         self.example = example
         # Whether `gflowd init` asks for it without --advanced.
         self.asked = asked
-        # Whether its value names users or projects: with people.privacy it is shown to operators alone.
+        # Whether its value names users or projects: with people.privacy only operators see it.
         self.names_others = names_others
 
     @property
@@ -61,7 +61,7 @@ class Setting:
 
     @property
     def table(self) -> str:
-        """The TOML table it stands in; empty for the top."""
+        """The TOML table of the setting; empty: top level."""
         return self.key.rpartition(".")[0]
 
     @property
@@ -69,7 +69,7 @@ class Setting:
         return self.key.rpartition(".")[2]
 
     def shown(self, value: Any) -> Any:
-        """The value as people may see it: tables hold passwords."""
+        """The value as shown to users. The content of tables is hidden, since it may hold passwords."""
         if self.kind == "named tables":
             return ", ".join(value) or "none"
         return f"{len(value)} configured" if self.kind == "tables" and value else value
@@ -425,7 +425,7 @@ SETTINGS = (
         "quota.users",
         "quotas",
         {},
-        "limits for single users, instead of the default; gctl quota set overrides them while gflowd runs",
+        "limits by name for users, instead of the default; gctl quota set overrides them at run time",
         example={"ann": {"max_running_gpus": 8}},
         names_others=True,
     ),
@@ -433,7 +433,7 @@ SETTINGS = (
         "quota.projects",
         "quotas",
         {},
-        "limits for single projects, instead of the default",
+        "limits by name for projects, instead of the default",
         example={"vision": {"max_running_jobs": 20}},
         names_others=True,
     ),
@@ -493,9 +493,9 @@ SETTINGS = (
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}
 
-# Keys of other gflow configurations that change nothing here; told, not refused.
+# Keys of configurations of the original gflow that have no effect here: reported, not refused.
 IGNORED = {"executor.type": "jobs always run as separate processes and need no tmux"}
-# Keys that would promise what this version does not do. A table's name stands for all below it.
+# Keys that are refused because this version does not implement them. A table's name covers its keys.
 NOT_YET = {
     "daemon.fair_share": "fair share is on by default; policy.fair_share = false turns it off",
 }

@@ -103,7 +103,7 @@ class Job:
     def _log_path(self) -> str:
         place = http.get(http.job_path(self.id, "/log"))
         if os.geteuid() == 0 and place["uid"]:  # its path is theirs, and may lead anywhere
-            raise Forbidden("root reads the logs of others with gjob log, which does it as them")
+            raise Forbidden("root must read other users' logs with gjob log, which reads them as their owner")
         return str(place["path"])
 
 

@@ -1,4 +1,4 @@
-"""The options of gqueue and gstats. Apart from the big table, so that gbatch need not load them."""
+"""The options of gqueue and gstats. In a separate module so that gbatch does not load them."""
 
 from __future__ import annotations
 

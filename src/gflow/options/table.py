@@ -1,6 +1,6 @@
-"""THE table of options. Parser, help, script directives and API schema derive from it.
+"""The table of job options. Parser, help, script directives and API schema derive from it.
 
-An option is declared once, here. `field` names the attribute of `core.model.Spec`
+Each option is declared here and nowhere else. `field` names the attribute of `core.model.Spec`
 that it fills; a test holds the two equal. `kind` names a reader in `options.values`.
 """
 
@@ -15,7 +15,7 @@ SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "T
 
 
 class Option:
-    """One option: how it is spelled, what it takes, what it means."""
+    """One option: its names, the kind of its value, its bounds and its help text."""
 
     __slots__ = (
         "aliases", "choices", "field", "help", "high", "kind", "low", "many", "metavar", "name", "short",
@@ -45,9 +45,9 @@ class Option:
         self.field = field
         self.low = low
         self.high = high
-        # The words among which its value is chosen, for completion; () where there is no such list.
+        # Possible values, for completion; (): not an enumeration.
         self.choices = choices
-        # May be given several times; its values, which are tuples or lists with commas, add up.
+        # May be repeated: the values (tuples, or text with commas) are concatenated.
         self.many = many
 
     @property
@@ -56,7 +56,7 @@ class Option:
 
 
 def spellings(table: tuple[Option, ...]) -> dict[str, Option]:
-    """Every way to write every option: `--gpus`, `--gres`, `-g`."""
+    """Options by every spelling: `--gpus`, `--gres`, `-g`."""
     spelled: dict[str, Option] = {}
     for option in table:
         spelled["--" + option.name] = option
@@ -68,14 +68,14 @@ def spellings(table: tuple[Option, ...]) -> dict[str, Option]:
 
 
 def refuse(message: str, hint: str = "") -> NoReturn:
-    """Raise the usage error. Imported here: the happy path must not pay for it."""
+    """Raise a UsageError. Imported here, so that commands without errors do not load it."""
     from gflow.errors import UsageError
 
     raise UsageError(message, hint=hint)
 
 
 def is_digits(text: str) -> bool:
-    """ASCII digits only, and few enough to be a number somebody meant."""
+    """Whether `text` is 1 to 18 ASCII digits."""
     return text.isascii() and text.isdigit() and len(text) <= 18
 
 
@@ -84,7 +84,7 @@ def quote(value: Any) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-# What a job can ask for. Also `# GFLOW` directives and keys of the API.
+# Options of a job. Also `# GFLOW` directives and keys of the API.
 JOB = (
     Option(
         "gpus",
@@ -462,7 +462,7 @@ PARAM_FILE = Option(
     "param-file", "path", "sweep from a CSV file: a header, then one job per row", metavar="CSV"
 )
 
-# What of the submitter's world the job gets. Applied where the job is submitted, not stored.
+# What the job inherits from the submitting process. Applied by the client, not stored.
 CAPTURE = (
     Option("chdir", "path", "run in this directory (default: the current one)", short="D", metavar="DIR"),
     Option("export", "text", "environment to pass to the job: ALL (default), NONE, or A,B=c", metavar="VARS"),
@@ -476,7 +476,7 @@ CAPTURE = (
     PARAM_FILE,
 )
 
-# What every command understands.
+# Options of every command.
 COMMON = (
     Option("help", "flag", "show this help", short="h"),
     Option("version", "flag", "show the version"),
@@ -488,7 +488,7 @@ WATCH = (
     Option("interval", "seconds", "with --watch: seconds between refreshes (default 2)", metavar="S", low=1),
 )
 
-# What `gbatch` itself does around the submission; not part of the job.
+# Options of `gbatch` itself; not part of the job.
 SUBMIT = (
     Option("wait", "flag", "wait for the job and exit with its exit code"),
     PARSABLE,
@@ -497,7 +497,7 @@ SUBMIT = (
     JSON,
 )
 
-# Slurm's spellings, translated into the options above by `options.slurm`.
+# Slurm options, which `options.slurm` translates to those above.
 SLURM = (
     Option("nice", "slurm", "Slurm: lower the priority by N, to 10 - N", metavar="N"),
     Option("gres", "slurm", "Slurm: GPUs, as gpu:2 or gpu:a100:2", metavar="GRES"),

@@ -13,16 +13,16 @@ from gflow.text.table import table
 
 GIB = 1 << 30
 MEANING = {
-    "high": "every operator is followed; usually within 1 %",
-    "medium": "some of it is a library's own choice; usually within 5 %",
-    "rough": "a formula; it may be off by half",
+    "high": "every operator is traced; usually within 1 %",
+    "medium": "some library workspaces are modelled; usually within 5 %",
+    "rough": "estimated by a formula; may be off by half",
 }
 
 
 def page(found: Any) -> str:
     lines = [
         f"peak allocated  {size(found.peak_allocated_bytes):>10}   torch.cuda.max_memory_allocated()",
-        f"peak reserved   {size(found.peak_reserved_bytes):>10}   with what the allocator keeps",
+        f"peak reserved   {size(found.peak_reserved_bytes):>10}   including the allocator's cache",
         f"whole process   {size(found.process_bytes):>10}   as nvidia-smi shows it",
         "",
     ]
@@ -34,12 +34,12 @@ def page(found: Any) -> str:
     ]
     lines.append(table(["AT THE PEAK", "MEMORY", "SHARE"], rows))
     lines.append(f"peak: {found.peak_phase} of step {found.peak_step}")
-    lines.append(f"parameters: {count(found.total_params)}, of which {count(found.trainable_params)} learn")
+    lines.append(f"parameters: {count(found.total_params)} ({count(found.trainable_params)} trainable)")
     lines.append(f"confidence: {found.confidence} ({MEANING[found.confidence]})")
     lines += [f"  {doubt}" for doubt in found.doubts]
     if found.largest:
         rows = [[size(held.bytes), held.kind, held.module or "-", held.operator] for held in found.largest]
-        lines += ["", table(["LARGEST", "FOR", "MODULE", "MADE BY"], rows).rstrip("\n")]
+        lines += ["", table(["LARGEST", "FOR", "MODULE", "ALLOCATED BY"], rows).rstrip("\n")]
     return "\n".join(lines) + "\n"
 
 
@@ -78,9 +78,11 @@ def serving_page(found: Any, gpus: int) -> str:
 
 def _remedies(ways: list[Any]) -> str:
     if not ways:
-        return ", and nothing that gflow plan knows would make it fit; more GPUs might, or --lora 16"
+        return ", and no technique known to gflow plan makes it fit; try more GPUs or --lora 16"
     header = ["MICRO-BATCH X ACCUMULATE", "WITH", "ON EACH", "SPEED"]
-    return "; with the same batch these would:\n" + table(header, [_way(way) for way in ways]).rstrip("\n")
+    return "; with the same batch these configurations do:\n" + table(
+        header, [_way(way) for way in ways]
+    ).rstrip("\n")
 
 
 def plan_page(plan: Any, command: str) -> str:
@@ -111,7 +113,7 @@ def _techniques(way: Any) -> list[str]:
     return found + (["offloaded optimizer"] if way.offload else [])
 
 
-UNSURE = "(~ a price noted from memory, not compared with its source: gflow gpus --json)"
+UNSURE = "(~ unverified price; sources: gflow gpus --json)"
 
 
 def money(amount: float | None, is_compared: bool = True) -> str:

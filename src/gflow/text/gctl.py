@@ -20,11 +20,11 @@ from gflow.text.table import Sheet, clock, table
 
 def allowed_line(allowed: Sequence[int] | None) -> str:
     if allowed is None:
-        return "New jobs may get every GPU.\n"
+        return "New jobs may use all GPUs.\n"
     if not allowed:
-        return "New jobs get no GPU.\n"
+        return "New jobs may use no GPU.\n"
     return (
-        f"New jobs may get GPU {','.join(map(str, sorted(set(allowed))))} only; running jobs keep theirs.\n"
+        f"New jobs may use only GPU {','.join(map(str, sorted(set(allowed))))}; running jobs keep theirs.\n"
     )
 
 
@@ -39,7 +39,7 @@ def show_gpus(lines: Sequence[Mapping[str, Any]], drained: str | None) -> str:
 def drain_line(gpus: Sequence[int] | None, reason: str, *, on: bool) -> str:
     why = f" ({reason})" if reason else ""
     if gpus is None:
-        return f"Nothing more starts{why}; running jobs go on.\n" if on else "Jobs start again.\n"
+        return f"No new jobs start{why}; running jobs continue.\n" if on else "Jobs start again.\n"
     names = ",".join(map(str, gpus))
     verb = "get" if len(gpus) > 1 else "gets"
     return f"GPU {names} {verb} no new jobs{why}.\n" if on else f"GPU {names} {verb} jobs again.\n"
@@ -66,7 +66,7 @@ def quota_page(lines: Sequence[Mapping[str, Any]]) -> str:
     sheet = Sheet(("SCOPE", "NAME", "RUNNING", "GPUS", "QUEUED"))
     for line in lines:
         cells = [_cell(line, limit, used) for limit, used in LIMITS]
-        sheet.add((line["scope"], line["name"] or "(everybody else)", *cells))
+        sheet.add((line["scope"], line["name"] or "(default)", *cells))
     return "".join(sheet.lines())
 
 
@@ -81,14 +81,14 @@ def quota_line(now: Mapping[str, Any], *, removed: bool) -> str:
     )
     whose = whose[0].upper() + whose[1:]
     if removed:
-        return f"{whose} has no quota any more.\n"
+        return f"{whose} no longer has a quota.\n"
     words = {
         "max_running_jobs": "running jobs",
         "max_running_gpus": "GPUs",
         "max_queued_jobs": "waiting jobs",
     }
     parts = [f"{now[name]} {word}" for name, word in words.items() if now[name] is not None]
-    return f"{whose} may have at most {', '.join(parts)} at once; what runs goes on.\n"
+    return f"{whose} may have at most {', '.join(parts)} at once; running jobs continue.\n"
 
 
 def reservation_page(views: Sequence[Mapping[str, Any]]) -> str:
@@ -146,9 +146,9 @@ DAY = len("2026-01-31")
 
 def made_text(text: str, token: Mapping[str, Any], *, listens: bool) -> str:
     """The token alone on the first line, for a script to read."""
-    lines = [text, f"It is good until {token['expires_at'][:DAY]} and is not shown again: keep it safe."]
+    lines = [text, f"It is valid until {token['expires_at'][:DAY]}. It is not shown again: keep it safe."]
     if not listens:
-        lines.append("(The daemon listens on no port yet: set daemon.port.)")
+        lines.append("(The daemon does not listen on a port yet: set daemon.port.)")
     return "".join(line + "\n" for line in lines)
 
 
@@ -158,8 +158,8 @@ def token_table(tokens: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (one["id"], one["name"], one["user"], one["made_at"][:DAY], one["expires_at"][:DAY]) for one in tokens
     ]
-    return table(("ID", "NAME", "USER", "MADE", "EXPIRES"), rows)
+    return table(("ID", "NAME", "USER", "CREATED", "EXPIRES"), rows)
 
 
 def revoked_line(number: str, name: str) -> str:
-    return f"Token {number}{f' ({clean(name)})' if name else ''} is good for nothing from now on.\n"
+    return f"Token {number}{f' ({clean(name)})' if name else ''} is revoked.\n"

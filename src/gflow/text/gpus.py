@@ -94,7 +94,7 @@ def _state(view: Mapping[str, Any]) -> str:
     """Who may have it, for how long it has been idle, or until when it is taken at most."""
     if view["holders"]:
         until = (
-            f"free at about {_local(view['free_at'])}" if view["free_at"] else "taken without a time limit"
+            f"free at about {_local(view['free_at'])}" if view["free_at"] else "in use without a time limit"
         )
         return until + (f", then {view['reason']}" if view["reason"] else "")
     idle = f"idle for {'at least ' if view['idle_s_at_least'] else ''}{clock(view['idle_s'])}"
@@ -130,4 +130,4 @@ def simulated_note(gpus: Sequence[Gpu]) -> str:
     if not count:
         return ""
     what = "simulated GPUs: they are" if count > 1 else "simulated GPU: it is"
-    return f"({count} {what} booked like real ones, and no device is there)\n"
+    return f"({count} {what} allocated like real ones, without a device)\n"

@@ -53,7 +53,7 @@ def job_page(
     if job.attempt > 1:
         lines.append(("Attempt", str(job.attempt)))
     if job.attempt and log:
-        lines.append(("Log", log if not job.is_array else f"one for each task: gjob log {job.label}_N"))
+        lines.append(("Log", log if not job.is_array else f"one per task: gjob log {job.label}_N"))
     return facts(lines)
 
 
@@ -69,7 +69,7 @@ def _there(job: Job) -> list[tuple[str, str]]:
             if spec.overflow
             else "",
         ),
-        ("Number there", there.id if there else ""),
+        ("Id on the target", there.id if there else ""),
         ("Shape", spec.shape_name),
         ("Nodes", f"{spec.nodes}{nodes}" if job.target != LOCAL or spec.nodes > 1 else ""),
         ("Race", ", ".join(spec.race)),
@@ -78,7 +78,7 @@ def _there(job: Job) -> list[tuple[str, str]]:
         ("Constraint", spec.constraint),
         ("Reservation", spec.reservation),
         ("Whole nodes", "yes" if spec.exclusive else ""),
-        ("For sbatch", shlex.join(spec.slurm)),
+        ("sbatch options", shlex.join(spec.slurm)),
     ]
 
 
@@ -106,21 +106,21 @@ def _asked(job: Job) -> list[tuple[str, str]]:
         ("CPUs", str(spec.cpus) if spec.cpus is not None else ""),
         ("Depends on", ", ".join(map(label, spec.depends_on))),
         ("Depends on any of", ", ".join(map(label, spec.depends_any))),
-        ("When a parent fails", "waits on" if spec.no_auto_cancel else ""),
+        ("If a dependency fails", "keeps waiting" if spec.no_auto_cancel else ""),
         ("Parameters", ", ".join(f"{name}={value}" for name, value in spec.parameters)),
         ("Group", str(spec.group) if spec.group > 0 else ""),
         ("Array", spec.array if job.task is None else ""),
-        ("At most at once", str(spec.max_concurrent) if spec.max_concurrent else ""),
+        ("Max concurrent", str(spec.max_concurrent) if spec.max_concurrent else ""),
         ("Time limit", clock(spec.time_limit_s) if spec.time_limit_s else ""),
         ("Warning", _warning(*spec.warning)),
         ("Grace", f"{clock(spec.grace_s)} between TERM and KILL" if spec.grace_s != USUAL.grace_s else ""),
         ("Held at submission", "yes" if spec.hold else ""),
-        ("Even if it never fits", "yes" if spec.allow_unsatisfiable else ""),
+        ("Allow unsatisfiable", "yes" if spec.allow_unsatisfiable else ""),
         ("Requeue", "yes" if spec.requeue else ""),
-        ("Resumes with", spec.resume_args),
+        ("Resume arguments", spec.resume_args),
         ("Terminal", "yes (gjob attach)" if spec.pty else ""),
-        ("Makes way for others", "yes" if spec.preemptible else ""),
-        ("Stopped if idle for", clock(spec.stop_if_idle_s) if spec.stop_if_idle_s else ""),
+        ("Preemptible", "yes" if spec.preemptible else ""),
+        ("Stop if idle for", clock(spec.stop_if_idle_s) if spec.stop_if_idle_s else ""),
         ("Retries", retries + on + delay if retries else ""),
         ("Not before", _when(job.begin_at) if job.begin_at and not job.is_final else ""),
         ("Output", spec.output),
@@ -137,7 +137,7 @@ def _asked(job: Job) -> list[tuple[str, str]]:
 
 def _warning(number: int, seconds: int) -> str:
     name = signal.Signals(number).name.removeprefix("SIG") if number else ""
-    return f"{name} {clock(seconds)} before its time is up" if name else ""
+    return f"{name} {clock(seconds)} before the time limit" if name else ""
 
 
 def _tasks(job: Job) -> str:
@@ -167,7 +167,7 @@ def compared(predicted_mib: int, measured_mib: int) -> str:
         return f"{gib(predicted_mib)} on each GPU"
     error = 100 * (predicted_mib / measured_mib - 1)
     off = f"{abs(error):.1f} % too {'high' if error > 0 else 'low'}"
-    return f"{gib(predicted_mib)} on each GPU; measured {gib(measured_mib)} at most: {off}"
+    return f"{gib(predicted_mib)} on each GPU; measured peak {gib(measured_mib)}: {off}"
 
 
 def _timing(job: Job, now: Moment) -> list[tuple[str, str]]:

@@ -27,8 +27,8 @@ FIGURES = {
     "avg_runtime_secs": "Average run time",
     "total_gpu_hours": "GPU-hours",
     "jobs_with_gpus": "Jobs with GPUs",
-    "avg_gpus_per_job": "GPUs for each of these",
-    "peak_gpu_usage": "Most GPUs at once",
+    "avg_gpus_per_job": "GPUs per job with GPUs",
+    "peak_gpu_usage": "Peak GPUs in use",
 }
 _SHORT = ("total_jobs", "completed_jobs", "failed_jobs", "success_rate", "avg_wait_secs", "total_gpu_hours")
 _HEADS = ("JOBS", "COMPLETED", "FAILED", "SUCCESS", "AVG WAIT", "GPU-HOURS")
@@ -37,7 +37,7 @@ _HEADS = ("JOBS", "COMPLETED", "FAILED", "SUCCESS", "AVG WAIT", "GPU-HOURS")
 def statistics_page(stats: Mapping[str, Any], width: int = 0) -> str:
     """`gstats` for people, on a terminal of `width` columns if there is one."""
     lines = [
-        ("Jobs of", stats["user"] or "everybody"),
+        ("Jobs of", stats["user"] or "all users"),
         ("Since", _since(stats["since"])),
     ]
     lines += [(label, shown(name, stats[name])) for name, label in FIGURES.items()]
@@ -46,7 +46,7 @@ def statistics_page(stats: Mapping[str, Any], width: int = 0) -> str:
     if stats["top_jobs"]:
         parts.append("Longest jobs\n" + _top(stats["top_jobs"], width))
     if len(stats["by_user"]) > 1:
-        parts.append("By person\n" + _groups("USER", "user", stats["by_user"]))
+        parts.append("By user\n" + _groups("USER", "user", stats["by_user"]))
     if any(group["project"] for group in stats["by_project"]):
         parts.append("By project\n" + _groups("PROJECT", "project", stats["by_project"]))
     return "\n".join(parts)
@@ -79,9 +79,7 @@ def shown(name: str, value: float | None) -> str:
 def _since(text: str | None) -> str:
     """Local time."""
     return (
-        f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"
-        if text
-        else "the first job that is kept"
+        f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}" if text else "the first stored job"
     )
 
 

@@ -26,7 +26,7 @@ COLUMNS = (
 def usage_page(data: Mapping[str, Any]) -> str:
     """`gjob usage`: a row for each GPU, then how busy and how full it was over time."""
     if not data["totals"]:
-        return f"Job {data['job']} has no GPU history: it had no GPU, or it was over at once.\n"
+        return f"Job {data['job']} has no GPU history: it had no GPU, or it ended at once.\n"
     rows = [
         [
             str(one["gpu"]), f"{one['span_s']} s", _number(one["busy"], "%"), _number(one["busy_most"], "%"),
@@ -35,7 +35,7 @@ def usage_page(data: Mapping[str, Any]) -> str:
         ]
         for one in data["totals"]
     ]  # fmt: skip
-    text = table(("GPU", "TIME", "BUSY", "MOST", "MEMORY", "POWER", "HEAT", "SLOWED"), rows)
+    text = table(("GPU", "TIME", "BUSY", "PEAK", "MEMORY", "POWER", "TEMP", "SLOWED"), rows)
     for total in data["totals"]:
         samples = [one for one in data["samples"] if one["gpu"] == total["gpu"]]
         if len(samples) > 1:
@@ -94,7 +94,7 @@ def nodes_page(data: Mapping[str, Any]) -> str:
         for gpu in one["gpus"]
     ]  # fmt: skip
     if gpus:
-        text += "\n" + table(("NODE", "GPU", "NAME", "BUSY", "MEMORY", "POWER", "HEAT"), gpus)
+        text += "\n" + table(("NODE", "GPU", "NAME", "BUSY", "MEMORY", "POWER", "TEMP"), gpus)
     return text + "".join(f"{one['node']}: {one['note']}\n" for one in nodes if one["note"])
 
 
@@ -109,13 +109,13 @@ def nodes_csv(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary(totals: Sequence[Mapping[str, Any]]) -> str:
-    """One line for `gjob show`: `87% busy (most 100%), 20.1 GiB at most, 510 W`."""
+    """One line for `gjob show`: `87% busy (peak 100%), peak memory 20.1 GiB, 510 W`."""
     known = [one for one in totals if one["busy"] is not None]
     parts = []
     if known:
         busy = sum(one["busy"] for one in known) / len(known)
-        parts.append(f"{busy:.0f}% busy (most {max(one['busy_most'] or 0 for one in known)}%)")
-    parts.append(f"{most_memory(totals) / 1024:.1f} GiB of memory at most")
+        parts.append(f"{busy:.0f}% busy (peak {max(one['busy_most'] or 0 for one in known)}%)")
+    parts.append(f"peak memory {most_memory(totals) / 1024:.1f} GiB")
     power = [one["power_w"] for one in totals if one["power_w"]]
     if power:
         parts.append(f"{sum(power) / len(power):.0f} W")
