@@ -6,7 +6,7 @@ from gflow.config.job_shapes import shapes_of
 from gflow.config.load import load
 from gflow.core.lifecycle.update import overridden
 from gflow.errors import UsageError
-from gflow.options.node_shape import is_name, parse_shape, spread
+from gflow.options.node_shape import expand_shapes, is_name, parse_shape
 from gflow.options.update import FIXED
 from gflow.wire.requests import JobRequest, Reader
 from gflow.wire.update import describe_options
@@ -39,11 +39,11 @@ def test_names(word, named):
 
 
 def test_what_a_shape_means_and_what_wins():
-    assert spread({"shape": "4x1", "gpus": 2}, {}) == {"nodes": 4, "gpus": 2}
-    assert spread({"shape": "big", "gpus": 2}, SHAPES) == SHAPES["big"] | {"shape": "big", "gpus": 2}
-    assert spread({"shape": None}, SHAPES) == {"shape": None}
+    assert expand_shapes({"shape": "4x1", "gpus": 2}, {}) == {"nodes": 4, "gpus": 2}
+    assert expand_shapes({"shape": "big", "gpus": 2}, SHAPES) == SHAPES["big"] | {"shape": "big", "gpus": 2}
+    assert expand_shapes({"shape": None}, SHAPES) == {"shape": None}
     with pytest.raises(UsageError, match="there is no shape 'bgi'") as refused:
-        spread({"shape": "bgi"}, SHAPES)
+        expand_shapes({"shape": "bgi"}, SHAPES)
     assert refused.value.hint == "did you mean big?"
 
 

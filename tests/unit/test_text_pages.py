@@ -8,7 +8,7 @@ from gflow.core.model import AuditEntry, JobState, Moment
 from gflow.gpu.simulated import simulated_gpus
 from gflow.testing import progress
 from gflow.text.gpus import gpu_table
-from gflow.text.job_page import job_page, status_page, story_page
+from gflow.text.job_page import history_page, job_page, status_page
 
 from .builders import NOON, ended, job, running
 from .machine import gpu
@@ -133,7 +133,7 @@ def test_a_story_says_when_what_and_who():
         AuditEntry(NOON, job_key(1), 1001, "cli", "submitted", ""),
         AuditEntry(NOON + 1, job_key(1), None, "daemon", "started", "attempt 1 on GPU 0"),
     ]
-    assert story_page(lines, {1001: "ann"}.__getitem__) == (
+    assert history_page(lines, {1001: "ann"}.__getitem__) == (
         "WHEN                       EVENT      DETAIL              BY\n"
         "2025-06-15 15:06:40+00:00  submitted                      ann\n"
         "2025-06-15 15:06:41+00:00  started    attempt 1 on GPU 0  gflow\n"
@@ -141,7 +141,7 @@ def test_a_story_says_when_what_and_who():
 
 
 def test_no_story_is_a_header():
-    assert story_page([], str) == "WHEN  EVENT  DETAIL  BY\n"
+    assert history_page([], str) == "WHEN  EVENT  DETAIL  BY\n"
 
 
 # ---------------------------------------------------------------- GPUs

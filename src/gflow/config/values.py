@@ -20,13 +20,13 @@ def read(setting: Setting, value: Any, where: str) -> Any:
     found = reader(value, setting)
     if found is None:
         wanted = expected or "one of " + ", ".join(setting.choices)
-        raise UsageError(f"{where}: {setting.key} takes {wanted}, not {shown(value)}", hint=setting.help)
+        raise UsageError(f"{where}: {setting.key} takes {wanted}, not {_quote(value)}", hint=setting.help)
     if setting.kind == "count" and found < setting.low:
         raise UsageError(f"{where}: {setting.key} must be at least {setting.low}, not {found}")
     return None if found is ALL else found
 
 
-def shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = value if isinstance(value, str) else str(value)
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 

@@ -23,12 +23,12 @@ Options = Annotated[dict[str, Any], Field(description=BY_NAME)]
 
 def preview_submit_jobs(command: Command, options: Options | None = None) -> Answer:
     """Show the jobs that a submission would create, without submitting it."""
-    return _submitted(command, options, "/jobs?dry-run=1")
+    return _submit(command, options, "/jobs?dry-run=1")
 
 
 def submit_jobs(command: Command, options: Options | None = None) -> Answer:
     """Submit a job, an array ("array": "1-10") or a sweep ("param": {"lr": [0.1, 0.01]}), as the caller."""
-    return _submitted(command, options, "/jobs")
+    return _submit(command, options, "/jobs")
 
 
 def preview_update_job(job: str, options: Options) -> Answer:
@@ -42,36 +42,36 @@ def preview_update_job(job: str, options: Options) -> Answer:
 
 def update_job(job: str, options: Options) -> Answer:
     """Change options of a job; null resets an option. While the job runs: time, priority, retries."""
-    return posted("/jobs/update", {"jobs": [job], "options": options})
+    return post("/jobs/update", {"jobs": [job], "options": options})
 
 
 def redo_job(job: str, options: Options | None = None, cascade: bool = False) -> Answer:
     """Run a job again as a new one, optionally with other options; `cascade`: also jobs cancelled with it."""
     body = {"job": job, "token": os.urandom(16).hex(), "options": options or {}, "cascade": cascade}
-    return posted("/jobs/redo", body)
+    return post("/jobs/redo", body)
 
 
 def cancel_job(job: str, now: bool = False) -> Answer:
     """Cancel a job: TERM, its grace time, KILL; `now` kills it immediately."""
-    return posted("/jobs/cancel", {"jobs": [job], "now": now})
+    return post("/jobs/cancel", {"jobs": [job], "now": now})
 
 
 def hold_job(job: str) -> Answer:
     """Keep a waiting job from starting."""
-    return posted("/jobs/hold", {"jobs": [job]})
+    return post("/jobs/hold", {"jobs": [job]})
 
 
 def release_job(job: str, at: str | None = None) -> Answer:
     """Release a held job, optionally not before a time (20:00, now+2h)."""
-    return posted("/jobs/release", {"jobs": [job], "at": at})
+    return post("/jobs/release", {"jobs": [job], "at": at})
 
 
-def posted(path: str, body: dict[str, Any]) -> Answer:
+def post(path: str, body: dict[str, Any]) -> Answer:
     found: Answer = http.post(path, body)
     return found
 
 
-def _submitted(command: str | list[str], options: dict[str, Any] | None, path: str) -> Answer:
+def _submit(command: str | list[str], options: dict[str, Any] | None, path: str) -> Answer:
     body = hot_path.submission(os.urandom(16).hex(), description(command, options or {}))
     # The token makes a resend after a lost answer idempotent.
     status, headers, content = hot_path.deliver(body, path, "application/json")

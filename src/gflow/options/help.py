@@ -31,11 +31,11 @@ def _fill(text: str) -> str:
     parts = []
     for part in text.strip().split("\n\n"):
         is_list = any(line.startswith(" ") for line in part.splitlines())
-        parts.append(part if is_list else "\n".join(wrapped(part, COLUMNS)))
+        parts.append(part if is_list else "\n".join(wrap(part, COLUMNS)))
     return "\n\n".join(parts)
 
 
-def wrapped(text: str, columns: int) -> list[str]:
+def wrap(text: str, columns: int) -> list[str]:
     """Break `text` into lines of at most `columns` characters."""
     lines = [""]
     for word in text.split():
@@ -50,6 +50,6 @@ def _line(option: Option) -> str:
     names.append(f"--{option.name}")
     left = ", ".join(names) + (f" {option.metavar}" if option.metavar else "")
     left = f"  {left}" if option.short else f"      {left}"
-    text = wrapped(option.help, COLUMNS - WIDTH)
+    text = wrap(option.help, COLUMNS - WIDTH)
     first = left.ljust(WIDTH) if len(left) < WIDTH else left + "\n" + " " * WIDTH
     return first + ("\n" + " " * WIDTH).join(text)

@@ -37,7 +37,7 @@ def parse_shape(text: str) -> tuple[int, int]:
     return int(nodes), int(gpus)
 
 
-def spread(options: dict[str, Any], shapes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def expand_shapes(options: dict[str, Any], shapes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Add the options that `shape` and `race` stand for. The name of a named shape is kept in `shape`."""
     if "race" in options:
         options = {**options, "race": _expand_race(options["race"], shapes)}

@@ -1,7 +1,4 @@
-"""The answer of `gflow fit`, for people.
-
-Memory against the batch, on a terminal: a line for each batch, and where the cards end.
-"""
+"""Pages of `gflow fit` and `gflow plan`: memory, breakdown, fitting GPUs, and a chart by batch size."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def page(found: Any) -> str:
 
 
 def cards(page: dict[str, Any]) -> str:
-    """Which GPUs have the room, and what is left to say about the one that was named."""
+    """Which GPUs have enough memory; for a GPU that was named, whether the job fits and what would help."""
     lines = []
     if page["gpus"]:
         rows = [
@@ -136,7 +133,7 @@ LEAST = 20
 
 
 def chart_page(found: Any, width: int = 0) -> str:
-    """Memory grows to the right, each column by the same factor."""
+    """Memory by batch size, one row each, with the capacity of GPUs as vertical lines. Logarithmic scale."""
     labels = [(str(point.batch), f"{point.bytes / GIB:.1f} GiB") for point in found.points]
     first = max(5, *(len(batch) for batch, _ in labels))
     second = max(6, *(len(size) for _, size in labels))

@@ -1,9 +1,4 @@
-"""What gctl says.
-
-What gctl says about quotas and reservations.
-
-What gctl token says.
-"""
+"""Output of gctl: GPUs, drains, limits, quotas, reservations and tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ def allowed_line(allowed: Sequence[int] | None) -> str:
 
 
 def show_gpus(lines: Sequence[Mapping[str, Any]], drained: str | None) -> str:
-    """One line for each GPU: index, status, notes, with tabs between, for people and for `cut`."""
+    """One line per GPU: index, status and notes, separated by tabs, so that `cut` can split them."""
     text = "".join(
         f"{line['index']}\t{line['status']}\t{'; '.join(line['notes'])}".rstrip() + "\n" for line in lines
     )
@@ -55,12 +50,12 @@ LIMITS = (
     ("max_running_gpus", "running_gpus"),
     ("max_queued_jobs", "queued_jobs"),
 )
-# How many columns a timeline has.
+# Columns of a timeline.
 SLOTS = 48
 
 
 def quota_page(lines: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each: used/limit, `-` for any number."""
+    """One line per quota: used/limit, `-` for no limit."""
     if not lines:
         return "There are no quotas. gctl quota set --user ann --max-running-gpus 4 makes one.\n"
     sheet = Sheet(("SCOPE", "NAME", "RUNNING", "GPUS", "QUEUED"))
@@ -106,19 +101,19 @@ def reservation_page(views: Sequence[Mapping[str, Any]]) -> str:
 
 
 def reservation_line(view: Mapping[str, Any], stops: Sequence[str] = ()) -> str:
-    """A new reservation. `stops`: jobs of others that will be stopped when it begins, unless they end."""
+    """A new reservation. `stops`: jobs of other users that will be evicted if they still run at its start."""
     span = clock(view["end_time"] - view["start_time"])
     jobs = f"Jobs {', '.join(stops)} have" if len(stops) > 1 else f"Job {''.join(stops)} has"
-    told = f"{jobs} them and will be stopped when it begins.\n" if stops else ""
+    warning = f"{jobs} them and will be stopped when it begins.\n" if stops else ""
     many = "GPUs" if len(view["gpu_indices"]) > 1 else "GPU"
     return (
         f"Reservation {view['id']}: {many} {_indices(view)} for {view['user']}, "
-        f"from {_moment(view['start_time'])} for {span}.\n" + told
+        f"from {_moment(view['start_time'])} for {span}.\n" + warning
     )
 
 
 def timeline(views: Sequence[Mapping[str, Any]], span: tuple[float, float]) -> str:
-    """One bar for each reservation of a stretch of time."""
+    """One bar per reservation within a time span."""
     begin, end = span[0], max(span[1], span[0] + 1)
     step = (end - begin) / SLOTS
     sheet = Sheet(("ID", "USER", "GPUS", f"{_moment(begin)} to {_moment(end)}, a column is {clock(step)}"))
@@ -144,8 +139,8 @@ def _moment(seconds: float) -> str:
 DAY = len("2026-01-31")
 
 
-def made_text(text: str, token: Mapping[str, Any], *, listens: bool) -> str:
-    """The token alone on the first line, for a script to read."""
+def new_token_text(text: str, token: Mapping[str, Any], *, listens: bool) -> str:
+    """A new token. The first line is only the token, for scripts."""
     lines = [text, f"It is valid until {token['expires_at'][:DAY]}. It is not shown again: keep it safe."]
     if not listens:
         lines.append("(The daemon does not listen on a port yet: set daemon.port.)")

@@ -1,4 +1,4 @@
-"""How a script scales, on a terminal: a table, bars against the ideal, and what is in the way."""
+"""The page of `gflow scale`: a table, bars of throughput against ideal scaling, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = {
 
 
 def scaling_page(found: Any, warmup: int, width: int = 0) -> str:
-    """The whole answer."""
+    """The page. `width`: columns of the terminal; 0: unknown."""
     source = SOURCES[found.rows[0].measured.source].format(warmup=warmup)
     lines = [*_table(found), "", *_bars(found, width or WIDTH), ""]
     lines += [f"{KINDS[found.kind]}; {source}."]
@@ -52,7 +52,7 @@ def _table(found: Any) -> list[str]:
 
 
 def _bars(found: Any, width: int) -> list[str]:
-    """Throughput, and where it would be if each GPU did what the first ones do."""
+    """Bars of throughput, with the ideal by the throughput per GPU of the smallest size."""
     each = found.rows[0].measured.samples_per_s / found.rows[0].measured.size.gpus
     most = max(max(row.measured.samples_per_s, each * row.measured.size.gpus) for row in found.rows)
     labels = [row.measured.size.shape for row in found.rows]

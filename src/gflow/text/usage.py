@@ -1,4 +1,4 @@
-"""What a job did with its GPUs: numbers, lines of little bars, csv."""
+"""Output of `gjob usage`: table, sparklines and CSV."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = (
 
 
 def usage_page(data: Mapping[str, Any]) -> str:
-    """`gjob usage`: a row for each GPU, then how busy and how full it was over time."""
+    """The page of `gjob usage`: a row per GPU, then utilisation and memory over time."""
     if not data["totals"]:
         return f"Job {data['job']} has no GPU history: it had no GPU, or it ended at once.\n"
     rows = [
@@ -46,7 +46,7 @@ def usage_page(data: Mapping[str, Any]) -> str:
 
 
 def sparkline(values: Sequence[float], most: float, width: int = WIDTH) -> str:
-    """Values as bars, at most `width` of them: each the mean of its share."""
+    """At most `width` bars, each the mean of an equal share of the values. `most` is a full bar."""
     count = min(width, len(values))
     bars = []
     for place in range(count):
@@ -74,7 +74,7 @@ GPU_COLUMNS = ("gpu", "busy", "memory_mib", "memory_total_mib", "power_w", "temp
 
 
 def nodes_page(data: Mapping[str, Any]) -> str:
-    """`gjob usage` of a job on a cluster: its nodes at this moment, then their GPUs."""
+    """The page of `gjob usage` for a job on a cluster: its nodes at present, then their GPUs."""
     nodes = data["nodes"]
     rows = [
         [
@@ -99,7 +99,7 @@ def nodes_page(data: Mapping[str, Any]) -> str:
 
 
 def nodes_csv(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each GPU, and one for each node without."""
+    """A line per GPU, and a line per node without GPUs."""
     lines = [",".join([*NODE_COLUMNS, "gpu", *(f"gpu_{name}" for name in GPU_COLUMNS[1:])])]
     for one in nodes:
         for gpu in one["gpus"] or [dict.fromkeys(GPU_COLUMNS)]:
@@ -123,7 +123,7 @@ def summary(totals: Sequence[Mapping[str, Any]]) -> str:
 
 
 def most_memory(totals: Sequence[Mapping[str, Any]]) -> int:
-    """MiB on the GPU that was fullest."""
+    """Peak memory in MiB, of the GPU with the most."""
     return max(int(one["memory_mib"]) for one in totals)
 
 

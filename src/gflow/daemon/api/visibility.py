@@ -14,7 +14,7 @@ from gflow.core.model import CUT_OFF, PREEMPTED, Job, Spec
 from gflow.daemon.api.permissions import is_operator, person_behind, sees_names
 from gflow.daemon.auth.users import Person, user_name
 from gflow.daemon.context import NAMELESS, context_of
-from gflow.text.gpus import titled
+from gflow.text.gpus import job_title
 from gflow.text.queue import Entry
 
 # All other fields are their owner's alone, those to come as well.
@@ -83,7 +83,7 @@ class Viewer:
 
     def title(self, job: Job) -> str:
         """The id and name of a job that has GPUs."""
-        return titled(job) if self.finds(job) else ANOTHER
+        return job_title(job) if self.finds(job) else ANOTHER
 
     def shown(self, job: Job) -> Job:
         """The job, as much of it as is to be seen."""
