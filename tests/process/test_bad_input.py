@@ -142,7 +142,7 @@ BUSY = [
     ((G, "--depends-on", "4_9", "true"), 1, "there is no job 4_9"),
     ((G, "--depends-on", "@~99", "true"), 1, "none of your jobs"),
     ((G, "--depends-on", "x", "true"), 2, "does not understand"),
-    ((G, "--dependency", "afterany:1", "true"), 2, "no dependency"),
+    ((G, "--dependency", "afterany:1", "true"), 2, "not support the dependency"),
     (("gjob", "update", "1", "--depends-on", "1"), 1, "would wait for itself"),
     (("gjob", "update", "1", "--depends-on", "2"), 1, "would wait for itself"),
     # commands and scripts
@@ -156,7 +156,7 @@ BUSY = [
     ((G, "quote.sh"), 2, "line 1"),
     ((G, "typo.sh"), 2, "did you mean --gpus?"),
     ((G, "stray.sh"), 2, "is not an option"),
-    ((G, "slurm.sh"), 2, "no dependency"),
+    ((G, "slurm.sh"), 2, "not support the dependency"),
     ((G, "echo", b"\xff"), 2, "not UTF-8"),
     ((G, "echo", *["x" * 100_000] * 12), 2, "longer than 1 MiB"),
     ((G, "x" * 100_000, "x"), 2, "x… is neither a file nor a program"),

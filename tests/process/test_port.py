@@ -134,7 +134,7 @@ def test_a_revoked_or_expired_token_is_good_for_nothing(box: Box, port: int) -> 
         second.split("_")[1],
     ]
     assert first.split("_", 2)[2] not in listed
-    assert "from now on" in box.ok("gctl", "token", "revoke", first.split("_")[1])
+    assert "is revoked" in box.ok("gctl", "token", "revoke", first.split("_")[1])
     assert Caller(port, first).ask("GET", "/jobs")[0] == 401
     box.kill9()
     tokens = json.loads((box.data / "tokens.json").read_text())
