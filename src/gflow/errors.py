@@ -1,16 +1,16 @@
-"""The one error base. A class carries all that a shell needs to report it.
+"""The error classes of gflow. A class has the code, HTTP status and exit code of its errors.
 
-The docstring of a class is its default message. Shells map `exit_code` and
-`http_status`; they never re-word a message.
+The docstring of a class is its default message. Command line, API, library and MCP server map `exit_code`
+and `http_status`; they never reword a message.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing costs 15 ms to import, and this is loaded by commands in a hurry
+TYPE_CHECKING = False  # typing costs 15 ms to import, and every command loads this module
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# What a page may hold besides what is printable.
+# Unprintable characters that are allowed in pages.
 LAYOUT = {ord("\n"): None, ord("\t"): None}
 
 
@@ -22,7 +22,7 @@ class GflowError(Exception):
     exit_code = 1
 
     def __init__(self, message: str | None = None, *, hint: str = "") -> None:
-        # It may quote what somebody sent, and goes to terminals.
+        # Messages may quote untrusted input, and are printed to terminals.
         self.message = clean(message or (type(self).__doc__ or "").strip())
         self.hint = hint
         super().__init__(self.message)
@@ -44,7 +44,7 @@ class TooLarge(UsageError):
 
 
 class TooMany(UsageError):
-    """You ask for too much at once."""
+    """Too many requests at once."""
 
     code = "too_many"
     http_status = 429
@@ -52,7 +52,7 @@ class TooMany(UsageError):
 
 
 class WrongType(UsageError):
-    """The request is not of the right type."""
+    """The content type of the request is not supported."""
 
     code = "wrong_type"
     http_status = 415
@@ -66,7 +66,7 @@ class NoSuchRoute(UsageError):
 
 
 class WrongMethod(UsageError):
-    """This address does not take this method."""
+    """This address does not support this method."""
 
     code = "wrong_method"
     http_status = 405
@@ -87,19 +87,19 @@ class NotFound(GflowError):
 
 
 def no_job(label: str) -> NotFound:
-    """What is answered about a job that is not there, and about one that the caller is not to know of."""
+    """The error for a job that does not exist, and for one that the caller may not see."""
     return NotFound(f"there is no job {label}")
 
 
 class Unauthorized(GflowError):
-    """This gflow daemon does not know you: send a token that is still good."""
+    """The gflow daemon requires a valid token."""
 
     code = "unauthorized"
     http_status = 401
 
 
 class Forbidden(GflowError):
-    """This belongs to somebody else."""
+    """This belongs to another user."""
 
     code = "forbidden"
     http_status = 403
@@ -114,7 +114,7 @@ class Unreachable(GflowError):
 
 
 class ReadOnly(GflowError):
-    """The daemon cannot write its database, so it takes no changes until it can."""
+    """The daemon cannot write its database and accepts no changes until it can."""
 
     code = "read_only"
     http_status = 503
@@ -127,31 +127,31 @@ class StoreError(GflowError):
 
 
 class TransitionError(GflowError):
-    """The engine was asked for a change that the state table does not know."""
+    """The engine was asked for a transition that the state table does not allow."""
 
     code = "transition"
 
 
 def clean(text: str) -> str:
-    """`text` with everything that is not printable written as an escape."""
+    """`text` with every unprintable character replaced by an escape sequence."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def clean_page(text: str) -> str:
-    """The same for a page: its lines and tabs stay."""
+    """As `clean`, but newlines and tabs are kept."""
     if text.translate(LAYOUT).isprintable():
         return text
     return "".join(c if c in "\n\t" else clean(c) for c in text)
 
 
 def clean_json(content: bytes) -> bytes:
-    """JSON of the same value in which every character that is not printable is an escape: \\u202e."""
+    """Equivalent JSON in which every unprintable character is escaped: \\u202e."""
     if content.isascii() and b"\x7f" not in content:
         return content
     text = content.decode()
-    # Looked for once each: a listing may have a million characters, but only some hundred different ones.
+    # Test each distinct character once: a listing has up to a million characters, but few distinct ones.
     table = {
         ord(char): _json_escape(char) for char in set(text) if not char.isprintable() and char not in "\n\t\r"
     }
@@ -159,13 +159,13 @@ def clean_json(content: bytes) -> bytes:
 
 
 def _json_escape(char: str) -> str:
-    """As JSON has it: UTF-16, four digits each."""
+    """JSON escape: UTF-16 code units of four hexadecimal digits."""
     digits = char.encode("utf-16-be").hex()
     return "".join("\\u" + digits[at : at + 4] for at in range(0, len(digits), 4))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant, or nothing."""
+    """The known name nearest to `name`; empty: none is near."""
     import difflib
 
     folded = {text.lower(): text for text in known}
@@ -174,15 +174,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A hint for a name that is not known."""
+    """Hint for an unknown name: the nearest known one, else `otherwise`."""
     close = nearest(name, known)
     return f"did you mean {close}?" if close else otherwise
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that is none of `known`: the nearest in its hint, or all of them."""
+    """The error for a name that is not in `known`. The hint has the nearest name, else all of them."""
     names = list(known)
     shown = ascii(name if len(name) <= 60 else name[:57] + "...")
     return UsageError(
-        f"unknown {what} {shown}", hint=did_you_mean(name, names, f"there are: {', '.join(names)}")
+        f"unknown {what} {shown}", hint=did_you_mean(name, names, f"choose from: {', '.join(names)}")
     )

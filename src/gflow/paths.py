@@ -1,7 +1,7 @@
-"""Where things live, from HOME and the XDG variables. One answer for client and daemon.
+"""Paths of files, directories and sockets, from HOME and the XDG variables. Shared by client and daemon.
 
-`get` reads the environment (`os.environ.get`, or the client's cheaper reader), so that
-several daemons can live side by side.
+`get` reads a variable (`os.environ.get`, or the client's cheaper reader). Several daemons can run side by
+side with different variables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     Getenv = Callable[[str], str | None]
 
-# sun_path holds 108 bytes; longer paths go through an open folder instead.
+# sun_path holds 108 bytes; longer paths are reached through an open directory.
 SOCKET_PATH_MAX = 100
 
 
@@ -25,7 +25,7 @@ def config_file(get: Getenv) -> str:
 
 
 def system_socket(get: Getenv) -> str:
-    """Where the daemon of the whole machine listens. A folder to put before it is for tests."""
+    """Socket of the system daemon. GFLOW_SYSTEM_ROOT is a path prefix for tests."""
     return (get("GFLOW_SYSTEM_ROOT") or "") + "/run/gflow/gflowd.sock"
 
 
@@ -38,18 +38,18 @@ def system_config(get: Getenv) -> str:
 
 
 def machine_signs(get: Getenv) -> tuple[str, str]:
-    """Files and folders of which one is there where the machine has a daemon for everybody."""
+    """Paths of which at least one exists if the machine has a system daemon."""
     return system_config(get), system_data(get)
 
 
 def own_socket(get: Getenv) -> str:
-    """Where a user's daemon listens."""
+    """Socket of a user's own daemon."""
     runtime = get("XDG_RUNTIME_DIR")
     return (runtime + "/gflow" if runtime else data_dir(get)) + "/gflowd.sock"
 
 
 def address_file(get: Getenv) -> str:
-    """The daemon writes its socket's path here: XDG_RUNTIME_DIR differs in cron, sudo and jobs."""
+    """File with the path of the daemon's socket: XDG_RUNTIME_DIR differs in cron, sudo and jobs."""
     return data_dir(get) + "/address"
 
 

@@ -142,7 +142,7 @@ BUSY = [
     ((G, "--depends-on", "4_9", "true"), 1, "there is no job 4_9"),
     ((G, "--depends-on", "@~99", "true"), 1, "none of your jobs"),
     ((G, "--depends-on", "x", "true"), 2, "does not understand"),
-    ((G, "--dependency", "afterany:1", "true"), 2, "no dependency"),
+    ((G, "--dependency", "afterany:1", "true"), 2, "not support the dependency"),
     (("gjob", "update", "1", "--depends-on", "1"), 1, "would wait for itself"),
     (("gjob", "update", "1", "--depends-on", "2"), 1, "would wait for itself"),
     # commands and scripts
@@ -156,7 +156,7 @@ BUSY = [
     ((G, "quote.sh"), 2, "line 1"),
     ((G, "typo.sh"), 2, "did you mean --gpus?"),
     ((G, "stray.sh"), 2, "is not an option"),
-    ((G, "slurm.sh"), 2, "no dependency"),
+    ((G, "slurm.sh"), 2, "not support the dependency"),
     ((G, "echo", b"\xff"), 2, "not UTF-8"),
     ((G, "echo", *["x" * 100_000] * 12), 2, "longer than 1 MiB"),
     ((G, "x" * 100_000, "x"), 2, "x… is neither a file nor a program"),
@@ -177,7 +177,7 @@ BUSY = [
     ((G, "--max-retries", "1", "--retry-on", "exit:0", "true"), 2, "does not understand"),
     ((G, "--max-retries", "-1", "true"), 2, "at least 0"),
     ((G, "--notify-email", "nobody", "true"), 2, "takes an address"),
-    ((G, "--notify-on", "job_exploded", "true"), 2, "knows no event"),
+    ((G, "--notify-on", "job_exploded", "true"), 2, "unknown event"),
     # nothing is submitted by a dry run, right or wrong
     ((G, "--dry-run", "--gpus", "5", "true"), 1, "this machine has 4"),
     ((G, "--dry-run", "--depends-on", "99", "true"), 1, "there is no job 99"),

@@ -63,7 +63,7 @@ def test_fish_completes(daemon: Box) -> None:
     def offered(line: str) -> list[str]:
         return typed(daemon, "fish", "-c", f"gflow completion fish | source; complete -C '{line}'")
 
-    assert offered("gbatch --gpu-t") == ["--gpu-type\tonly GPUs whose model has this in its name: A100"]
+    assert offered("gbatch --gpu-t") == ["--gpu-type\tonly GPUs whose model name contains this text: A100"]
     assert offered("gcancel ") == ["1\tR train"]
     assert offered("gqueue --states=Ru") == ["--states=Running\tR"]
     assert offered("gctl sh") == ["show-gpus"]
@@ -88,7 +88,7 @@ def test_zsh_completes(daemon: Box) -> None:
     def offered(words: str) -> list[str]:
         return typed(daemon, "zsh", "-f", "-c", ZSH.format(words=words, home=daemon.home))
 
-    assert offered("gbatch --gpu-t") == ["--gpu-type:only GPUs whose model has this in its name: A100"]
+    assert offered("gbatch --gpu-t") == ["--gpu-type:only GPUs whose model name contains this text: A100"]
     assert offered("gcancel ''") == ["1:R train"]
     assert offered("gqueue -s Ru") == ["Running:R"]
     assert offered("gbatch --output ''") == ["files"]

@@ -15,7 +15,7 @@ def test_set_gpus_and_show_gpus(daemon: Box) -> None:
     first = daemon.submit("--gpus", "1", "--name", "train", "sleep", "60")
     wait_until(lambda: daemon.job(first)["state"] == "Running")
     said = daemon.ok("gctl", "set-gpus", "0,2")
-    assert said == "New jobs may get GPU 0,2 only; running jobs keep theirs.\n"
+    assert said == "New jobs may use only GPU 0,2; running jobs keep theirs.\n"
     assert daemon.ok("gctl", "show-gpus") == (
         "0\tallocated\tjob 1 (train); simulated\n"
         "1\tunavailable\trestricted; simulated\n"
@@ -24,7 +24,7 @@ def test_set_gpus_and_show_gpus(daemon: Box) -> None:
     )
     second = daemon.submit("--gpus", "2", "sleep", "60")
     assert daemon.job(second)["state"] == "Queued"
-    assert daemon.ok("gctl", "set-gpus", "all") == "New jobs may get every GPU.\n"
+    assert daemon.ok("gctl", "set-gpus", "all") == "New jobs may use all GPUs.\n"
     assert daemon.job(second)["gpu_ids"] == [1, 2]
     assert json.loads(daemon.ok("gctl", "--json", "set-gpus", "1-2")) == {"allowed_gpu_indices": [1, 2]}
     assert json.loads(daemon.ok("gctl", "show-gpus", "--json"))["gpus"][3]["notes"] == [
@@ -35,7 +35,7 @@ def test_set_gpus_and_show_gpus(daemon: Box) -> None:
 
 def test_drain_and_resume_survive_a_restart(daemon: Box) -> None:
     said = daemon.ok("gctl", "drain", "--reason", "new disk")
-    assert said == "Nothing more starts (new disk); running jobs go on.\n"
+    assert said == "No new jobs start (new disk); running jobs continue.\n"
     daemon.ok("gctl", "drain", "--gpu", "1", "--reason", "loud fan")
     job = daemon.submit("--gpus", "4", "sleep", "60")
     assert daemon.job(job)["reason"] == "Drained: new disk"

@@ -13,7 +13,7 @@ ME = getpass.getuser()
 
 def test_a_quota_holds_starts_back_and_survives_a_restart(daemon: Box) -> None:
     said = daemon.ok("gctl", "quota", "set", "--user", ME, "--max-running-gpus", "2")
-    assert said == f"User {ME} may have at most 2 GPUs at once; what runs goes on.\n"
+    assert said == f"User {ME} may have at most 2 GPUs at once; running jobs continue.\n"
     first = daemon.submit("--gpus", "2", "sleep", "60")
     second = daemon.submit("--gpus", "1", "sleep", "60")
     wait_until(lambda: daemon.job(first)["state"] == "Running")
@@ -152,19 +152,19 @@ def test_gjob_why_says_what_is_in_the_way_and_what_would_start_now(daemon: Box) 
     daemon.submit("--gpus", "3", "--time", "60", "--name", "first", "sleep", "60")
     job = daemon.submit("--gpus", "2", "--name", "second", "sleep", "60")
     said = daemon.ok("gjob", "why", str(job)).splitlines()
-    assert said[0] == f"Job {job} (second) waits."
+    assert said[0] == f"Job {job} (second) is waiting."
     assert said[1] == "  1. Resources: Need 2 GPUs, only 1 available"
     assert said[2] == "  2. Running: job 1 has GPU 0,1,2"
     assert said[3].startswith("It starts at about ")
-    assert said[4].startswith("Others may pass it until ")
+    assert said[4].startswith("Other jobs may start before it until ")
     assert said[5] == f"It would start now with --gpus 1: gjob update {job} …"
     told = json.loads(daemon.ok("gjob", "why", str(job), "--json"))
     assert told["blockers"][0]["code"] == "Resources"
     assert told["start"]["earliest"] <= told["start"]["expected"] <= told["start"]["latest"]
     assert told["instead"] == ["--gpus 1"]
     assert told["promised_at"] > told["start"]["expected"]
-    assert daemon.ok("gjob", "why", "1") == "Job 1 (first) runs.\n"
+    assert daemon.ok("gjob", "why", "1") == "Job 1 (first) is running.\n"
     daemon.ok("gjob", "hold", str(job))
     assert "  1. JobHeldUser: gjob release" in daemon.ok("gjob", "why", str(job))
     daemon.ok("gcancel", str(job))
-    assert daemon.ok("gjob", "why", str(job)).startswith(f"Job {job} (second) is over: Cancelled")
+    assert daemon.ok("gjob", "why", str(job)).startswith(f"Job {job} (second) has ended: Cancelled")

@@ -640,7 +640,7 @@ class TestHistory:
         wait_until(lambda: len(box.api("GET", f"/jobs/{number}/usage")[1]["samples"]) > 2)
         page = box.ok("gjob", "usage", str(number))
         assert "5000 MiB" in page and "GPU 0 busy" in page
-        assert "GPU use: 87% busy (most 87%), 4.9 GiB of memory at most, 70 W" in box.ok(
+        assert "GPU use: 87% busy (peak 87%), peak memory 4.9 GiB, 70 W" in box.ok(
             "gjob", "show", str(number)
         )
         assert box.ok("gjob", "usage", "--csv", str(number)).startswith("at,gpu,span_s,busy,")
@@ -690,7 +690,7 @@ class TestHistory:
         assert "Predicted: 5.859 GiB on each GPU\n" in box.ok("gjob", "show", "1")
         gpus[0].run(pid_of(box, 1), 5000)
         wait_until(lambda: (box.api("GET", "/jobs/1/usage")[1]["totals"] or [{}])[0].get("memory_mib"))
-        shown = "Predicted: 5.859 GiB on each GPU; measured 4.883 GiB at most: 20.0 % too high\n"
+        shown = "Predicted: 5.859 GiB on each GPU; measured peak 4.883 GiB: 20.0 % too high\n"
         assert shown in box.ok("gjob", "show", "1")
         box.ok("gbatch", "--gpus", "1", "--fit", str(plan), *SLEEP)
         assert box.job(2)["gpu_memory_mib"] is None, "a prediction alone is no need"

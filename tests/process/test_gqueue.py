@@ -176,13 +176,13 @@ def test_the_total_counts_what_a_limit_leaves_out(filled: Box) -> None:
 
 
 BAD = [
-    ("-s Sleeping", 2, "unknown state 'Sleeping'", "there are: Queued"),
+    ("-s Sleeping", 2, "unknown state 'Sleeping'", "choose from: Queued"),
     ("-s Runing", 2, "unknown state 'Runing'", "did you mean Running?"),
-    ("-f JOBID,COLOUR", 2, "unknown column 'COLOUR'", "there are: JOBID"),
+    ("-f JOBID,COLOUR", 2, "unknown column 'COLOUR'", "choose from: JOBID"),
     ("-f JOBID,NMAE", 2, "unknown column 'NMAE'", "did you mean NAME?"),
     ("-r nmae", 2, "unknown order 'nmae'", "did you mean name?"),
     ("-r ''", 0, "", ""),
-    ("-o xml", 2, "unknown form of output 'xml'", "there are: table, json, csv, yaml"),
+    ("-o xml", 2, "unknown form of output 'xml'", "choose from: table, json, csv, yaml"),
     ("-o jsn", 2, "unknown form of output 'jsn'", "did you mean json?"),
     ("-n many", 2, "--limit takes a whole number, not 'many'", ""),
     ("-n 99999999999", 2, "--limit takes a whole number", ""),

@@ -58,13 +58,13 @@ def test_the_page(used: Box) -> None:
     for line in (
         "Jobs:                    6",
         "Success rate:            75.0 %",
-        "Most GPUs at once:       4",
+        "Peak GPUs in use:        4",
     ):
         assert line in text.splitlines()
     assert "(on simulated GPUs: no real device was used)" in text
     assert "Longest jobs\nJOBID  NAME" in text
     assert "By project\nPROJECT  JOBS" in text
-    assert "By person" not in text
+    assert "By user" not in text
 
 
 def test_csv_has_a_row_for_all_and_for_each(used: Box) -> None:
@@ -95,7 +95,7 @@ def test_simulated_jobs_are_left_out_where_gpus_are_real_or_none(used: Box) -> N
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("-o xml", "unknown form of output 'xml'\nthere are: table, json, csv"),
+        ("-o xml", "unknown form of output 'xml'\nchoose from: table, json, csv"),
         ("-o yaml", "unknown form of output 'yaml'"),
         ("--since soon", "--since does not understand 'soon'"),
         ("-u ann -a", "--user or --all-users, not both"),

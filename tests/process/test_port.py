@@ -93,7 +93,7 @@ def test_there_is_no_port_unless_one_is_configured(box: Box) -> None:
     box.up("--simulate-gpus", "1x80G")
     assert box.daemon is not None
     assert inet_sockets(box.daemon.pid) == []
-    assert "listens on no port yet" in box.ok("gctl", "token", "create")
+    assert "does not listen on a port yet" in box.ok("gctl", "token", "create")
 
 
 def test_nothing_is_to_be_had_without_a_token(box: Box, port: int) -> None:
@@ -134,7 +134,7 @@ def test_a_revoked_or_expired_token_is_good_for_nothing(box: Box, port: int) -> 
         second.split("_")[1],
     ]
     assert first.split("_", 2)[2] not in listed
-    assert "from now on" in box.ok("gctl", "token", "revoke", first.split("_")[1])
+    assert "is revoked" in box.ok("gctl", "token", "revoke", first.split("_")[1])
     assert Caller(port, first).ask("GET", "/jobs")[0] == 401
     box.kill9()
     tokens = json.loads((box.data / "tokens.json").read_text())

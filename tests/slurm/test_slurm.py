@@ -488,7 +488,7 @@ REFUSALS = [
     (["--shape", "many"], 2, "there is no shape 'many'"),
     (["--race", "n1_gpu1"], 2, "--race takes two different shapes or more"),
     (["--slurm=licenses"], 2, "--slurm takes an option of sbatch"),
-    (["--slurm=--wrap=x"], 2, "--wrap is what gflow itself tells sbatch"),
+    (["--slurm=--wrap=x"], 2, "gflow sets --wrap itself"),
     (["--shared", "--gpus", "1", "--gpu-memory", "1G"], 1, "--shared is for GPUs of this machine"),
 ]
 

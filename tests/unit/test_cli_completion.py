@@ -69,7 +69,7 @@ def test_what_is_offered(line, found):
 
 
 def test_options_come_with_what_they_mean():
-    assert ("--gpus", "whole GPUs for the job alone (default 0)") in candidates(["gbatch", "--gp"], 1)
+    assert ("--gpus", "number of whole, unshared GPUs (default 0)") in candidates(["gbatch", "--gp"], 1)
 
 
 @pytest.mark.parametrize("program", sorted(PROGRAMS))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gflow.config.load import load
 from gflow.config.table import BY_KEY, SETTINGS
-from gflow.config.template import written
+from gflow.config.template import render_file
 from gflow.config.values import LIMITS
 from gflow.errors import UsageError
 from gflow.options.lists import parse_indices
@@ -107,7 +107,7 @@ def test_xdg_config_home_is_followed(tmp_path):
         ("[quota]\ndefault_user = {max_jobs = 1}\n", "quota.default_user takes limits", "max_running_jobs"),
         ("[quota.users]\nann = {max_running_gpus = -1}\n", "quota.users takes limits by name", "by name"),
         ("[notifications]\nwebhooks = 'x'\n", "takes tables in a file", ""),
-        ("[daemon.fair_share]\nenabled = true\n", "daemon.fair_share cannot be set", "take it out"),
+        ("[daemon.fair_share]\nenabled = true\n", "daemon.fair_share cannot be set", "remove it"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said_in_one_sentence_with_its_place(home, text, says, hint):
@@ -207,7 +207,7 @@ def values_of(setting):
 @given(st.fixed_dictionaries({}, optional={setting.key: values_of(setting) for setting in SETTINGS}))
 def test_what_init_writes_is_read_back(tmp_path_factory, chosen):
     path = tmp_path_factory.mktemp("config") / "gflow.toml"
-    path.write_text(written(chosen))
+    path.write_text(render_file(chosen))
     config = load({}, {"HOME": "/nowhere"}, str(path))
     for key, found in config.found.items():
         assert found == ((chosen[key], str(path)) if key in chosen else (BY_KEY[key].default, "default"))
@@ -219,7 +219,7 @@ def test_every_line_that_is_commented_out_may_be_taken_in(tmp_path):
     names = {setting.name for setting in SETTINGS}
     lines = [
         line.removeprefix("# ") if line.startswith("# ") and line[2:].split(" = ")[0] in names else line
-        for line in written({}).splitlines()
+        for line in render_file({}).splitlines()
     ]
     path.write_text("\n".join(lines))
     config = load({}, {"HOME": "/nowhere"}, str(path))

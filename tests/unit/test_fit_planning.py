@@ -334,4 +334,4 @@ def test_what_would_make_it_fit(capsys):
     assert run([*words, "B200"]) == 0
     assert "it fits\n" in capsys.readouterr().out
     assert run([*words, "T4"]) == 0
-    assert "nothing that gflow plan knows would make it fit" in capsys.readouterr().out
+    assert "no technique known to gflow plan makes it fit" in capsys.readouterr().out

@@ -55,7 +55,7 @@ def test_until_when_others_may_pass(gpus: int, times: float) -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)])
     found = outlook(state, job, Moment(now, now))
     assert found.promised_at == pytest.approx(1.0 + times * 0.18 * HOUR)
-    assert "Others may pass it until" in why_page(job, found, now)
+    assert "Other jobs may start before it until" in why_page(job, found, now)
     assert "waited long enough" in why_page(job, found, found.promised_at)
     state, job, now = stopped([Entry(0.0, HOUR, 4), Entry(1.0, HOUR, gpus)], policy=Policy(patience=-1.0))
     assert outlook(state, job, Moment(now, now)).promised_at is None, "nobody is promised anything"

@@ -137,7 +137,7 @@ def test_pages():
     page = usage_page(data)
     assert " ".join(page.splitlines()[1].split()) == "0 10 s 87% 100% 20480 MiB 510 W 61 °C heat (driver)"
     assert "GPU 0 busy    ▇▇" in page
-    assert summary([view]) == "87% busy (most 100%), 20.0 GiB of memory at most, 510 W"
+    assert summary([view]) == "87% busy (peak 100%), peak memory 20.0 GiB, 510 W"
     assert (
         usage_csv([view]).splitlines()[1]
         == "2026-01-01T00:00:00Z,0,10,87.4,100,20480,510.2,61,1200.0,heat (driver)"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.options.help import COLUMNS, WIDTH, render, wrapped
+from gflow.options.help import COLUMNS, WIDTH, render, wrap
 from gflow.options.table import GBATCH, Option
 
 PAGE = """\
@@ -56,7 +56,7 @@ def test_every_option_is_explained(option):
     (line,) = [line for line in lines if line[6:].split(" ")[0] == f"--{option.name}"]
     assert (f"-{option.short}, " in line) == bool(option.short)
     assert option.metavar in line
-    first = wrapped(option.help, COLUMNS - WIDTH)[0]
+    first = wrap(option.help, COLUMNS - WIDTH)[0]
     assert any(text.find(first) == WIDTH for text in lines), "explanations stand below each other"
 
 
@@ -66,7 +66,7 @@ def test_no_line_ends_in_spaces():
 
 @given(st.lists(st.text("ab", min_size=1, max_size=12), min_size=1), st.integers(12, 40))
 def test_lines_are_wrapped_as_textwrap_does_it(words, columns):
-    assert wrapped(" ".join(words), columns) == textwrap.wrap(" ".join(words), columns)
+    assert wrap(" ".join(words), columns) == textwrap.wrap(" ".join(words), columns)
 
 
 def test_every_option_of_gbatch_has_one_place_in_its_help():

@@ -334,7 +334,7 @@ def test_an_array_of_too_many_tasks_is_refused_at_once(value):
 
 @pytest.mark.parametrize("value", [str(ARRAY_LAST + 1), "1-3,2000000", "2000000,1-3", "0-1000100:100"])
 def test_an_array_that_counts_too_far_is_refused(value):
-    assert refusal(ARRAY, value).message == "--array may count to 1,000,000 at most"
+    assert refusal(ARRAY, value).message == "--array: task numbers may be at most 1,000,000"
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_a_task_named_twice_is_refused(value):
 def test_a_hundred_ranges_may_interleave():
     combed = [f"{first}-{first + 2000}:1000" for first in range(101)]
     assert read(ARRAY, ",".join(combed[:100])) == ",".join(combed[:100])
-    assert refusal(ARRAY, ",".join(combed)).message == "--array has more than 100 ranges that interleave"
+    assert refusal(ARRAY, ",".join(combed)).message == "--array has more than 100 interleaved ranges"
     behind = [f"{first}-{first + 2}:2,{first + 1}-{first + 3}:2" for first in range(0, 4000, 10)]
     assert read(ARRAY, ",".join(behind)) == ",".join(behind), "two at any place"
 

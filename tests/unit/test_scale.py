@@ -171,7 +171,7 @@ def test_the_page_says_what_was_measured_and_how():
         [by_the_clock(Size(1, 1), 100, 10.0), by_the_clock(Size(2, 1), 100, 8.0)], declared="strong"
     )
     text = scaling_page(found, 5)
-    assert "by the clock, from start to end of each run: loading and start count too" in text
+    assert "by wall time of each whole run, including startup and loading" in text
     assert "strong scaling" in text and "62%" in text and "poor" in text
     assert "Bottleneck: not known: only the whole time of each run was measured." in text
     assert max(map(len, text.splitlines()[:6])) <= 88
@@ -228,7 +228,7 @@ def test_a_script_that_tells_nothing_needs_its_samples_declared(tmp_path):
     refused = scaled(tmp_path, "--processes", "1,2", "quiet.py")
     assert refused.returncode == 1 and "--samples N" in refused.stderr
     done = scaled(tmp_path, "--processes", "1,2", "--samples", "10/gpu", "quiet.py")
-    assert "weak scaling" in done.stdout and "by the clock" in done.stdout
+    assert "weak scaling" in done.stdout and "by wall time" in done.stdout
 
 
 def test_a_run_that_fails_shows_what_it_printed(tmp_path):

@@ -6,7 +6,7 @@ from gflow.config.job_shapes import shapes_of
 from gflow.config.load import load
 from gflow.core.lifecycle.update import override_spec
 from gflow.errors import UsageError
-from gflow.options.node_shape import is_name, parse_shape, spread
+from gflow.options.node_shape import expand_shapes, is_name, parse_shape
 from gflow.options.update import FIXED
 from gflow.wire.requests import JobRequest, Reader
 from gflow.wire.update import describe_options
@@ -39,11 +39,11 @@ def test_names(word, named):
 
 
 def test_what_a_shape_means_and_what_wins():
-    assert spread({"shape": "4x1", "gpus": 2}, {}) == {"nodes": 4, "gpus": 2}
-    assert spread({"shape": "big", "gpus": 2}, SHAPES) == SHAPES["big"] | {"shape": "big", "gpus": 2}
-    assert spread({"shape": None}, SHAPES) == {"shape": None}
+    assert expand_shapes({"shape": "4x1", "gpus": 2}, {}) == {"nodes": 4, "gpus": 2}
+    assert expand_shapes({"shape": "big", "gpus": 2}, SHAPES) == SHAPES["big"] | {"shape": "big", "gpus": 2}
+    assert expand_shapes({"shape": None}, SHAPES) == {"shape": None}
     with pytest.raises(UsageError, match="there is no shape 'bgi'") as refused:
-        spread({"shape": "bgi"}, SHAPES)
+        expand_shapes({"shape": "bgi"}, SHAPES)
     assert refused.value.hint == "did you mean big?"
 
 
@@ -61,7 +61,7 @@ def test_a_race_by_shape(value):
     ("value", "said"),
     [
         ("wdie,whole", "there is no shape 'wdie'"),
-        ("wide,big", "the shape big says more than that: on, partition, project"),
+        ("wide,big", "the shape big also sets on, partition, project"),
         ("wide,4x1", "two different shapes"),
         ("local:wide,whole", "this machine is one node"),
         (7, "takes text"),
@@ -96,8 +96,8 @@ def test_an_update_by_shape():
     [
         ({"big": {"gpsu": 2}}, "f: unknown setting 'shapes.big.gpsu'", "did you mean shapes.big.gpus?"),
         ({"big": {"gpus": "many"}}, "f: shapes.big: --gpus", ""),
-        ({"n4_gpu1": {"gpus": 1}}, "f: 'n4_gpu1' is no name for a shape", "a name is a word"),
-        ({"big": {}}, "f: the shape big says nothing", "nodes = 2"),
+        ({"n4_gpu1": {"gpus": 1}}, "f: 'n4_gpu1' is not a valid shape name", "a shape name is a word"),
+        ({"big": {}}, "f: the shape big is empty", "nodes = 2"),
     ],
 )
 def test_what_is_no_shape(table, said, hint):

@@ -62,6 +62,6 @@ def test_how_long_a_gpu_is_idle_and_when_it_is_free():
     assert page() == "State: idle for 00:01:30"
     assert page(idle_s_at_least=True) == "State: idle for at least 00:01:30"
     assert page(reason="Drained: fan") == "State: Drained: fan, idle for 00:01:30"
-    assert page(holders=[holder]) == "State: taken without a time limit"
+    assert page(holders=[holder]) == "State: in use without a time limit"
     busy = page(holders=[holder], free_at="2026-11-15T12:00:00.000Z")
     assert busy.startswith("State: free at about 2026-11-1")

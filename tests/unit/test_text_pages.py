@@ -8,7 +8,7 @@ from gflow.core.model import AuditEntry, JobState, Moment
 from gflow.gpu.simulated import simulated_gpus
 from gflow.testing import progress
 from gflow.text.gpus import gpu_table
-from gflow.text.job_page import job_page, status_page, story_page
+from gflow.text.job_page import history_page, job_page, status_page
 
 from .builders import NOON, ended, job, running
 from .machine import gpu
@@ -81,7 +81,7 @@ def test_a_job_says_all_that_was_asked_for():
     asked = job(1, warning=(10, 60), grace_s=90, requeue=True, error="err-%j.txt")
     lines = page(asked).splitlines()
     for line in (
-        "Warning: USR1 00:01:00 before its time is up",
+        "Warning: USR1 00:01:00 before the time limit",
         "Grace: 00:01:30 between TERM and KILL",
         "Requeue: yes",
         "Error output: err-%j.txt",
@@ -133,7 +133,7 @@ def test_a_story_says_when_what_and_who():
         AuditEntry(NOON, job_key(1), 1001, "cli", "submitted", ""),
         AuditEntry(NOON + 1, job_key(1), None, "daemon", "started", "attempt 1 on GPU 0"),
     ]
-    assert story_page(lines, {1001: "ann"}.__getitem__) == (
+    assert history_page(lines, {1001: "ann"}.__getitem__) == (
         "WHEN                       EVENT      DETAIL              BY\n"
         "2025-06-15 15:06:40+00:00  submitted                      ann\n"
         "2025-06-15 15:06:41+00:00  started    attempt 1 on GPU 0  gflow\n"
@@ -141,7 +141,7 @@ def test_a_story_says_when_what_and_who():
 
 
 def test_no_story_is_a_header():
-    assert story_page([], str) == "WHEN  EVENT  DETAIL  BY\n"
+    assert history_page([], str) == "WHEN  EVENT  DETAIL  BY\n"
 
 
 # ---------------------------------------------------------------- GPUs
@@ -171,8 +171,8 @@ def test_a_shared_gpu_has_a_row_for_each_of_its_jobs():
 @pytest.mark.parametrize(
     ("count", "note"),
     [
-        (1, "(1 simulated GPU: it is booked like real ones, and no device is there)"),
-        (2, "(2 simulated GPUs: they are booked like real ones, and no device is there)"),
+        (1, "(1 simulated GPU: it is allocated like real ones, without a device)"),
+        (2, "(2 simulated GPUs: they are allocated like real ones, without a device)"),
     ],
 )
 def test_simulated_gpus_are_called_so(count, note):

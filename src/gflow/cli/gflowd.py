@@ -27,7 +27,7 @@ INIT = (
     Option("yes", "flag", "ask nothing, take the defaults and the flags", short="y"),
     Option("force", "flag", "write over a gflow.toml that is there"),
     Option("advanced", "flag", "ask for every setting"),
-    Option("timezone", "text", "zone in which times are read and shown", metavar="TZ"),
+    Option("timezone", "text", "time zone in which times are read and shown", metavar="TZ"),
 )
 DOWN = (Option("kill-jobs", "flag", "end the running jobs too; what waits goes on waiting"),)
 OPTIONS = (*START, *DOWN, *INIT, JSON, *COMMON)

@@ -1,1 +1,1 @@
-"""gflow.toml, the environment and the flags of `gflowd`: one table says what may be set."""
+"""Settings of the daemon: one table, read from gflow.toml, the environment and the flags of `gflowd`."""

@@ -1,6 +1,6 @@
-"""Shapes by name: `[shapes.NAME]` of gflow.toml, options that go together.
+"""Named shapes: `[shapes.NAME]` of gflow.toml, sets of job options.
 
-What a shape says counts like the options themselves; what a job says besides wins.
+A shape stands for the options in it. Options that the job gives itself take precedence.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from gflow.options.node_shape import is_name
 from gflow.options.table import JOB
 from gflow.options.values import read
 
-# What a shape may say: what a job needs, and where it finds it. By the name in the file, the option's.
-WORDS = (
+# Options that a shape may set: resources and where to find them. Key in the file -> option name.
+_NAMES = (
     "nodes gpus gpu_type gpu_memory cpus memory time on partition qos constraint reservation exclusive slurm"
 )
-KEYS = {name: name.replace("_", "-") for name in WORDS.split(" ")} | {"account": "project"}
+KEYS = {name: name.replace("_", "-") for name in _NAMES.split(" ")} | {"account": "project"}
 OPTIONS = {option.name: option for option in JOB}
 Shapes = dict[str, dict[str, Any]]
 
 
 def shapes_of(tables: Mapping[str, Mapping[str, Any]], where: str) -> Shapes:
-    """All shapes, checked, as options by name; a typing error never means a silent default."""
+    """Validate all shapes and return their options by name. Unknown keys are errors."""
     shapes: Shapes = {}
     for name, table in tables.items():
         if not is_name(name):
             raise UsageError(
-                f"{where}: {name!a:.60} is no name for a shape",
-                hint="a name is a word, such as big; n4_gpu1 means four nodes with a GPU each by itself",
+                f"{where}: {name!a:.60} is not a valid shape name",
+                hint="a shape name is a word such as big; n4_gpu1 already means four nodes with one GPU each",
             )
         for key in table.keys() - KEYS.keys():
             error = unknown("setting", f"shapes.{name}.{key}", [f"shapes.{name}.{known}" for known in KEYS])
             raise UsageError(f"{where}: {error.message}", hint=error.hint)
         if not table:
-            raise UsageError(f"{where}: the shape {name} says nothing", hint="nodes = 2, gpus = 4, …")
+            raise UsageError(f"{where}: the shape {name} is empty", hint="nodes = 2, gpus = 4, …")
         options = {KEYS[key]: value for key, value in table.items()}
         for option, value in options.items():
             try:

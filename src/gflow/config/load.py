@@ -1,8 +1,8 @@
-"""From file, environment and flags to one value for each setting, and where it came from.
+"""Load the configuration: one value for each setting, and its origin.
 
-Later wins: the default, `$XDG_CONFIG_HOME/gflow/gflow.toml`, the file of `--config` (or
-`GFLOW_CONFIG_FILE`), the environment, the flags. What nobody declared is refused, so that a typing
-error never means a silent default.
+Precedence, lowest first: the default, `$XDG_CONFIG_HOME/gflow/gflow.toml`, the file of `--config` (or
+`GFLOW_CONFIG_FILE`), the environment, the flags. Unknown settings are errors, so that a typo never leaves
+a default in force.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Found(NamedTuple):
 
 
 class Config:
-    """All settings, the files that were read, and what a person should know about them."""
+    """All settings, the files that were read, and notes for the user."""
 
     def __init__(self, found: dict[str, Found], files: tuple[str, ...], notes: tuple[str, ...]) -> None:
         self.found = found
@@ -41,9 +41,9 @@ class Config:
 def load(
     flags: Mapping[str, str], environ: Mapping[str, str], config_file: str = "", usual: str = ""
 ) -> Config:
-    """The configuration of a daemon that is started with these flags in this environment.
+    """Load the configuration for these flags and this environment.
 
-    `usual`: the file that is read if it is there, if not this user's.
+    `usual`: the file to read if it exists, instead of the one of this user.
     """
     found = {setting.key: Found(setting.default, DEFAULT) for setting in SETTINGS}
     notes: list[str] = []
@@ -57,7 +57,7 @@ def load(
                 if key in IGNORED:
                     notes.append(f"{path}: {key} is ignored: {IGNORED[key]}")
                     continue
-                setting = _known(key, path)
+                setting = _find_setting(key, path)
                 found[key] = Found(read(setting, value, path), path)
     found |= _from_environment(environ)
     by_flag = {setting.flag: setting for setting in SETTINGS if setting.flag}
@@ -92,20 +92,20 @@ def _leaves(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield key, value
 
 
-def _known(key: str, where: str) -> Setting:
-    """The setting of this key, or a refusal that says which one may have been meant."""
+def _find_setting(key: str, where: str) -> Setting:
+    """The setting with this key. Raises UsageError that names the nearest one."""
     if key in BY_KEY:
         return BY_KEY[key]
     for name, why in NOT_YET.items():
         if key == name or key.startswith(name + "."):
-            raise UsageError(f"{where}: {key} cannot be set: {why}", hint="take it out")
-    meant = _meant(key)
-    hint = f"did you mean {meant}?" if meant else "gflowd config shows all that can be set"
+            raise UsageError(f"{where}: {key} cannot be set: {why}", hint="remove it")
+    meant = _nearest_setting(key)
+    hint = f"did you mean {meant}?" if meant else "gflowd config lists all settings"
     raise UsageError(f"{where}: there is no setting {key!a}", hint=hint)
 
 
-def _meant(key: str) -> str:
-    """The setting, or table, that was probably meant; empty: none is near."""
+def _nearest_setting(key: str) -> str:
+    """The setting or table with the nearest name; empty: none is near."""
     tables = {setting.key.partition(".")[0] for setting in SETTINGS}
     head, dot, rest = key.partition(".")
     if head not in tables and (close := nearest(head, tables)):  # [tagets.gilbreth]
@@ -115,7 +115,7 @@ def _meant(key: str) -> str:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Found]:
-    """`GFLOW_DAEMON__CPUS=4`. A variable that is empty is not set."""
+    """Settings from variables such as `GFLOW_DAEMON__CPUS=4`. An empty variable counts as unset."""
     found = {}
     known = {variable: setting for setting in SETTINGS for variable in setting.variables}
     for name, text in environ.items():
@@ -124,8 +124,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Found]:
         setting = known.get(name)
         if setting is not None:
             found[setting.key] = Found(read(setting, text, name), name)
-        elif "__" in name:  # the mark of a setting; other variables of ours have none
+        elif "__" in name:  # only variables of settings have a double underscore
             key = name.removeprefix("GFLOW_").lower().replace("__", ".")
             if key not in IGNORED:
-                _known(key, name)
+                _find_setting(key, name)
     return found

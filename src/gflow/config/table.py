@@ -1,6 +1,6 @@
-"""THE table of settings. File, environment, flags, `gflowd init` and the docs derive from it.
+"""The table of all settings. File, environment, flags, `gflowd init` and the docs derive from it.
 
-A setting is declared once, here. `daemon.cpus` is `cpus` below `[daemon]` in gflow.toml,
+Each setting is declared here and nowhere else. `daemon.cpus` is `cpus` below `[daemon]` in gflow.toml,
 `GFLOW_DAEMON__CPUS` in the environment, and `--cpus` for `gflowd up` where it has a flag.
 """
 
@@ -16,7 +16,7 @@ STRATEGIES = ("sequential", "random", "pack", "topology")
 
 
 class Setting:
-    """One setting: its name, what it takes, what it means."""
+    """One setting: its key, type, default and description."""
 
     def __init__(
         self,
@@ -39,19 +39,19 @@ class Setting:
         self.kind = kind
         self.default = default
         self.help = help
-        # Its flag of gflowd, if it has one; those that are `kept` hold through `gflowd restart`.
+        # The flag of gflowd, if any. `gflowd restart` keeps the values of flags that are `kept`.
         self.flag = flag
         self.metavar = metavar
         self.kept = kept
-        # A variable besides the one that follows from the key.
+        # An additional environment variable, besides the one derived from the key.
         self.variable = variable
         self.choices = choices
         self.low = low
-        # How it may look, where the default says nothing.
+        # Example value for `gflowd init`, where the default is not a useful one.
         self.example = example
         # Whether `gflowd init` asks for it without --advanced.
         self.asked = asked
-        # Whether its value names users or projects: with people.privacy it is shown to operators alone.
+        # Whether its value names users or projects: with people.privacy only operators see it.
         self.names_others = names_others
 
     @property
@@ -61,7 +61,7 @@ class Setting:
 
     @property
     def table(self) -> str:
-        """The TOML table it stands in; empty for the top."""
+        """The TOML table of the setting; empty: top level."""
         return self.key.rpartition(".")[0]
 
     @property
@@ -69,7 +69,7 @@ class Setting:
         return self.key.rpartition(".")[2]
 
     def shown(self, value: Any) -> Any:
-        """The value as people may see it: tables hold passwords."""
+        """The value as shown to users. The content of tables is hidden, since it may hold passwords."""
         if self.kind == "named tables":
             return ", ".join(value) or "none"
         return f"{len(value)} configured" if self.kind == "tables" and value else value
@@ -80,16 +80,16 @@ SETTINGS = (
         "timezone",
         "zone",
         "",
-        "zone in which times are read and shown, such as Europe/Berlin (default: the machine's)",
+        "time zone in which times are read and shown, such as Europe/Berlin (default: the machine's)",
         example="Europe/Berlin",
         asked=True,
     ),
-    Setting("default_target", "text", "local", "where jobs run that do not say --on: local, or a target"),
+    Setting("default_target", "text", "local", "where jobs without --on run: local, or the name of a target"),
     Setting(
         "default_overflow",
         "text",
         "",
-        "a target that gets jobs which cannot start here soon enough, unless they say --on or --overflow",
+        "target for jobs without --on and --overflow that cannot start on this machine soon enough",
     ),
     Setting(
         "targets",
@@ -128,7 +128,7 @@ SETTINGS = (
         "daemon.gpu_poll_interval_secs",
         "count",
         1,
-        "seconds between two looks at who uses the GPUs",
+        "interval in seconds at which the processes on the GPUs are checked",
         flag="gpu-poll-interval-secs",
         metavar="S",
         low=1,
@@ -137,7 +137,7 @@ SETTINGS = (
         "daemon.cpus",
         "count",
         0,
-        "CPU slots for jobs (default 0: the cores)",
+        "CPU slots for jobs (default 0: the number of cores)",
         flag="cpus",
         metavar="N",
         kept=True,
@@ -146,7 +146,7 @@ SETTINGS = (
         "daemon.simulate_gpus",
         "text",
         "",
-        "pretend to have these GPUs: 4x80G, or 2x80G,2x24G",
+        "simulate these GPUs: 4x80G, or 2x80G,2x24G",
         flag="simulate-gpus",
         metavar="WHAT",
         kept=True,
@@ -157,150 +157,152 @@ SETTINGS = (
         "daemon.port",
         "count",
         0,
-        "a TCP port to listen on as well, for those who have a token (gctl token create); 0: none",
+        "also listen on this TCP port, for clients with a token (gctl token create); 0: no port",
         example=59000,
     ),
     Setting(
         "daemon.host",
         "text",
         "127.0.0.1",
-        "the address of that port; one that is reached from other machines needs TLS",
+        "address to which daemon.port is bound; an address that other machines can reach requires TLS",
     ),
-    Setting("daemon.tls_cert", "text", "", "file of the port's TLS certificate, with those it rests on"),
-    Setting("daemon.tls_key", "text", "", "file of the certificate's key"),
+    Setting(
+        "daemon.tls_cert", "text", "", "TLS certificate file for daemon.port, including the certificate chain"
+    ),
+    Setting("daemon.tls_key", "text", "", "private key file of the TLS certificate"),
     Setting(
         "daemon.allowed_hosts",
         "names",
         (),
-        "further names under which clients reach the port (default: the machine's own)",
+        "additional host names under which clients may reach daemon.port (default: only the machine's own)",
         example=("gpu1.lab.example",),
     ),
     Setting(
         "gpu.unmanaged_memory_mb",
         "count",
         0,
-        "somebody else's process that uses no more than this many MiB does not block its GPU",
+        "an unmanaged process that uses at most this much GPU memory, in MiB, does not block the GPU",
     ),
     Setting(
         "gpu.unmanaged_graphics_mb",
         "count",
         1024,
-        "the same for processes that only draw, such as a desktop",
+        "the same for processes that use the GPU only for graphics, such as a desktop",
     ),
     Setting(
         "gpu.visible_by",
         "choice",
         "index",
-        "what CUDA_VISIBLE_DEVICES is made of: index or uuid (MIG slices always have a uuid)",
+        "how CUDA_VISIBLE_DEVICES names GPUs: index or uuid (MIG slices always by uuid)",
         choices=("index", "uuid"),
     ),
     Setting(
         "gpu.patience_s",
         "count",
         10,
-        "seconds without an answer of the NVIDIA driver until no more jobs are placed on GPUs",
+        "seconds without an answer from the NVIDIA driver after which no more jobs are placed on GPUs",
         low=1,
     ),
     Setting(
         "gpu.trust_pids",
         "flag",
         False,
-        "believe the driver's process numbers also in a container, where they may be the host's",
+        "trust the process ids that the driver reports even in a container, where they may be the host's",
     ),
     Setting(
         "gpu.mps",
         "flag",
         False,
-        "run jobs that share GPUs under an MPS server, which holds their memory limit in the driver",
+        "run jobs that share GPUs under an MPS server, so that the driver enforces their memory limit",
     ),
     Setting(
         "gpu.auto_margin_percent",
         "count",
         10,
-        "percent (512 MiB at least) that --gpu-memory auto adds to the most that earlier runs used",
+        "margin in percent (at least 512 MiB) that --gpu-memory auto adds to the peak use of earlier runs",
     ),
     Setting(
         "gpu.idle_after_secs",
         "count",
         1800,
-        "a job that does not use a GPU of its own for so many seconds shows as IdleGPU; 0: never",
+        "mark a job as IdleGPU when one of its GPUs has been unused for this many seconds; 0: never",
     ),
     Setting(
         "gpu.stop_idle_secs",
         "count",
         0,
-        "a job that uses none of its GPUs for so many seconds is stopped (see --stop-if-idle); 0: never",
+        "stop a job when all of its GPUs have been unused for this many seconds (see --stop-if-idle); "
+        "0: never",
     ),
     Setting(
         "gpu.drain_xids",
         "numbers",
         (),
-        "error numbers (Xid) of the driver after which a GPU gets no new jobs until gctl resume, besides "
-        "those that mean a broken card",
+        "further Xid codes that drain a GPU until gctl resume, besides those that mean a broken card",
         example=(13, 31),
     ),
-    Setting("gpu.ignore_xids", "numbers", (), "error numbers (Xid) after which it does", example=(74,)),
+    Setting("gpu.ignore_xids", "numbers", (), "Xid codes that never drain a GPU", example=(74,)),
     Setting(
         "gpu.drain_ecc_errors",
         "count",
         1,
-        "so many new uncorrectable memory errors (ECC) keep a GPU out until gctl resume; 0: they do not",
+        "drain a GPU until gctl resume after this many new uncorrectable memory errors (ECC); 0: never",
     ),
     Setting(
         "gpu.drain_temperature",
         "count",
         0,
-        "a GPU of so many °C gets no new jobs until it is 5 °C cooler; 0: its own limit for slowing down",
+        "drain a GPU at this temperature in °C until it is 5 °C cooler; 0: the GPU's own slowdown threshold",
     ),
     Setting(
         "gpu.drain_slowed",
         "flag",
         True,
-        "a GPU that heat or its power supply slows down for gpu.drain_after_secs gets no new jobs meanwhile",
+        "drain a GPU while heat or its power supply slows it down (for gpu.drain_after_secs or longer)",
     ),
     Setting(
         "gpu.drain_pcie_percent",
         "count",
         25,
-        "a GPU with so many percent of its PCIe lanes or fewer gets no new jobs meanwhile; 0: it does",
+        "drain a GPU while its PCIe link width is at or below this percentage of the maximum; 0: never",
     ),
     Setting(
         "gpu.drain_after_secs",
         "count",
         60,
-        "seconds that a GPU must be slowed down, or short of lanes, until it counts",
+        "seconds for which a GPU must be slowed down, or short of PCIe lanes, before it is drained",
     ),
-    Setting(
-        "jobs.grace_secs", "count", 30, "seconds between TERM and KILL for jobs that do not say (--grace)"
-    ),
+    Setting("jobs.grace_secs", "count", 30, "seconds between TERM and KILL for jobs without --grace"),
     Setting(
         "jobs.max_processes",
         "share",
         "15%",
-        "processes and threads that a job may have at once, where control groups hold it: a number, or a "
-        "share of what the kernel allows; 0: any number",
+        "limit on the processes and threads of a job, enforced where control groups are available: a "
+        "number, or a percentage of the kernel's limit; 0: no limit",
         example=4096,
     ),
     Setting(
         "jobs.unkillable_secs",
         "count",
         60,
-        "seconds after KILL at which a job that still lives is shown as Unkillable and logged; 0: never",
+        "seconds after KILL until a job that is still alive is shown as Unkillable and logged; 0: never",
     ),
     Setting(
         "spot.cloud",
         "text",
         "auto",
-        "who may take this machine away: auto (by what machine it is), off, aws, gcp or azure, "
-        "with an address if it is another (aws=http://127.0.0.1:8000)",
+        "cloud whose spot termination notices are watched: auto (detected), off, aws, gcp or azure, "
+        "optionally with another address of its metadata service (aws=http://127.0.0.1:8000)",
         example="aws",
     ),
-    Setting("spot.every_secs", "count", 5, "seconds between two questions whether it is taken away", low=1),
+    Setting(
+        "spot.every_secs", "count", 5, "polling interval for spot termination notices, in seconds", low=1
+    ),
     Setting(
         "logs.cap_mib",
         "count",
         1024,
-        "a job's log is cut, and its older part kept beside it, at this many MiB; 0: never",
+        "rotate a job's log at this size in MiB, keeping one older part; 0: never",
     ),
     Setting(
         "projects.known_projects",
@@ -316,7 +318,7 @@ SETTINGS = (
         "projects.members",
         "members",
         {},
-        "who may use a project of the machine's daemon: users, and Unix groups with @ (default: everybody)",
+        "with gflowd up --system, who may use a project: users, and Unix groups with @ (default: all users)",
         example={"vision": ("ann", "@vision")},
         names_others=True,
     ),
@@ -324,92 +326,106 @@ SETTINGS = (
         "people.operators",
         "text",
         "gflow-admin",
-        "the group whose members govern the machine's daemon and everybody's jobs (gflowd up --system)",
+        "with gflowd up --system, the group whose members are operators: they may change all jobs and "
+        "the daemon",
     ),
     Setting(
         "people.privacy",
         "choice",
         "open",
-        "what people see of others' jobs there: open (name, user, state, resources) or private (nothing)",
+        "with gflowd up --system, what users see of others' jobs: open (name, user, state, resources) "
+        "or private (nothing)",
         choices=("open", "private"),
     ),
     Setting(
         "people.max_jobs",
         "count",
         100_000,
-        "active jobs that one person may have there, an array counted once; 0: any number",
+        "with gflowd up --system, active jobs allowed per user, an array counted once; 0: no limit",
     ),
     Setting(
         "people.max_running",
         "count",
         1000,
-        "jobs of one person that may run there at once, unless a quota says otherwise; 0: any number",
+        "with gflowd up --system, running jobs allowed per user, unless a quota says otherwise; 0: no limit",
     ),
     Setting(
         "people.max_priority",
         "count",
         10,
-        "the highest priority that people may ask for there; operators and root may ask for any",
+        "with gflowd up --system, the highest priority that users may request; operators and root may "
+        "request any",
         low=10,
     ),
     Setting(
         "people.max_grace",
         "count",
         600,
-        "the longest --grace there, in seconds; operators and root may ask for any",
+        "with gflowd up --system, the longest --grace in seconds; operators and root may request any",
     ),
     Setting(
         "people.max_kept_mib",
         "count",
         1024,
-        "MiB of environments, scripts (equal ones counted once) and long commands of one person's jobs that"
-        " are kept there",
+        "with gflowd up --system, MiB stored per user for environments, scripts (equal ones counted "
+        "once) and long commands",
         low=1,
     ),
     Setting(
         "people.max_connections",
         "count",
         512,
-        "requests that one person may have open there at once",
+        "with gflowd up --system, requests that a user may have open at once",
         low=8,
     ),
     Setting(
         "policy.order",
         "choice",
         "shortest",
-        "who starts first within a priority: shortest (expected to end soonest) or arrival",
+        "order of jobs within a priority: shortest (shortest expected runtime first) or arrival (first "
+        "come, first served)",
         choices=("shortest", "arrival"),
     ),
-    Setting("policy.fair_share", "flag", True, "people who had many GPU hours come after people who had few"),
-    Setting("policy.half_life_days", "count", 7, "days after which GPU hours count half", low=1),
+    Setting(
+        "policy.fair_share",
+        "flag",
+        True,
+        "order users within a priority by past GPU time: the more a user has used, the later their jobs "
+        "start",
+    ),
+    Setting("policy.half_life_days", "count", 7, "half-life of past GPU time in fair share, in days", low=1),
     Setting(
         "policy.protect",
         "flag",
         True,
-        "promise a start to a job that has waited too long (see policy.patience)",
+        "give a start reservation to a job that has waited too long (see policy.patience)",
     ),
     Setting(
         "policy.patience",
         "count",
         8,
-        "for how many times its own length a job that wants the whole machine waits before it is promised its"
-        " start; narrower ones wait for less; 0: the first in line is always promised it",
+        "how many times its own expected runtime a job for the whole machine waits before it gets a "
+        "start reservation; smaller jobs wait less; 0: the first job of the queue always has one",
     ),
     Setting(
         "quota.default_user",
         "limits",
         {},
-        "what each person may have at once: max_running_jobs, max_running_gpus, max_queued_jobs",
+        "default limits for each user: max_running_jobs, max_running_gpus, max_queued_jobs",
         example={"max_running_gpus": 4, "max_queued_jobs": 1000},
     ),
     Setting(
-        "quota.default_project", "limits", {}, "the same for each project", example={"max_running_gpus": 8}
+        "quota.default_project",
+        "limits",
+        {},
+        "default limits for each project",
+        example={"max_running_gpus": 8},
     ),
     Setting(
         "quota.users",
         "quotas",
         {},
-        "the same by name, over the default; gctl quota set says it while gflowd runs, over this file",
+        "limits by name for users, instead of the default; gctl quota set overrides them at run time",
         example={"ann": {"max_running_gpus": 8}},
         names_others=True,
     ),
@@ -417,61 +433,71 @@ SETTINGS = (
         "quota.projects",
         "quotas",
         {},
-        "the same for projects",
+        "limits by name for projects, instead of the default",
         example={"vision": {"max_running_jobs": 20}},
         names_others=True,
     ),
-    Setting("notifications.enabled", "flag", False, "whether webhooks and mails are sent"),
+    Setting("notifications.enabled", "flag", False, "send webhooks and emails"),
     Setting(
-        "notifications.max_concurrent_deliveries", "count", 16, "how many are on their way at once", low=1
+        "notifications.max_concurrent_deliveries",
+        "count",
+        16,
+        "maximum number of notifications that are delivered at the same time",
+        low=1,
     ),
     Setting(
         "notifications.webhooks",
         "tables",
         (),
-        "who is told by POST: tables with url, events, filter_users, headers, secret (docs/notifications.md)",
+        "webhooks: tables with url, events, filter_users, headers, secret (docs/notifications.md)",
     ),
     Setting(
         "notifications.emails",
         "tables",
         (),
-        "who is told by mail: tables with smtp_url, from, to, events, filter_users (docs/notifications.md)",
+        "email recipients: tables with smtp_url, from, to, events, filter_users (docs/notifications.md)",
     ),
     Setting(
         "notifications.allowed_domains",
         "names",
         (),
-        "the only domains to which jobs may have mail sent (--notify-email; default: any)",
+        "the only domains to which jobs may send email (--notify-email; default: any)",
         example=("lab.example",),
     ),
     Setting(
         "notifications.max_mails_per_hour",
         "count",
         200,
-        "mails an hour that one person's jobs may ask for (gflowd up --system); 0: any number",
+        "with gflowd up --system, emails per hour that the jobs of one user may send; 0: no limit",
     ),
     Setting("retention.jobs_days", "count", 365, "days that finished jobs are kept", low=1),
-    Setting("retention.audit_days", "count", 365, "days that the story of jobs is kept", low=1),
+    Setting(
+        "retention.audit_days", "count", 365, "days that the audit log of jobs (gjob history) is kept", low=1
+    ),
     Setting(
         "retention.texts_days",
         "count",
         30,
-        "days that environments and scripts stay after their last job",
+        "days that environments and scripts are kept after the last job that used them",
         low=1,
     ),
-    Setting("retention.samples_days", "count", 7, "days that readings of GPUs are kept", low=1),
+    Setting("retention.samples_days", "count", 7, "days that GPU usage samples are kept", low=1),
     Setting("retention.logs_days", "count", 365, "days that job logs are kept", low=1),
     Setting(
-        "retention.tokens_days", "count", 7, "days in which a repeated submission is known as the same", low=1
+        "retention.tokens_days",
+        "count",
+        7,
+        "days for which a submission token is remembered, so that a repeated submission is recognized",
+        low=1,
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}
 
-# Keys of other gflow configurations that change nothing here; told, not refused.
-IGNORED = {"executor.type": "jobs are always run as processes of their own, and need no tmux"}
-# Keys that would promise what this version does not do. A table's name stands for all below it.
+# Keys of configurations of the original gflow that have no effect here: reported, not refused.
+IGNORED = {"executor.type": "jobs always run as separate processes and need no tmux"}
+# Keys that are refused because this version does not implement them. A table's name covers its keys.
 NOT_YET = {
-    "daemon.fair_share": "fair share is on, and policy.fair_share switches it off",
+    "daemon.fair_share": "fair share is on by default; policy.fair_share = false turns it off",
 }
 
 # The flags of `gflowd up`, `restart` and `run`.

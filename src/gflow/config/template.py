@@ -1,4 +1,4 @@
-"""gflow.toml as `gflowd init` writes it: every setting explained, what was not chosen commented out."""
+"""The gflow.toml that `gflowd init` writes: all settings with comments, unchosen ones commented out."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from gflow.config.table import SETTINGS, Setting
 
-HEAD = """# Settings of gflowd. Flags of `gflowd up` and variables such as GFLOW_DAEMON__CPUS win over them.
-# Take the # away from a line to set it; `gflowd restart` applies what changed, `gflowd config` shows it.
+HEAD = """# Settings of gflowd. Flags of `gflowd up` and variables such as GFLOW_DAEMON__CPUS override them.
+# Uncomment a line to set it. `gflowd restart` applies changes; `gflowd config` shows the settings in force.
 """
 
 
-def written(chosen: Mapping[str, Any]) -> str:
-    """The file, with these settings (by key) in force."""
+def render_file(chosen: Mapping[str, Any]) -> str:
+    """The text of the file, with these settings (by key) set."""
     lines = [HEAD]
     table = ""
     for setting in SETTINGS:
@@ -33,7 +33,7 @@ def _line(setting: Setting, chosen: Mapping[str, Any]) -> str:
 
 
 def toml(value: Any) -> str:
-    """A value in TOML. Text is printable, so JSON's quoting is TOML's."""
+    """A value in TOML. Text is printable, for which JSON and TOML quoting agree."""
     if value is None:
         return '"all"'
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""The time zone of gflow.toml, for this process: times are read and shown in it."""
+"""Apply the setting `timezone` to this process: times are read and shown in that zone."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from gflow import paths
 
 
 def use(name: str) -> None:
-    """Let this process reckon in the zone of this name. Not in os.environ: jobs do not inherit it."""
+    """Set the time zone of this process. Not in os.environ, so that jobs do not inherit it."""
     if name:
         os.putenv("TZ", name)
         time.tzset()
 
 
 def use_configured() -> None:
-    """For commands: as `use`, if the user's configuration names a zone. Cheap if it does not.
+    """As `use`, for commands: with the zone of the user's configuration, if it names one. Cheap if not.
 
-    What is wrong in the file is the daemon's to say.
+    Errors in the file are ignored here; the daemon reports them.
     """
     name = os.environ.get("GFLOW_TIMEZONE") or _from_file()
     if name and name != "local":

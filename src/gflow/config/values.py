@@ -1,7 +1,7 @@
-"""Readers of settings: what a file, a variable or a flag says, to the value the daemon works with.
+"""Readers of settings: convert the text or TOML value of a setting to the value that the daemon uses.
 
-A reader gets the value as TOML has it, or text, and the setting; it returns None for what it does
-not understand, and the caller says where that stood.
+A reader gets the value and the setting. It returns None for an invalid value; the caller raises the error,
+with its place.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from gflow.options.lists import GPU_MOST, parse_indices
 
 
 def read(setting: Setting, value: Any, where: str) -> Any:
-    """The value of one setting, or one sentence that names the place and the key."""
+    """The value of one setting. Raises UsageError that names the place (`where`) and the key."""
     reader, expected = READERS[setting.kind]
     found = reader(value, setting)
     if found is None:
         wanted = expected or "one of " + ", ".join(setting.choices)
-        raise UsageError(f"{where}: {setting.key} takes {wanted}, not {shown(value)}", hint=setting.help)
+        raise UsageError(f"{where}: {setting.key} takes {wanted}, not {_quote(value)}", hint=setting.help)
     if setting.kind == "count" and found < setting.low:
         raise UsageError(f"{where}: {setting.key} must be at least {setting.low}, not {found}")
     return None if found is ALL else found
 
 
-def shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = value if isinstance(value, str) else str(value)
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
 class _All:
-    """All GPUs: told apart from "not understood" inside this module only."""
+    """Sentinel for "all GPUs", which is None outside this module. Inside it, None means invalid."""
 
 
 ALL = _All()
@@ -45,7 +45,7 @@ def read_count(value: Any, setting: Setting) -> int | None:
 
 
 def read_share(value: Any, setting: Setting) -> int | str | None:
-    """A count, or a part of what there is: `15%`."""
+    """A count, or a percentage: `15%`."""
     if isinstance(value, str) and value.endswith("%"):
         percent = read_count(value[:-1], setting)
         return f"{percent}%" if percent is not None and 1 <= percent <= 100 else None
@@ -69,7 +69,7 @@ def read_choice(value: Any, setting: Setting) -> str | None:
 
 
 def read_names(value: Any, setting: Setting) -> tuple[str, ...] | None:
-    """A list of words; as text, with commas."""
+    """A list of words; as text, separated by commas."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
         return None
@@ -78,7 +78,7 @@ def read_names(value: Any, setting: Setting) -> tuple[str, ...] | None:
 
 
 def read_numbers(value: Any, setting: Setting) -> tuple[int, ...] | None:
-    """A list of whole numbers, perhaps of none; as text, with commas."""
+    """A list of whole numbers, possibly empty; as text, separated by commas."""
     if isinstance(value, str):
         value = [part for part in value.split(",") if part.strip()]
         value = [int(part) if part.strip().isascii() and part.strip().isdecimal() else None for part in value]
@@ -97,19 +97,19 @@ def read_gpus(value: Any, setting: Setting) -> tuple[int, ...] | _All | None:
 def _indices(value: Any) -> tuple[int, ...] | None:
     if not isinstance(value, (list, tuple)) or not value:
         return None
-    fine = all(type(index) is int and 0 <= index < GPU_MOST for index in value)
-    return tuple(sorted(set(value))) if fine else None
+    is_valid = all(type(index) is int and 0 <= index < GPU_MOST for index in value)
+    return tuple(sorted(set(value))) if is_valid else None
 
 
 def read_tables(value: Any, setting: Setting) -> tuple[dict[str, Any], ...] | None:
-    """`[[tables]]` of a file; what is in them is checked by whoever needs it."""
+    """`[[tables]]` of a file. Their content is validated where it is used."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(table, dict) for table in value):
         return None
     return tuple(value)
 
 
 def read_named_tables(value: Any, setting: Setting) -> dict[str, dict[str, Any]] | None:
-    """`[targets.NAME]`, `[shapes.NAME]` of a file; what is in them is checked by whoever needs it."""
+    """`[targets.NAME]`, `[shapes.NAME]` of a file. Their content is validated where it is used."""
     if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
         return None
     return value
@@ -131,7 +131,7 @@ def read_limits(value: Any, setting: Setting) -> dict[str, int] | None:
 
 
 def read_quotas(value: Any, setting: Setting) -> dict[str, dict[str, int]] | None:
-    """Limits by name, from a file alone."""
+    """Limits by name. From a file only."""
     if not isinstance(value, dict):
         return None
     found = {name: read_limits(limits, setting) for name, limits in value.items()}
@@ -140,7 +140,7 @@ def read_quotas(value: Any, setting: Setting) -> dict[str, dict[str, int]] | Non
 
 
 def read_members(value: Any, setting: Setting) -> dict[str, tuple[str, ...]] | None:
-    """Lists of names by name, from a file alone."""
+    """Lists of names by name. From a file only."""
     if not isinstance(value, dict) or any(isinstance(names, str) for names in value.values()):
         return None
     found = {name: read_names(names, setting) for name, names in value.items()}
@@ -149,14 +149,14 @@ def read_members(value: Any, setting: Setting) -> dict[str, tuple[str, ...]] | N
 
 
 def read_zone(value: Any, setting: Setting) -> str | None:
-    """The name of a time zone that this machine knows; `local` is the machine's own."""
+    """The name of a time zone in this machine's database; `local` is the machine's own zone."""
     from zoneinfo import ZoneInfo
 
     if value in ("", "local"):
         return ""
     try:
         return ZoneInfo(value).key if isinstance(value, str) else None
-    except (ValueError, OSError):  # what is not there is a KeyError, an odd path a ValueError
+    except (ValueError, OSError):  # an invalid path; an unknown zone is a KeyError
         return None
     except KeyError:
         return None
@@ -172,7 +172,7 @@ READERS: dict[str, tuple[Callable[[Any, Setting], Any], str]] = {
     "numbers": (read_numbers, "a list of whole numbers"),
     "gpus": (read_gpus, "GPU indices such as 0,2 or 0-3, or all"),
     "tables": (read_tables, "tables in a file: [[notifications.webhooks]]"),
-    "named tables": (read_named_tables, "tables with names in a file"),
+    "named tables": (read_named_tables, "named tables in a file"),
     "limits": (read_limits, "limits: max_running_jobs, max_running_gpus, max_queued_jobs"),
     "quotas": (read_quotas, "limits by name in a file: ann = {max_running_gpus = 8}"),
     "members": (read_members, 'lists of users and groups by name in a file: vision = ["ann", "@vision"]'),

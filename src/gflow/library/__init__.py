@@ -1,1 +1,1 @@
-"""gflow for Python programs: `gflow.submit`, `gflow.jobs`, `gflow.map`, `gflow.Executor`, `gflow.aio`."""
+"""The Python library: `gflow.submit`, `gflow.jobs`, `gflow.map`, `gflow.Executor`, `gflow.aio`."""

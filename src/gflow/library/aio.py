@@ -1,4 +1,4 @@
-"""The same for programs with an event loop: nothing here blocks it."""
+"""Asynchronous versions of the library functions. They do not block the event loop."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ async def jobs(**wanted: Any) -> list[dict[str, Any]]:
 
 
 async def wait(job: Job) -> dict[str, Any]:
-    """How the job ended, once it is over. A daemon that restarts meanwhile is asked again."""
+    """Wait for the end of the job; returns its final state. Reconnects if the daemon restarts meanwhile."""
     loop = asyncio.get_running_loop()
-    away_since: float | None = None
+    unreachable_since: float | None = None
     while True:
         asked = loop.time()
         try:
             final: dict[str, Any] = (await _get(http.job_path(job.id, "/wait")))["jobs"][0]
             return final
         except (ConnectionError, Unreachable):
-            if away_since is None or loop.time() - asked > 1.0:
-                away_since = loop.time()
-            if loop.time() - away_since > PATIENCE_S:
+            if unreachable_since is None or loop.time() - asked > 1.0:
+                unreachable_since = loop.time()
+            if loop.time() - unreachable_since > PATIENCE_S:
                 raise
             await asyncio.sleep(PAUSE_S)
 
 
 async def wait_all(jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """How these jobs ended, once all of them are over."""
+    """Wait for the end of all these jobs; returns their final states."""
     return list(await asyncio.gather(*map(wait, jobs)))
 
 
 async def result(job: Job) -> dict[str, Any]:
-    """How the job ended, once it succeeded. Raises JobFailed if it did not."""
+    """Wait for the job to succeed; returns its final state. Raises JobFailed if it did not succeed."""
     final = await wait(job)
     if final["state"] != "Finished":
         raise JobFailed(final)
@@ -71,7 +71,7 @@ async def _get(path: str) -> Any:
     finally:
         writer.close()
     if not found:
-        raise ConnectionResetError("the daemon hung up before it answered")
+        raise ConnectionResetError("the daemon closed the connection before it answered")
     answer = hot_path.whole(headers, content)
     if int(headers[9:12]) >= 400:
         raise http.refusal(headers, answer, "application/json")

@@ -1,7 +1,7 @@
-"""Function calls on disk: what a worker is to run, and what came of it.
+"""Function calls on disk: calls for the workers of an executor, and their outcomes.
 
-A folder per executor, readable by its owner alone. A call is `N.call`, its outcome `N.outcome`,
-which appears whole or not at all. The items of a map lie one behind the other in one file.
+One directory per executor, readable only by its owner. A call is the file `N.call`, its outcome `N.outcome`,
+which is written atomically. The items of a map are concatenated in one file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAP = "map"
 
 
 class RemoteTraceback(Exception):
-    """Where it happened: the traceback of the worker, as the cause of the exception."""
+    """The traceback of the worker, set as the cause of the exception."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -37,53 +37,53 @@ class RemoteTraceback(Exception):
 
 
 class RemoteError(Exception):
-    """Stands for an exception or a result that could not be sent back."""
+    """Replaces an exception or a result that could not be pickled."""
 
 
 class Outcome(NamedTuple):
-    """What a call came to: a value, or an exception and its traceback."""
+    """The outcome of a call: a value, or an exception and its traceback."""
 
     value: Any
     error: BaseException | None
     trace: str
 
     def raised(self) -> BaseException | None:
-        """The exception as the caller is to see it."""
+        """The exception for the caller, with the remote traceback as its cause."""
         if self.error is not None:
             self.error.__cause__ = RemoteTraceback(self.trace)
         return self.error
 
 
 def new_folder() -> Path:
-    """A folder for the calls of one executor."""
+    """Create a directory for the calls of one executor."""
     base = Path(paths.data_dir(getenv)) / "calls"
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(dir=base))
 
 
 def each(function: Callable[..., Any], items: list[tuple[Any, ...]]) -> list[Any]:
-    """What a task does with a chunk of a map."""
+    """Apply the function to a chunk of a map, within one task."""
     return [function(*item) for item in items]
 
 
 def write_call(folder: Path, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    _write_whole(folder / f"{name}.call", cloudpickle.dumps((list(sys.path), function, args, kwargs)))
+    _write_atomically(folder / f"{name}.call", cloudpickle.dumps((list(sys.path), function, args, kwargs)))
 
 
 def write_map(folder: Path, function: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> int:
-    """A function and many argument lists; how many."""
+    """Write a function and its argument lists. Returns the number of items."""
     write_call(folder, MAP, function, (), {})
     offsets = []
     with (folder / "items").open("wb") as file:
         for item in items:
             offsets.append(_OFFSET.pack(file.tell()))
             file.write(cloudpickle.dumps(item))
-    _write_whole(folder / "offsets", b"".join(offsets))
+    _write_atomically(folder / "offsets", b"".join(offsets))
     return len(offsets)
 
 
 def read_call(folder: Path, name: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """The call of this name; a number of a map is `map-17`."""
+    """Read the call with this name; `map-17` is item 17 of a map."""
     is_map, _, number = name.partition("-")
     path, function, args, kwargs = _load((folder / f"{is_map if number else name}.call").read_bytes())
     sys.path[:] = path
@@ -98,25 +98,25 @@ def read_call(folder: Path, name: str) -> tuple[Callable[..., Any], tuple[Any, .
 
 
 def _load(content: bytes) -> Any:
-    """Two steps: what was pickled by reference is imported with the caller's path."""
+    """Unpickle. Objects pickled by reference are imported, with the present sys.path."""
     return pickle.loads(content)
 
 
 def write_outcome(folder: Path, name: str, outcome: Outcome) -> None:
-    """Leave the outcome; if it cannot be sent, why."""
+    """Write the outcome; if it cannot be pickled, a RemoteError instead."""
     try:
         content = cloudpickle.dumps(tuple(outcome))
         if outcome.error is not None:
-            pickle.loads(content)  # many an exception can be pickled and not read back
+            pickle.loads(content)  # some exceptions can be pickled but not unpickled
     except Exception:
         about = f"{type(outcome.error).__name__}: {outcome.error}" if outcome.error else "the result"
         trace = outcome.trace or traceback.format_exc()
         content = cloudpickle.dumps((None, RemoteError(f"{about} could not be sent back"), trace))
-    _write_whole(folder / f"{name}.outcome", content)
+    _write_atomically(folder / f"{name}.outcome", content)
 
 
 def take_outcome(folder: Path, name: str) -> Outcome | None:
-    """The outcome, which is gone from the disk then; None if the worker left none."""
+    """Read and delete the outcome; None: the worker left none."""
     path = folder / f"{name}.outcome"
     try:
         content = path.read_bytes()
@@ -127,7 +127,7 @@ def take_outcome(folder: Path, name: str) -> Outcome | None:
     return Outcome(*pickle.loads(content))
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def _write_atomically(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(content)
     temporary.rename(path)

@@ -1,4 +1,4 @@
-"""Functions as jobs: an executor as in concurrent.futures, whose workers are jobs of gflow."""
+"""An executor as in concurrent.futures that runs function calls as jobs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ENDED = frozenset({"job_completed", "job_failed", "job_timeout", "job_cancelled"
 
 
 class JobFuture(Future[T]):
-    """The future of a call, and its job; None while it waits for its turn in this program."""
+    """The future of a call, with its job; None while `max_workers` delays the submission."""
 
     job: Job | None = None
 
     def cancel(self) -> bool:
-        """End the job unless it has started. (`future.job.cancel()` ends one that runs.)"""
+        """Cancel the job unless it has started. (`future.job.cancel()` cancels a running one.)"""
         if self.job is not None and not self.running() and not self.done():
             with suppress(GflowError):
                 self.job.cancel()
@@ -41,7 +41,7 @@ class JobFuture(Future[T]):
 
 
 class Call(NamedTuple):
-    """A call that somebody waits for."""
+    """A call whose future is not done."""
 
     future: JobFuture[Any]
     folder: Path
@@ -50,10 +50,9 @@ class Call(NamedTuple):
 
 
 class Executor(FuturesExecutor):
-    """Runs functions as jobs; options are those of `gbatch`, for each of them.
+    """Runs functions as jobs. The options are those of `gbatch` and apply to each job.
 
-    `max_workers` is how many jobs of `submit`, and of each `map`, there are at once; None: as many as
-    the machine has room for.
+    `max_workers` limits the jobs of `submit`, and of each `map`, that exist at once; None: no limit.
 
     >>> with gflow.Executor(gpus=1, time="1:00:00") as executor:
     ...     future = executor.submit(train, lr=0.1)
@@ -74,10 +73,10 @@ class Executor(FuturesExecutor):
         self._idle = threading.Condition(self._lock)
         self._watcher: threading.Thread | None = None
 
-    # ------------------------------------------------------------ in
+    # ------------------------------------------------------------ submission
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> JobFuture[T]:
-        """Run the function as a job of its own."""
+        """Run the function call as a job."""
         with self._lock:
             self._check_open()
             folder = self._folder()
@@ -94,7 +93,10 @@ class Executor(FuturesExecutor):
         return future
 
     def _launch(self) -> None:
-        """Submit what may be. The lock is held: nobody must hear of a job before we know whose it is."""
+        """Submit calls up to `max_workers`.
+
+        The caller holds the lock: a job must be registered before its events are handled.
+        """
         while self._waiting and (self._most is None or len(self._active) < self._most):
             one = self._waiting.popleft()
             if one.future.cancelled():
@@ -114,9 +116,9 @@ class Executor(FuturesExecutor):
         timeout: float | None = None,
         chunksize: int = 1,
     ) -> Iterator[T]:
-        """The function over all items, as the tasks of one array; results in order.
+        """Apply the function to all items, as the tasks of one array. Yields results in order.
 
-        `chunksize` items are one task: worth it for functions that take less time than a job's start.
+        A task runs `chunksize` items, which pays off for functions that are faster than the start of a job.
         """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
@@ -170,13 +172,13 @@ class Executor(FuturesExecutor):
             self._folders.append(folder)
         return folder
 
-    # ------------------------------------------------------------ out
+    # ------------------------------------------------------------ events
 
     def _watch(self) -> None:
-        """One thread hears of all jobs. Begins where the story is now."""
+        """Start the thread that receives the events of all jobs, from now on."""
         if self._watcher is None:
             stream = events((STARTED, *sorted(ENDED)))
-            next(stream)  # connected: what comes from here on is heard
+            next(stream)  # connected: later events are received
             self._watcher = threading.Thread(target=self._listen, args=(stream,), daemon=True)
             self._watcher.start()
 
@@ -184,10 +186,10 @@ class Executor(FuturesExecutor):
         try:
             for event in stream:
                 if event["event"] == "missed":
-                    self._look_again()
+                    self._poll_jobs()
                 else:
-                    self._heard(str(event.get("job_id")), event["event"], event.get("job"))
-        except Exception as error:  # the daemon is gone for good: nobody must wait for ever
+                    self._handle_event(str(event.get("job_id")), event["event"], event.get("job"))
+        except Exception as error:  # the daemon does not come back: fail all futures
             with self._lock:
                 left = [*self._active.values(), *self._waiting]
                 self._active.clear()
@@ -196,15 +198,15 @@ class Executor(FuturesExecutor):
             for one in left:
                 _fail(one.future, error)
 
-    def _look_again(self) -> None:
-        """Too much happened while we were away: ask for each."""
+    def _poll_jobs(self) -> None:
+        """Query each job, after events were missed."""
         with self._lock:
             known = list(self._active)
         for job in known:
             with suppress(TimeoutError):
-                self._heard(job, "job_completed", wait_for(job, 0.001))
+                self._handle_event(job, "job_completed", wait_for(job, 0.001))
 
-    def _heard(self, job: str, event: str, shown: dict[str, Any] | None) -> None:
+    def _handle_event(self, job: str, event: str, shown: dict[str, Any] | None) -> None:
         with self._lock:
             one = self._active.get(job)
         if one is not None and event == STARTED:
@@ -219,14 +221,14 @@ class Executor(FuturesExecutor):
                     self._idle.notify_all()
 
     def _never_started(self, array: str) -> list[tuple[str, Call]]:
-        """An array is over: those of its tasks that we have not heard of never started."""
+        """Tasks of an ended array without an event of their own: they never started."""
         with self._lock:
             return [item for item in self._active.items() if item[0].startswith(array + "_")]
 
-    # ------------------------------------------------------------ the end
+    # ------------------------------------------------------------ shutdown
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """No more calls; with `wait`, return when all are over. Jobs outlive a program that does not wait."""
+        """Refuse further calls; with `wait`, wait for all to end. Otherwise jobs outlive the program."""
         with self._lock:
             self._is_shut = True
             left = [*self._waiting, *self._active.values()]
@@ -234,7 +236,7 @@ class Executor(FuturesExecutor):
             for one in left:
                 one.future.cancel()
             with self._lock:
-                self._launch()  # lets go of what was cancelled before its turn
+                self._launch()  # drops calls that were cancelled before their submission
         if not wait:
             return
         with self._idle:
@@ -246,7 +248,7 @@ class Executor(FuturesExecutor):
 def map(
     fn: Callable[..., T], *iterables: Iterable[Any], max_workers: int | None = None, **options: Any
 ) -> list[T]:
-    """The function over all items, each as a job: `gflow.map(train, [0.1, 0.01], gpus=1)`."""
+    """Apply the function to all items, each as a job: `gflow.map(train, [0.1, 0.01], gpus=1)`."""
     with Executor(max_workers, **options) as executor:
         return list(executor.map(fn, *iterables))
 
@@ -257,7 +259,7 @@ def _worker(folder: Path, name: str | None = None) -> list[str]:
 
 
 def _results(futures: list[JobFuture[T]], end: float | None) -> Iterator[T]:
-    """In order; whoever stops asking cancels the rest."""
+    """Yield the results in order. Closing the generator cancels the remaining futures."""
     futures.reverse()
     try:
         while futures:
@@ -269,12 +271,12 @@ def _results(futures: list[JobFuture[T]], end: float | None) -> Iterator[T]:
 
 
 def _begin(future: JobFuture[Any]) -> None:
-    if not future.running() and not future.done():  # a retry starts again
+    if not future.running() and not future.done():  # a retry starts a second time
         future.set_running_or_notify_cancel()
 
 
 def settle(one: Call, shown: dict[str, Any] | None) -> None:
-    """Give the future what its job left."""
+    """Set the result or exception of a future from the outcome of its job."""
     future = one.future
     assert future.job is not None
     if future.cancelled():
@@ -284,7 +286,7 @@ def settle(one: Call, shown: dict[str, Any] | None) -> None:
         return
     try:
         outcome = take_outcome(one.folder, one.name)
-    except Exception as error:  # it names something that this program does not have
+    except Exception as error:  # it refers to a name that this program cannot import
         _fail(future, error)
         return
     if outcome is None:

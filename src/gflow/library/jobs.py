@@ -1,4 +1,4 @@
-"""Jobs as Python objects."""
+"""Submit, list, wait for and control jobs from Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEVERAL = ("param", "param_file")
 
 
 class JobFailed(GflowError):
-    """A job did not succeed. `job` is how it ended."""
+    """A job did not succeed. `job` is its final state."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         reason = f" ({job['reason']})" if job["reason"] else ""
@@ -36,7 +36,7 @@ class JobFailed(GflowError):
 
 
 class Job:
-    """A job of the daemon, by its id. Everything else is asked for when it is wanted."""
+    """A job, by its id. Other attributes are requested from the daemon on each access."""
 
     __slots__ = ("id",)
 
@@ -53,7 +53,7 @@ class Job:
         return hash(self.id)
 
     def info(self) -> dict[str, Any]:
-        """All that `gjob show --json` tells."""
+        """All fields of `gjob show --json`."""
         found: dict[str, Any] = http.get(http.job_path(self.id))["jobs"][0]
         return found
 
@@ -67,19 +67,19 @@ class Job:
         return self.state in FINAL
 
     def wait(self, timeout: float | None = None) -> Job:
-        """Return when it is over. Raises TimeoutError after `timeout` seconds; the job goes on then."""
+        """Wait for the end of the job. Raises TimeoutError after `timeout` seconds; the job continues."""
         wait_for(self.id, timeout)
         return self
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
-        """How it ended, once it succeeded. Raises JobFailed if it did not."""
+        """Wait for the job to succeed; returns its final state. Raises JobFailed if it did not succeed."""
         final = wait_for(self.id, timeout)
         if final["state"] != "Finished":
             raise JobFailed(final)
         return final
 
     def log(self) -> str:
-        """What it has written so far."""
+        """The log of the job so far."""
         path = self._log_path()
         if not os.path.exists(path):
             return ""
@@ -87,11 +87,11 @@ class Job:
             return file.read()
 
     def follow(self) -> Iterator[bytes]:
-        """What it writes, as it comes, through all attempts, until it is over."""
+        """Yield the log as it is written, of all attempts, until the job ends."""
         yield from followed(self.id, self._log_path())
 
     def cancel(self, *, now: bool = False) -> None:
-        """End it: TERM, its grace time, KILL; `now` kills at once."""
+        """Cancel the job: TERM, its grace time, KILL; `now` kills it immediately."""
         http.post("/jobs/cancel", {"jobs": [self.id], "now": now})
 
     def hold(self) -> None:
@@ -102,16 +102,16 @@ class Job:
 
     def _log_path(self) -> str:
         place = http.get(http.job_path(self.id, "/log"))
-        if os.geteuid() == 0 and place["uid"]:  # its path is theirs, and may lead anywhere
-            raise Forbidden("root reads the logs of others with gjob log, which does it as them")
+        if os.geteuid() == 0 and place["uid"]:  # the user controls the path, which may be a link
+            raise Forbidden("root must read other users' logs with gjob log, which reads them as their owner")
         return str(place["path"])
 
 
 def submit(command: Command, **options: Any) -> Job:
     """Submit one job; options are those of `gbatch`: `submit("python train.py", gpus=1, time="2:00:00")`.
 
-    A text is what `gbatch` takes as its one argument: a script, a line for bash, or a program. A list
-    is a command, passed on untouched.
+    A string is used like the single argument of `gbatch`: a script, a line for bash, or a program. A list
+    is a command and its arguments, passed on unchanged.
     """
     if several := [name for name in SEVERAL if options.get(name)]:
         raise UsageError(f"{several[0]} makes several jobs", hint="gflow.sweep returns all of them")
@@ -121,28 +121,28 @@ def submit(command: Command, **options: Any) -> Job:
 
 def sweep(command: Command, **options: Any) -> list[Job]:
     """Submit the jobs of a sweep: `sweep("python train.py --lr {lr}", param={"lr": [0.1, 0.01]})`."""
-    return sent(description(command, options))
+    return submit_description(description(command, options))
 
 
-def sent(job: str) -> list[Job]:
-    """The jobs that the daemon makes of a description."""
+def submit_description(job: str) -> list[Job]:
+    """Submit a description (JSON); returns the jobs that the daemon creates."""
     return [Job(job["id"]) for job in http.parsed(_answer(job, "/jobs"))["jobs"]]
 
 
-def judged(job: str) -> None:
-    """Ask whether the daemon would take a description now; its refusal if not."""
+def check_description(job: str) -> None:
+    """Dry run: raise the error with which the daemon would refuse a description (JSON)."""
     _answer(job, "/jobs?dry-run")
 
 
 def _answer(job: str, path: str) -> bytes:
-    status, headers, content = _delivered(hot_path.submission(os.urandom(16).hex(), job), path)
+    status, headers, content = _deliver(hot_path.submission(os.urandom(16).hex(), job), path)
     if status >= 400:
         raise http.refusal(headers, content, "application/json")
     return content
 
 
-def _delivered(body: bytes, path: str) -> tuple[int, bytes, bytes]:
-    """The answer to a submission. A daemon that is away may come back; its token makes asking again safe."""
+def _deliver(body: bytes, path: str) -> tuple[int, bytes, bytes]:
+    """Send a submission, with retries while the daemon is unreachable. Its token makes them idempotent."""
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -153,7 +153,7 @@ def _delivered(body: bytes, path: str) -> tuple[int, bytes, bytes]:
 
 
 def description(command: Command, options: dict[str, Any]) -> str:
-    """The job's JSON."""
+    """The description of a job as JSON."""
     words = [word for name, value in options.items() if value is not None for word in as_words(name, value)]
     values, rest = parse(words, JOB + CAPTURE)
     if rest:
@@ -172,7 +172,7 @@ def jobs(
     all: bool = False,
     limit: int = 0,
 ) -> list[dict[str, Any]]:
-    """Jobs as `gqueue --json` lists them: those that are not over, or with `all` every one."""
+    """Jobs as in `gqueue --json`: active jobs, or with `all` also ended ones."""
     query = {"states": state, "users": user, "names": name, "projects": project}
     texts = {key: value if isinstance(value, str) else ",".join(value) for key, value in query.items()}
     found = http.get("/jobs", **texts, all="1" if all else "", limit=str(limit))
@@ -181,6 +181,6 @@ def jobs(
 
 
 def wait(jobs: Iterable[Job], timeout: float | None = None) -> list[dict[str, Any]]:
-    """How these jobs ended, once all of them are over."""
+    """Wait for the end of all these jobs; returns their final states."""
     end = None if timeout is None else time.monotonic() + timeout
     return [wait_for(job.id, None if end is None else max(0.0, end - time.monotonic())) for job in jobs]

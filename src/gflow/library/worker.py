@@ -1,4 +1,4 @@
-"""What runs inside a job of an executor: `python -m gflow.library.worker FOLDER [NAME]`."""
+"""The program of an executor's job: `python -m gflow.library.worker FOLDER [NAME]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gflow.library.calls import MAP, Outcome, read_call, write_outcome
 
 
 def main(folder: Path, name: str) -> int:
-    """Run the call and leave its outcome. A function that raises makes its job fail."""
+    """Run the call and write its outcome. If the function raises, the job fails."""
     try:
         function, args, kwargs = read_call(folder, name)
         outcome = Outcome(function(*args, **kwargs), None, "")

@@ -1,1 +1,1 @@
-"""gflow for assistants that speak MCP: `gflow mcp serve`. With the caller's own permissions, and no more."""
+"""The MCP server for assistants: `gflow mcp serve`. Tools run with the permissions of the calling user."""

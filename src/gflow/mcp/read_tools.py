@@ -1,4 +1,4 @@
-"""Tools that only look."""
+"""MCP tools that read and change nothing."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from gflow.client.logs import start_of_last
 from gflow.errors import Refused
 
 Answer = dict[str, Any]
-# What a summary of a job has.
+# Fields of a job in a summary.
 BRIEF = (
     "id", "name", "user", "state", "reason", "gpus", "gpu_ids", "priority", "submitted_at", "started_at",
     "finished_at", "exit_code",
 )  # fmt: skip
 MOST_BYTES = 200_000
-# What a log says, and what that means.
+# Texts in a log (lower case), and the likely cause of the failure.
 SIGNS = (
-    (("out of memory", "cuda oom", "outofmemoryerror"), "it ran out of memory: ask for more, or use less"),
+    (("out of memory", "cuda oom", "outofmemoryerror"), "it ran out of memory: request more or use less"),
     (("no space left on device",), "the disk is full"),
-    (("command not found", "no such file or directory"), "something is not there: check paths and --venv"),
+    (("command not found", "no such file or directory"), "a file or program is missing: check paths, --venv"),
     (("modulenotfounderror", "importerror"), "a Python module is missing: check --venv or --conda-env"),
-    (("nccl", "connection refused"), "processes of the job do not reach each other"),
-    (("permission denied",), "something is not allowed to the job's user"),
+    (("nccl", "connection refused"), "processes of the job cannot reach each other"),
+    (("permission denied",), "the job's user lacks a permission"),
 )  # fmt: skip
 
 
 def get_health() -> Answer:
-    """Whether the gflow daemon is there and takes changes."""
+    """Whether the gflow daemon is running and accepts changes."""
     return answer("/health")
 
 
 def get_info() -> Answer:
-    """The GPUs of this machine: who has them, which are free, what is wrong with them."""
+    """The GPUs of this machine: which jobs use them, which are free, and their faults."""
     return answer("/info", long="1")
 
 
@@ -47,7 +47,7 @@ def list_jobs(
     newest_first: bool = True,
     detail: Literal["summary", "full"] = "summary",
 ) -> Answer:
-    """List jobs, also those that are over. `states`: Queued,Failed,…; `since`: today, 2026-01-31, 2h."""
+    """List jobs, including finished ones. `states`: Queued,Failed,…; `since`: today, 2026-01-31, 2h."""
     found = answer(
         "/jobs",
         all="1",
@@ -64,23 +64,23 @@ def list_jobs(
 
 
 def get_job(job: str) -> Answer:
-    """All about one job: an id (42), a task of an array (42_3), or @ for the latest."""
+    """Show all details of one job: an id (42), a task of an array (42_3), or @ for the latest."""
     return answer(http.job_path(job))
 
 
 def why(job: str) -> Answer:
-    """Why a job waits: all that is in its way, when it will probably start, and what would start now."""
+    """Why a job waits: all that blocks it, its expected start, and changes that would start it now."""
     return answer(http.job_path(job, "/why"))
 
 
 def get_job_log(
     job: str, first_lines: int | None = None, last_lines: int | None = None, max_bytes: int = 20_000
 ) -> Answer:
-    """What a job has written: all of it, or its first or last lines; no more than `max_bytes`."""
+    """The log of a job: all of it, or its first or last lines; at most `max_bytes`."""
     place = answer(http.job_path(job, "/log"))
     path = place["path"]
     if place["uid"] != os.geteuid():
-        raise Refused("this is somebody else's log", hint="gjob log reads it as them")
+        raise Refused("this log belongs to another user", hint="gjob log reads it as its owner")
     most = max(0, min(max_bytes, MOST_BYTES))
     if not os.path.exists(path):
         return {"job_id": place["job_id"], "path": path, "size": 0, "content": "", "cut": False}
@@ -102,12 +102,12 @@ def get_job_log(
 
 
 def get_stats(user: str = "", since: str = "", everybody: bool = False) -> Answer:
-    """What was used: jobs, waits, GPU-hours, success; of the caller unless told otherwise."""
+    """Usage statistics: jobs, waits, GPU-hours, success rate; of the caller by default."""
     return answer("/stats", user=user, since=since, all="1" if everybody else "")
 
 
 def get_queue_pressure() -> Answer:
-    """How full it is: free and busy GPUs, jobs that run, wait and are held, and what they wait for."""
+    """How loaded the machine is: free and busy GPUs, running, waiting and held jobs, and why they wait."""
     status, info = answer("/status"), answer("/info")
     waiting = answer("/jobs", states="Queued,Hold", limit="1000")
     reasons: dict[str, int] = {}
@@ -126,21 +126,21 @@ def get_queue_pressure() -> Answer:
 
 
 def list_reservations(user: str = "", active_only: bool = True) -> Answer:
-    """GPUs that are kept for somebody, now or later."""
+    """GPU reservations of users, active and future."""
     return answer("/reservations", user=user, active="1" if active_only else "")
 
 
 def triage_job(job: str, last_lines: int = 80, max_bytes: int = 20_000) -> Answer:
-    """Why a job failed or waits: its state, its story, the end of its log, and what that hints at."""
+    """Why a job failed or waits: its state, its history, the end of its log, and likely causes."""
     shown = get_job(job)["jobs"][0]
     found: Answer = {"job": {key: shown[key] for key in BRIEF}, "hints": []}
     if shown["state"] in ("Queued", "Hold"):
         return found | {"why": why(str(shown["id"]))}
     log = get_job_log(str(shown["id"]), last_lines=last_lines, max_bytes=max_bytes)
-    said = log["content"].lower()
-    found["hints"] = [hint for signs, hint in SIGNS if any(sign in said for sign in signs)]
+    content = log["content"].lower()
+    found["hints"] = [hint for signs, hint in SIGNS if any(sign in content for sign in signs)]
     if (shown["reason"] or "").startswith("OutOfMemory"):
-        found["hints"].insert(0, "it used more host memory than it asked for: --memory")
+        found["hints"].insert(0, "the job used more host memory than it requested: raise --memory")
     return found | {"history": answer(http.job_path(str(shown["id"]), "/history"))["events"], "log": log}
 
 

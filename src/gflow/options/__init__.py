@@ -1,5 +1,5 @@
-"""The one table of job options, and how each value is written and read.
+"""The tables of command-line options, and the readers of their values.
 
-Imported by the command line on every call: no module here may import anything
-heavier than builtins on its happy path.
+The command line imports this package on every call: without errors, no module here may import anything
+heavier than builtins.
 """

@@ -1,4 +1,4 @@
-"""`# GFLOW --gpus 2` lines of scripts: the same options, with shell quoting."""
+"""Parse `# GFLOW --gpus 2` lines of scripts: job options with shell quoting."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MARK = "# GFLOW "
 
 
 def _without_comment(line: str) -> str:
-    """As the shell does it: `#` starts a comment only where a word could start, and not in quotes."""
+    """Strip a shell comment: `#` starts one only at the start of a word, outside quotes."""
     quote = before = ""
     for at, char in enumerate(line):
         if before == "\\" and quote != "'":
-            char = ""  # taken literally, and itself no backslash
+            char = ""  # an escaped character, which escapes nothing itself
         elif quote:
             quote = "" if char == quote else quote
         elif char in "'\"":
@@ -29,7 +29,7 @@ def _without_comment(line: str) -> str:
 
 
 def read(script: str, where: str) -> dict[str, Any]:
-    """Option values (by option name) that a script asks for."""
+    """Option values (by option name) of the directives of a script. `where` is for error messages."""
     words: list[str] = []
     for number, line in enumerate(script.replace("\r\n", "\n").split("\n"), 1):
         if line.startswith(MARK):

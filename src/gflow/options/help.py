@@ -1,4 +1,4 @@
-"""`--help`, written from the table, for a terminal of 80 columns. Loaded only when somebody asks."""
+"""Render `--help` from the option table, for a terminal of 80 columns. Imported only for --help."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ WIDTH = 26
 def render(
     usage: str, about: str, table: tuple[Option, ...] | Mapping[str, tuple[Option, ...]], examples: str = ""
 ) -> str:
-    """The help page of one command: usage, what it is for, options (perhaps in groups), examples."""
-    lines = [f"usage: {usage}", "", _filled(about), ""]
+    """The help page of one command: usage, description, options (optionally in groups), examples."""
+    lines = [f"usage: {usage}", "", _fill(about), ""]
     groups = {"options": table} if isinstance(table, tuple) else table
     for heading, options in groups.items():
         if options:
@@ -26,17 +26,17 @@ def render(
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _filled(text: str) -> str:
-    """Paragraphs as wide as the page; what is indented is a list, and left as it is."""
+def _fill(text: str) -> str:
+    """Wrap paragraphs to the width of the page. Indented ones are lists and stay as they are."""
     parts = []
     for part in text.strip().split("\n\n"):
         is_list = any(line.startswith(" ") for line in part.splitlines())
-        parts.append(part if is_list else "\n".join(wrapped(part, COLUMNS)))
+        parts.append(part if is_list else "\n".join(wrap(part, COLUMNS)))
     return "\n\n".join(parts)
 
 
-def wrapped(text: str, columns: int) -> list[str]:
-    """The words of `text` in lines of at most so many columns."""
+def wrap(text: str, columns: int) -> list[str]:
+    """Break `text` into lines of at most `columns` characters."""
     lines = [""]
     for word in text.split():
         if lines[-1] and len(lines[-1]) + 1 + len(word) > columns:
@@ -50,6 +50,6 @@ def _line(option: Option) -> str:
     names.append(f"--{option.name}")
     left = ", ".join(names) + (f" {option.metavar}" if option.metavar else "")
     left = f"  {left}" if option.short else f"      {left}"
-    text = wrapped(option.help, COLUMNS - WIDTH)
+    text = wrap(option.help, COLUMNS - WIDTH)
     first = left.ljust(WIDTH) if len(left) < WIDTH else left + "\n" + " " * WIDTH
     return first + ("\n" + " " * WIDTH).join(text)

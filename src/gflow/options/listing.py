@@ -1,12 +1,12 @@
-"""The options of gqueue and gstats. Apart from the big table, so that gbatch need not load them."""
+"""The options of gqueue and gstats. In a separate module so that gbatch does not load them."""
 
 from __future__ import annotations
 
 from gflow.options.table import COMMON, JSON, WATCH, Option
 
 GQUEUE = (
-    Option("all", "flag", "jobs that are over too", short="a"),
-    Option("completed", "flag", "only jobs that are over", short="c"),
+    Option("all", "flag", "include finished jobs", short="a"),
+    Option("completed", "flag", "only finished jobs", short="c"),
     Option("states", "text", "only these states: PD, Running, …", short="s", metavar="LIST", many=True),
     Option(
         "jobs",
@@ -18,12 +18,12 @@ GQUEUE = (
         many=True,
     ),
     Option(
-        "names", "text", "only jobs of these names", short="N", aliases=("name",), metavar="LIST", many=True
+        "names", "text", "only jobs with these names", short="N", aliases=("name",), metavar="LIST", many=True
     ),
     Option(
         "user",
         "text",
-        "only these people's jobs; all: everybody's (default)",
+        "only jobs of these users; all: every user (default)",
         short="u",
         aliases=("users",),
         metavar="LIST",
@@ -38,37 +38,37 @@ GQUEUE = (
         metavar="LIST",
         many=True,
     ),
-    Option("target", "text", "only jobs of these targets: local, slurm", metavar="LIST", many=True),
+    Option("target", "text", "only jobs on these targets: local, slurm", metavar="LIST", many=True),
     Option("partition", "text", "only jobs for these partitions", metavar="LIST", many=True),
     Option(
         "since",
         "text",
-        "active jobs, and those that ended since: 1h, 2d, today, 2026-12-24",
+        "active jobs, and jobs that ended since this time: 1h, 2d, today, 2026-12-24",
         metavar="TIME",
     ),
     Option(
         "sort",
         "text",
-        "id, state, time, name, gpus or priority; -time is the other way round",
+        "sort by id, state, time, name, gpus or priority; -time reverses the order",
         short="r",
         metavar="ORDER",
         choices=("id", "state", "time", "name", "gpus", "priority"),
     ),
-    Option("limit", "count", "the first N; -N: the last N; 0: all", short="n", metavar="N"),
-    Option("offset", "count", "leave out the first N", metavar="N", low=0),
+    Option("limit", "count", "show the first N jobs; -N: the last N; 0: all", short="n", metavar="N"),
+    Option("offset", "count", "skip the first N jobs", metavar="N", low=0),
     Option(
         "format",
         "text",
-        "columns, e.g. 'JOBID,NAME,ST,NODES,NODELIST(REASON)'",
+        "columns to show, such as 'JOBID,NAME,ST,NODES,NODELIST(REASON)'",
         short="f",
         metavar="COLS",
     ),
     Option("group", "flag", "one table for each state", short="g"),
-    Option("tree", "flag", "jobs below those they wait for", short="t"),
+    Option("tree", "flag", "show each job below the jobs it depends on", short="t"),
     Option(
         "output",
         "text",
-        "table, json, csv or yaml",
+        "output format: table, json, csv or yaml",
         short="o",
         metavar="FORM",
         choices=("table", "json", "csv", "yaml"),
@@ -80,18 +80,24 @@ GQUEUE = (
 )
 
 GSTATS = (
-    Option("user", "text", "this person's jobs (default: yours)", short="u", metavar="NAME"),
-    Option("all-users", "flag", "everybody's jobs", short="a"),
+    Option("user", "text", "jobs of this user (default: you)", short="u", metavar="NAME"),
+    Option("all-users", "flag", "jobs of all users", short="a"),
     Option(
         "since",
         "text",
-        "jobs that ended since, or are active: 1h, 7d, today, 2026-12-24 (default: all that are kept)",
+        "active jobs, and jobs that ended since this time: 1h, 7d, today, 2026-12-24 (default: all "
+        "stored jobs)",
         short="t",
         metavar="TIME",
     ),
-    Option("predictions", "flag", "GPU memory that was predicted (gbatch --fit) beside what was measured"),
+    Option("predictions", "flag", "compare predicted GPU memory (gbatch --fit) with the measured peak"),
     Option(
-        "output", "text", "table, json or csv", short="o", metavar="FORM", choices=("table", "json", "csv")
+        "output",
+        "text",
+        "output format: table, json or csv",
+        short="o",
+        metavar="FORM",
+        choices=("table", "json", "csv"),
     ),
     JSON,
     *COMMON,

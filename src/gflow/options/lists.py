@@ -1,6 +1,6 @@
-"""Readers of options that take lists of words: ends, addresses, events. Loaded only when somebody asks.
+"""Readers of options that take lists: retry conditions, addresses, events, shapes, GPU indices.
 
-GPU indices as people write them. Without imports: gctl is in a hurry.
+Imported only when such an option is given.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 from gflow.options.node_shape import is_name, parse_shape
 from gflow.options.table import SIGNALS, Option, is_digits, quote, refuse
 
-# Ends that --retry-on names; two of them can say which number.
+# Conditions of --retry-on. Those in CODED take a number.
 RETRY_KINDS = ("any", "failed", "oom", "timeout", "exit", "signal", "lost", "start")
 CODED = ("exit", "signal")
 FATAL = SIGNALS | {"ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13}
 MOST_ADDRESSES = 20
 MOST_SHAPES = 16
-HOW_SBATCH = "write it as sbatch has it, in one word: --slurm=--licenses=matlab"
-# Options of sbatch on which what gflow knows of a job rests.
+HOW_SBATCH = "write it as for sbatch, as one word: --slurm=--licenses=matlab"
+# Options of sbatch that gflow sets itself, to track the job.
 OURS = frozenset(
     {
         "--array", "--comment", "--dependency", "--error", "--export", "--export-file", "--hold",
@@ -26,14 +26,14 @@ OURS = frozenset(
         "--requeue", "--test-only", "--wait", "--wrap",
     }
 )  # fmt: skip
-# What can be told of a job, less the `job_` before each.
+# Events of jobs, without their prefix `job_`.
 EVENTS = (
     "submitted", "updated", "started", "completed", "failed", "cancelled", "timeout", "held", "released",
 )  # fmt: skip
 
 
 def read_retry(value: Any, option: Option) -> tuple[str, ...]:
-    """Ends after which a job is tried again: `oom,exit:75,timeout`."""
+    """Conditions under which a job is retried: `oom,exit:75,timeout`."""
     kinds = []
     for part in _parts(value, option):
         kind, colon, detail = part.lower().partition(":")
@@ -50,13 +50,13 @@ def read_retry(value: Any, option: Option) -> tuple[str, ...]:
 
 
 def read_emails(value: Any, option: Option) -> tuple[str, ...]:
-    """Addresses, several with commas."""
+    """Email addresses, separated by commas."""
     addresses = _parts(value, option)
     if len(addresses) > MOST_ADDRESSES:
         refuse(f"--{option.name} takes at most {MOST_ADDRESSES} addresses, not {len(addresses)}")
     for address in addresses:
         person, at, host = address.rpartition("@")
-        # "=?" begins what mail programs read as something else.
+        # "=?" starts an encoded word, which mail programs decode to other text.
         plain = address.isprintable() and "=?" not in address and not set(address) & set(' <>()[],;:\\"')
         if not (person and at and host and plain) or "@" in person or len(address) > 254:
             refuse(f"--{option.name} takes an address like ann@example.org, not {quote(address)}")
@@ -64,19 +64,19 @@ def read_emails(value: Any, option: Option) -> tuple[str, ...]:
 
 
 def read_events(value: Any, option: Option) -> tuple[str, ...]:
-    """Events to be told of; `failed` is `job_failed`."""
+    """Events to notify about; `failed` is short for `job_failed`."""
     events = [part if part.startswith("job_") else "job_" + part for part in _parts(value, option)]
     for event in events:
         if event.removeprefix("job_") not in EVENTS:
             refuse(
-                f"--{option.name} knows no event {quote(event)}",
+                f"--{option.name}: unknown event {quote(event)}",
                 "events: " + ", ".join("job_" + name for name in EVENTS),
             )
     return tuple(dict.fromkeys(events))
 
 
 def read_shapes(value: Any, option: Option) -> tuple[str, ...]:
-    """Shapes of a race: at least two, each once."""
+    """Shapes of a race: at least two, without duplicates."""
     shapes = tuple(_entry(part, option) for part in _parts(value, option))
     if len(set(shapes)) < 2 or len(set(shapes)) < len(shapes):
         refuse(f"--{option.name} takes two different shapes or more", "gbatch --race n1_gpu4,n4_gpu1 …")
@@ -86,14 +86,14 @@ def read_shapes(value: Any, option: Option) -> tuple[str, ...]:
 
 
 def read_shape(value: Any, option: Option) -> str:
-    """One shape, written as we write it, or the name of one."""
+    """One shape in canonical form (`n4_gpu1`), or the name of one."""
     if not isinstance(value, str):
         refuse(f"--{option.name} takes text, not {quote(value)}")
     return value.strip() if is_name(value) else "n{}_gpu{}".format(*parse_shape(value))
 
 
 def _entry(text: str, option: Option) -> str:
-    """`n4_gpu1`, or with the target that it is of: `local:n1_gpu2`. A name is the daemon's to know."""
+    """`n4_gpu1`, or with its target: `local:n1_gpu2`. The daemon resolves names of shapes."""
     target, colon, shape = text.rpartition(":")
     if is_name(shape):
         return text
@@ -104,7 +104,7 @@ def _entry(text: str, option: Option) -> str:
 
 
 def read_sbatch(value: Any, option: Option) -> tuple[str, ...]:
-    """Options for sbatch, one each, that are not ours to give."""
+    """Options for sbatch, one per word. Options that gflow sets itself are refused."""
     words = (value,) if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
         refuse(f"--{option.name} takes text, not {quote(value)}")
@@ -113,12 +113,12 @@ def read_sbatch(value: Any, option: Option) -> tuple[str, ...]:
         if not word.startswith("--") or len(name) < 4 or not word.isprintable():
             refuse(f"--{option.name} takes an option of sbatch, not {quote(word)}", HOW_SBATCH)
         if name in OURS:
-            refuse(f"--{option.name}: {name} is what gflow itself tells sbatch", "see gbatch --help for ours")
+            refuse(f"--{option.name}: gflow sets {name} itself", "see gbatch --help for the options of gflow")
     return tuple(words)
 
 
 def _parts(value: Any, option: Option) -> list[str]:
-    """`a,b` or a JSON list of texts."""
+    """Split `a,b`, or accept a JSON list of strings."""
     if isinstance(value, str):
         value = value.split(",")
     if not isinstance(value, (list, tuple)) or not all(isinstance(part, str) for part in value):
@@ -143,7 +143,7 @@ GPU_MOST = 1024
 
 
 def parse_indices(text: str) -> tuple[int, ...] | None:
-    """`0,2-3` to (0, 2, 3); None if it is not that."""
+    """Parse `0,2-3` as (0, 2, 3); None: invalid."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

@@ -1,4 +1,4 @@
-"""One parser for every command line of gflow, driven by a table of options."""
+"""The parser of all command lines of gflow, driven by a table of options."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def parse(
     words: list[str], table: tuple[Option, ...], *, until_word: bool = False
 ) -> tuple[dict[str, Any], list[str]]:
-    """Split `words` into option values (by option name) and the words that are left.
+    """Split `words` into option values (by option name) and the remaining words.
 
-    With `until_word` options end at the first word that is not one: the rest is
-    somebody else's command line.
+    With `until_word`, options end at the first word that is not an option: the rest is the command of the
+    job.
     """
     spelled = spellings(table)
     values: dict[str, Any] = {}
@@ -40,21 +40,21 @@ def parse(
             if not queue:
                 refuse(f"--{option.name} needs a value")
             value = queue.pop()
-        for taken, raw in _meant(option, True if value is None else value, spelled):
+        for taken, raw in _translate(option, True if value is None else value, spelled):
             result = read(taken, raw)
-            values[taken.name] = _added(values.get(taken.name), result) if taken.many else result
+            values[taken.name] = _append(values.get(taken.name), result) if taken.many else result
     return values, rest
 
 
-def _added(before: Any, result: Any) -> Any:
-    """Members of a list, each once, in the order given; a list may also be a text with commas."""
+def _append(before: Any, result: Any) -> Any:
+    """Append to the values of a repeated option, without duplicates. Text is joined by commas."""
     if isinstance(result, str):
         return f"{before},{result}" if before else result
     return tuple(dict.fromkeys((before or ()) + result))
 
 
-def _meant(option: Option, value: Any, spelled: dict[str, Option]) -> list[tuple[Option, Any]]:
-    """The option itself, or those that one of Slurm's, or a shape, stands for."""
+def _translate(option: Option, value: Any, spelled: dict[str, Option]) -> list[tuple[Option, Any]]:
+    """The option itself, or the options that a Slurm option or a shape stands for."""
     if option.kind not in ("slurm", "shape"):
         return [(option, value)]
     from gflow.options.slurm import translate
@@ -63,24 +63,24 @@ def _meant(option: Option, value: Any, spelled: dict[str, Option]) -> list[tuple
 
 
 def _split(word: str, spelled: dict[str, Option], table: tuple[Option, ...]) -> tuple[Option, str | None]:
-    """`--gpus=2`, `--gpus`, `-g2` or `-g` to the option and the value that was glued to it."""
+    """Split `--gpus=2`, `--gpus`, `-g2` or `-g` into the option and the attached value, if any."""
     if word.startswith("--"):
         name, equals, value = word.partition("=")
-        glued = value if equals else None
+        attached = value if equals else None
     else:
-        name, glued = word[:2], word[2:] or None
+        name, attached = word[:2], word[2:] or None
         long = "-" + word.partition("=")[0]
-        if glued and long in spelled:
+        if attached and long in spelled:
             refuse(f"unknown option {long[1:]!a}", f"did you mean {long}?")
     option = spelled.get(name)
     if option is None:
-        _unknown(name, spelled)
-    if glued is not None and option.is_flag:
+        _refuse_unknown(name, spelled)
+    if attached is not None and option.is_flag:
         refuse(f"{name} takes no value")
-    return option, glued
+    return option, attached
 
 
-def _unknown(name: str, spelled: dict[str, Option]) -> NoReturn:
+def _refuse_unknown(name: str, spelled: dict[str, Option]) -> NoReturn:
     from gflow.errors import nearest
 
     close = nearest(name.lstrip("-"), [text[2:] for text in spelled if text.startswith("--")])

@@ -1,7 +1,7 @@
-"""Slurm's dialect: its options on the command line, and `#SBATCH` lines with its own short flags.
+"""Translate Slurm options to gflow options: on the command line, and in `#SBATCH` lines.
 
-Everything becomes options of ours. What nobody understands is collected and named once; what only a cluster
-understands (a partition, a QoS) the daemon names, if the job runs here after all.
+Options without an equivalent are collected and reported once. Options that only a cluster supports
+(partition, QoS) are reported by the daemon if the job runs on this machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MARK = "#SBATCH"
 USUAL_PRIORITY = 10
 Meant = dict[str, Any]
 
-# Slurm's short flags, where they are not ours.
+# Short flags of Slurm, which differ from those of gflow.
 SHORT = {
     "A": "account", "a": "array", "c": "cpus-per-task", "D": "chdir", "d": "dependency", "e": "error",
     "G": "gpus", "H": "hold", "J": "job-name", "N": "nodes", "n": "ntasks", "o": "output", "p": "partition",
@@ -28,7 +28,7 @@ SHORT = {
 FLAGS = frozenset(
     {"hold", "requeue", "no-requeue", "exclusive", "parsable", "wait", "overcommit", "contiguous"}
 )
-# Events of --mail-type. What Slurm calls END is every way to end.
+# Events of --mail-type. END in Slurm covers every outcome.
 MAIL = {
     "BEGIN": ("started",),
     "END": ("completed", "failed", "timeout", "cancelled"),
@@ -40,14 +40,14 @@ UNITS = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
 
 
 def translate(name: str, value: Any) -> Meant:
-    """What one of Slurm's options means in ours, by name; the values still as text."""
+    """The gflow options (by name) for one Slurm option. Values stay text."""
     if name in TRANSLATIONS:
         return TRANSLATIONS[name](str(value))
     return {name: value}
 
 
 def sbatch(script: str, where: str) -> tuple[dict[str, Any], list[str]]:
-    """Option values that the `#SBATCH` lines of a script ask for, and the options that mean nothing here."""
+    """Option values of the `#SBATCH` lines of a script, and the options that have no equivalent."""
     options = spellings(JOB + CAPTURE)
     values: dict[str, Any] = {}
     ignored: list[str] = []
@@ -67,7 +67,7 @@ def sbatch(script: str, where: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _lines(script: str, where: str) -> list[tuple[int, list[str]]]:
-    """The words of every `#SBATCH` line above the first command, each up to ` #`."""
+    """The words of every `#SBATCH` line before the first command, without comments."""
     found = []
     for number, line in enumerate(script.splitlines(), 1):
         if line.startswith(MARK + " "):
@@ -81,7 +81,7 @@ def _lines(script: str, where: str) -> list[tuple[int, list[str]]]:
 
 
 def _split(words: list[str]) -> list[tuple[str, Any]]:
-    """Slurm's option names with their values, whichever of its spellings was used."""
+    """Split words into long names of Slurm options and their values."""
     pairs: list[tuple[str, Any]] = []
     queue = list(reversed(words))
     while queue:
@@ -104,7 +104,7 @@ def _split(words: list[str]) -> list[tuple[str, Any]]:
 
 
 def _nice(value: str) -> Meant:
-    """Higher starts later. Zero is the usual priority."""
+    """Nice values lower the priority. 0 is the default priority."""
     digits = value.removeprefix("-")
     if not digits.isascii() or not digits.isdecimal() or len(digits) > 10:
         raise UsageError(f"--nice takes a whole number, not {value!a:.60}")
@@ -112,9 +112,9 @@ def _nice(value: str) -> Meant:
 
 
 def _gpus(value: str) -> Meant:
-    """`2`, `a100:2`, `gpu`, `gpu:2`, `gpu:a100:2`; what is asked for besides GPUs is refused."""
+    """`2`, `a100:2`, `gpu`, `gpu:2`, `gpu:a100:2`; other resources are refused."""
     if "," in value:
-        raise UsageError(f"gflow knows GPUs only, not {value!a:.60}", hint="write --gres gpu:2")
+        raise UsageError(f"gflow supports only GPUs, not {value!a:.60}", hint="write --gres gpu:2")
     parts = value.partition("(")[0].split(":")
     if parts[0] == "gpu":
         parts = parts[1:] or ["1"]
@@ -137,8 +137,8 @@ def _dependency(value: str) -> Meant:
             ids += rest.split(":")
         else:
             raise UsageError(
-                f"gflow has no dependency {part.strip()!a:.60}",
-                hint="a job can wait for success: afterok:17:18",
+                f"gflow does not support the dependency {part.strip()!a:.60}",
+                hint="a job can only wait for success: afterok:17:18",
             )
     return {"depends-on-any" if any_of else "depends-on": ",".join(ids)}
 
@@ -149,19 +149,19 @@ def _mail_type(value: str) -> Meant:
         if part == "NONE" or part in ("REQUEUE", "STAGE_OUT", "ARRAY_TASKS", "INVALID_DEPEND"):
             continue
         if part not in MAIL and not part.startswith("TIME_LIMIT"):
-            raise UsageError(f"--mail-type knows no {part!a:.60}", hint="types: " + ", ".join(MAIL))
+            raise UsageError(f"--mail-type: unknown type {part!a:.60}", hint="types: " + ", ".join(MAIL))
         events += MAIL.get(part, MAIL["TIME_LIMIT"])
     return {"notify-on": ",".join(dict.fromkeys(events))} if events else {}
 
 
 def _time(value: str) -> Meant:
-    """Zero and UNLIMITED are Slurm's words for no limit."""
+    """In Slurm, 0, UNLIMITED and INFINITE mean no limit."""
     unlimited = value.upper() in ("UNLIMITED", "INFINITE") or not value.strip("0:-")
     return {} if unlimited else {"time": value}
 
 
 def _begin(value: str) -> Meant:
-    """A bare number after `now+` is seconds there, minutes here; units are whole words there."""
+    """After `now+` a bare number is seconds in Slurm, minutes in gflow; Slurm spells units out."""
     amount = value.removeprefix("now+")
     if amount == value:
         return {"begin": value}
@@ -171,19 +171,19 @@ def _begin(value: str) -> Meant:
 
 
 def _nodes(value: str) -> Meant:
-    """A range means as few as it allows: what a job gets must be known before it starts."""
+    """Of a range, take the minimum: the number of nodes must be known before the start."""
     return {"nodes": value.strip().partition("-")[0]}
 
 
 def _shape(value: str) -> Meant:
-    """Nodes and GPUs; or a name, of which the daemon knows what it means."""
+    """Nodes and GPUs; or a name, which the daemon resolves."""
     return (
         {"shape": value} if is_name(value) else dict(zip(("nodes", "gpus"), parse_shape(value), strict=True))
     )
 
 
 def _only_one(value: str) -> Meant:
-    """One task on each node is what a job here is; more of them mean nothing."""
+    """gflow runs one task per node. Other counts are reported as ignored."""
     return {} if value.strip() in ("1", "1-1") else {"more than one": value}
 
 

@@ -1,4 +1,4 @@
-"""Parameters of a sweep as people write them: `lr=0.1,0.01`, `seed=1:5`, `x=0:1:0.25`."""
+"""Parse parameters of a sweep: `lr=0.1,0.01`, `seed=1:5`, `x=0:1:0.25`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Parameter = tuple[str, tuple[str, ...]]
 
 
 def parameters(value: Any, option: Option) -> tuple[Parameter, ...]:
-    """Text `lr=0.1,0.01`, or JSON: {"lr": [0.1, 0.01]}, a list of such texts or of [name, values]."""
+    """Parse text `lr=0.1,0.01`, or JSON: {"lr": [0.1, 0.01]}, a list of such texts or of [name, values]."""
     if isinstance(value, dict):
-        return tuple(_checked(name, values, option) for name, values in value.items())
+        return tuple(_check(name, values, option) for name, values in value.items())
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, (list, tuple)):
@@ -26,11 +26,11 @@ def parameters(value: Any, option: Option) -> tuple[Parameter, ...]:
 
 def _parameter(part: Any, option: Option) -> Parameter:
     if isinstance(part, (list, tuple)) and len(part) == 2:
-        return _checked(part[0], part[1], option)
+        return _check(part[0], part[1], option)
     name, equals, text = part.partition("=") if isinstance(part, str) else ("", "", "")
     if not equals:
         raise UsageError(f"--{option.name} does not understand {part!a:.60}", hint=HINT)
-    return _checked(name.strip(), _values(text, option), option)
+    return _check(name.strip(), _values(text, option), option)
 
 
 def _values(text: str, option: Option) -> list[str]:
@@ -40,7 +40,7 @@ def _values(text: str, option: Option) -> list[str]:
 
 
 def _numbers(parts: list[str]) -> list[Decimal]:
-    """The numbers of `start:stop[:step]`; empty if it is something else, such as an address."""
+    """The numbers of `start:stop[:step]`; empty: another kind of value, such as an address."""
     try:
         numbers = [Decimal(part) for part in parts]
     except InvalidOperation:
@@ -50,7 +50,7 @@ def _numbers(parts: list[str]) -> list[Decimal]:
 
 
 def _range(text: str, numbers: list[Decimal], option: Option) -> list[str]:
-    """Every number from start to stop, both included. Decimal, so that 0.1 stays 0.1."""
+    """Every number from start to stop, inclusive. Decimal arithmetic keeps 0.1 exact."""
     start, stop, step = (*numbers, Decimal(1))[:3]
     if step <= 0 or stop < start:
         raise UsageError(
@@ -62,7 +62,7 @@ def _range(text: str, numbers: list[Decimal], option: Option) -> list[str]:
     return [format((start + index * step).normalize(), "f") for index in range(count)]
 
 
-def _checked(name: Any, values: Any, option: Option) -> Parameter:
+def _check(name: Any, values: Any, option: Option) -> Parameter:
     if not isinstance(name, str) or not (name.isascii() and name.isidentifier()) or len(name) > 64:
         raise UsageError(
             f"--{option.name} takes a name, not {name!a:.60}",

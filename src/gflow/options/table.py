@@ -1,6 +1,6 @@
-"""THE table of options. Parser, help, script directives and API schema derive from it.
+"""The table of job options. Parser, help, script directives and API schema derive from it.
 
-An option is declared once, here. `field` names the attribute of `core.model.Spec`
+Each option is declared here and nowhere else. `field` names the attribute of `core.model.Spec`
 that it fills; a test holds the two equal. `kind` names a reader in `options.values`.
 """
 
@@ -15,7 +15,7 @@ SIGNALS = {"HUP": 1, "INT": 2, "QUIT": 3, "USR1": 10, "USR2": 12, "ALRM": 14, "T
 
 
 class Option:
-    """One option: how it is spelled, what it takes, what it means."""
+    """One option: its names, the kind of its value, its bounds and its help text."""
 
     __slots__ = (
         "aliases", "choices", "field", "help", "high", "kind", "low", "many", "metavar", "name", "short",
@@ -45,9 +45,9 @@ class Option:
         self.field = field
         self.low = low
         self.high = high
-        # The words among which its value is chosen, for completion; () where there is no such list.
+        # Possible values, for completion; (): not an enumeration.
         self.choices = choices
-        # May be given several times; its values, which are tuples or lists with commas, add up.
+        # May be repeated: the values (tuples, or text with commas) are concatenated.
         self.many = many
 
     @property
@@ -56,7 +56,7 @@ class Option:
 
 
 def spellings(table: tuple[Option, ...]) -> dict[str, Option]:
-    """Every way to write every option: `--gpus`, `--gres`, `-g`."""
+    """Options by every spelling: `--gpus`, `--gres`, `-g`."""
     spelled: dict[str, Option] = {}
     for option in table:
         spelled["--" + option.name] = option
@@ -68,14 +68,14 @@ def spellings(table: tuple[Option, ...]) -> dict[str, Option]:
 
 
 def refuse(message: str, hint: str = "") -> NoReturn:
-    """Raise the usage error. Imported here: the happy path must not pay for it."""
+    """Raise a UsageError. Imported here, so that commands without errors do not load it."""
     from gflow.errors import UsageError
 
     raise UsageError(message, hint=hint)
 
 
 def is_digits(text: str) -> bool:
-    """ASCII digits only, and few enough to be a number somebody meant."""
+    """Whether `text` is 1 to 18 ASCII digits."""
     return text.isascii() and text.isdigit() and len(text) <= 18
 
 
@@ -84,12 +84,12 @@ def quote(value: Any) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-# What a job can ask for. Also `# GFLOW` directives and keys of the API.
+# Options of a job. Also `# GFLOW` directives and keys of the API.
 JOB = (
     Option(
         "gpus",
         "count",
-        "whole GPUs for the job alone (default 0)",
+        "number of whole, unshared GPUs (default 0)",
         short="g",
         metavar="N",
         field="gpus",
@@ -105,7 +105,7 @@ JOB = (
     Option(
         "gpu-memory",
         "need",
-        "memory needed on each GPU: 20G, 512M (a number alone is MB), or auto: what earlier runs used",
+        "memory needed on each GPU: 20G, 512M (a bare number is MB), or auto: taken from earlier runs",
         aliases=("max-gpu-mem", "max-gpu-memory", "gpu-memory-limit"),
         metavar="SIZE",
         field="gpu_memory_mib",
@@ -114,14 +114,14 @@ JOB = (
     Option(
         "fit",
         "prediction",
-        "what gflow plan or gflow fit predicted; with --gpu-memory auto this is the job's need",
+        "file with the prediction of gflow plan or gflow fit; --gpu-memory auto uses its value",
         metavar="FILE",
         field="predicted_mib",
     ),
     Option(
         "gpu-type",
         "name",
-        "only GPUs whose model has this in its name: A100",
+        "only GPUs whose model name contains this text: A100",
         metavar="TEXT",
         field="gpu_type",
     ),
@@ -138,7 +138,7 @@ JOB = (
     Option(
         "memory",
         "size",
-        "host memory: 16G, 1.5G, 512M (a number alone is MB)",
+        "host memory: 16G, 1.5G, 512M (a bare number is MB)",
         short="m",
         aliases=("mem", "max-mem", "max-memory", "memory-limit"),
         metavar="SIZE",
@@ -172,20 +172,20 @@ JOB = (
     Option(
         "pty",
         "flag",
-        "give the job a terminal; grun sits down at it, gjob attach reaches it",
+        "run the job in a terminal, for grun and gjob attach",
         field="pty",
     ),
     Option(
         "preemptible",
         "flag",
-        "make way: be stopped and queued again when a job of higher priority, or one not preemptible, "
-        "needs the GPUs",
+        "allow the job to be stopped and requeued when a job of higher priority, or one that is not "
+        "preemptible, needs its GPUs",
         field="preemptible",
     ),
     Option(
         "name",
         "name",
-        "name of the job (default job-<id>); in a sweep 'run_{lr}' names each",
+        "name of the job (default job-<id>); in a sweep a template such as 'run_{lr}'",
         short="n",
         aliases=("job-name", "name-template", "J"),
         metavar="NAME",
@@ -204,7 +204,8 @@ JOB = (
     Option(
         "depends-on",
         "depends",
-        "start after this job succeeded: an id, @ (my latest), @~N (N before it); several with commas",
+        "start after this job has succeeded: an id, @ (my latest), @~N (N before it); separate several "
+        "by commas",
         short="d",
         aliases=("depends-on-all",),
         metavar="JOB",
@@ -214,7 +215,7 @@ JOB = (
     Option(
         "depends-on-any",
         "depends",
-        "start after one of these jobs succeeded",
+        "start after one of these jobs has succeeded",
         metavar="JOBS",
         field="depends_any",
         many=True,
@@ -228,21 +229,21 @@ JOB = (
     Option(
         "begin",
         "time",
-        "not before: 20:00, 2026-12-24T08:00, now+2h (a number alone is minutes)",
+        "earliest start: 20:00, 2026-12-24T08:00, now+2h (a bare number is minutes)",
         metavar="TIME",
         field="begin_at",
     ),
     Option(
         "hold",
         "flag",
-        "submit held; gjob release lets it go",
+        "submit the job on hold; gjob release releases it",
         short="H",
         field="hold",
     ),
     Option(
         "array",
         "array",
-        "many tasks of one job: 1-10, 0-90:10, 1,3,5-7; %4 at the end runs at most 4 at once",
+        "run the job as an array of tasks: 1-10, 0-90:10, 1,3,5-7; append %4 to run at most 4 at once",
         short="a",
         metavar="SPEC",
         field="array",
@@ -250,7 +251,7 @@ JOB = (
     Option(
         "max-concurrent",
         "count",
-        "at most N of these jobs (or tasks) at once",
+        "run at most N of these jobs (or tasks) at once",
         metavar="N",
         field="max_concurrent",
         low=1,
@@ -259,7 +260,7 @@ JOB = (
     Option(
         "max-retries",
         "count",
-        "try a failed job again up to N times",
+        "retry a failed job up to N times",
         metavar="N",
         field="max_retries",
         low=0,
@@ -268,8 +269,8 @@ JOB = (
     Option(
         "retry-on",
         "retry",
-        "ends after which --max-retries counts: oom, timeout, exit:75, signal:9, lost, start, failed, any "
-        "(default failed)",
+        "which failures are retried (with --max-retries): oom, timeout, exit:75, signal:9, lost, start, "
+        "failed, any (default failed)",
         metavar="ENDS",
         field="retry_on",
         many=True,
@@ -277,7 +278,7 @@ JOB = (
     Option(
         "retry-delay",
         "seconds",
-        "pause before the first retry in seconds or 1:30, doubled each time up to an hour (default 10)",
+        "delay before the first retry in seconds or 1:30, doubled each time up to an hour (default 10)",
         metavar="S",
         field="retry_delay_s",
         low=0,
@@ -285,13 +286,14 @@ JOB = (
     Option(
         "requeue",
         "flag",
-        "queue the job again when its time is up, the machine restarted, or it leaves with code 75",
+        "requeue the job when it reaches its time limit, the machine restarts, or it exits with code 75",
         field="requeue",
     ),
     Option(
         "resume-args",
         "text",
-        "words for the command of further attempts: '--ckpt_path {latest}'; {latest:DIR} looks in DIR",
+        "arguments added to the command from the second attempt on: '--ckpt_path {latest}'; "
+        "{latest:DIR} looks in DIR",
         metavar="WORDS",
         field="resume_args",
     ),
@@ -306,14 +308,14 @@ JOB = (
     Option(
         "signal",
         "signal",
-        "warn the job before its time is up: USR1@60 sends USR1 60 seconds before",
+        "send a signal before the time limit: USR1@60 sends USR1 60 seconds before it",
         metavar="SIG@S",
         field="warning",
     ),
     Option(
         "output",
         "path",
-        "file for its output: %j job, %x name, %A array, %a task, %u user, %h host",
+        "file for standard output: %j job, %x name, %A array, %a task, %u user, %h host",
         short="o",
         metavar="FILE",
         field="output",
@@ -321,7 +323,7 @@ JOB = (
     Option(
         "error",
         "path",
-        "file for its error output (default: with the output)",
+        "file for standard error (default: the same as --output)",
         short="e",
         metavar="FILE",
         field="error",
@@ -338,7 +340,7 @@ JOB = (
     Option(
         "comment",
         "name",
-        "a note for people, shown by gjob show",
+        "comment, shown by gjob show",
         metavar="TEXT",
         field="comment",
         high=1000,
@@ -347,7 +349,7 @@ JOB = (
     Option(
         "conda-env",
         "path",
-        "activate this conda environment, by name or folder",
+        "activate this conda environment (name or directory)",
         short="c",
         metavar="NAME",
         field="conda_env",
@@ -355,7 +357,7 @@ JOB = (
     Option(
         "notify-email",
         "emails",
-        "whom to write to about the job; may be repeated (needs notifications.emails in gflow.toml)",
+        "email address to notify about the job; may be repeated (needs notifications.emails in gflow.toml)",
         metavar="ADDR",
         field="notify_emails",
         many=True,
@@ -363,7 +365,8 @@ JOB = (
     Option(
         "notify-on",
         "events",
-        "about what: job_started, job_failed, … (default: job_completed, _failed, _timeout, _cancelled)",
+        "events to notify about: job_started, job_failed, … (default: job_completed, _failed, _timeout, "
+        "_cancelled)",
         metavar="EVENTS",
         field="notify_on",
         many=True,
@@ -371,7 +374,8 @@ JOB = (
     Option(
         "param",
         "params",
-        "a sweep: lr=0.1,0.01 or seed=1:5 or x=0:1:0.25; may be repeated; {lr} in the command gets the value",
+        "sweep parameter: lr=0.1,0.01 or seed=1:5 or x=0:1:0.25; may be repeated; {lr} in the command "
+        "is replaced by the value",
         metavar="NAME=VALUES",
         field="parameters",
         many=True,
@@ -379,7 +383,7 @@ JOB = (
     Option(
         "effective-batch",
         "count",
-        "samples of a training step over all GPUs, the same in every shape (GFLOW_EFFECTIVE_BATCH)",
+        "samples per training step over all GPUs, the same in every shape (GFLOW_EFFECTIVE_BATCH)",
         metavar="B",
         field="effective_batch",
         low=1,
@@ -388,21 +392,23 @@ JOB = (
     Option(
         "on",
         "target",
-        "where it runs: local, slurm, or a target of gflow.toml (default: default_target there, else local)",
+        "where the job runs: local, slurm, or a target of gflow.toml (default: the setting "
+        "default_target, else local)",
         metavar="TARGET",
         field="on",
     ),
     Option(
         "overflow",
         "target",
-        "a cluster that gets the job if it cannot start here soon enough: slurm, or a target of gflow.toml",
+        "cluster to which the job goes if it cannot start here soon enough: slurm, or a target of gflow.toml",
         metavar="TARGET",
         field="overflow",
     ),
     Option(
         "overflow-after",
         "duration",
-        "how soon is soon enough: 30 (minutes) or 1:00:00 (default: the target's overflow_after_secs, 600)",
+        "longest acceptable wait here before --overflow: 30 (minutes) or 1:00:00 (default: the target's "
+        "overflow_after_secs, 600)",
         metavar="TIME",
         field="overflow_after_s",
         low=0,
@@ -410,7 +416,7 @@ JOB = (
     Option(
         "nodes",
         "count",
-        "nodes of a cluster, each with --gpus GPUs and --cpus CPUs (default 1)",
+        "number of cluster nodes, each with --gpus GPUs and --cpus CPUs (default 1)",
         metavar="N",
         field="nodes",
         low=1,
@@ -419,19 +425,25 @@ JOB = (
     Option(
         "shape",
         "shape",
-        "nodes and GPUs in a word: n4_gpu1 is --nodes 4 --gpus 1; or a shape of gflow.toml, [shapes.NAME]",
+        "nodes and GPUs per node: n4_gpu1 is --nodes 4 --gpus 1; or the name of a shape in gflow.toml, "
+        "[shapes.NAME]",
         metavar="SHAPE",
         field="shape_name",
     ),
-    Option("partition", "name", "Slurm's partition, several with commas", metavar="NAME", field="partition"),
-    Option("qos", "name", "Slurm's quality of service", metavar="NAME", field="qos"),
-    Option("constraint", "name", "features that Slurm's nodes must have", metavar="LIST", field="constraint"),
-    Option("reservation", "name", "one of Slurm's reservations", metavar="NAME", field="reservation"),
-    Option("exclusive", "flag", "whole nodes of a cluster, for this job alone", field="exclusive"),
+    Option(
+        "partition", "name", "Slurm partition; separate several by commas", metavar="NAME", field="partition"
+    ),
+    Option("qos", "name", "Slurm quality of service", metavar="NAME", field="qos"),
+    Option(
+        "constraint", "name", "features that the Slurm nodes must have", metavar="LIST", field="constraint"
+    ),
+    Option("reservation", "name", "Slurm reservation", metavar="NAME", field="reservation"),
+    Option("exclusive", "flag", "use whole cluster nodes, not shared with other jobs", field="exclusive"),
     Option(
         "race",
         "shapes",
-        "shapes of which the first that starts on Slurm, or here, runs the job: local:n1_gpu2,n4_gpu1",
+        "shapes to try at once, on Slurm or here; the job runs in the first that can start: "
+        "local:n1_gpu2,n4_gpu1",
         metavar="SHAPES",
         field="race",
         many=True,
@@ -439,7 +451,7 @@ JOB = (
     Option(
         "slurm",
         "sbatch",
-        "an option for sbatch that gflow does not know: --slurm=--licenses=matlab; may be repeated",
+        "pass an option that gflow does not have to sbatch: --slurm=--licenses=matlab; may be repeated",
         metavar="OPTION",
         field="slurm",
         many=True,
@@ -447,53 +459,54 @@ JOB = (
 )
 
 PARAM_FILE = Option(
-    "param-file", "path", "a sweep from a CSV file: a header, then one job a row", metavar="CSV"
+    "param-file", "path", "sweep from a CSV file: a header, then one job per row", metavar="CSV"
 )
 
-# What of the submitter's world the job gets. Applied where the job is submitted, not stored.
+# What the job inherits from the submitting process. Applied by the client, not stored.
 CAPTURE = (
-    Option("chdir", "path", "run in this folder (default: where you are)", short="D", metavar="DIR"),
-    Option("export", "text", "environment to take along: ALL (default), NONE, or A,B=c", metavar="VARS"),
+    Option("chdir", "path", "run in this directory (default: the current one)", short="D", metavar="DIR"),
+    Option("export", "text", "environment to pass to the job: ALL (default), NONE, or A,B=c", metavar="VARS"),
     Option(
         "config",
         "path",
-        "the job's own file (YAML, TOML, JSON), exported as GFLOW_CONFIG; options below its key gflow count",
+        "configuration file of the job (YAML, TOML, JSON), exported as GFLOW_CONFIG; options are read "
+        "from its key gflow",
         metavar="FILE",
     ),
     PARAM_FILE,
 )
 
-# What every command understands.
+# Options of every command.
 COMMON = (
     Option("help", "flag", "show this help", short="h"),
     Option("version", "flag", "show the version"),
 )
 JSON = Option("json", "flag", "print one JSON object instead of text")
-PARSABLE = Option("parsable", "flag", "print the id alone")
+PARSABLE = Option("parsable", "flag", "print only the job id")
 WATCH = (
-    Option("watch", "flag", "show it again and again, until Ctrl-C", short="w"),
-    Option("interval", "seconds", "watch: seconds between two looks (default 2)", metavar="S", low=1),
+    Option("watch", "flag", "refresh the output until Ctrl-C", short="w"),
+    Option("interval", "seconds", "with --watch: seconds between refreshes (default 2)", metavar="S", low=1),
 )
 
-# What `gbatch` itself does around the submission; not part of the job.
+# Options of `gbatch` itself; not part of the job.
 SUBMIT = (
-    Option("wait", "flag", "wait for the job and leave with its exit code"),
+    Option("wait", "flag", "wait for the job and exit with its exit code"),
     PARSABLE,
-    Option("dry-run", "flag", "say what would be submitted, and submit nothing"),
+    Option("dry-run", "flag", "print what would be submitted without submitting it"),
     Option("auto-close", "flag", "does nothing: there are no terminal sessions to close"),
     JSON,
 )
 
-# Slurm's spellings, translated into the options above by `options.slurm`.
+# Slurm options, which `options.slurm` translates to those above.
 SLURM = (
-    Option("nice", "slurm", "Slurm's: higher starts later; priority 10 less N", metavar="N"),
-    Option("gres", "slurm", "Slurm's: gpu:2 or gpu:a100:2", metavar="GRES"),
-    Option("gpus-per-node", "slurm", "Slurm's: 2 or a100:2", metavar="N"),
-    Option("gpus-per-task", "slurm", "Slurm's: 2 or a100:2", metavar="N"),
-    Option("dependency", "slurm", "Slurm's: afterok:17:18, or ids as --depends-on", metavar="LIST"),
-    Option("mail-user", "slurm", "Slurm's --notify-email", metavar="ADDR"),
-    Option("mail-type", "slurm", "Slurm's --notify-on: BEGIN, END, FAIL, TIME_LIMIT, ALL", metavar="TYPES"),
-    Option("account", "slurm", "Slurm's --project", short="A", metavar="CODE"),
+    Option("nice", "slurm", "Slurm: lower the priority by N, to 10 - N", metavar="N"),
+    Option("gres", "slurm", "Slurm: GPUs, as gpu:2 or gpu:a100:2", metavar="GRES"),
+    Option("gpus-per-node", "slurm", "Slurm: GPUs, as 2 or a100:2", metavar="N"),
+    Option("gpus-per-task", "slurm", "Slurm: GPUs, as 2 or a100:2", metavar="N"),
+    Option("dependency", "slurm", "Slurm: afterok:17:18, or ids as in --depends-on", metavar="LIST"),
+    Option("mail-user", "slurm", "Slurm: same as --notify-email", metavar="ADDR"),
+    Option("mail-type", "slurm", "Slurm: as --notify-on: BEGIN, END, FAIL, TIME_LIMIT, ALL", metavar="TYPES"),
+    Option("account", "slurm", "Slurm: same as --project", short="A", metavar="CODE"),
 )
 
 GBATCH = JOB + CAPTURE + SUBMIT + SLURM + COMMON

@@ -1,7 +1,4 @@
-"""Points in time as people write them. Local time, by the rules of the reader's time zone.
-
-How far back: `1h`, `2d`, `today`, a date. The other direction of `options.times`.
-"""
+"""Parse points in time, in the local time zone: future ones (`--begin`) and past ones (`--since`)."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def parse_time(text: str, now: datetime | None = None) -> float | None:
-    """Seconds since 1970, or None if `text` is not a time.
+    """Parse a point in time; seconds since 1970, or None if `text` is invalid.
 
-    `20:00` is the next time it is eight, today or tomorrow; `now+2h`, `+30` (minutes);
-    a date alone is its midnight; an offset or `Z` in the text wins over the local zone.
+    `20:00` is the next occurrence, today or tomorrow. `now+2h` and `+30` (minutes) are relative. A bare date
+    is its midnight. An offset or `Z` in the text takes precedence over the local zone.
     """
     moment = now or datetime.now().astimezone()
     text = text.strip()
@@ -44,8 +41,8 @@ def _clock(text: str, moment: datetime) -> float | None:
     except ValueError:
         return None
     today = moment.astimezone().date()
-    for days in (-1, 0, 1, 2):  # with an offset in the text it may be another day there
-        for fold in (0, 1):  # an hour that comes twice has the time twice
+    for days in (-1, 0, 1, 2):  # an offset in the text may shift the day
+        for fold in (0, 1):  # at the end of summer time an hour occurs twice
             # Through naive local time, so that a day with 23 or 25 hours is still that day.
             at = datetime.combine(today + timedelta(days=days), wanted.replace(fold=fold)).timestamp()
             if at > moment.timestamp():
@@ -66,7 +63,7 @@ HINT = "write 1h, 2d, 3w, today, yesterday, 2026-12-24, 2026-12-24T08:00 or seco
 
 
 def parse_since(text: str, now: datetime | None = None) -> float:
-    """Seconds since 1970; days are local days. Raises UsageError for what is no time."""
+    """Parse a point in the past; seconds since 1970. Days are local days. Raises UsageError."""
     found = _parse(text.strip().lower(), now or datetime.now().astimezone())
     if found is None or found < 0:
         raise UsageError(f"--since does not understand {text[:60]!a}", hint=HINT)

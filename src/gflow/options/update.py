@@ -1,11 +1,11 @@
-"""Options of `gjob update` and `gjob redo`, derived from the table: the same names, and a way back."""
+"""Options of `gjob update` and `gjob redo`: those of the table, and `--clear-…` to reset each."""
 
 from __future__ import annotations
 
 from gflow.options.table import JOB, PARSABLE, Option
 
-# The project is what a job is accounted to; an array's tasks exist already; hold has its own verb; where it
-# runs, a job stays. A redone job is a new one, which may be held, and run elsewhere.
+# Not changeable: usage is accounted to the project; the tasks of an array exist already; hold has its own
+# command; a job stays on its target. A redone job is a new job: it may be held and may run elsewhere.
 FIXED = frozenset({"project", "array", "hold", "on", "overflow", "overflow-after"})
 FIXED_IN_REDO = frozenset({"project", "array"})
 
@@ -28,12 +28,14 @@ def _copy(
 
 
 def _changeable(option: Option) -> Option:
-    if option.name == "time":  # +2h adds to what a job has
+    if option.name == "time":  # +2h extends the current limit
         return _copy(
-            option, kind="change", help="another time limit: 4:00:00; +2h or +30 (minutes) adds to it"
+            option,
+            kind="change",
+            help=("new time limit: 4:00:00; +2h or +30 (minutes) extends the present one"),
         )
     if option.name == "param":
-        return _copy(option, help="another value for a parameter of a sweep: lr=0.1; may be repeated")
+        return _copy(option, help="new value for a sweep parameter: lr=0.1; may be repeated")
     if option.name == "conda-env":
         return _copy(option, short="e")
     if option.name == "no-auto-cancel":
@@ -41,18 +43,18 @@ def _changeable(option: Option) -> Option:
     return _copy(option, short="") if option.name in ("error", "name") else option
 
 
-def _way_back(option: Option) -> Option:
+def _clearing(option: Option) -> Option:
     aliases = tuple("clear-" + alias for alias in option.aliases if len(alias) > 1)
-    return Option("clear-" + option.name, "flag", f"back to the default of --{option.name}", aliases=aliases)
+    return Option("clear-" + option.name, "flag", f"reset --{option.name} to its default", aliases=aliases)
 
 
 CHANGEABLE = tuple(_changeable(option) for option in JOB if option.name not in FIXED)
-CLEARING = tuple(_way_back(option) for option in JOB if option.name not in FIXED | {"param"})
-CLEAR_DEPS = Option("clear-deps", "flag", "depend on nothing")
+CLEARING = tuple(_clearing(option) for option in JOB if option.name not in FIXED | {"param"})
+CLEAR_DEPS = Option("clear-deps", "flag", "remove all dependencies")
 UPDATE = (
     *CHANGEABLE,
-    Option("command", "text", "another command", short="c", metavar="CMD"),
-    Option("script", "path", "another script", short="s", metavar="FILE"),
+    Option("command", "text", "new command", short="c", metavar="CMD"),
+    Option("script", "path", "new script", short="s", metavar="FILE"),
     Option("auto-cancel-on-dep-failure", "flag", "cancel the job when a job it depends on fails"),
     CLEAR_DEPS,
     *CLEARING,

@@ -1,7 +1,7 @@
-"""Readers of option values: text (or the typed value of an API call) to the value of a field.
+"""Readers of option values: convert text, or the JSON value of an API call, to the value of a field.
 
-Each reader gets what the caller wrote and the option, and returns the value or refuses
-with one sentence. No `re`, no `datetime`: this runs inside every `gbatch`.
+A reader gets the input and the option. It returns the value or raises UsageError. No `re` and no `datetime`:
+every `gbatch` imports this module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAST_TIME = 253_370_764_800
 UNITS = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 ARRAY_TASKS = 100_000
 ARRAY_LAST = 1_000_000
-ARRAY_LANES = 100
+ARRAY_OVERLAP = 100
 MOST_PARENTS = 10_000
 
 
@@ -39,7 +39,7 @@ def read_flag(value: Any, option: Option) -> bool:
 
 def read_count(value: Any, option: Option) -> int:
     """A whole number within the option's bounds."""
-    number = _whole(value)
+    number = _integer(value)
     if number is None:
         refuse(f"--{option.name} takes a whole number, not {quote(value)}")
     if option.low is not None and number < option.low:
@@ -74,7 +74,7 @@ def read_extension(value: str, option: Option) -> int:
 
 
 def read_change(value: Any, option: Option) -> Any:
-    """A duration, or one to be added: that stays text, for whoever knows the job."""
+    """A duration, or an extension (`+2h`), which stays text: the daemon adds it to the limit of the job."""
     if isinstance(value, str) and value.startswith("+"):
         read_extension(value, option)
         return value
@@ -89,7 +89,7 @@ def read_seconds(value: Any, option: Option) -> int:
 
 
 def read_size(value: Any, option: Option) -> int:
-    """MiB. Text is `512M`, `1.5G`, `2T`; a number alone is MB."""
+    """MiB. Text is `512M`, `1.5G`, `2T`; a bare number is MB."""
     mib = value if type(value) is int else _size(value) if isinstance(value, str) else None
     if mib is None:
         refuse(f"--{option.name} does not understand {quote(value)}", "write 16G, 1.5G or 512M")
@@ -101,35 +101,35 @@ def read_size(value: Any, option: Option) -> int:
 
 
 def read_need(value: Any, option: Option) -> int | str:
-    """A size, or `auto`: whoever knows the history makes a size of that."""
+    """A size in MiB, or `auto`, which the daemon replaces by a size from its history."""
     return "auto" if value == "auto" else read_size(value, option)
 
 
 def read_prediction(value: Any, option: Option) -> int | str:
-    """A file, which whoever has it makes a size of; from programs MiB on each GPU."""
+    """A file with a prediction, which the client reads; or MiB per GPU, from programs."""
     return read_path(value, option) if isinstance(value, str) else read_size(value, option)
 
 
 def read_array(value: Any, option: Option) -> str:
-    """Tasks as `1-10`, `0-90:10`, `1,3,5-7`, each once, with the cap of `%4` kept behind."""
+    """Tasks as `1-10`, `0-90:10`, `1,3,5-7`, without duplicates; a cap such as `%4` stays at the end."""
     if type(value) is int:
         value = str(value)
     spans, cap = _array(value) if isinstance(value, str) else (None, "")
     if not spans or (cap and not int(cap)):
         refuse(
             f"--{option.name} does not understand {quote(value)}",
-            "write 1-10, 0-90:10, or 1,3,5-7; %4 caps it",
+            "write 1-10, 0-90:10, or 1,3,5-7; %4 runs at most 4 at once",
         )
     if sum((last - first) // step + 1 for first, last, step in spans) > ARRAY_TASKS:
         refuse(f"--{option.name} may have at most {ARRAY_TASKS:,} tasks")
     if spans[-1][1] > ARRAY_LAST or max(last for _, last, _ in spans) > ARRAY_LAST:
-        refuse(f"--{option.name} may count to {ARRAY_LAST:,} at most")
+        refuse(f"--{option.name}: task numbers may be at most {ARRAY_LAST:,}")
     text = ",".join(_span_text(*span) for span in _disjoint(spans, option))
     return text + ("%" + cap if cap else "")
 
 
 def read_time(value: Any, option: Option) -> float:
-    """Seconds since 1970 on the wall clock. Loads the calendar only when somebody asks."""
+    """Seconds since 1970. Imports datetime only for text."""
     found: float | None
     if isinstance(value, str):
         from gflow.options.times import parse_time
@@ -142,7 +142,7 @@ def read_time(value: Any, option: Option) -> float:
             f"--{option.name} does not understand {quote(value)}",
             "write 20:00, 2026-12-24T08:00, 2026-12-24, or now+2h",
         )
-    if not 0 <= found < LAST_TIME:  # nor is what is not a number
+    if not 0 <= found < LAST_TIME:  # also refuses NaN
         refuse(f"--{option.name} must be between 1970 and 9998, not {quote(value)}")
     return float(found)
 
@@ -174,7 +174,7 @@ def read_text(value: Any, option: Option) -> str:
 
 
 def read_name(value: Any, option: Option) -> str:
-    """A name that fits on one line and cannot move the cursor of whoever lists it."""
+    """A name: printable text on one line, so that it cannot control a terminal."""
     if not isinstance(value, str):
         refuse(f"--{option.name} takes text, not {quote(value)}")
     if not value.strip():
@@ -188,7 +188,7 @@ def read_name(value: Any, option: Option) -> str:
 
 
 def read_target(value: Any, option: Option) -> str:
-    """The name of a target; empty is this machine."""
+    """The name of a target; empty: this machine."""
     if value in ("", "local"):
         return ""
     name = read_name(value, option)
@@ -198,7 +198,7 @@ def read_target(value: Any, option: Option) -> str:
 
 
 def read_depends(value: Any, option: Option) -> tuple[str, ...]:
-    """Job references: `17`, `42_3`, `@`, `@~2`, several with commas."""
+    """Job references: `17`, `42_3`, `@`, `@~2`, separated by commas."""
     if type(value) is int:
         value = str(value)
     if isinstance(value, (list, tuple)):
@@ -216,14 +216,14 @@ def read_depends(value: Any, option: Option) -> tuple[str, ...]:
 
 
 def read_list(value: Any, option: Option) -> Any:
-    """What is written as a list of words, each to be checked. Loaded only when somebody asks."""
+    """Options whose value is a list of words. Imports their readers only when needed."""
     from gflow.options import lists
 
     return lists.READERS[option.kind](value, option)
 
 
 def read_params(value: Any, option: Option) -> Any:
-    """Parameters of a sweep: ((name, (value, …)), …). Loaded only when somebody asks."""
+    """Parameters of a sweep: ((name, (value, …)), …). Imports their reader only when needed."""
     from gflow.options.sweeps import parameters
 
     return parameters(value, option)
@@ -259,9 +259,9 @@ def _duration(text: str) -> int | None:
 
 
 def _size(text: str) -> int | None:
-    """MiB, rounded up; None if it is not a size."""
+    """MiB, rounded up; None: not a size."""
     number = text.strip().upper()
-    for tail in ("IB", "B", "I"):  # 20GiB, 20GB, 20Gi; bytes alone are not taken for MB
+    for tail in ("IB", "B", "I"):  # 20GiB, 20GB, 20Gi; a bare B is not read as MB
         if number.removesuffix(tail)[-1:] in UNITS:
             number = number.removesuffix(tail)
     unit = number[-1:] if number[-1:] in UNITS else "M"
@@ -274,7 +274,7 @@ def _size(text: str) -> int | None:
 
 
 def _array(text: str) -> tuple[list[tuple[int, int, int]], str]:
-    """(first, last, step) of every part, and the cap; an empty list if it is not an array."""
+    """(first, last, step) of every range, and the cap; an empty list: invalid."""
     body, percent, cap = text.strip().partition("%")
     if percent and not is_digits(cap):
         return [], ""
@@ -293,7 +293,7 @@ def _array(text: str) -> tuple[list[tuple[int, int, int]], str]:
 
 
 def _disjoint(spans: list[tuple[int, int, int]], option: Option) -> list[tuple[int, int, int]]:
-    """The spans in order, if no task is in two of them."""
+    """The ranges in order. Refuses duplicates of a task."""
     ordered = sorted(spans)
     seen_to = -1
     for first, last, _ in ordered:
@@ -301,21 +301,21 @@ def _disjoint(spans: list[tuple[int, int, int]], option: Option) -> list[tuple[i
             tasks = {task for low, high, by in ordered for task in range(low, high + 1, by)}
             if len(tasks) < sum((high - low) // by + 1 for low, high, by in ordered):
                 refuse(f"--{option.name} names a task twice")
-            _check_lanes(ordered, option)
+            _check_overlap(ordered, option)
             return ordered  # interleaved, like 0-98:2,1-99:2
         seen_to = max(seen_to, last)
     return ordered
 
 
-def _check_lanes(spans: list[tuple[int, int, int]], option: Option) -> None:
-    """Whoever looks a task up looks into each range that lies around it: they must be few."""
+def _check_overlap(spans: list[tuple[int, int, int]], option: Option) -> None:
+    """Bound the number of overlapping ranges: finding a task is linear in it."""
     depth = 0
     for _, change in sorted([(first, 1) for first, _, _ in spans] + [(last + 1, -1) for _, last, _ in spans]):
         depth += change
-        if depth > ARRAY_LANES:
+        if depth > ARRAY_OVERLAP:
             refuse(
-                f"--{option.name} has more than {ARRAY_LANES} ranges that interleave",
-                "write fewer of them, or submit several arrays",
+                f"--{option.name} has more than {ARRAY_OVERLAP} interleaved ranges",
+                "use fewer ranges, or submit several arrays",
             )
 
 
@@ -325,7 +325,7 @@ def _span_text(first: int, last: int, step: int) -> str:
     return f"{first}-{last}" + (f":{step}" if step != 1 else "")
 
 
-def _whole(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     if type(value) is int:
         return value
     if isinstance(value, str):

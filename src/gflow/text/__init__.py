@@ -1,1 +1,1 @@
-"""How things look in a terminal: tables, durations, the columns of gqueue."""
+"""Pages for the terminal: tables, durations, the columns of gqueue. Also CSV, YAML and metrics."""

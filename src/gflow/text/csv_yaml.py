@@ -1,4 +1,4 @@
-"""Jobs for other programs, one text for each: CSV and YAML."""
+"""Jobs as CSV and YAML, one line or item per job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gflow.text.queue import Entry, run_time
 from gflow.text.table import clock
 from gflow.wire.views import job_view
 
-# The first eight as gflow has always had them.
+# The first eight columns are those of the original gflow.
 CSV = (
     "id", "name", "state", "time", "gpus", "user", "submitted_at", "reason", "project", "gpu_ids",
     "started_at", "finished_at", "exit_code", "attempt", "priority",
@@ -23,20 +23,20 @@ CSV = (
 
 
 class _Echo:
-    """What the csv module writes to: gives back the line instead."""
+    """File object for the csv module that returns the line instead of writing it."""
 
     def write(self, line: str) -> str:
         return line
 
 
 def csv_writer() -> Callable[[Sequence[Any]], str]:
-    """What makes one line of cells. One line, whatever they hold."""
+    """A function that encodes cells as one CSV line. Line breaks within cells are escaped."""
     write = csv.writer(_Echo(), lineterminator="\n").writerow
     return lambda cells: str(write([clean(str(cell)) for cell in cells]))
 
 
 def csv_cells(entry: Entry, now: Moment) -> list[str]:
-    """The cells of CSV for a job."""
+    """The CSV cells of a job."""
     view = job_view(*entry)
     seconds = run_time(entry[0], now)
     view["time"] = None if seconds is None else clock(seconds)
@@ -45,12 +45,12 @@ def csv_cells(entry: Entry, now: Moment) -> list[str]:
 
 
 def _json(value: Any) -> str:
-    """One line of JSON that no terminal takes for a command."""
+    """One line of JSON without control characters."""
     text = msgspec.json.encode(value).decode()
     return text if text.isprintable() else json.dumps(msgspec.json.decode(text))
 
 
 def yaml_item(view: Mapping[str, Any]) -> str:
-    """One member of a list, in block style. Values are JSON, which is YAML too."""
+    """One item of a YAML list, in block style. Values are JSON, a subset of YAML."""
     lines = [f"{name}: {_json(value)}\n" for name, value in view.items()]
     return "- " + "  ".join(lines)

@@ -1,7 +1,4 @@
-"""The answer of `gflow fit`, for people.
-
-Memory against the batch, on a terminal: a line for each batch, and where the cards end.
-"""
+"""Pages of `gflow fit` and `gflow plan`: memory, breakdown, fitting GPUs, and a chart by batch size."""
 
 from __future__ import annotations
 
@@ -13,16 +10,16 @@ from gflow.text.table import table
 
 GIB = 1 << 30
 MEANING = {
-    "high": "every operator is followed; usually within 1 %",
-    "medium": "some of it is a library's own choice; usually within 5 %",
-    "rough": "a formula; it may be off by half",
+    "high": "every operator is traced; usually within 1 %",
+    "medium": "some library workspaces are modelled; usually within 5 %",
+    "rough": "estimated by a formula; may be off by half",
 }
 
 
 def page(found: Any) -> str:
     lines = [
         f"peak allocated  {size(found.peak_allocated_bytes):>10}   torch.cuda.max_memory_allocated()",
-        f"peak reserved   {size(found.peak_reserved_bytes):>10}   with what the allocator keeps",
+        f"peak reserved   {size(found.peak_reserved_bytes):>10}   including the allocator's cache",
         f"whole process   {size(found.process_bytes):>10}   as nvidia-smi shows it",
         "",
     ]
@@ -34,17 +31,17 @@ def page(found: Any) -> str:
     ]
     lines.append(table(["AT THE PEAK", "MEMORY", "SHARE"], rows))
     lines.append(f"peak: {found.peak_phase} of step {found.peak_step}")
-    lines.append(f"parameters: {count(found.total_params)}, of which {count(found.trainable_params)} learn")
+    lines.append(f"parameters: {count(found.total_params)} ({count(found.trainable_params)} trainable)")
     lines.append(f"confidence: {found.confidence} ({MEANING[found.confidence]})")
     lines += [f"  {doubt}" for doubt in found.doubts]
     if found.largest:
         rows = [[size(held.bytes), held.kind, held.module or "-", held.operator] for held in found.largest]
-        lines += ["", table(["LARGEST", "FOR", "MODULE", "MADE BY"], rows).rstrip("\n")]
+        lines += ["", table(["LARGEST", "FOR", "MODULE", "ALLOCATED BY"], rows).rstrip("\n")]
     return "\n".join(lines) + "\n"
 
 
 def cards(page: dict[str, Any]) -> str:
-    """Which GPUs have the room, and what is left to say about the one that was named."""
+    """Which GPUs have enough memory; for a GPU that was named, whether the job fits and what would help."""
     lines = []
     if page["gpus"]:
         rows = [
@@ -78,9 +75,11 @@ def serving_page(found: Any, gpus: int) -> str:
 
 def _remedies(ways: list[Any]) -> str:
     if not ways:
-        return ", and nothing that gflow plan knows would make it fit; more GPUs might, or --lora 16"
+        return ", and no technique known to gflow plan makes it fit; try more GPUs or --lora 16"
     header = ["MICRO-BATCH X ACCUMULATE", "WITH", "ON EACH", "SPEED"]
-    return "; with the same batch these would:\n" + table(header, [_way(way) for way in ways]).rstrip("\n")
+    return "; with the same batch these configurations do:\n" + table(
+        header, [_way(way) for way in ways]
+    ).rstrip("\n")
 
 
 def plan_page(plan: Any, command: str) -> str:
@@ -111,7 +110,7 @@ def _techniques(way: Any) -> list[str]:
     return found + (["offloaded optimizer"] if way.offload else [])
 
 
-UNSURE = "(~ a price noted from memory, not compared with its source: gflow gpus --json)"
+UNSURE = "(~ unverified price; sources: gflow gpus --json)"
 
 
 def money(amount: float | None, is_compared: bool = True) -> str:
@@ -134,7 +133,7 @@ LEAST = 20
 
 
 def chart_page(found: Any, width: int = 0) -> str:
-    """Memory grows to the right, each column by the same factor."""
+    """Memory by batch size, one row each, with the capacity of GPUs as vertical lines. Logarithmic scale."""
     labels = [(str(point.batch), f"{point.bytes / GIB:.1f} GiB") for point in found.points]
     first = max(5, *(len(batch) for batch, _ in labels))
     second = max(6, *(len(size) for _, size in labels))

@@ -1,9 +1,4 @@
-"""What gctl says.
-
-What gctl says about quotas and reservations.
-
-What gctl token says.
-"""
+"""Output of gctl: GPUs, drains, limits, quotas, reservations and tokens."""
 
 from __future__ import annotations
 
@@ -20,16 +15,16 @@ from gflow.text.table import Sheet, clock, table
 
 def allowed_line(allowed: Sequence[int] | None) -> str:
     if allowed is None:
-        return "New jobs may get every GPU.\n"
+        return "New jobs may use all GPUs.\n"
     if not allowed:
-        return "New jobs get no GPU.\n"
+        return "New jobs may use no GPU.\n"
     return (
-        f"New jobs may get GPU {','.join(map(str, sorted(set(allowed))))} only; running jobs keep theirs.\n"
+        f"New jobs may use only GPU {','.join(map(str, sorted(set(allowed))))}; running jobs keep theirs.\n"
     )
 
 
 def show_gpus(lines: Sequence[Mapping[str, Any]], drained: str | None) -> str:
-    """One line for each GPU: index, status, notes, with tabs between, for people and for `cut`."""
+    """One line per GPU: index, status and notes, separated by tabs, so that `cut` can split them."""
     text = "".join(
         f"{line['index']}\t{line['status']}\t{'; '.join(line['notes'])}".rstrip() + "\n" for line in lines
     )
@@ -39,7 +34,7 @@ def show_gpus(lines: Sequence[Mapping[str, Any]], drained: str | None) -> str:
 def drain_line(gpus: Sequence[int] | None, reason: str, *, on: bool) -> str:
     why = f" ({reason})" if reason else ""
     if gpus is None:
-        return f"Nothing more starts{why}; running jobs go on.\n" if on else "Jobs start again.\n"
+        return f"No new jobs start{why}; running jobs continue.\n" if on else "Jobs start again.\n"
     names = ",".join(map(str, gpus))
     verb = "get" if len(gpus) > 1 else "gets"
     return f"GPU {names} {verb} no new jobs{why}.\n" if on else f"GPU {names} {verb} jobs again.\n"
@@ -55,18 +50,18 @@ LIMITS = (
     ("max_running_gpus", "running_gpus"),
     ("max_queued_jobs", "queued_jobs"),
 )
-# How many columns a timeline has.
+# Columns of a timeline.
 SLOTS = 48
 
 
 def quota_page(lines: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each: used/limit, `-` for any number."""
+    """One line per quota: used/limit, `-` for no limit."""
     if not lines:
         return "There are no quotas. gctl quota set --user ann --max-running-gpus 4 makes one.\n"
     sheet = Sheet(("SCOPE", "NAME", "RUNNING", "GPUS", "QUEUED"))
     for line in lines:
         cells = [_cell(line, limit, used) for limit, used in LIMITS]
-        sheet.add((line["scope"], line["name"] or "(everybody else)", *cells))
+        sheet.add((line["scope"], line["name"] or "(default)", *cells))
     return "".join(sheet.lines())
 
 
@@ -81,14 +76,14 @@ def quota_line(now: Mapping[str, Any], *, removed: bool) -> str:
     )
     whose = whose[0].upper() + whose[1:]
     if removed:
-        return f"{whose} has no quota any more.\n"
+        return f"{whose} no longer has a quota.\n"
     words = {
         "max_running_jobs": "running jobs",
         "max_running_gpus": "GPUs",
         "max_queued_jobs": "waiting jobs",
     }
     parts = [f"{now[name]} {word}" for name, word in words.items() if now[name] is not None]
-    return f"{whose} may have at most {', '.join(parts)} at once; what runs goes on.\n"
+    return f"{whose} may have at most {', '.join(parts)} at once; running jobs continue.\n"
 
 
 def reservation_page(views: Sequence[Mapping[str, Any]]) -> str:
@@ -106,19 +101,19 @@ def reservation_page(views: Sequence[Mapping[str, Any]]) -> str:
 
 
 def reservation_line(view: Mapping[str, Any], stops: Sequence[str] = ()) -> str:
-    """A new reservation. `stops`: jobs of others that will be stopped when it begins, unless they end."""
+    """A new reservation. `stops`: jobs of other users that will be evicted if they still run at its start."""
     span = clock(view["end_time"] - view["start_time"])
     jobs = f"Jobs {', '.join(stops)} have" if len(stops) > 1 else f"Job {''.join(stops)} has"
-    told = f"{jobs} them and will be stopped when it begins.\n" if stops else ""
+    warning = f"{jobs} them and will be stopped when it begins.\n" if stops else ""
     many = "GPUs" if len(view["gpu_indices"]) > 1 else "GPU"
     return (
         f"Reservation {view['id']}: {many} {_indices(view)} for {view['user']}, "
-        f"from {_moment(view['start_time'])} for {span}.\n" + told
+        f"from {_moment(view['start_time'])} for {span}.\n" + warning
     )
 
 
 def timeline(views: Sequence[Mapping[str, Any]], span: tuple[float, float]) -> str:
-    """One bar for each reservation of a stretch of time."""
+    """One bar per reservation within a time span."""
     begin, end = span[0], max(span[1], span[0] + 1)
     step = (end - begin) / SLOTS
     sheet = Sheet(("ID", "USER", "GPUS", f"{_moment(begin)} to {_moment(end)}, a column is {clock(step)}"))
@@ -144,11 +139,11 @@ def _moment(seconds: float) -> str:
 DAY = len("2026-01-31")
 
 
-def made_text(text: str, token: Mapping[str, Any], *, listens: bool) -> str:
-    """The token alone on the first line, for a script to read."""
-    lines = [text, f"It is good until {token['expires_at'][:DAY]} and is not shown again: keep it safe."]
+def new_token_text(text: str, token: Mapping[str, Any], *, listens: bool) -> str:
+    """A new token. The first line is only the token, for scripts."""
+    lines = [text, f"It is valid until {token['expires_at'][:DAY]}. It is not shown again: keep it safe."]
     if not listens:
-        lines.append("(The daemon listens on no port yet: set daemon.port.)")
+        lines.append("(The daemon does not listen on a port yet: set daemon.port.)")
     return "".join(line + "\n" for line in lines)
 
 
@@ -158,8 +153,8 @@ def token_table(tokens: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (one["id"], one["name"], one["user"], one["made_at"][:DAY], one["expires_at"][:DAY]) for one in tokens
     ]
-    return table(("ID", "NAME", "USER", "MADE", "EXPIRES"), rows)
+    return table(("ID", "NAME", "USER", "CREATED", "EXPIRES"), rows)
 
 
 def revoked_line(number: str, name: str) -> str:
-    return f"Token {number}{f' ({clean(name)})' if name else ''} is good for nothing from now on.\n"
+    return f"Token {number}{f' ({clean(name)})' if name else ''} is revoked.\n"

@@ -1,4 +1,4 @@
-"""The GPUs in text: the short table and the long one."""
+"""Pages of ginfo: the short table of GPUs and the details."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gflow.core.model import Block, Gpu, Job
 from gflow.text.table import Sheet, clock
 
-# What the STATE column says of a GPU that gets no new jobs.
+# STATE column of a GPU that gets no new jobs, by the kind of its block.
 WORDS = {
     "Unmanaged": "allocated", "CannotTell": "unknown", "Unhealthy": "drained", "Lost": "down",
     "Restricted": "restricted",
@@ -17,7 +17,7 @@ WORDS = {
 NONE = "No GPUs: jobs without --gpus run here as usual.\n"
 
 
-def titled(job: Job) -> str:
+def job_title(job: Job) -> str:
     return f"{job.label} ({job.name})"
 
 
@@ -27,10 +27,9 @@ def gpu_table(
     blocked: Mapping[int, Block] | None = None,
     drained: str | None = None,
     columns: int = 0,
-    title: Callable[[Job], str] = titled,
+    title: Callable[[Job], str] = job_title,
 ) -> str:
-    """`ginfo`: one row of idle GPUs, then one for each job that has some, then one for each reason
-    for which some get none."""
+    """The table of `ginfo`: a row of idle GPUs, a row per job with GPUs, a row per reason of blocked GPUs."""
     blocked = blocked or {}
     if not gpus:
         return NONE + drained_note(drained)
@@ -52,7 +51,7 @@ def gpu_table(
 
 
 def gpu_details(info: Mapping[str, Any], gpus: Sequence[Gpu]) -> str:
-    """`ginfo -l`: totals, then everything about each GPU. `info` is what `--json` prints."""
+    """The page of `ginfo -l`: totals, then all details of each GPU. `info` is the answer of `--json`."""
     if not gpus:
         return NONE + (f"({info['trouble']})\n" if info["trouble"] else "") + drained_note(info["reason"])
     free = sum(gpu["available"] for gpu in info["gpus"])
@@ -91,10 +90,10 @@ def _card(view: Mapping[str, Any]) -> list[str]:
 
 
 def _state(view: Mapping[str, Any]) -> str:
-    """Who may have it, for how long it has been idle, or until when it is taken at most."""
+    """When a used GPU becomes free at the latest, or how long a free one has been idle, and its block."""
     if view["holders"]:
         until = (
-            f"free at about {_local(view['free_at'])}" if view["free_at"] else "taken without a time limit"
+            f"free at about {_local(view['free_at'])}" if view["free_at"] else "in use without a time limit"
         )
         return until + (f", then {view['reason']}" if view["reason"] else "")
     idle = f"idle for {'at least ' if view['idle_s_at_least'] else ''}{clock(view['idle_s'])}"
@@ -130,4 +129,4 @@ def simulated_note(gpus: Sequence[Gpu]) -> str:
     if not count:
         return ""
     what = "simulated GPUs: they are" if count > 1 else "simulated GPU: it is"
-    return f"({count} {what} booked like real ones, and no device is there)\n"
+    return f"({count} {what} allocated like real ones, without a device)\n"

@@ -1,4 +1,4 @@
-"""Whole pages of text: one job, its story, the daemon."""
+"""Pages of `gjob show`, `gjob history` and `gflowd status`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gflow.core.scheduling.placement import gib
 from gflow.text.queue import left_s, short_state
 from gflow.text.table import clock, fine, table
 
-# What jobs have unless somebody says otherwise.
+# A spec with the defaults of all options.
 USUAL = Spec(command=(), cwd="")
 
 
 def job_page(
     job: Job, why: Blocker | None, now: Moment, log: str, gpu_use: str = "", measured_mib: int = 0
 ) -> str:
-    """`gjob show`: everything about one job that is not secret."""
+    """The page of `gjob show`. Leaves out fields that are empty."""
     spec = job.spec
     reason = str(why) if why else job.reason
     lines: list[tuple[str, str]] = [
@@ -33,18 +33,18 @@ def job_page(
         ("User", job.user),
         ("Priority", str(spec.priority)),
     ]
-    lines += [(name, value) for name, value in _what(spec) if value]
+    lines += [(name, value) for name, value in _command_facts(spec) if value]
     lines.append(("GPUs", str(spec.gpus) + (" (shared)" if spec.shared else "")))
     if job.gpu_ids:
         lines.append(("GPU ids", ",".join(map(str, job.gpu_ids))))
-    lines += [(name, value) for name, value in _there(job) if value]
+    lines += [(name, value) for name, value in _target_facts(job) if value]
     if gpu_use:
         lines.append(("GPU use", gpu_use))
     if tasks := _tasks(job):
         lines.append(("Tasks", tasks))
-    lines += [(name, value) for name, value in _asked(job) if value]
+    lines += [(name, value) for name, value in _option_facts(job) if value]
     if spec.predicted_mib:
-        lines.append(("Predicted", compared(spec.predicted_mib, measured_mib)))
+        lines.append(("Predicted", compare_prediction(spec.predicted_mib, measured_mib)))
     lines += _timing(job, now) + _progress(job, now) + _usage(job)
     if job.exit_code is not None:
         lines.append(("Exit code", str(job.exit_code)))
@@ -53,12 +53,12 @@ def job_page(
     if job.attempt > 1:
         lines.append(("Attempt", str(job.attempt)))
     if job.attempt and log:
-        lines.append(("Log", log if not job.is_array else f"one for each task: gjob log {job.label}_N"))
+        lines.append(("Log", log if not job.is_array else f"one per task: gjob log {job.label}_N"))
     return facts(lines)
 
 
-def _there(job: Job) -> list[tuple[str, str]]:
-    """Where it runs, if not here, and what was asked of that."""
+def _target_facts(job: Job) -> list[tuple[str, str]]:
+    """The target of a remote job, its id there, and its cluster options."""
     spec, there = job.spec, job.abroad
     nodes = f": {there.nodes}" if there and there.nodes else ""
     return [
@@ -69,7 +69,7 @@ def _there(job: Job) -> list[tuple[str, str]]:
             if spec.overflow
             else "",
         ),
-        ("Number there", there.id if there else ""),
+        ("Id on the target", there.id if there else ""),
         ("Shape", spec.shape_name),
         ("Nodes", f"{spec.nodes}{nodes}" if job.target != LOCAL or spec.nodes > 1 else ""),
         ("Race", ", ".join(spec.race)),
@@ -78,12 +78,12 @@ def _there(job: Job) -> list[tuple[str, str]]:
         ("Constraint", spec.constraint),
         ("Reservation", spec.reservation),
         ("Whole nodes", "yes" if spec.exclusive else ""),
-        ("For sbatch", shlex.join(spec.slurm)),
+        ("sbatch options", shlex.join(spec.slurm)),
     ]
 
 
-def _what(spec: Spec) -> list[tuple[str, str]]:
-    """What is run, and where; nothing where that is not to be seen."""
+def _command_facts(spec: Spec) -> list[tuple[str, str]]:
+    """Command and working directory; empty where the viewer may not see them."""
     return [
         ("Script", (spec.script_path or "(from standard input)") if spec.script else ""),
         ("Arguments" if spec.script else "Command", shlex.join(spec.command)),
@@ -92,8 +92,8 @@ def _what(spec: Spec) -> list[tuple[str, str]]:
     ]
 
 
-def _asked(job: Job) -> list[tuple[str, str]]:
-    """What was asked for besides, as far as it was."""
+def _option_facts(job: Job) -> list[tuple[str, str]]:
+    """Further options of the job that were given."""
     spec = job.spec
     retries = f"{job.retries} of {spec.max_retries}" if spec.max_retries else ""
     on = f", on {', '.join(spec.retry_on)}" if spec.retry_on else ""
@@ -106,21 +106,21 @@ def _asked(job: Job) -> list[tuple[str, str]]:
         ("CPUs", str(spec.cpus) if spec.cpus is not None else ""),
         ("Depends on", ", ".join(map(label, spec.depends_on))),
         ("Depends on any of", ", ".join(map(label, spec.depends_any))),
-        ("When a parent fails", "waits on" if spec.no_auto_cancel else ""),
+        ("If a dependency fails", "keeps waiting" if spec.no_auto_cancel else ""),
         ("Parameters", ", ".join(f"{name}={value}" for name, value in spec.parameters)),
         ("Group", str(spec.group) if spec.group > 0 else ""),
         ("Array", spec.array if job.task is None else ""),
-        ("At most at once", str(spec.max_concurrent) if spec.max_concurrent else ""),
+        ("Max concurrent", str(spec.max_concurrent) if spec.max_concurrent else ""),
         ("Time limit", clock(spec.time_limit_s) if spec.time_limit_s else ""),
         ("Warning", _warning(*spec.warning)),
         ("Grace", f"{clock(spec.grace_s)} between TERM and KILL" if spec.grace_s != USUAL.grace_s else ""),
         ("Held at submission", "yes" if spec.hold else ""),
-        ("Even if it never fits", "yes" if spec.allow_unsatisfiable else ""),
+        ("Allow unsatisfiable", "yes" if spec.allow_unsatisfiable else ""),
         ("Requeue", "yes" if spec.requeue else ""),
-        ("Resumes with", spec.resume_args),
+        ("Resume arguments", spec.resume_args),
         ("Terminal", "yes (gjob attach)" if spec.pty else ""),
-        ("Makes way for others", "yes" if spec.preemptible else ""),
-        ("Stopped if idle for", clock(spec.stop_if_idle_s) if spec.stop_if_idle_s else ""),
+        ("Preemptible", "yes" if spec.preemptible else ""),
+        ("Stop if idle for", clock(spec.stop_if_idle_s) if spec.stop_if_idle_s else ""),
         ("Retries", retries + on + delay if retries else ""),
         ("Not before", _when(job.begin_at) if job.begin_at and not job.is_final else ""),
         ("Output", spec.output),
@@ -137,11 +137,11 @@ def _asked(job: Job) -> list[tuple[str, str]]:
 
 def _warning(number: int, seconds: int) -> str:
     name = signal.Signals(number).name.removeprefix("SIG") if number else ""
-    return f"{name} {clock(seconds)} before its time is up" if name else ""
+    return f"{name} {clock(seconds)} before the time limit" if name else ""
 
 
 def _tasks(job: Job) -> str:
-    """How far an array is: `2 running, 28 waiting (3-30)`."""
+    """Progress of an array: `2 running, 28 waiting (3-30)`."""
     progress = job.progress
     if progress is None:
         return ""
@@ -161,13 +161,13 @@ def _gpu_memory(job: Job) -> str:
     return f"{size} ({origin})" if size and origin else size or origin
 
 
-def compared(predicted_mib: int, measured_mib: int) -> str:
-    """A prediction of memory beside what was measured; 0: nothing was."""
+def compare_prediction(predicted_mib: int, measured_mib: int) -> str:
+    """Predicted GPU memory, compared with the measured peak. 0: not measured."""
     if not measured_mib:
         return f"{gib(predicted_mib)} on each GPU"
     error = 100 * (predicted_mib / measured_mib - 1)
     off = f"{abs(error):.1f} % too {'high' if error > 0 else 'low'}"
-    return f"{gib(predicted_mib)} on each GPU; measured {gib(measured_mib)} at most: {off}"
+    return f"{gib(predicted_mib)} on each GPU; measured peak {gib(measured_mib)}: {off}"
 
 
 def _timing(job: Job, now: Moment) -> list[tuple[str, str]]:
@@ -199,8 +199,8 @@ def _usage(job: Job) -> list[tuple[str, str]]:
     return [("CPU time", fine(job.cpu_ms / 1000)), ("Peak memory", gib(job.peak_kib >> 10))]
 
 
-def story_page(lines: Sequence[AuditEntry], name_of: Callable[[int], str]) -> str:
-    """`gjob history`: one line for everything that happened to the job."""
+def history_page(lines: Sequence[AuditEntry], name_of: Callable[[int], str]) -> str:
+    """The page of `gjob history`: one line per audit entry."""
     rows = [
         [_when(line.at), line.what, line.detail, "gflow" if line.uid is None else name_of(line.uid)]
         for line in lines
@@ -209,7 +209,7 @@ def story_page(lines: Sequence[AuditEntry], name_of: Callable[[int], str]) -> st
 
 
 def status_page(status: Mapping[str, Any]) -> str:
-    """`gflowd status`."""
+    """The page of `gflowd status`."""
     gpus = f"{status['gpu_total']} ({status['gpu_available']} free)"
     if status["gpu_simulated"]:
         gpus += ", simulated"

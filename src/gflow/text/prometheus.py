@@ -1,4 +1,4 @@
-"""Prometheus' text form (0.0.4): families of samples, each with its help and its type."""
+"""The Prometheus text format (0.0.4): metric families with help and type."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 class Page:
-    """Families, one below the other."""
+    """Collects metric families."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
     def family(self, name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float]]) -> None:
-        """A counter or a gauge; nothing at all if there are no samples."""
+        """Add a counter or gauge. A family without samples is left out."""
         found = [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples]
         if found:
             self._head(name, kind, about)
@@ -31,7 +31,7 @@ class Page:
         about: str,
         several: Iterable[tuple[Labels, Sequence[float], Sequence[int], float]],
     ) -> None:
-        """Of each: its labels, upper bounds, how many fell between them, and their sum."""
+        """Add a histogram. `several`: labels, upper bounds, counts per bucket (not cumulative), and sum."""
         self._head(name, "histogram", about)
         for labels, bounds, counts, total in several:
             below = 0

@@ -1,4 +1,4 @@
-"""The columns of gqueue: what each shows for one job, and in which orders jobs can be shown."""
+"""The columns and sort orders of gqueue."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gflow.errors import unknown
 from gflow.text.table import Sheet, clock
 
 Entry = tuple[Job, Blocker | None]
-# Where jobs are of many people, it matters whose.
+# Default columns of a system daemon, which has jobs of several users.
 SHARED = ("JOBID", "NAME", "USER", "ST", "TIME", "NODES", "NODELIST(REASON)")
 DEFAULT = ("JOBID", "NAME", "ST", "TIME", "NODES", "NODELIST(REASON)")
-# How states follow one another: what happens now, then what will, then what did.
+# Order of states in listings: running, waiting, ended.
 ORDER = (
     JobState.RUNNING, JobState.QUEUED, JobState.HOLD,
     JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT,
@@ -26,12 +26,12 @@ ORDER = (
 
 
 def short_state(job: Job) -> str:
-    """`CG` while a running job is being stopped."""
+    """Short state of a job; `CG` while a running job is being stopped."""
     return "CG" if job.stopping else SHORT[job.state]
 
 
 def shown_id(job: Job) -> str:
-    """`42`, `42_3`, or `42_[4-60%2]` for the tasks that still wait in an array."""
+    """`42`, `42_3`, or `42_[4-60%2]` for an array with waiting tasks."""
     if job.progress is None or not job.progress.pending:
         return job.label
     cap = f"%{job.spec.max_concurrent}" if job.spec.max_concurrent else ""
@@ -39,12 +39,12 @@ def shown_id(job: Job) -> str:
 
 
 def run_time(job: Job, now: Moment) -> float | None:
-    """Seconds that this attempt has run or ran; None if it never did."""
+    """Run time of this attempt in seconds; None: it never started."""
     return None if job.is_array else job.run_s(now.boot)
 
 
 # ---------------------------------------------------------------- columns
-# Each takes a job, why it waits, and the time. These six run for every line of every listing.
+# Each gets a job, its blocker and the time. The default columns run for every line of every listing.
 
 
 def _id(job: Job, why: Blocker | None, now: Moment) -> str:
@@ -60,7 +60,7 @@ def _short_state(job: Job, why: Blocker | None, now: Moment) -> str:
 
 
 def _target(job: Job) -> str:
-    """One that may start here or elsewhere waits for both."""
+    """The target; both names for a job that may start here or on a cluster."""
     if job.overflows_at is not None:
         return f"{LOCAL}/{job.spec.overflow}"
     is_both = job.state is JobState.QUEUED and job.spec.races_here
@@ -92,11 +92,11 @@ def _progress(job: Job, why: Blocker | None, now: Moment) -> str:
 
 
 def left_s(job: Job, now: Moment) -> float | None:
-    """Seconds to the end of a running job, by what it said last; None if it did not say or does not run."""
+    """Seconds to the end of a running job, by its last progress report; None: unknown or not running."""
     headway = job.headway
     if headway is None or headway.left_s is None or job.state is not JobState.RUNNING:
         return None
-    if job.started_at is not None and headway.at < job.started_at:  # of an earlier attempt
+    if job.started_at is not None and headway.at < job.started_at:  # reported by an earlier attempt
         return None
     return max(0.0, headway.left_s - (now.wall - headway.at))
 
@@ -134,7 +134,7 @@ def _when(seconds: float | None) -> str:
 
 
 def _start(job: Job, expected: float | None) -> str:
-    """When it started, or with a `~` when it probably will."""
+    """The start time; for a waiting job the ETA, marked with `~`."""
     waits = job.state is JobState.QUEUED and expected is not None
     return f"~{_when(expected)}" if waits else _when(job.started_at)
 
@@ -169,13 +169,13 @@ COLUMNS: dict[str, Callable[[Job, Blocker | None, Moment], str]] = {
     "COMMAND": lambda job, why, now: _command(job),
     "WORKDIR": lambda job, why, now: job.spec.cwd,
 }
-# Other names people know these columns by.
+# Alternative names of columns.
 ALIASES = {
     "NODELIST": "NODELIST(REASON)", "ID": "JOBID", "STATUS": "STATE", "TIME_LIMIT": "TIMELIMIT",
     "GPU_IDS": "GPUIDS", "MIN_MEMORY": "MEMORY", "PRIO": "PRIORITY", "SUBMIT_TIME": "SUBMIT",
     "START_TIME": "START", "END_TIME": "END", "EXIT_CODE": "EXIT", "WORK_DIR": "WORKDIR", "CWD": "WORKDIR",
 }  # fmt: skip
-# Columns that may be cut where a line does not fit the terminal; those that say why come last.
+# Columns that may be truncated to fit the terminal, in this order: the reason is truncated last.
 LONG = (("NAME", "COMMAND", "WORKDIR", "USER", "PROJECT"), ("NODELIST(REASON)", "REASON"))
 STYLES = {
     "R": "1;32", "CG": "33", "CD": "2", "PD": "3", "H": "1", "F": "1;31", "TO": "4;31", "CA": "9",
@@ -184,7 +184,7 @@ STYLES |= {state.value: STYLES[short] for state, short in SHORT.items()}
 
 
 def columns_of(text: str, usual: tuple[str, ...] = DEFAULT) -> tuple[str, ...]:
-    """The columns that `-f TEXT` names."""
+    """The columns named by `-f TEXT`; `usual` if it is empty."""
     if not text:
         return usual
     names = [name.strip().upper() for name in text.split(",")]
@@ -197,7 +197,7 @@ def columns_of(text: str, usual: tuple[str, ...] = DEFAULT) -> tuple[str, ...]:
 def row_maker(
     names: Sequence[str], now: Moment, starts: Mapping[JobKey, float] | None = None
 ) -> Callable[[Entry], list[str]]:
-    """What makes the cells of an entry. `starts`: when those who wait are expected to start."""
+    """A function that makes the cells of an entry. `starts`: ETAs of waiting jobs, in seconds since 1970."""
     cells = [COLUMNS[name] for name in names]
     if starts and "START" in names:
         cells[names.index("START")] = lambda job, why, now: _start(job, starts.get(job.key))
@@ -221,7 +221,7 @@ def cuttable(names: Sequence[str]) -> list[list[int]]:
 # ---------------------------------------------------------------- order
 
 _RANK = {state: rank for rank, state in enumerate(ORDER)}
-# What a job is ranked by; ties go by id.
+# Sort keys; ties are ordered by id.
 SORTS: dict[str, Callable[[Job, Moment], Any]] = {
     "id": lambda job, now: 0,
     "state": lambda job, now: _RANK[job.state],

@@ -1,4 +1,4 @@
-"""How a script scales, on a terminal: a table, bars against the ideal, and what is in the way."""
+"""The page of `gflow scale`: a table, bars of throughput against ideal scaling, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from gflow.text.table import Sheet
 WIDTH = 80
 SOURCES = {
     "gflow.train": "measured by gflow.train after {warmup} steps of warm-up",
-    "train.report": "from what the script reports after {warmup} steps of warm-up",
-    "clock": "declared samples by the clock, from start to end of each run: loading and start count too",
+    "train.report": "reported by the script after {warmup} steps of warm-up",
+    "clock": "declared samples by wall time of each whole run, including startup and loading",
 }
 KINDS = {
-    "weak": "weak scaling: each GPU or process has the same batch",
-    "strong": "strong scaling: all together have the same batch",
+    "weak": "weak scaling: the batch per GPU or process is constant",
+    "strong": "strong scaling: the total batch is constant",
     "mixed": "neither weak nor strong scaling: the batch changes with the size",
-    "unknown": "weak or strong scaling is not known: the script does not tell its batch",
+    "unknown": "weak or strong scaling is unknown: the script does not report its batch",
 }
 
 
 def scaling_page(found: Any, warmup: int, width: int = 0) -> str:
-    """The whole answer."""
+    """The page. `width`: columns of the terminal; 0: unknown."""
     source = SOURCES[found.rows[0].measured.source].format(warmup=warmup)
     lines = [*_table(found), "", *_bars(found, width or WIDTH), ""]
     lines += [f"{KINDS[found.kind]}; {source}."]
@@ -52,7 +52,7 @@ def _table(found: Any) -> list[str]:
 
 
 def _bars(found: Any, width: int) -> list[str]:
-    """Throughput, and where it would be if each GPU did what the first ones do."""
+    """Bars of throughput, with the ideal by the throughput per GPU of the smallest size."""
     each = found.rows[0].measured.samples_per_s / found.rows[0].measured.size.gpus
     most = max(max(row.measured.samples_per_s, each * row.measured.size.gpus) for row in found.rows)
     labels = [row.measured.size.shape for row in found.rows]
@@ -66,7 +66,7 @@ def _bars(found: Any, width: int) -> list[str]:
             "┆" if at == ideal - 1 and at >= done else "━" if at < done else " " for at in range(room)
         )
         lines.append(f"{label:<{first}}  {bar}".rstrip())
-    return [*lines, f"{'':<{first}}  ━ samples per second  ┆ if each did as much as with {labels[0]}"]
+    return [*lines, f"{'':<{first}}  ━ samples per second  ┆ ideal scaling from {labels[0]}"]
 
 
 def _ms(seconds: float | None) -> str:

@@ -1,7 +1,4 @@
-"""The pages of gstats: figures of all, the longest jobs, people and projects.
-
-The page of `gstats --predictions`: GPU memory predicted beside measured.
-"""
+"""The pages of gstats: totals, longest jobs, users, projects; and predicted against measured memory."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from gflow.core.scheduling.placement import gib
 from gflow.text.csv_yaml import csv_writer
 from gflow.text.table import Sheet, fine, table
 
-# Figures, as programs know them and as people read them.
+# Figures: field of the answer -> label on the page.
 FIGURES = {
     "total_jobs": "Jobs",
     "completed_jobs": "Completed",
@@ -27,33 +24,33 @@ FIGURES = {
     "avg_runtime_secs": "Average run time",
     "total_gpu_hours": "GPU-hours",
     "jobs_with_gpus": "Jobs with GPUs",
-    "avg_gpus_per_job": "GPUs for each of these",
-    "peak_gpu_usage": "Most GPUs at once",
+    "avg_gpus_per_job": "GPUs per job with GPUs",
+    "peak_gpu_usage": "Peak GPUs in use",
 }
 _SHORT = ("total_jobs", "completed_jobs", "failed_jobs", "success_rate", "avg_wait_secs", "total_gpu_hours")
 _HEADS = ("JOBS", "COMPLETED", "FAILED", "SUCCESS", "AVG WAIT", "GPU-HOURS")
 
 
 def statistics_page(stats: Mapping[str, Any], width: int = 0) -> str:
-    """`gstats` for people, on a terminal of `width` columns if there is one."""
+    """The page of `gstats`. `width`: columns of the terminal; 0: unknown."""
     lines = [
-        ("Jobs of", stats["user"] or "everybody"),
+        ("Jobs of", stats["user"] or "all users"),
         ("Since", _since(stats["since"])),
     ]
-    lines += [(label, shown(name, stats[name])) for name, label in FIGURES.items()]
+    lines += [(label, format_figure(name, stats[name])) for name, label in FIGURES.items()]
     labels = max(len(label) for label, _ in lines) + 1
     parts = ["".join(f"{label + ':':<{labels}}  {value}\n" for label, value in lines) + _note(stats)]
     if stats["top_jobs"]:
         parts.append("Longest jobs\n" + _top(stats["top_jobs"], width))
     if len(stats["by_user"]) > 1:
-        parts.append("By person\n" + _groups("USER", "user", stats["by_user"]))
+        parts.append("By user\n" + _groups("USER", "user", stats["by_user"]))
     if any(group["project"] for group in stats["by_project"]):
         parts.append("By project\n" + _groups("PROJECT", "project", stats["by_project"]))
     return "\n".join(parts)
 
 
 def statistics_csv(stats: Mapping[str, Any]) -> str:
-    """One row for all, one for each person, one for each project."""
+    """A row of totals, a row per user, a row per project."""
     line = csv_writer()
     rows: list[Sequence[Any]] = [("scope", "name", *FIGURES), ("all", stats["user"] or "", *_cells(stats))]
     rows += [("user", group["user"], *_cells(group)) for group in stats["by_user"]]
@@ -65,8 +62,8 @@ def _cells(figures: Mapping[str, Any]) -> list[Any]:
     return ["" if figures.get(name) is None else figures[name] for name in FIGURES]
 
 
-def shown(name: str, value: float | None) -> str:
-    """A figure as people read it."""
+def format_figure(name: str, value: float | None) -> str:
+    """Format a figure."""
     if value is None:
         return "-"
     if name.endswith("_secs"):
@@ -77,11 +74,9 @@ def shown(name: str, value: float | None) -> str:
 
 
 def _since(text: str | None) -> str:
-    """Local time."""
+    """The start of the period, in local time."""
     return (
-        f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"
-        if text
-        else "the first job that is kept"
+        f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}" if text else "the first stored job"
     )
 
 
@@ -101,7 +96,9 @@ def _top(jobs: Sequence[Mapping[str, Any]], width: int) -> str:
 
 
 def _groups(head: str, name: str, groups: Sequence[Mapping[str, Any]]) -> str:
-    rows = [[group[name] or "-", *(shown(figure, group[figure]) for figure in _SHORT)] for group in groups]
+    rows = [
+        [group[name] or "-", *(format_figure(figure, group[figure]) for figure in _SHORT)] for group in groups
+    ]
     return table((head, *_HEADS), rows)
 
 
@@ -110,7 +107,7 @@ NONE = "No job was submitted with a prediction (gbatch --fit plan.json).\n"
 
 
 def predictions_page(data: Mapping[str, Any], width: int = 0) -> str:
-    """A row for each job, then how good the predictions were."""
+    """The page of `gstats --predictions`: a row per job, then the errors of the predictions."""
     if not data["jobs"]:
         return NONE
     sheet = Sheet(("JOBID", "NAME", "USER", "STATE", "PREDICTED", "MEASURED", "ERROR"))

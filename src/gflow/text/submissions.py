@@ -1,4 +1,4 @@
-"""What gbatch prints: jobs that were taken, and jobs that would be."""
+"""Output of gbatch: submitted jobs, and the jobs of a dry run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from itertools import islice
 from gflow.core.model import Spec
 from gflow.core.task_set import parse_tasks
 
-# More lines than anybody reads.
+# Lines of a dry run that are printed at most.
 MOST_LINES = 1000
 
 
 def submitted_line(id_: str, name: str, *, is_parsable: bool = False) -> str:
-    """`Submitted batch job 42`; for programs the number alone."""
+    """`Submitted batch job 42`; with --parsable only the id."""
     if is_parsable:
         return f"{id_}\n"
     return f"Submitted batch job {id_} ({name})\n" if name else f"Submitted batch job {id_}\n"
 
 
 def group_lines(count: int, group: int) -> str:
-    """Of jobs that are a group, its number and how to change its cap."""
+    """For jobs of a group: its id, and how to change its cap."""
     if group <= 0 or count < 2:
         return ""
     return (
@@ -31,13 +31,13 @@ def group_lines(count: int, group: int) -> str:
 
 
 def dry_run_page(specs: Sequence[Spec]) -> str:
-    """What a submission would become, one line for each job and each task of an array."""
+    """The page of a dry run, one line per job and per task of an array."""
     total, lines = sum(map(tasks_of, specs)), list(dry_run_lines(specs))
     return dry_run_head(total) + "".join(lines) + dry_run_more(total, len(lines))
 
 
 def tasks_of(spec: Spec) -> int:
-    """How many of the lines are about this."""
+    """Number of lines of this spec: the tasks of an array, else 1."""
     return len(parse_tasks(spec.array)) if spec.array else 1
 
 
@@ -46,7 +46,7 @@ def dry_run_head(total: int) -> str:
 
 
 def dry_run_lines(specs: Iterable[Spec], shown: int = 0) -> Iterator[str]:
-    """Lines of these, as far as there is room after those that are `shown` already."""
+    """Lines of these specs, up to MOST_LINES in all; `shown` lines were printed before."""
     for spec in specs:
         tasks = parse_tasks(spec.array) if spec.array else [None]
         for task in islice(tasks, MOST_LINES - shown):
@@ -60,7 +60,7 @@ def dry_run_more(total: int, shown: int) -> str:
 
 
 def command_line(spec: Spec) -> str:
-    """The command as somebody would type it; control characters cannot reach the terminal."""
+    """The command as a shell command line. Control characters are escaped."""
     if spec.command[:2] == ("bash", "-c") and len(spec.command) == 3:
         text = spec.command[2]
     else:

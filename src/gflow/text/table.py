@@ -1,9 +1,7 @@
-"""Tables for terminals: columns padded to their widest cell, two spaces between.
+"""Tables and durations for terminals. Columns are padded to their widest cell, two spaces apart.
 
-Whatever a cell holds, it stays on its line and cannot move the cursor: what is not printable is
-written as an escape.
-
-Durations as people read them.
+Unprintable characters in cells are escaped, so that a cell stays on its line and cannot control the
+terminal.
 """
 
 from __future__ import annotations
@@ -14,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gflow.errors import clean
 
-# What a column that may be cut keeps at least.
+# Minimum width of a column that may be truncated.
 NARROW = 16
 
 
 class Sheet:
-    """A table that is filled row by row and then read line by line, so a long one can be made in slices.
+    """A table that is filled row by row and then read line by line, so that a long one is made in slices.
 
-    `styles`: for some columns, the terminal's code (SGR) for each text of a cell.
-    `widths`: of another sheet, to align with it.
+    `styles`: column index -> text of a cell -> SGR code.
+    `widths`: widths of another sheet, to align with it; shared, and updated in place.
     """
 
     def __init__(
@@ -44,11 +42,11 @@ class Sheet:
     def add(self, cells: Sequence[str]) -> None:
         if not "".join(cells).isprintable():
             cells = [clean(cell) for cell in cells]
-        # One text per row: a hundred thousand lists would keep the garbage collector busy.
+        # One string per row: 100,000 lists would slow down the garbage collector.
         row = "\t".join(cells)
         self._rows.append(row)
         lengths = tuple(map(len if row.isascii() else width, cells))
-        if lengths not in self._lengths:  # most rows are like others
+        if lengths not in self._lengths:  # most rows have lengths seen before
             self._widen(lengths)
 
     def _widen(self, lengths: tuple[int, ...]) -> None:
@@ -58,9 +56,9 @@ class Sheet:
         self.widths[:] = map(max, self.widths, lengths)
 
     def lines(self, columns: int = 0, cuttable: Sequence[Sequence[int]] = ()) -> Iterator[str]:
-        """The lines without trailing spaces, header first; rows are forgotten as they are read.
+        """Yield the lines without trailing spaces, header first. Rows are removed as they are read.
 
-        If they are longer than `columns`, cells of `cuttable` columns are cut, group by group.
+        If lines are longer than `columns`, cells of `cuttable` columns are truncated, group by group.
         """
         widths = fit(self.widths, columns, cuttable) if columns else self.widths
         is_plain = widths == self.widths and not self._styles
@@ -93,7 +91,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def fit(widths: Sequence[int], columns: int, cuttable: Sequence[Sequence[int]]) -> list[int]:
-    """Widths for a terminal of `columns`: in each group of columns the widest gives way first."""
+    """Reduce widths to a terminal of `columns`: group by group, always the widest column of the group."""
     kept = list(widths)
     over = sum(kept) + 2 * (len(kept) - 1) - columns
     for group in cuttable:
@@ -104,7 +102,7 @@ def fit(widths: Sequence[int], columns: int, cuttable: Sequence[Sequence[int]]) 
 
 
 def cut(text: str, columns: int) -> str:
-    """`text`, or as much of its beginning as fits before an ellipsis."""
+    """Truncate `text` to `columns`, with an ellipsis."""
     if width(text) <= columns:
         return text
     kept, taken = "", 0
@@ -117,7 +115,7 @@ def cut(text: str, columns: int) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that `text` takes in a terminal."""
+    """Number of terminal columns of `text`."""
     if text.isascii():
         return len(text)
     return sum(
@@ -127,7 +125,7 @@ def width(text: str) -> int:
 
 
 def clock(seconds: float) -> str:
-    """`00:05:30`, or `1-02:00:00` from a day on."""
+    """A duration as `00:05:30`, or `1-02:00:00` from one day on."""
     whole = max(0, int(seconds))
     days, rest = divmod(whole, 86400)
     text = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
@@ -135,5 +133,5 @@ def clock(seconds: float) -> str:
 
 
 def fine(seconds: float) -> str:
-    """`0.25 s` below a minute, where a clock would say too little."""
+    """A duration as `0.25 s` below a minute, else as `clock`."""
     return f"{seconds:.2f} s" if seconds < 60 else clock(seconds)

@@ -1,4 +1,4 @@
-"""Jobs as a tree: those that wait for a job stand below it, and those that were made from it."""
+"""The tree of `gqueue --tree`: below each job its dependents, and the jobs redone from it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from itertools import chain
 from gflow.core.ids import JobKey, job_key, number_of
 from gflow.text.queue import Entry
 
-# Deeper levels are not indented any further: a chain of ten thousand jobs must not fill the disk.
+# Maximum indentation: without it the output of a chain of n jobs has O(n²) characters.
 DEEPEST = 20
 SOLID, DASHED = ("├─ ", "╰─ "), ("├┄ ", "╰┄ ")
 
 
-# Those below a job, and whether it is by a redo.
+# Children of a job, and whether each is a redo of it.
 Below = list[tuple[JobKey, bool]]
 
 
 class Forest:
-    """Filled job by job, linked job by job, then walked line by line: each in as many pieces as one likes."""
+    """Build with `add`, then `link`, then `walk`. Each works job by job, so that it can be interrupted."""
 
     def __init__(self) -> None:
         self._entries: dict[JobKey, Entry] = {}
@@ -29,7 +29,7 @@ class Forest:
         self._entries[entry[0].key] = entry
 
     def link(self) -> Iterator[None]:
-        """Find out what is below what, once all are there."""
+        """Find the children of each job, after all jobs were added. Yields after each job."""
         for key, (job, _) in self._entries.items():
             parents = [(self._shown(parent), False) for parent in job.spec.parents]
             if job.spec.redone_from:
@@ -43,18 +43,18 @@ class Forest:
             yield
 
     def walk(self) -> Iterator[tuple[str, JobKey, Entry | None]]:
-        """(what is drawn before the id, the id, the job: None if its own line is above)."""
+        """Yield (prefix, job key, entry) for each line. The entry is None if the job has a line above."""
         yield from chain.from_iterable(map(self._branch, self._roots))
-        while self._entries:  # what only hangs in a circle
+        while self._entries:  # jobs in a cycle, which have no root
             yield from self._branch(next(iter(self._entries)))
 
     def _shown(self, key: JobKey) -> JobKey | None:
-        """The job, or the array in whose line this task still waits; None if it is not listed."""
-        whole = job_key(number_of(key))
-        return key if key in self._entries else whole if whole in self._entries else None
+        """The job, or the array of a task that has no line of its own; None: not listed."""
+        array = job_key(number_of(key))
+        return key if key in self._entries else array if array in self._entries else None
 
     def _branch(self, root: JobKey) -> Iterator[tuple[str, JobKey, Entry | None]]:
-        # (job, what is drawn before it, what is drawn before those below it, its depth)
+        # (job, prefix of its line, prefix of its children, depth)
         stack: list[tuple[JobKey, str, str, int]] = [(root, "", "", 0)]
         while stack:
             key, before, deeper, depth = stack.pop()

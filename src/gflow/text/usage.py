@@ -1,4 +1,4 @@
-"""What a job did with its GPUs: numbers, lines of little bars, csv."""
+"""Output of `gjob usage`: table, sparklines and CSV."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ COLUMNS = (
 
 
 def usage_page(data: Mapping[str, Any]) -> str:
-    """`gjob usage`: a row for each GPU, then how busy and how full it was over time."""
+    """The page of `gjob usage`: a row per GPU, then utilisation and memory over time."""
     if not data["totals"]:
-        return f"Job {data['job']} has no GPU history: it had no GPU, or it was over at once.\n"
+        return f"Job {data['job']} has no GPU history: it had no GPU, or it ended at once.\n"
     rows = [
         [
             str(one["gpu"]), f"{one['span_s']} s", _number(one["busy"], "%"), _number(one["busy_most"], "%"),
@@ -35,7 +35,7 @@ def usage_page(data: Mapping[str, Any]) -> str:
         ]
         for one in data["totals"]
     ]  # fmt: skip
-    text = table(("GPU", "TIME", "BUSY", "MOST", "MEMORY", "POWER", "HEAT", "SLOWED"), rows)
+    text = table(("GPU", "TIME", "BUSY", "PEAK", "MEMORY", "POWER", "TEMP", "SLOWED"), rows)
     for total in data["totals"]:
         samples = [one for one in data["samples"] if one["gpu"] == total["gpu"]]
         if len(samples) > 1:
@@ -46,7 +46,7 @@ def usage_page(data: Mapping[str, Any]) -> str:
 
 
 def sparkline(values: Sequence[float], most: float, width: int = WIDTH) -> str:
-    """Values as bars, at most `width` of them: each the mean of its share."""
+    """At most `width` bars, each the mean of an equal share of the values. `most` is a full bar."""
     count = min(width, len(values))
     bars = []
     for place in range(count):
@@ -74,7 +74,7 @@ GPU_COLUMNS = ("gpu", "busy", "memory_mib", "memory_total_mib", "power_w", "temp
 
 
 def nodes_page(data: Mapping[str, Any]) -> str:
-    """`gjob usage` of a job on a cluster: its nodes at this moment, then their GPUs."""
+    """The page of `gjob usage` for a job on a cluster: its nodes at present, then their GPUs."""
     nodes = data["nodes"]
     rows = [
         [
@@ -94,12 +94,12 @@ def nodes_page(data: Mapping[str, Any]) -> str:
         for gpu in one["gpus"]
     ]  # fmt: skip
     if gpus:
-        text += "\n" + table(("NODE", "GPU", "NAME", "BUSY", "MEMORY", "POWER", "HEAT"), gpus)
+        text += "\n" + table(("NODE", "GPU", "NAME", "BUSY", "MEMORY", "POWER", "TEMP"), gpus)
     return text + "".join(f"{one['node']}: {one['note']}\n" for one in nodes if one["note"])
 
 
 def nodes_csv(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each GPU, and one for each node without."""
+    """A line per GPU, and a line per node without GPUs."""
     lines = [",".join([*NODE_COLUMNS, "gpu", *(f"gpu_{name}" for name in GPU_COLUMNS[1:])])]
     for one in nodes:
         for gpu in one["gpus"] or [dict.fromkeys(GPU_COLUMNS)]:
@@ -109,13 +109,13 @@ def nodes_csv(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def summary(totals: Sequence[Mapping[str, Any]]) -> str:
-    """One line for `gjob show`: `87% busy (most 100%), 20.1 GiB at most, 510 W`."""
+    """One line for `gjob show`: `87% busy (peak 100%), peak memory 20.1 GiB, 510 W`."""
     known = [one for one in totals if one["busy"] is not None]
     parts = []
     if known:
         busy = sum(one["busy"] for one in known) / len(known)
-        parts.append(f"{busy:.0f}% busy (most {max(one['busy_most'] or 0 for one in known)}%)")
-    parts.append(f"{most_memory(totals) / 1024:.1f} GiB of memory at most")
+        parts.append(f"{busy:.0f}% busy (peak {max(one['busy_most'] or 0 for one in known)}%)")
+    parts.append(f"peak memory {most_memory(totals) / 1024:.1f} GiB")
     power = [one["power_w"] for one in totals if one["power_w"]]
     if power:
         parts.append(f"{sum(power) / len(power):.0f} W")
@@ -123,7 +123,7 @@ def summary(totals: Sequence[Mapping[str, Any]]) -> str:
 
 
 def most_memory(totals: Sequence[Mapping[str, Any]]) -> int:
-    """MiB on the GPU that was fullest."""
+    """Peak memory in MiB, of the GPU with the most."""
     return max(int(one["memory_mib"]) for one in totals)
 
 

@@ -1,4 +1,4 @@
-"""`gjob why`: what is in a job's way, when it will probably start, and what would start now."""
+"""The page of `gjob why`: what blocks a job, its ETA, and changes with which it would start earlier."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from gflow.text.table import clock
 
 
 def why_page(job: Job, found: WaitReport | None, now: float) -> str:
-    """A few lines for people."""
+    """The page as text. `found` is None for a job that does not wait."""
     name = f"Job {job.label} ({job.name})"
     if found is None:
         if job.state is JobState.RUNNING:
-            return f"{name} runs.\n"
+            return f"{name} is running.\n"
         reason = f": {job.reason}" if job.reason else ""
-        return f"{name} is over: {job.state.value}{reason}.\n"
-    lines = [f"{name} waits."]
+        return f"{name} has ended: {job.state.value}{reason}.\n"
+    lines = [f"{name} is waiting."]
     lines += [f"  {place}. {why}" for place, why in enumerate(found.blockers, 1)]
     lines += [f"     limit of {limit}" for limit in found.limits]
     if found.start is None:
-        lines.append("Nobody can tell when it will start.")
+        lines.append("Its start time cannot be estimated.")
     else:
         start = found.start
         about = f"It starts at about {_moment(start.expected, now)} (in {clock(start.expected - now)})"
         probably = f"; probably by {_moment(start.latest, now)}."
         lines.append(about + (probably if start.earliest < start.latest else "."))
-    if (promised := found.promised_at) is not None:
-        lines.append(_passing(promised, now))
+    if (reserved_at := found.promised_at) is not None:
+        lines.append(_reservation_note(reserved_at, now))
     if (until := found.overflows_at) is not None:
         lines.append(f"If it has not started here by {_moment(until, now)}, it goes to {job.spec.overflow}.")
     if found.instead and job.abroad is not None:
@@ -39,11 +39,12 @@ def why_page(job: Job, found: WaitReport | None, now: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _passing(promised: float, now: float) -> str:
-    """How long others may pass it, in words."""
-    if promised > now:
-        return f"Others may pass it until {_moment(promised, now)}; from then on its start is promised."
-    return "It has waited long enough to be promised its start; those who have waited longer come first."
+def _reservation_note(reserved_at: float, now: float) -> str:
+    """When the job gets a start reservation, in words. `reserved_at`: seconds since 1970."""
+    if reserved_at > now:
+        until = _moment(reserved_at, now)
+        return f"Other jobs may start before it until {until}; then it gets a start reservation."
+    return "It has waited long enough for a start reservation; jobs that have waited longer come first."
 
 
 def _moment(seconds: float, now: float) -> str:

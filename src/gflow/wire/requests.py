@@ -14,7 +14,7 @@ import msgspec
 from gflow.core.lifecycle.option_rules import check_option_rules
 from gflow.core.model import HERE, Spec
 from gflow.errors import UsageError
-from gflow.options.node_shape import parse_shape, spread
+from gflow.options.node_shape import expand_shapes, parse_shape
 from gflow.options.sweeps import Parameter
 from gflow.options.table import JOB, NAME_LENGTH, Option
 from gflow.options.values import read
@@ -321,7 +321,7 @@ class Reader:
         written = msgspec.json.encode(options)
         found = self._options.get(written)
         if found is None:
-            given = spread(options, self._shapes)
+            given = expand_shapes(options, self._shapes)
             found = self._options[written] = read_options(applicable_defaults(self._defaults, given) | given)
             resolve_race(found.fields)
         return Read(dict(found.fields), found.params)

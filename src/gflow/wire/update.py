@@ -9,7 +9,7 @@ import msgspec
 
 from gflow.core.model import Spec
 from gflow.errors import UsageError
-from gflow.options.node_shape import spread
+from gflow.options.node_shape import expand_shapes
 from gflow.options.update import FIXED
 from gflow.options.values import read_extension
 from gflow.wire.requests import (
@@ -80,7 +80,9 @@ def describe_options(
     for name in sorted(options.keys() & fixed):
         raise UsageError(f"--{name} cannot be changed after submission")
     # A shape sets only those of its options that can be changed.
-    options = {name: value for name, value in spread(options, shapes or {}).items() if name not in fixed}
+    options = {
+        name: value for name, value in expand_shapes(options, shapes or {}).items() if name not in fixed
+    }
     cleared = {name for name, value in options.items() if value is None and name not in defaults}
     given = {
         name: defaults[name] if value is None else value

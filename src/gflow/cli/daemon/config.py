@@ -11,7 +11,7 @@ from typing import Any
 from gflow import paths
 from gflow.config.load import Config, Found, load
 from gflow.config.table import BY_KEY, SETTINGS, Setting
-from gflow.config.template import toml, written
+from gflow.config.template import render_file, toml
 from gflow.config.values import read
 from gflow.errors import GflowError, Refused, Unreachable, UsageError
 
@@ -32,7 +32,7 @@ def init(values: dict[str, Any]) -> int:
                 hint="gflowd init --yes takes the defaults",
             )
         chosen |= _asked(chosen, everything="advanced" in values)
-    _write(path, written(chosen))
+    _write(path, render_file(chosen))
     if "json" in values:
         print(json.dumps({"path": path}))
     else:

@@ -17,7 +17,7 @@ from gflow.core.model import CUT_OFF, PREEMPTED, Job, Spec
 from gflow.daemon.api.permissions import caller_as_owner, is_operator, sees_names
 from gflow.daemon.auth.users import Person, user_name
 from gflow.daemon.context import NAMELESS, context_of
-from gflow.text.gpus import titled
+from gflow.text.gpus import job_title
 from gflow.text.queue import Entry
 
 # Fields of a spec that other users see. Every field that is not listed is private, new ones included.
@@ -86,7 +86,7 @@ class Viewer:
 
     def title(self, job: Job) -> str:
         """The id and name of a job that holds GPUs; a placeholder if the job is hidden."""
-        return titled(job) if self.sees_job(job) else ANOTHER
+        return job_title(job) if self.sees_job(job) else ANOTHER
 
     def redact_job(self, job: Job) -> Job:
         """The job as the caller sees it: `job` itself for its owner, else a copy without private fields."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gflow.client.request_builder import describe
 from gflow.client.wait import exit_code_of
 from gflow.errors import Refused
-from gflow.library.jobs import judged, sent
+from gflow.library.jobs import check_description, submit_description
 from gflow.ml.launch.plan import gpus_there
 from gflow.ml.launch.supervisor import UNFINISHED
 from gflow.ml.scale.measurement import Measured, by_the_clock, from_meter
@@ -110,7 +110,7 @@ def check(wish: ScaleRequest, sizes: Sequence[Size], run: Runner) -> None:
     for size in sizes:
         words = command(wish, size, os.path.join(wish.folder, "meter"), wish.effective_batch)
         if run is as_job:
-            judged(_description(wish, size, words))
+            check_description(_description(wish, size, words))
         elif size.on_gpus and size.each > (there := gpus_there())[0]:
             raise Refused(
                 f"--gpus {size.each}: {there[1]} {there[0] or 'none'}",
@@ -120,7 +120,7 @@ def check(wish: ScaleRequest, sizes: Sequence[Size], run: Runner) -> None:
 
 def as_job(wish: ScaleRequest, size: Size, words: Sequence[str]) -> Over:
     """As a job of the daemon, which waits for its turn like any other."""
-    (job,) = sent(_description(wish, size, words))
+    (job,) = submit_description(_description(wish, size, words))
     try:
         job.wait()
     except BaseException:

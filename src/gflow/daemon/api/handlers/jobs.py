@@ -31,7 +31,7 @@ from gflow.daemon.execution.cluster_forecast import add_cluster_forecast
 from gflow.daemon.execution.log_paths import log_path
 from gflow.daemon.loop import timers
 from gflow.errors import Refused, UsageError, no_job
-from gflow.text.job_page import job_page, story_page
+from gflow.text.job_page import history_page, job_page
 from gflow.text.queue import Entry
 from gflow.text.usage import most_memory, summary
 from gflow.text.why import why_page
@@ -130,4 +130,4 @@ async def show_history(request: Request) -> Response:
     redact = viewer_of(request).redact_text
     lines = [line._replace(detail=redact(line.detail)) for line in context.store.story(job.key)]
     data = {"job": key_label(job.key), "events": [line_view(line, user_name) for line in lines]}
-    return answer(request, lambda: data, lambda: story_page(lines, user_name))
+    return answer(request, lambda: data, lambda: history_page(lines, user_name))

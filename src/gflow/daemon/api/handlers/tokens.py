@@ -15,7 +15,7 @@ from gflow.daemon.auth.tokens import Token
 from gflow.errors import Forbidden
 from gflow.options.table import Option
 from gflow.options.values import read as read_option
-from gflow.text.gctl import made_text, revoked_line, token_table
+from gflow.text.gctl import new_token_text, revoked_line, token_table
 from gflow.wire.requests import RevokeRequest, TokenRequest
 from gflow.wire.views import rfc3339
 
@@ -36,7 +36,7 @@ async def create(request: Request) -> Response:
     )
     data = {"token": text, **_view(token)}
     listens = bool(context.settings.listening.port)
-    return answer(request, lambda: data, lambda: made_text(text, data, listens=listens), 201)
+    return answer(request, lambda: data, lambda: new_token_text(text, data, listens=listens), 201)
 
 
 async def list_tokens(request: Request) -> Response:
