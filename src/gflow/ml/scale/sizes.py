@@ -1,4 +1,4 @@
-"""The sizes at which a script is run: how many nodes, and processes on each. Pure."""
+"""The sizes of a scaling measurement: nodes, and processes per node. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST = 65536
 
 
 class Size(msgspec.Struct, frozen=True):
-    """`each` processes on each node, with a GPU for each if `on_gpus`."""
+    """`each` processes per node, with one GPU per process if `on_gpus`."""
 
     nodes: int
     each: int
@@ -27,7 +27,7 @@ class Size(msgspec.Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """In words."""
+        """Describe the size: `4 GPUs on 2 nodes`."""
         thing = "GPU" if self.on_gpus else "process"
         plural = "" if self.gpus == 1 else "s" if self.on_gpus else "es"
         where = f" on {self.nodes} nodes" if self.nodes > 1 else ""
@@ -35,7 +35,7 @@ class Size(msgspec.Struct, frozen=True):
 
 
 def sizes_of(gpus: str, shapes: str, processes: str) -> list[Size]:
-    """Those that were asked for, the smallest first: all others are compared to it."""
+    """Parse the options into sizes, the smallest first: it is the baseline of the comparison."""
     if processes and (gpus or shapes):
         raise UsageError("--processes is for runs without GPUs: it goes with neither --gpus nor --shape")
     counts = gpus or processes
