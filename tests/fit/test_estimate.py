@@ -252,7 +252,7 @@ def test_a_model_that_this_machine_cannot_lay_out(monkeypatch):
         )
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_config", full)
-    with pytest.raises(Refused, match="too large to be laid out"):
+    with pytest.raises(Refused, match="too large for this machine"):
         estimate(hf=SMALL)
 
 
@@ -285,7 +285,7 @@ def test_who_reads_a_number_is_named():
             return self.cut(x, n).sum()
 
     batch = {"x": torch.randn(4, 8), "n": torch.zeros(2, dtype=torch.long)}
-    with pytest.raises(Refused, match=r"^cut reads a whole number"):
+    with pytest.raises(Refused, match=r"^cut reads an integer"):
         estimate(py=lambda: (Net(), batch))
 
 

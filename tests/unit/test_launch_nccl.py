@@ -89,7 +89,7 @@ def test_what_a_log_means(name):
 
 def test_sockets_where_infiniband_is():
     words = describe(parse(LOGS["2.28, sockets"][0]), ["mlx5_0"])
-    assert words.endswith("TCP sockets over eth0, eth1 (InfiniBand is here and not used: mlx5_0)")
+    assert words.endswith("TCP sockets over eth0, eth1 (InfiniBand is present but not used: mlx5_0)")
     assert "not used" not in describe(parse(LOGS["2.18, InfiniBand"][0]), ["mlx5_0"])
 
 

@@ -143,7 +143,7 @@ def _refusal(error: Exception) -> Refused:
     first = (str(error).strip() or kind).splitlines()[0]
     where = f" in {notes[0]}" if (notes := getattr(error, "__notes__", [])) else ""
     if "can't allocate memory" in str(error) or isinstance(error, MemoryError):
-        return Refused("the model is too large to be laid out on this machine", hint=FORMULA)
+        return Refused("the model is too large for this machine's memory", hint=FORMULA)
     if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
         return Refused(
             f"the result of {operator}{where} depends on values, so its memory cannot be known beforehand",

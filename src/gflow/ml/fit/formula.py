@@ -53,7 +53,7 @@ def count(text: str) -> int:
             f"{text!a} is no number of parameters", hint="--params 7B, 350M or 7000000000"
         ) from None
     if not 1000 <= number <= MOST:
-        raise UsageError(f"a model of {text} parameters is not one that gflow knows of", hint="from 1K to 1T")
+        raise UsageError(f"a model of {text} parameters is out of range", hint="from 1K to 1T")
     return number
 
 

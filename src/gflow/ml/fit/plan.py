@@ -29,7 +29,7 @@ COST = {
     "fsdp without NVLink": 1.60,
     "8-bit": 1.02,
 }
-DOUBT_EIGHT_BIT = "8-bit states are a rule on top (a quarter of the size); they were not measured"
+DOUBT_EIGHT_BIT = "8-bit states are modelled by a rule (a quarter of the size), which was not measured"
 ALTERNATIVES = 5
 
 

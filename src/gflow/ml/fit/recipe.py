@@ -53,7 +53,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         if self.quantize not in QUANTIZE:
             raise UsageError(f"weights of {self.quantize} bit are not known", hint="--quantize 4, or 8")
         if self.quantize and not self.lora:
-            raise UsageError("quantised weights do not learn", hint="put adapters on them: --lora 16")
+            raise UsageError("quantised weights cannot be trained", hint="put adapters on them: --lora 16")
         if self.clip is not None and not self.clip > 0:
             raise UsageError(f"gradients cannot be clipped to {self.clip}", hint="--clip 1.0")
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request
 
 SHARDING = ("none", "zero1", "zero2", "fsdp")
-DOUBT = "several GPUs and offloading are rules on top of a run of one GPU; they were not measured"
+DOUBT = "several GPUs and offloading are modelled by rules, which were not measured"
 
 
 class Sharing(NamedTuple):

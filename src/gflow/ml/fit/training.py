@@ -30,7 +30,7 @@ def record(workload: Workload, recipe: Recipe, card: Architecture) -> Allocation
         model = to_device(workload.model, channels_last=recipe.channels_last)
         learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learned:
-            raise UsageError("nothing in this model learns: no parameter requires a gradient")
+            raise UsageError("the model has no trainable parameters: none requires a gradient")
         kinds = Kinds(trace, device.tracker)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             kinds.name([tensor], "parameters", name)

@@ -108,7 +108,7 @@ def describe(report: NcclReport, adapters: Sequence[str] = ()) -> str:
         if "Socket" not in report.networks[0]:
             between += " with GPUDirect RDMA" if report.direct else " without GPUDirect RDMA"
         elif adapters:
-            between += f" (InfiniBand is here and not used: {', '.join(adapters)})"
+            between += f" (InfiniBand is present but not used: {', '.join(adapters)})"
         parts.append(between)
     if report.paths:
         parts.append(f"within a node {', '.join(_meaning(path) for path in report.paths)}")

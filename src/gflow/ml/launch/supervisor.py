@@ -206,7 +206,7 @@ class Supervisor:
 
     def _outcome(self) -> Outcome:
         if self._stalled:
-            return Outcome(124, None, f"nobody printed anything for {self._stall_s:g} s")
+            return Outcome(124, None, f"no rank printed anything for {self._stall_s:g} s")
         if UNFINISHED in self._codes.values() and self._none_failed():
             return Outcome(UNFINISHED)
         blamed = self._first_failure
@@ -214,8 +214,8 @@ class Supervisor:
             return Outcome(0)
         code = self._codes[blamed]
         if code < 0:
-            return Outcome(128 - code, blamed, f"was ended by {signal.Signals(-code).name}")
-        return Outcome(code, blamed, f"left with code {code}")
+            return Outcome(128 - code, blamed, f"was killed by {signal.Signals(-code).name}")
+        return Outcome(code, blamed, f"exited with code {code}")
 
     def _none_failed(self) -> bool:
         """Whether no rank failed. Ranks that the launcher ended after another one's exit do not count."""
@@ -282,10 +282,10 @@ def report(plan: Plan, outcome: Outcome, logs: str, *, kept: bool) -> None:
     if not outcome.why:
         return
     who = "" if outcome.blamed is None else f"rank {outcome.blamed} "
-    others = "; the others were ended" if plan.world > 1 and outcome.blamed is not None else ""
+    others = "; the others were stopped" if plan.world > 1 and outcome.blamed is not None else ""
     sys.stderr.write(f"gflow launch: {who}{outcome.why}{others}\n")
     if outcome.blamed:
         last = tail(os.path.join(logs, f"rank-{outcome.blamed}.log"))
         sys.stderr.write("".join(f"  [{outcome.blamed}] {line}\n" for line in last.splitlines()))
     if kept:
-        sys.stderr.write(f"gflow launch: what each rank printed is in {logs}\n")
+        sys.stderr.write(f"gflow launch: the output of each rank is in {logs}\n")

@@ -68,12 +68,12 @@ def measure(request: ScaleRequest, size: Size, run: Runner, effective: int = 0) 
         return from_clock(size, samples, result.seconds)
     if text:
         raise Refused(
-            f"the run with {size.what} was over before {request.warmup} steps and a little more",
+            f"the run with {size.what} ended within the {request.warmup} steps of warm-up or soon after",
             hint="a longer run, or fewer steps of warm-up: --warmup 1",
         )
     raise Refused(
-        "the script does not tell how fast it is",
-        hint="gflow.train and train.report(step, samples=…) do; or say what a run has: --samples N",
+        "the script does not report its speed",
+        hint="use gflow.train or train.report(step, samples=…); or give the samples of a run: --samples N",
     )
 
 

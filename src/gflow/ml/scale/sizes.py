@@ -37,7 +37,7 @@ class Size(msgspec.Struct, frozen=True):
 def sizes_of(gpus: str, shapes: str, processes: str) -> list[Size]:
     """Parse the options into sizes, the smallest first: it is the baseline of the comparison."""
     if processes and (gpus or shapes):
-        raise UsageError("--processes is for runs without GPUs: it goes with neither --gpus nor --shape")
+        raise UsageError("--processes is for runs without GPUs: it cannot be combined with --gpus or --shape")
     counts = gpus or processes
     found = {Size(1, _count(text), not processes) for text in counts.split(",") if counts}
     for text in shapes.split(",") if shapes else ():
@@ -46,7 +46,7 @@ def sizes_of(gpus: str, shapes: str, processes: str) -> list[Size]:
             raise UsageError(f"--shape {text}: there is no GPU in it", hint="--shape n1_gpu4,n4_gpu1")
         found.add(Size(nodes, each))
     if len(found) < 2:
-        raise UsageError("two sizes at least are needed to see how it scales", hint="--gpus 1,2,4")
+        raise UsageError("at least two sizes are needed", hint="--gpus 1,2,4")
     return sorted(found, key=lambda size: (size.gpus, size.nodes))
 
 

@@ -35,7 +35,7 @@ def config(
         accumulate, odd = divmod(effective_batch, batch * world)
         if odd or not accumulate:
             raise UsageError(
-                f"{effective_batch} samples cannot be shared out as {batch} on each of {world} GPUs"
+                f"{effective_batch} samples are not a multiple of {batch} on each of {world} GPUs"
             )
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
     if stage == 3:

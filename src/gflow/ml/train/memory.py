@@ -134,4 +134,4 @@ def profile(
 
 def _need_gpu() -> None:
     if not torch.cuda.is_available():
-        raise Refused("there is no GPU whose memory could be looked at")
+        raise Refused("there is no GPU to inspect")

@@ -63,7 +63,7 @@ class Run:
     ) -> None:
         asked = plan.effective_batch(os.environ)  # the submitted job overrides the script
         if accumulate < 1:
-            raise UsageError(f"accumulate={accumulate}: a step has one batch at least")
+            raise UsageError(f"accumulate={accumulate}: it must be at least 1")
         self.device = devices.pick(device)
         self._dtype = devices.precision_of(precision, self.device)
         self.ranks = Ranks(self.device)
@@ -157,7 +157,7 @@ class Run:
         """
         batch_size = self._planned_batch if batch_size is None else batch_size
         if batch_size is None:
-            raise UsageError("run.loader wants a batch size", hint="run.loader(dataset, 32)")
+            raise UsageError("run.loader needs a batch size", hint="run.loader(dataset, 32)")
         world = self.ranks.world
         effective = self._effective or batch_size * world * self._accumulate
         return Loader(
@@ -308,7 +308,7 @@ class Run:
         """Compute the gradients of this batch's mean loss. At the end of a step, clip, step and zero them."""
         share = self._share
         if share is None:
-            raise UsageError("run.backward belongs into a loop over run.batches")
+            raise UsageError("run.backward must be called inside a loop over run.batches")
         weighted = loss * share.weight
         scaler = self._state.scaler
         (weighted if scaler is None else scaler.scale(weighted)).backward()

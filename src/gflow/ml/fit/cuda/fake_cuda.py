@@ -95,7 +95,7 @@ def _read(tensor: Any, module: str) -> Any:
     if tensor.dtype.is_floating_point:
         return getattr(tensor, "_gflow_value", 1.0)
     raise DataDependent(
-        f"{module or 'the model'} reads a whole number out of a tensor, and shapes may follow from it",
+        f"{module or 'the model'} reads an integer from a tensor, and shapes may depend on it",
         hint="find its .item() or .tolist() and use fixed shapes, or measure one step on a GPU",
     )
 

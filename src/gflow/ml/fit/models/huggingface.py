@@ -52,14 +52,16 @@ def _other_than_named(given: dict[str, Any], model: Any) -> tuple[str, ...]:
     named, trained = (given.get("architectures") or [""])[0], type(model).__name__
     if named in ("", trained):
         return ()
-    return (f"the configuration names {named}, and {trained} is what was trained here (--task, or --py)",)
+    return (
+        f"the configuration names {named}, and {trained} was trained instead (change it with --task or --py)",
+    )
 
 
 def _without_pictures(kind: str, config: Any) -> tuple[str, ...]:
     if kind in ("image", "audio", "speech") or getattr(config, "vision_config", None) is None:
         return ()
     return (
-        "the batch has no pictures: of the part that sees, only the weights are counted (--py can have both)",
+        "the batch has no pictures: of the vision part, only the weights are counted (--py can train both)",
     )
 
 
@@ -175,7 +177,7 @@ def _too_large(auto: Any, config: Any) -> Refused:
     with torch.device("meta"):
         size = 4 * sum(parameter.numel() for parameter in auto.from_config(config).parameters())
     return Refused(
-        f"the model is too large to be laid out on this machine: its weights alone are {size / 1e12:.1f} TB",
+        f"the model is too large for this machine's memory: its weights alone are {size / 1e12:.1f} TB",
         hint="check the sizes in the configuration; --params answers by a formula, which may be off by half",
     )
 

@@ -107,7 +107,7 @@ class Vault:
         if is_stale:
             who = f"attempt {now.attempt} of the job" if now and now.job else "another run"
             raise Superseded(
-                f"{who} has taken over {self.folder}: this one must not write any more",
+                f"{who} has taken over {self.folder}: this run must stop writing",
                 hint="give every run a folder of its own",
             )
 
@@ -242,9 +242,9 @@ def verify(path: str) -> dict[str, Any]:
             manifest: dict[str, Any] = json.load(file)
         for name, entry in manifest["files"].items():
             if checksum(os.path.join(path, name)) != (entry["size"], entry["sha256"]):
-                raise CheckpointError(f"{path}: {name} is not what was written")
+                raise CheckpointError(f"{path}: {name} does not match its checksum")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is not whole: {error}") from error
+        raise CheckpointError(f"{path} is incomplete: {error}") from error
     return manifest
 
 

@@ -74,8 +74,8 @@ class RunState:
         sharded = self.model is not None and is_sharded(self.model)
         if sharded != ("model" not in state):
             raise CheckpointError(
-                "the checkpoint is of a run that shards its model, or this one is and that was not",
-                hint="take the strategy it was made with, or another folder",
+                "the checkpoint and this run do not shard the model in the same way",
+                hint="use the strategy that it was written with, or another folder",
             )
         theirs = (
             len(state.get("optimizers", self.optimizers)),
@@ -87,5 +87,5 @@ class RunState:
             raise CheckpointError(
                 f"the checkpoint has {theirs[0]} optimizers, {theirs[1]} schedulers and {sorted(theirs[2])}; "
                 f"this run has {ours[0]}, {ours[1]} and {sorted(ours[2])}",
-                hint="call run.resume() when all of them are there",
+                hint="call run.resume() after all of them are registered",
             )

@@ -29,7 +29,7 @@ class Loader:
         **options: Any,
     ) -> None:
         if batch_size < 1 or effective < 1:
-            raise UsageError(f"a batch of {min(batch_size, effective)} samples is none")
+            raise UsageError(f"a batch of {min(batch_size, effective)} samples: it must have at least 1")
         if not hasattr(dataset, "__len__"):
             raise UsageError(
                 "run.loader takes a dataset with a length", hint="hand a loader of your own to run.batches"
