@@ -73,10 +73,10 @@ def predicted(case, cases):
 
     began = time.process_time()
     try:
-        tape = record(**source(case, cases), recipe=recipe(case))
+        trace = record(**source(case, cases), recipe=recipe(case))
     except Exception as error:
         return {"id": case["id"], "refused": str(error)}
-    found = answer(tape)
+    found = answer(trace)
     row = {
         "id": case["id"],
         "allocated": found.peak_allocated_bytes,
@@ -89,15 +89,15 @@ def predicted(case, cases):
         "facts": {
             "total": found.total_params,
             "learned": found.trainable_params,
-            "largest_layer": largest_layer(case, tape),
+            "largest_layer": largest_layer(case, trace),
             **shape(case),
         }
     }
 
 
-def largest_layer(case, tape):
+def largest_layer(case, trace):
     layers, each = {}, 2 if case["precision"] == "bf16_pure" else 4
-    for request in {id(one): one for one in tape.requests if one.kind == "parameters"}.values():
+    for request in {id(one): one for one in trace.requests if one.kind == "parameters"}.values():
         layer = request.module.rpartition(".")[0]
         layers[layer] = layers.get(layer, 0) + request.size // each
     return max(layers.values())

@@ -1,4 +1,4 @@
-"""Pictures for people: the one way to matplotlib, which only those need who ask for one."""
+"""Plot files. The only module that uses matplotlib, an optional dependency imported on first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FORMS = (".png", ".svg", ".pdf")
 
 
 def check_plot(path: str) -> None:
-    """Refuse a picture that cannot be made, before anybody waits for what it shows."""
+    """Refuse a plot that cannot be written, before the figures for it are computed."""
     if not path.lower().endswith(FORMS):
         raise UsageError(
             f"--plot: {path!a} is no picture", hint="name a file that ends in .png, .svg or .pdf"
@@ -28,7 +28,7 @@ def check_plot(path: str) -> None:
 
 
 def figure(width: float, height: float) -> Any:
-    """An empty one, in inches."""
+    """Create an empty figure; sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -70,10 +70,10 @@ def test_what_saves_memory_does():
 
 
 def test_a_card_is_large_enough_or_not():
-    tape = record(hf=SMALL, recipe=Recipe(batch=8, sequence=512))
+    trace = record(hf=SMALL, recipe=Recipe(batch=8, sequence=512))
     found = estimate(hf=SMALL, batch=8, sequence=512)
-    assert fits(tape, found.peak_reserved_bytes)
-    assert not fits(tape, found.peak_allocated_bytes - (1 << 20))
+    assert fits(trace, found.peak_reserved_bytes)
+    assert not fits(trace, found.peak_allocated_bytes - (1 << 20))
 
 
 def test_a_model_of_ones_own():
@@ -181,12 +181,12 @@ def test_a_run_for_any_batch_is_near_the_run_itself():
     run = BatchScaling(
         lambda batch: record(hf=SMALL, recipe=Recipe(batch=batch, sequence=256, precision="bf16"))
     )
-    assert run.is_even
-    tape = record(hf=SMALL, recipe=Recipe(batch=24, sequence=256, precision="bf16"))
-    truth = answer(tape).peak_reserved_bytes
+    assert run.is_linear
+    trace = record(hf=SMALL, recipe=Recipe(batch=24, sequence=256, precision="bf16"))
+    truth = answer(trace).peak_reserved_bytes
     assert run.needed(24, Shaping()) == pytest.approx(truth, rel=0.02)
-    assert run.work(24).flops == pytest.approx(work_of(tape).flops, rel=0.01)
-    assert run.work(24).kernels == work_of(tape).kernels > 100
+    assert run.work(24).flops == pytest.approx(work_of(trace).flops, rel=0.01)
+    assert run.work(24).kernels == work_of(trace).kernels > 100
     weights = sum(p.numel() for p in _llama().parameters())
     assert run.work(1).flops > 6 * (weights - 2 * 1000 * 128) * 256, "products of all weights, three times"
 
@@ -252,7 +252,7 @@ def test_a_model_that_this_machine_cannot_lay_out(monkeypatch):
         )
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_config", full)
-    with pytest.raises(Refused, match="too large to be laid out"):
+    with pytest.raises(Refused, match="too large for this machine"):
         estimate(hf=SMALL)
 
 
@@ -285,7 +285,7 @@ def test_who_reads_a_number_is_named():
             return self.cut(x, n).sum()
 
     batch = {"x": torch.randn(4, 8), "n": torch.zeros(2, dtype=torch.long)}
-    with pytest.raises(Refused, match=r"^cut reads a whole number"):
+    with pytest.raises(Refused, match=r"^cut reads an integer"):
         estimate(py=lambda: (Net(), batch))
 
 
@@ -405,6 +405,6 @@ def test_a_mask_that_hides_nothing_is_left_out():
     """OPT makes a mask of ones; transformers drops it when `mask.sum() == mask.numel()`."""
     opt = {"model_type": "opt", "vocab_size": 100, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 1,
            "num_attention_heads": 2, "word_embed_proj_dim": 32, "max_position_embeddings": 512}  # fmt: skip
-    tape = record(hf=opt, recipe=Recipe(batch=4, sequence=512, precision="fp16"))
-    sizes = [request.size for request in tape.requests if request.kind != "workspace"]
+    trace = record(hf=opt, recipe=Recipe(batch=4, sequence=512, precision="fp16"))
+    sizes = [request.size for request in trace.requests if request.kind != "workspace"]
     assert max(sizes) < 4 * 512 * 512

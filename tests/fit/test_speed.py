@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from gflow.ml.fit.cuda.op_cache import Memo  # noqa: E402
+from gflow.ml.fit.cuda.op_cache import OpCache  # noqa: E402
 from gflow.ml.fit.estimate import record  # noqa: E402
 from gflow.ml.fit.recipe import Recipe  # noqa: E402
 
@@ -49,7 +49,7 @@ def _recurrent():
 )
 def test_remembered_results_leave_the_tape_as_it_is(model, settings, monkeypatch):
     quick = record(**model, recipe=Recipe(**settings))
-    monkeypatch.setattr(Memo, "key", lambda *_: None)
+    monkeypatch.setattr(OpCache, "key", lambda *_: None)
     slow = record(**model, recipe=Recipe(**settings))
     assert quick.moves == slow.moves
     assert [request.size for request in quick.requests] == [request.size for request in slow.requests]

@@ -130,7 +130,7 @@ def curve(folder: Path, precision: str, stops: list[int], losses: dict[int, floa
             if run.place.step == stop_at:
                 run.stop.ask("test")
         run.close()
-    scaler = run._kept.scaler
+    scaler = run._state.scaler
     return scaler.get_scale() if scaler else 0.0
 
 
@@ -181,12 +181,12 @@ def scaler() -> None:
     model = run.model(nn.Linear(4, 1))
     optimizer = run.optimizer(torch.optim.SGD(model.parameters(), 0.1))
     schedule = run.scheduler(torch.optim.lr_scheduler.StepLR(optimizer, 1))
-    before, scale = model.weight.detach().clone(), run._kept.scaler.get_scale()
+    before, scale = model.weight.detach().clone(), run._state.scaler.get_scale()
     for inputs in run.batches(run.loader(torch.full((1, 4), 1e4), 1)):
         with run.autocast():
             loss = (model(inputs) * 1e5).sum()
         run.backward(loss)
-    skipped = torch.equal(before, model.weight) and run._kept.scaler.get_scale() < scale
+    skipped = torch.equal(before, model.weight) and run._state.scaler.get_scale() < scale
     note("fp16 scaler", {"apart from fp32": apart, "overflow skipped": skipped,
                          "schedule waited": schedule.last_epoch == 0,
                          "ok": max(apart.values()) < 0.01 and skipped})  # fmt: skip

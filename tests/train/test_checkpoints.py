@@ -137,7 +137,7 @@ def test_what_cannot_be_is_said_at_once(options, refusal):
 
 def test_calls_in_the_wrong_place(tmp_path):
     run = Run(device="cpu")
-    with pytest.raises(UsageError, match="belongs into a loop"):
+    with pytest.raises(UsageError, match="inside a loop"):
         run.backward(torch.ones(1))
     with pytest.raises(UsageError, match="no folder"):
         run.save()

@@ -51,7 +51,7 @@ def test_what_is_no_plan_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="cannot be read"):
         Run.planned(str(tmp_path / "none.json"))
     run = Run(device="cpu")
-    with pytest.raises(UsageError, match="wants a batch size"):
+    with pytest.raises(UsageError, match="needs a batch size"):
         run.loader(torch.ones(4))
     run.close()
 

@@ -117,7 +117,7 @@ def test_a_run_that_came_to_its_end_does_nothing_more(tmp_path, whole):
 
 def test_the_comparison_notices_a_forgotten_generator(tmp_path, whole, monkeypatch):
     """A test of the test: without the state of random numbers, the curves differ."""
-    monkeypatch.setattr("gflow.ml.train.checkpoint.rng.set_back", lambda *_: None)
+    monkeypatch.setattr("gflow.ml.train.checkpoint.rng.restore", lambda *_: None)
     assert train(tmp_path / "c", tmp_path / "said", at(5, term)) == "TERM"
     assert train(tmp_path / "c", tmp_path / "said") == ""
     assert curve(tmp_path / "said") != whole

@@ -173,7 +173,7 @@ def test_under_gflow_launch(tmp_path, whole, box):
     victim = next(pid for pid in box.processes() if b"\0RANK=2\0" in _environ(pid))
     os.kill(victim, signal.SIGKILL)
     _, said = first.communicate(timeout=30)
-    assert first.returncode == 137 and "rank 2 was ended by SIGKILL" in said
+    assert first.returncode == 137 and "rank 2 was killed by SIGKILL" in said
     before = len((tmp_path / "said2").read_text().splitlines())
     second = launch("0.2")
     wait_until(lambda: at_step(before + 3), 120)

@@ -10,13 +10,13 @@ import pytest
 from gflow.errors import Refused, UsageError
 from gflow.ml.fit.batch_scaling import BatchScaling
 from gflow.ml.fit.catalogue import Gpu, named
-from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request, play
+from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request, replay
 from gflow.ml.fit.cuda.allocator import Allocator
 from gflow.ml.fit.fits import largest_batch
-from gflow.ml.fit.formula import Counted
+from gflow.ml.fit.formula import FormulaRun
 from gflow.ml.fit.plan import Plan, PlanRequest, Way, plan, read
 from gflow.ml.fit.recipe import Recipe
-from gflow.ml.fit.sharding import SHARDING, Shaping, Sharing, blocks_of, extras, kept
+from gflow.ml.fit.sharding import SHARDING, Shaping, Sharing, blocks_of, extras, per_gpu_bytes
 from gflow.ml.fit.speed import Work, work_of
 
 GIB = 1 << 30
@@ -97,7 +97,7 @@ def test_states_too_large_for_one_card_are_sharded():
 
 
 def test_what_cannot_fit_is_refused_with_the_least_it_takes():
-    with pytest.raises(Refused, match="GiB on each at least"):
+    with pytest.raises(Refused, match="it needs at least"):
         planned(500, 0.5, 0.2, "T4", 1, 8)
 
 
@@ -126,9 +126,9 @@ def test_the_largest_batch_is_found_in_few_runs(true, bend, monkeypatch):
             runs.append(batch)
             self.size = 1000 + batch * 10 + bend * batch // 100
 
-    monkeypatch.setattr("gflow.ml.fit.fits.fits", lambda tape, room: tape.size <= room)
+    monkeypatch.setattr("gflow.ml.fit.fits.fits", lambda trace, room: trace.size <= room)
     monkeypatch.setattr(
-        "gflow.ml.fit.fits.answer", lambda tape: type("Found", (), {"peak_allocated_bytes": tape.size})
+        "gflow.ml.fit.fits.answer", lambda trace: type("Found", (), {"peak_allocated_bytes": trace.size})
     )
     room = 1000 + 10 * true + 5
     true = next(batch for batch in range(2000, -1, -1) if Steady(batch).size <= room or not batch)
@@ -165,7 +165,7 @@ def test_a_card_of_ones_own():
 )
 def test_what_each_technique_shares_out(sharding, parameters, gradients, states):
     def left(kind, phase):
-        return 4096 / kept(Request(4096, kind, phase, 0, "", ""), 4096, Sharing(4, sharding))
+        return 4096 / per_gpu_bytes(Request(4096, kind, phase, 0, "", ""), 4096, Sharing(4, sharding))
 
     assert left("parameters", "model") == parameters
     assert left("gradients", "backward") == gradients
@@ -175,31 +175,31 @@ def test_what_each_technique_shares_out(sharding, parameters, gradients, states)
 
 def test_offloaded_states_are_gone():
     away = Sharing(1, "none", offload=True)
-    assert kept(Request(4096, "optimizer", "optimizer", 0, "", ""), 4096, away) == 0
-    assert kept(Request(4096, "gradients", "backward", 0, "", ""), 4096, away) == 4096
+    assert per_gpu_bytes(Request(4096, "optimizer", "optimizer", 0, "", ""), 4096, away) == 0
+    assert per_gpu_bytes(Request(4096, "gradients", "backward", 0, "", ""), 4096, away) == 4096
 
 
-def tape_of(*parameters):
-    tape = AllocationTrace()
+def trace_of(*parameters):
+    trace = AllocationTrace()
     for name, size in parameters:
-        tape.requests.append(Request(size, "parameters", "model", 0, "", name))
-    tape.parameters = tape.learned = sum(size for _, size in parameters) // 4
-    return tape
+        trace.requests.append(Request(size, "parameters", "model", 0, "", name))
+    trace.parameters = trace.learned = sum(size for _, size in parameters) // 4
+    return trace
 
 
 def test_what_comes_on_top_of_shares():
-    tape = tape_of(
+    trace = trace_of(
         ("model.layers.0.a", 400), ("model.layers.0.b", 200), ("model.layers.1.a", 400), ("head", 80)
     )
-    assert blocks_of(tape) == (600, 80)
-    assert extras(tape, Sharing()) == []
-    assert extras(tape, Sharing(4)) == extras(tape, Sharing(4, "zero1")) == [1080]
-    assert extras(tape, Sharing(4, "zero2")) == [1200]
-    assert extras(tape, Sharing(4, "fsdp")) == [1200, 80, 1200]
+    assert blocks_of(trace) == (600, 80)
+    assert extras(trace, Sharing()) == []
+    assert extras(trace, Sharing(4)) == extras(trace, Sharing(4, "zero1")) == [1080]
+    assert extras(trace, Sharing(4, "zero2")) == [1200]
+    assert extras(trace, Sharing(4, "fsdp")) == [1200, 80, 1200]
 
 
 def test_size_alone_has_the_same_rules():
-    run = Counted(7 * 10**9, Recipe(precision="bf16-pure", sequence=2048))
+    run = FormulaRun(7 * 10**9, Recipe(precision="bf16-pure", sequence=2048))
     plain = run.needed(1, Shaping())
     sizes = [run.needed(1, Shaping(Sharing(8, sharding))) for sharding in SHARDING]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] > plain > sizes[1]
@@ -218,24 +218,24 @@ class Recorded:
 
     def __call__(self, batch):
         self.batches.append(batch)
-        tape = AllocationTrace()
-        tape.learned = tape.parameters = 100 << 20
-        tape.request(400 << 20, "", "parameters")
+        trace = AllocationTrace()
+        trace.learned = trace.parameters = 100 << 20
+        trace.request(400 << 20, "", "parameters")
         for step in range(2):
-            tape.mark("forward", step)
-            held = [tape.request(batch * (300 << 20), "mm") for _ in range(4)]
+            trace.mark("forward", step)
+            held = [trace.request(batch * (300 << 20), "mm") for _ in range(4)]
             if batch >= 4:
-                tape.release(tape.request(batch << 20, "scratch", "workspace"))
+                trace.release(trace.request(batch << 20, "scratch", "workspace"))
             if batch == 4 and self.bend:
-                tape.release(tape.request(1 << 20, "extra"))
-            tape.mark("optimizer", step)
+                trace.release(trace.request(1 << 20, "extra"))
+            trace.mark("optimizer", step)
             if not step:
-                tape.request(800 << 20, "", "optimizer")
-            tape.release(tape.request(400 << 20, ""))
+                trace.request(800 << 20, "", "optimizer")
+            trace.release(trace.request(400 << 20, ""))
             for number in held:
-                tape.release(number)
-        tape.flops = batch * 10
-        return tape
+                trace.release(number)
+        trace.flops = batch * 10
+        return trace
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 16, 100])
@@ -243,9 +243,9 @@ def test_a_run_for_any_batch_is_the_run_itself(batch):
     record = Recorded()
     run = BatchScaling(record)
     truth = Recorded()(batch)
-    assert run.is_even, "though scratch comes with larger batches"
+    assert run.is_linear, "though scratch comes with larger batches"
     found = run.needed(batch, Shaping())
-    assert found == pytest.approx(play(truth, Allocator()).peak_reserved, rel=0.005)
+    assert found == pytest.approx(replay(truth, Allocator()).peak_reserved, rel=0.005)
     assert run.work(batch) == work_of(truth)
     assert record.batches == [2, 4]
     assert run.needed(batch, Shaping(), found) == found
@@ -255,7 +255,7 @@ def test_a_run_for_any_batch_is_the_run_itself(batch):
 def test_runs_that_differ_in_kind_are_run_one_by_one():
     record = Recorded(bend=1)
     run = BatchScaling(record)
-    assert run.needed(16, Shaping()) == play(Recorded()(16), Allocator()).peak_reserved
+    assert run.needed(16, Shaping()) == replay(Recorded()(16), Allocator()).peak_reserved
     assert record.batches == [2, 4, 16]
 
 

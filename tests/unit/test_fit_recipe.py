@@ -74,7 +74,7 @@ def test_gflow_is_imported_without_torch():
 
 def test_quantised_weights_need_adapters():
     assert Recipe(quantize=4, lora=8).quantize == 4
-    with pytest.raises(UsageError, match="do not learn"):
+    with pytest.raises(UsageError, match="cannot be trained"):
         Recipe(quantize=4)
     with pytest.raises(UsageError, match="3 bit"):
         Recipe(quantize=3, lora=8)

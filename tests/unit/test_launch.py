@@ -85,7 +85,7 @@ def test_one_fails_and_the_others_are_ended(tmp_path):
     begun = time.monotonic()
     code, _, err = finish(tmp_path, 3, "if rank == 1: print('no such file'); sys.exit(3)\nsignal.pause()")
     assert code == 3 and time.monotonic() - begun < 10
-    assert "rank 1 left with code 3; the others were ended" in err and "[1] no such file" in err
+    assert "rank 1 exited with code 3; the others were stopped" in err and "[1] no such file" in err
 
 
 def test_who_does_not_listen_is_killed(tmp_path):
@@ -96,7 +96,7 @@ def test_who_does_not_listen_is_killed(tmp_path):
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif rank: os.kill(os.getpid(), 9)\ntime.sleep(60)",
     )
     assert code == 137 and time.monotonic() - begun < 10
-    assert "rank 1 was ended by SIGKILL" in err
+    assert "rank 1 was killed by SIGKILL" in err
 
 
 def test_a_stop_reaches_each_rank_once_and_75_comes_back(tmp_path):
@@ -157,7 +157,7 @@ def test_ranks_die_with_their_launcher(tmp_path):
 
 def test_nobody_prints_anything(tmp_path):
     code, _, err = finish(tmp_path, 2, "print('begun'); time.sleep(60)", stall_s=0.3)
-    assert code == 124 and "nobody printed anything for 0.3 s" in err
+    assert code == 124 and "no rank printed anything for 0.3 s" in err
 
 
 def test_a_child_that_holds_the_pipe_is_not_waited_for(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.ml.launch.nccl import in_words, parse
+from gflow.ml.launch.nccl import describe, parse
 
 # Each: the log, what is said of it, and what is said where InfiniBand is there.
 LOGS = {
@@ -84,13 +84,13 @@ node-01:1897709:1897731 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET
 @pytest.mark.parametrize("name", LOGS)
 def test_what_a_log_means(name):
     text, words = LOGS[name]
-    assert in_words(parse(text)) == words
+    assert describe(parse(text)) == words
 
 
 def test_sockets_where_infiniband_is():
-    words = in_words(parse(LOGS["2.28, sockets"][0]), ["mlx5_0"])
-    assert words.endswith("TCP sockets over eth0, eth1 (InfiniBand is here and not used: mlx5_0)")
-    assert "not used" not in in_words(parse(LOGS["2.18, InfiniBand"][0]), ["mlx5_0"])
+    words = describe(parse(LOGS["2.28, sockets"][0]), ["mlx5_0"])
+    assert words.endswith("TCP sockets over eth0, eth1 (InfiniBand is present but not used: mlx5_0)")
+    assert "not used" not in describe(parse(LOGS["2.18, InfiniBand"][0]), ["mlx5_0"])
 
 
 def test_warnings_each_once():
@@ -102,6 +102,6 @@ def test_warnings_each_once():
 
 @given(st.text())
 def test_any_text_can_be_read(text):
-    in_words(parse(text))
-    in_words(parse(f"NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {text}"))
-    in_words(parse(f"NCCL INFO NET/{text}"))
+    describe(parse(text))
+    describe(parse(f"NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {text}"))
+    describe(parse(f"NCCL INFO NET/{text}"))

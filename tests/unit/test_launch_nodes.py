@@ -3,8 +3,8 @@
 import pytest
 
 from gflow.errors import Refused
-from gflow.ml.launch.network import Adapter, chosen, seen
-from gflow.ml.launch.slurm import MEETING, Here, check, here, nodes_of
+from gflow.ml.launch.network import Adapter, choose, detect
+from gflow.ml.launch.slurm import MEETING, NodePosition, check, node_position, nodes_of
 
 JOB = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "2", "SLURM_NODEID": "1"}
 
@@ -12,8 +12,8 @@ JOB = {"SLURM_JOB_ID": "17", "SLURM_NNODES": "2", "SLURM_NODEID": "1"}
 def test_who_we_are():
     assert nodes_of({}) == nodes_of({"SLURM_NNODES": "4"}) == 1
     assert nodes_of(JOB) == 2
-    assert here(JOB) is None, "nobody has said where to meet"
-    assert here(JOB | {MEETING: "node1:20500"}) == Here(1, 2, "node1", 20500)
+    assert node_position(JOB) is None, "nobody has said where to meet"
+    assert node_position(JOB | {MEETING: "node1:20500"}) == NodePosition(1, 2, "node1", 20500)
 
 
 def test_nodes_are_those_of_the_job():
@@ -52,7 +52,7 @@ ON, OFF, ROCE = Adapter("mlx5_0"), Adapter("mlx5_1", is_active=False), Adapter("
     ],
 )
 def test_networks(network, adapters, interfaces, told, why):
-    choice = chosen(network, adapters, interfaces)
+    choice = choose(network, adapters, interfaces)
     assert told.items() <= choice.variables.items()
     assert why in choice.why
 
@@ -70,5 +70,5 @@ def test_what_a_machine_has(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     adapters = [Adapter("mlx5_0"), Adapter("mlx5_1", is_active=False, layer="Ethernet")]
-    assert seen(str(tmp_path)) == (adapters, ["eth0", "lo"])
-    assert seen(str(tmp_path / "none")) == ([], [])
+    assert detect(str(tmp_path)) == (adapters, ["eth0", "lo"])
+    assert detect(str(tmp_path / "none")) == ([], [])

@@ -11,8 +11,8 @@ import pytest
 
 from gflow.cli.tools import scale
 from gflow.errors import UsageError
-from gflow.ml.scale.analysis import judge, kind_of, mark_of
-from gflow.ml.scale.measurement import Measured, by_the_clock, from_meter
+from gflow.ml.scale.analysis import analyse, kind_of, mark_of
+from gflow.ml.scale.measurement import Measured, from_clock, from_meter
 from gflow.ml.scale.runner import ScaleRequest, command
 from gflow.ml.scale.sizes import Size, sizes_of
 from gflow.ml.train.metering import Meter
@@ -110,7 +110,7 @@ def test_marks(part, mark):
 
 
 def test_speed_up_and_efficiency_against_the_smallest():
-    rows = judge([one(2, 100.0), one(4, 180.0), one(8, 320.0)]).rows
+    rows = analyse([one(2, 100.0), one(4, 180.0), one(8, 320.0)]).rows
     assert [(row.speedup, round(row.efficiency, 3)) for row in rows] == [(1.0, 1.0), (1.8, 0.9), (3.2, 0.8)]
 
 
@@ -129,7 +129,7 @@ def test_weak_and_strong(batches, kind):
 
 
 def named(base: Measured, most: Measured, control: Measured | None = None) -> str:
-    return judge([base, most], control).bottleneck.name
+    return analyse([base, most], control).bottleneck.name
 
 
 def test_the_bottleneck_is_what_explains_the_time_that_is_lost():
@@ -155,7 +155,7 @@ def test_more_processes_than_cores_cannot_scale():
     crowded = one(4, 200.0, 40, device="cpu", processes=4, cores=2, exchange_s=0.2)
     assert named(one(1, 100.0, 10), crowded) == "CPU cores"
     beside_others = one(2, 100.0, 20, device="cpu", processes=2, cores=2, load=7.5)
-    assert "other work keeps the 2 cores" in judge([one(1, 100.0, 10), beside_others]).bottleneck.why
+    assert "other work keeps the 2 cores" in analyse([one(1, 100.0, 10), beside_others]).bottleneck.why
     assert (
         named(one(1, 100.0, 10), one(2, 100.0, 20, device="cuda", processes=2, cores=2, load=7.5))
         == "not known"
@@ -163,13 +163,11 @@ def test_more_processes_than_cores_cannot_scale():
 
 
 def test_more_than_there_can_be_is_called_so():
-    assert "more than there can be" in judge([one(1, 10.0, 1), one(2, 40.0, 2)]).bottleneck.why
+    assert "more than there can be" in analyse([one(1, 10.0, 1), one(2, 40.0, 2)]).bottleneck.why
 
 
 def test_the_page_says_what_was_measured_and_how():
-    found = judge(
-        [by_the_clock(Size(1, 1), 100, 10.0), by_the_clock(Size(2, 1), 100, 8.0)], declared="strong"
-    )
+    found = analyse([from_clock(Size(1, 1), 100, 10.0), from_clock(Size(2, 1), 100, 8.0)], declared="strong")
     text = scaling_page(found, 5)
     assert "by wall time of each whole run, including startup and loading" in text
     assert "strong scaling" in text and "62%" in text and "poor" in text

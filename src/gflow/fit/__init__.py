@@ -1,6 +1,6 @@
-"""Will it fit? Memory of training and serving, predicted without a GPU.
+"""Public API for memory prediction of training and serving, without a GPU.
 
-`estimate` needs PyTorch (`pip install 'gflow[fit]'`); importing this room does not load it.
+`estimate` needs PyTorch (`pip install 'gflow[fit]'`); importing this package does not import it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a training script imports: a run that stops when asked, saves itself, and goes on where it was.
+"""Public API for training scripts: a run that stops on request, writes checkpoints and resumes from them.
 
     from gflow import train
 
@@ -10,7 +10,7 @@
         for batch in run.batches(loader, epochs=3):
             run.backward(loss_of(model, batch))
 
-PyTorch is loaded when the first of these names is asked for, not before: `gflow[train]` has it.
+PyTorch is imported on first access to one of these names. `gflow[train]` installs it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gflow.ml.train.run import Run as Run
     from gflow.ml.train.stop import Stop as Stop
 
-_PLACES = {
+_MODULES = {
     "Checkpointer": "checkpoint.checkpointer",
     "find_batch_size": "batch_size",
     "Run": "run",
@@ -39,10 +39,10 @@ _PLACES = {
 def __getattr__(name: str) -> object:
     if name == "callbacks":
         return __import__("gflow.ml.train.callbacks", fromlist=("callbacks",))
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'gflow.train' has no attribute {name!r}")
     try:
-        return getattr(__import__(f"gflow.ml.train.{_PLACES[name]}", fromlist=(name,)), name)
+        return getattr(__import__(f"gflow.ml.train.{_MODULES[name]}", fromlist=(name,)), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -54,4 +54,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES, "callbacks"])
+    return sorted([*globals(), *_MODULES, "callbacks"])

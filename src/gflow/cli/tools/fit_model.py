@@ -73,7 +73,7 @@ def run_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
     if "params" in values:
         from gflow.ml.fit import formula
 
-        return formula.Counted(formula.count(values["params"]), recipe)
+        return formula.FormulaRun(formula.count(values["params"]), recipe)
     from gflow.ml.fit.batch_scaling import BatchScaling
 
     return BatchScaling(lambda batch: tape_of(values, msgspec.structs.replace(recipe, batch=batch), card))
@@ -81,10 +81,10 @@ def run_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
 
 def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
     from gflow.cli.common.status_line import shown
-    from gflow.ml.fit.estimate import one_of, record
+    from gflow.ml.fit.estimate import check_one_model, record
     from gflow.ml.fit.models import hf_config, lazy_torch
 
-    one_of(values)
+    check_one_model(values)
     given = {name: values[name] for name in ("hf", "tv", "py", "task") if name in values}
     if "hf" in given:
         # What cannot be read is told before anything is loaded.

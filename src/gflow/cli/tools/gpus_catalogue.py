@@ -135,7 +135,7 @@ def _training(values: dict[str, Any]) -> Any:
 
     recipe = recipe_of(values)
     if "params" in values:
-        counted = formula.Counted(formula.count(values["params"]), recipe)
+        counted = formula.FormulaRun(formula.count(values["params"]), recipe)
     else:
         tape = tape_of(values, recipe, HOPPER)
         sizes = [request.size for request in tape.requests]

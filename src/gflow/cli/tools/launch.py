@@ -100,10 +100,10 @@ def run(words: list[str]) -> int:
     processes = processes_of(values)
     logs = values.get("logs")
     name = os.environ.get("GFLOW_JOB_ID") or f"gflow-{os.getpid()}"
-    nodes, here = slurm.check(values.get("nodes"), os.environ), slurm.here(os.environ)
+    nodes, here = slurm.check(values.get("nodes"), os.environ), slurm.node_position(os.environ)
     with free_port() as port:
         if nodes > 1 and here is None:
-            return slurm.spread(words, nodes, port)
+            return slurm.launch_on_nodes(words, nodes, port)
         plan = Plan(argv, processes, port=port, name=name)
         if here is not None:
             plan = plan._replace(
@@ -117,7 +117,7 @@ def run(words: list[str]) -> int:
             grace_s=values.get("grace", 60),
             stall_s=values.get("stall", 0),
         )
-        return code if here is None else slurm.leave(code)
+        return code if here is None else slurm.record_exit(code)
 
 
 def _with_plan(values: dict[str, Any]) -> dict[str, Any]:
@@ -144,11 +144,11 @@ def _tell_batch(plan: Plan) -> None:
 
 def _tell_network(network: str, *, is_first: bool) -> None:
     """NCCL's variables for this node; those that somebody has set stay."""
-    from gflow.ml.launch.network import NETWORKS, chosen, seen
+    from gflow.ml.launch.network import NETWORKS, choose, detect
 
     if network not in NETWORKS:
         raise UsageError(f"--network knows no {network!a}", hint=f"there are: {', '.join(NETWORKS)}")
-    choice = chosen(network, *seen())
+    choice = choose(network, *detect())
     new = {name: value for name, value in choice.variables.items() if name not in os.environ}
     os.environ.update(new)
     if is_first:
@@ -178,9 +178,9 @@ def processes_of(values: dict[str, Any]) -> int:
         if "gpus" in values:
             raise UsageError("--gpus and --processes do not go together")
         return int(values["processes"])
-    from gflow.ml.launch.plan import gpus_there
+    from gflow.ml.launch.plan import available_gpus
 
-    there, whose = gpus_there()
+    there, whose = available_gpus()
     wanted = int(values.get("gpus", there or 1))
     if "gpus" in values and wanted > there:
         raise Refused(

@@ -154,7 +154,7 @@ def _samples(text: str) -> tuple[int, bool]:
 def _runner(values: dict[str, Any], sizes: list[Size]) -> Runner:
     """Jobs where a daemon is, unless we are a job ourselves."""
     from gflow.client import http
-    from gflow.ml.scale.runner import as_job, directly
+    from gflow.ml.scale.runner import run_as_job, run_directly
 
     if "direct" in values or ("GFLOW_JOB_ID" in os.environ and "on" not in values):
         if "on" in values:
@@ -166,16 +166,16 @@ def _runner(values: dict[str, Any], sizes: list[Size]) -> Runner:
     else:
         try:
             http.get("/status")
-            return as_job
+            return run_as_job
         except Unreachable:
             if "on" in values or "job" in values:
                 raise
-    return directly
+    return run_directly
 
 
 def _scale(values: dict[str, Any], wish: ScaleRequest, sizes: list[Size], runner: Runner) -> int:
     """All runs, then the answer. What was measured before one fails is shown too."""
-    from gflow.ml.scale.analysis import judge
+    from gflow.ml.scale.analysis import analyse
 
     found: list[Measured] = []
     declared = "unknown" if not wish.samples else "weak" if wish.samples_each else "strong"
@@ -189,10 +189,10 @@ def _scale(values: dict[str, Any], wish: ScaleRequest, sizes: list[Size], runner
             break
     if failed is not None and len(found) < 2:
         raise failed
-    scaling = judge(found, declared=declared)
+    scaling = analyse(found, declared=declared)
     if failed is None and scaling.kind == "strong" and scaling.bottleneck.name in OPEN:
         control = _control(wish, found, runner)
-        scaling = judge(found, control, declared)
+        scaling = analyse(found, control, declared)
     _show(values, wish, scaling)
     if failed is not None:
         raise failed
@@ -200,9 +200,9 @@ def _scale(values: dict[str, Any], wish: ScaleRequest, sizes: list[Size], runner
 
 
 def _measured(wish: ScaleRequest, size: Size, runner: Runner, effective: int = 0) -> Measured:
-    from gflow.ml.scale.runner import measured
+    from gflow.ml.scale.runner import measure
 
-    return measured(wish, size, runner, effective)
+    return measure(wish, size, runner, effective)
 
 
 def _control(wish: ScaleRequest, found: list[Measured], runner: Runner) -> Measured | None:

@@ -1,7 +1,8 @@
-"""A run for any batch, from the tapes of two: the same steps in the same order, each size on its own line.
+"""Batch scaling: memory of a run for any batch, from the allocation traces of two batches.
 
-Scratch of kernels may come and go with the batch; it is taken from the larger one, in proportion. Where the
-two differ in more than that, batches are run one by one.
+Both traces have the same requests in the same order; the size of each is interpolated linearly. Workspaces of
+kernels may differ: they are taken from the larger trace, in proportion to the batch. If the traces differ in
+anything else, every batch is recorded separately.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request
 from gflow.ml.fit.cuda.allocator import Allocator, OutOfMemory
 from gflow.ml.fit.formula import EIGHT_BIT
 from gflow.ml.fit.recipe import MOST_BATCH
-from gflow.ml.fit.sharding import Shaping, extras, kept
+from gflow.ml.fit.sharding import Shaping, extras, per_gpu_bytes
 from gflow.ml.fit.speed import Work, work_of
 
-# A batch of one is special to many kernels.
+# The recorded batches. Not 1: many kernels treat it specially.
 POINTS = (2, 4)
 
 
 class BatchScaling:
-    """One way to train a model, whatever the batch."""
+    """Memory and work of one way to train a model, for any batch."""
 
     def __init__(self, record: Callable[[int], AllocationTrace]) -> None:
         self._record = record
-        self._tapes = {batch: record(batch) for batch in POINTS}
-        few, many = (self._tapes[batch] for batch in POINTS)
+        self._traces = {batch: record(batch) for batch in POINTS}
+        few, many = (self._traces[batch] for batch in POINTS)
         self._lines = _lines(few, many)
-        self.is_even = self._lines is not None
+        self.is_linear = self._lines is not None
         self.doubts = sorted(few.doubts | many.doubts)
 
     @property
@@ -35,12 +36,12 @@ class BatchScaling:
         return "medium" if self.doubts else "high"
 
     def needed(self, batch: int, way: Shaping, cap: int | None = None) -> int | None:
-        """The most that the allocator takes of each GPU; None if it needs more than `cap`."""
-        return needed(*self._at(batch), way, cap)
+        """Return the peak reserved bytes on each GPU; None if the run needs more than `cap`."""
+        return needed(*self._trace_for(batch), way, cap)
 
     def largest(self, room: int) -> int:
-        """The largest batch that fits into `room` as far as two can tell; 0 if they cannot."""
-        if not self.is_even:
+        """Return the largest batch that fits into `room` bytes; 0 if the traces cannot be interpolated."""
+        if not self.is_linear:
             return 0
         below, above = 0, MOST_BATCH + 1
         while above - below > 1:
@@ -50,33 +51,36 @@ class BatchScaling:
         return below
 
     def work(self, batch: int) -> Work:
-        """What one such batch is to the GPU, and one update."""
-        if not self.is_even:
-            return work_of(self._at(batch)[0])
-        few, many = (work_of(self._tapes[place]) for place in POINTS)
+        """Return the work of one micro-batch and of one optimizer update."""
+        if not self.is_linear:
+            return work_of(self._trace_for(batch)[0])
+        few, many = (work_of(self._traces[point]) for point in POINTS)
         share = (batch - POINTS[0]) / (POINTS[1] - POINTS[0])
         return Work(*(low + share * (high - low) for low, high in zip(few, many, strict=True)))
 
-    def _at(self, batch: int) -> tuple[AllocationTrace, Sequence[int]]:
-        if batch in self._tapes or self._lines is None:
-            tape = self._tapes.get(batch) or self._record(batch)
-            self._tapes[batch] = tape
-            return tape, [request.size for request in tape.requests]
+    def _trace_for(self, batch: int) -> tuple[AllocationTrace, Sequence[int]]:
+        if batch in self._traces or self._lines is None:
+            trace = self._traces.get(batch) or self._record(batch)
+            self._traces[batch] = trace
+            return trace, [request.size for request in trace.requests]
         share = batch - POINTS[1]
-        return self._tapes[POINTS[1]], [max(0, round(size + share * each)) for size, each in self._lines]
+        return self._traces[POINTS[1]], [max(0, round(size + share * each)) for size, each in self._lines]
 
 
-def needed(tape: AllocationTrace, sizes: Sequence[int], way: Shaping, cap: int | None = None) -> int | None:
-    """What the allocator takes of each GPU if the run of this tape is shaped so; None: more than `cap`."""
-    narrow = _narrowing(tape) if way.eight_bit else 1.0
-    left = [_left(request, size, way, narrow)
-            for request, size in zip(tape.requests, sizes, strict=True)]  # fmt: skip
+def needed(trace: AllocationTrace, sizes: Sequence[int], way: Shaping, cap: int | None = None) -> int | None:
+    """Return the peak reserved bytes per GPU of the trace, changed as `way` says; None: more than `cap`."""
+    narrow = _eight_bit_factor(trace) if way.eight_bit else 1.0
+    left = [_shaped_size(request, size, way, narrow)
+            for request, size in zip(trace.requests, sizes, strict=True)]  # fmt: skip
     allocator = Allocator(cap)
     try:
-        for size in [*extras(tape, way.sharing), *(_held(tape, way) if way.accumulates else ())]:
+        for size in [
+            *extras(trace, way.sharing),
+            *(_accumulated_gradients(trace, way) if way.accumulates else ()),
+        ]:
             allocator.allocate(size)
         live = {}
-        for move in tape.moves:
+        for move in trace.moves:
             if move >= 0:
                 live[move] = allocator.allocate(left[move])
             else:
@@ -87,8 +91,8 @@ def needed(tape: AllocationTrace, sizes: Sequence[int], way: Shaping, cap: int |
 
 
 def _lines(few: AllocationTrace, many: AllocationTrace) -> list[tuple[int, float]] | None:
-    """Of every request of the larger batch its size, and what each further example adds; None: not alike."""
-    (order, small), (same, large) = _ordered(few), _ordered(many)
+    """Return size and bytes per additional sample of each request of `many`; None if the traces differ."""
+    (order, small), (same, large) = _without_workspaces(few), _without_workspaces(many)
     if order != same:
         return None
     released = {-1 - move for move in many.moves if move < 0}
@@ -102,12 +106,12 @@ def _lines(few: AllocationTrace, many: AllocationTrace) -> list[tuple[int, float
     return lines
 
 
-def _ordered(tape: AllocationTrace) -> tuple[list[int], list[int]]:
-    """The moves without the scratch of kernels, counted anew; and the old numbers by the new ones."""
+def _without_workspaces(trace: AllocationTrace) -> tuple[list[int], list[int]]:
+    """Return the moves without workspaces, renumbered; and the old request numbers by the new ones."""
     moves, numbers = list[int](), dict[int, int]()
-    for move in tape.moves:
+    for move in trace.moves:
         number = move if move >= 0 else -1 - move
-        if tape.requests[number].kind == "workspace":
+        if trace.requests[number].kind == "workspace":
             continue
         if move >= 0:
             numbers[number] = len(numbers)
@@ -115,29 +119,29 @@ def _ordered(tape: AllocationTrace) -> tuple[list[int], list[int]]:
     return moves, list(numbers)
 
 
-def _left(request: Request, size: int, way: Shaping, narrow: float) -> int:
+def _shaped_size(request: Request, size: int, way: Shaping, narrow: float) -> int:
     if way.eight_bit and request.phase == "optimizer":
-        # The update is one kernel for each tensor, without results of its own.
+        # The update is one fused kernel per tensor, without temporaries.
         size = int(size * narrow) if request.kind == "optimizer" else 0
     if way.accumulates and request.kind == "gradients":
-        return 0  # see `_held`
-    return kept(request, size, way.sharing)
+        return 0  # see `_accumulated_gradients`
+    return per_gpu_bytes(request, size, way.sharing)
 
 
-def _held(tape: AllocationTrace, way: Shaping) -> list[int]:
-    """Gradients that wait for those of further batches: all of them are there until the update, and each
-    further one only until it is added."""
+def _accumulated_gradients(trace: AllocationTrace, way: Shaping) -> list[int]:
+    """Return the gradients' sizes under accumulation: all stay until the update. The largest is counted
+    twice, for the gradient being added."""
     sizes = [
-        kept(request, request.size, way.sharing)
-        for request in {id(one): one for one in tape.requests}.values()
+        per_gpu_bytes(request, request.size, way.sharing)
+        for request in {id(one): one for one in trace.requests}.values()
         if request.kind == "gradients" and request.step == 1
     ]
     return [*sizes, max(sizes)] if sizes else []
 
 
-def _narrowing(tape: AllocationTrace) -> float:
-    """What 8 bit make of the states."""
+def _eight_bit_factor(trace: AllocationTrace) -> float:
+    """Return the factor by which 8-bit storage shrinks the optimizer's states."""
     states = sum(
-        {id(request): request.size for request in tape.requests if request.kind == "optimizer"}.values()
+        {id(request): request.size for request in trace.requests if request.kind == "optimizer"}.values()
     )
-    return min(1.0, EIGHT_BIT * tape.learned / states) if states else 1.0
+    return min(1.0, EIGHT_BIT * trace.learned / states) if states else 1.0

@@ -1,4 +1,4 @@
-"""The catalogue of GPUs: gpus.toml beside this file, and what somebody changed in their own."""
+"""The GPU catalogue: gpus.toml of the package, overridden by the user's own file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """US dollars per GPU and hour, where and when."""
+    """US dollars per GPU and hour, with source and date."""
 
     price: float
     source: str
@@ -24,7 +24,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_compared(self) -> bool:
-        """Whether somebody looked it up; what is noted from memory says so in its source."""
+        """Whether the price was compared with its source, not noted from memory."""
         return not self.source.startswith("from memory")
 
 
@@ -38,7 +38,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     nvlink: float = 0
     spot: Price | None = None
     hourly: Price | None = None
-    # Which figures were compared with something, and with what.
+    # Which figures were verified, and against which source.
     checked: str = ""
 
     @property
@@ -47,7 +47,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def room(self) -> int:
-        """What is left for the allocator."""
+        """Bytes available to PyTorch's allocator."""
         return int(self.memory_gib * GIB) - self.card.context
 
     @property
@@ -62,7 +62,7 @@ def own_file() -> str:
 
 
 def catalogue() -> dict[str, Gpu]:
-    """Every GPU by name, from the smallest to the largest."""
+    """Return all GPUs by name, sorted by memory."""
     found = _entries(resources.files("gflow.ml.fit").joinpath("gpus.toml").read_text(), "gpus.toml")
     path = own_file()
     if os.path.exists(path):
@@ -72,7 +72,7 @@ def catalogue() -> dict[str, Gpu]:
 
 
 def named(name: str) -> Gpu:
-    """One GPU: `H200`, `a100-40gb`."""
+    """Find a GPU by name, ignoring case: `H200`, `a100-40gb`."""
     known = catalogue()
     folded = {key.lower(): gpu for key, gpu in known.items()}
     if name.lower() not in folded:
@@ -86,7 +86,7 @@ def _entries(text: str, path: str) -> dict[str, Gpu]:
     try:
         tables: dict[str, Any] = tomllib.loads(text)
         return {
-            name: _checked(msgspec.convert({"name": name, **entry}, Gpu))
+            name: _check(msgspec.convert({"name": name, **entry}, Gpu))
             for name, entry in tables.items()
             if isinstance(entry, dict)
         }
@@ -94,7 +94,7 @@ def _entries(text: str, path: str) -> dict[str, Gpu]:
         raise UsageError(f"{path}: {error}", hint="see gpus.toml in the package for the form") from None
 
 
-def _checked(gpu: Gpu) -> Gpu:
+def _check(gpu: Gpu) -> Gpu:
     if gpu.architecture not in ARCHITECTURES:
         raise msgspec.ValidationError(
             f"{gpu.name}: no architecture {gpu.architecture!a}; one of {', '.join(ARCHITECTURES)}"

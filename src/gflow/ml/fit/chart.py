@@ -1,4 +1,4 @@
-"""Memory against the batch, and the limits of cards: the figures of a chart, and the chart as a picture."""
+"""Chart of memory against batch size with the memory of GPUs: its data, and the plot."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 LEAST_POINTS = 4
 GIB = 1 << 30
 TICKS_GIB = [1 << power for power in range(12)]
-# Names of cards that are nearer to each other would overlap.
+# Labels of GPUs whose memory is within this factor would overlap.
 NEAR = 1.15
 RIGHT, LEFT = (0.995, "right"), (0.005, "left")
 
 
 class Point(msgspec.Struct, frozen=True):
     batch: int
-    # Whole process.
+    # Of the process, with the CUDA context.
     bytes: int
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """Cards of about one size."""
+    """GPUs with about the same memory."""
 
     gpus: list[str]
     bytes: int
@@ -43,7 +43,7 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 def chart(run: Run, cards: dict[str, int], context: int) -> Chart:
-    """`cards`: their memory by name. Batches double until the largest card is full."""
+    """Compute the chart. `cards`: memory by GPU name. Batches double until the largest GPU is full."""
     points: list[Point] = []
     batch, most = 1, max(cards.values())
     while batch <= MOST_BATCH:
@@ -60,7 +60,7 @@ def sizes(gpus: dict[str, Gpu]) -> dict[str, int]:
 
 
 def _limits(cards: dict[str, int], points: list[Point]) -> list[Limit]:
-    """Cards within 8 % of each other are one line; the smallest of them counts."""
+    """Group GPUs within 8 % of each other into one line, drawn at the smallest."""
     groups: list[tuple[int, list[str]]] = []
     for name, size in sorted(cards.items(), key=lambda item: item[1]):
         if groups and size <= 1.08 * groups[-1][0]:
@@ -74,17 +74,17 @@ def _limits(cards: dict[str, int], points: list[Point]) -> list[Limit]:
 
 
 def picture(found: Chart, title: str, path: str) -> None:
-    """The chart as a file; the ending says which kind."""
+    """Write the chart to a file; its extension selects the format."""
     drawn = plotting.figure(8, 5)
     axes = drawn.add_subplot()
     axes.plot(
         [p.batch for p in found.points], [p.bytes / GIB for p in found.points], marker="o", color="tab:blue"
     )
-    for limit, (place, side) in zip(found.limits, _sides(found.limits), strict=True):
+    for limit, (position, side) in zip(found.limits, _sides(found.limits), strict=True):
         axes.axhline(limit.bytes / GIB, color="tab:red", linewidth=0.8, linestyle="--")
         axes.annotate(
-            ", ".join(limit.gpus), (place, limit.bytes / GIB), xycoords=("axes fraction", "data"), fontsize=7,
-            ha=side, va="bottom",
+            ", ".join(limit.gpus), (position, limit.bytes / GIB), xycoords=("axes fraction", "data"),
+            fontsize=7, ha=side, va="bottom",
         )  # fmt: skip
     axes.set(yscale="log", xlabel="batch on one GPU", ylabel="memory of the process, GiB", title=title)
     axes.set_xscale("log", base=2)
@@ -100,9 +100,9 @@ def picture(found: Chart, title: str, path: str) -> None:
 
 
 def _sides(limits: list[Limit]) -> list[tuple[float, str]]:
-    """Where the names of cards stand: on the right, or on the left of a neighbour that is too near."""
-    places: list[tuple[float, str]] = []
+    """Return the label positions: on the right, or on the left if the label below is too near."""
+    positions: list[tuple[float, str]] = []
     for before, limit in zip([None, *limits], limits, strict=False):
-        is_near = before is not None and limit.bytes < NEAR * before.bytes and places[-1] == RIGHT
-        places.append(LEFT if is_near else RIGHT)
-    return places
+        is_near = before is not None and limit.bytes < NEAR * before.bytes and positions[-1] == RIGHT
+        positions.append(LEFT if is_near else RIGHT)
+    return positions

@@ -1,4 +1,4 @@
-"""`estimate`: from a model and a recipe to the memory that training it takes."""
+"""`estimate`: prediction of the GPU memory that training a model takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NeedsTorch(Refused):
-    """Predicting a run needs PyTorch and transformers."""
+    """PyTorch or transformers is not installed."""
 
     code = "needs_torch"
 
@@ -34,13 +34,13 @@ def estimate(
     card: Architecture = HOPPER,
     **settings: Any,
 ) -> Estimate:
-    """Memory of training a model, from what would really happen on the GPU; nothing is run there.
+    """Predict the memory of training a model by running its steps on a fake CUDA device.
 
     `hf`: a config.json, its folder, or the configuration as a dictionary. `tv`: a name of torchvision.
     `py`: `module:callable` or the callable itself. Settings are those of `Recipe`.
     """
-    tape = record(hf=hf, tv=tv, py=py, task=task, recipe=recipe or Recipe(**settings), card=card)
-    return answer(tape, card)
+    trace = record(hf=hf, tv=tv, py=py, task=task, recipe=recipe or Recipe(**settings), card=card)
+    return answer(trace, card)
 
 
 def record(
@@ -52,8 +52,8 @@ def record(
     task: str = "",
     card: Architecture = HOPPER,
 ) -> AllocationTrace:
-    """The tape of the run, for whoever wants to play it to several cards."""
-    one_of({"hf": hf, "tv": tv, "py": py})
+    """Record the allocation trace of a run. It can be replayed for several GPUs."""
+    check_one_model({"hf": hf, "tv": tv, "py": py})
     config = None
     if hf is not None:
         config = hf if isinstance(hf, dict) else _config(hf)
@@ -66,8 +66,8 @@ def record(
         raise _refusal(error) from error
 
 
-def one_of(given: dict[str, Any]) -> None:
-    """There is exactly one model."""
+def check_one_model(given: dict[str, Any]) -> None:
+    """Refuse anything but exactly one model."""
     named = [name for name in ("hf", "tv", "py") if given.get(name) is not None]
     if len(named) > 1:
         raise UsageError(f"one model at a time, not --{' and --'.join(named)}")
@@ -90,14 +90,14 @@ def _run(config: Any, tv: Any, py: Any, task: str, recipe: Recipe, card: Archite
     from gflow.ml.fit import training
 
     with warnings.catch_warnings(), _quiet("torch._subclasses.fake_tensor"):
-        # Of torch and transformers, about things that are meant to be so here.
+        # Warnings of torch and transformers about what is intended here.
         warnings.simplefilter("ignore")
         return training.record(_workload(config, tv, py, task, recipe), recipe, card)
 
 
 @contextlib.contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Without the log of a failing operator, traceback and all: what failed is said in one sentence."""
+    """Disable a logger: a failing operator is reported in one sentence instead of a logged traceback."""
     logger = logging.getLogger(name)
     was_disabled, logger.disabled = logger.disabled, True
     try:
@@ -121,7 +121,7 @@ def _workload(config: Any, tv: Any, py: Any, task: str, recipe: Recipe) -> Workl
 
 
 def _need(*modules: str) -> None:
-    """Found, not loaded: transformers takes seconds, and loads torchvision on its way."""
+    """Check that modules are installed without importing them: importing transformers takes seconds."""
     from importlib.util import find_spec
 
     for module in modules:
@@ -132,21 +132,21 @@ def _need(*modules: str) -> None:
             )
 
 
-# What remains when a run cannot be followed.
+# Hint for a run that cannot be recorded.
 FORMULA = "--params 7B answers by a formula, which may be off by half"
 
 
 def _refusal(error: Exception) -> Refused:
-    """Why a run could not be followed, in one sentence: the operator if one is to blame."""
+    """Describe in one sentence why a run could not be recorded, with the operator that caused it."""
     kind = type(error).__name__
     operator = getattr(error, "func", None)
     first = (str(error).strip() or kind).splitlines()[0]
-    place = f" in {notes[0]}" if (notes := getattr(error, "__notes__", [])) else ""
+    where = f" in {notes[0]}" if (notes := getattr(error, "__notes__", [])) else ""
     if "can't allocate memory" in str(error) or isinstance(error, MemoryError):
-        return Refused("the model is too large to be laid out on this machine", hint=FORMULA)
+        return Refused("the model is too large for this machine's memory", hint=FORMULA)
     if kind in ("DynamicOutputShapeException", "DataDependentOutputException"):
         return Refused(
-            f"the result of {operator}{place} depends on values, so its memory cannot be known beforehand",
+            f"the result of {operator}{where} depends on values, so its memory cannot be known beforehand",
             hint=f"run the model with fixed shapes, or measure one step on a GPU; {FORMULA}",
         )
     if "integer multiplication overflow" in first or "Storage size calculation overflowed" in first:
@@ -158,7 +158,7 @@ def _refusal(error: Exception) -> Refused:
     unknown = ("UnsupportedOperatorException", "NotImplementedError", "UnsupportedFakeTensorException")
     if custom or kind in unknown:
         return Refused(
-            f"no rule for an operator of this model: {custom[1] if custom else operator or first}{place}",
+            f"no rule for an operator of this model: {custom[1] if custom else operator or first}{where}",
             hint=f"give it a fake implementation (torch.library.register_fake); {FORMULA}",
         )
     return Refused(f"the training step failed: {kind}: {first}", hint="would it run on a GPU as it is?")

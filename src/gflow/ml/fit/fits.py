@@ -1,4 +1,4 @@
-"""Which GPUs of the catalogue have the room, and how large a batch may become on one."""
+"""Which GPUs of the catalogue a run fits on, and the largest batch that fits on one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gflow.ml.fit.report import Estimate, answer, fits
 if TYPE_CHECKING:
     from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
 
-# A run that needs more of a card than this is tight: another process, or longer data, and it fails.
+# Above this fraction of the GPU's memory a fit is tight: another process or longer input makes the run fail.
 TIGHT = 0.95
-# A formula may be off by half.
+# Safety factor for formula estimates, which may be off by half.
 ROUGH = 1.5
 
 
@@ -24,17 +24,17 @@ class Verdict(msgspec.Struct, frozen=True):
     gpu: str
     # yes, tight or no
     fits: str
-    # Of the card's memory, as a part of one.
+    # Fraction of the GPU's memory.
     share: float
     hourly: float | None
-    # Whether somebody looked the price up.
+    # Whether the price was compared with its source.
     is_compared: bool = True
 
 
-def verdicts(found: Estimate, tape: AllocationTrace | None, gpus: dict[str, Gpu]) -> list[Verdict]:
+def verdicts(found: Estimate, trace: AllocationTrace | None, gpus: dict[str, Gpu]) -> list[Verdict]:
     made = []
     for gpu in gpus.values():
-        state = _state(found, tape, gpu)
+        state = _state(found, trace, gpu)
         price = gpu.cheapest
         share = (found.peak_reserved_bytes + gpu.card.context) / (gpu.room + gpu.card.context)
         hourly, is_compared = (price.price, price.is_compared) if price else (None, True)
@@ -42,9 +42,9 @@ def verdicts(found: Estimate, tape: AllocationTrace | None, gpus: dict[str, Gpu]
     return made
 
 
-def _state(found: Estimate, tape: AllocationTrace | None, gpu: Gpu) -> str:
+def _state(found: Estimate, trace: AllocationTrace | None, gpu: Gpu) -> str:
     needed = found.peak_reserved_bytes
-    if tape is None:
+    if trace is None:
         needed = int(needed * ROUGH)
         if needed <= gpu.room:
             return "yes"
@@ -53,15 +53,15 @@ def _state(found: Estimate, tape: AllocationTrace | None, gpu: Gpu) -> str:
         return "yes"
     if needed <= gpu.room:
         return "tight"
-    # Reserved beyond the card's room is not yet the end: free memory goes back when it must.
-    return "tight" if found.peak_allocated_bytes <= gpu.room and fits(tape, gpu.room) else "no"
+    # More reserved than there is may still fit: the allocator returns free segments when it has to.
+    return "tight" if found.peak_allocated_bytes <= gpu.room and fits(trace, gpu.room) else "no"
 
 
 def largest_batch(record: Callable[[int], AllocationTrace], room: int, guess: int = 0) -> int:
-    """The largest batch whose run gets through in `room` bytes; 0 if none does.
+    """Return the largest batch whose run fits into `room` bytes; 0 if none does.
 
-    Memory grows about evenly with the batch, so a line through two runs tells where to look, unless somebody
-    has a better `guess`; from there the answer is closed in on, in steps that double.
+    Memory grows about linearly with the batch, so without a `guess` the search starts at the extrapolation of
+    two runs. It proceeds in doubling steps, then by bisection.
     """
     if guess < 2:
         one, two = record(1), record(2)

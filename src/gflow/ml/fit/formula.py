@@ -1,6 +1,6 @@
-"""Rough answers from a parameter count alone, by formula: for first thoughts, and where PyTorch is not there.
+"""Rough estimates by formula from a parameter count alone; needs no PyTorch.
 
-A decoder of N parameters is taken to be as wide as 128 times its depth, which is about how they are built:
+A decoder of N parameters is assumed to have a width of 128 times its depth, as is typical, and
 N = 12 · depth · width².
 """
 
@@ -20,17 +20,17 @@ from gflow.ml.fit.speed import Work
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 MOST = 10**12
 ASPECT = 128
-# Reserved against allocated: the median of what was measured.
+# Ratio of reserved to allocated memory: the median of measurements.
 RESERVED = 1.09
-# Kernels of a layer in forward and backward pass.
+# Kernels launched per layer in the forward and backward pass.
 KERNELS = 90
 VOCABULARY = 32000
-# Bytes per parameter that an optimizer keeps, for states of four bytes.
+# Bytes of optimizer state per parameter, with 4-byte states.
 STATES = {"Adafactor": 0.1, "SGD": 0.0, "Adagrad": 4.0, "RMSprop": 4.0, "Lion": 4.0, "Muon": 4.0}
 ADAM = 8.0
-# Two states of a byte, and a scale of four bytes for 256 of them.
+# Bytes per parameter: two 1-byte states, each with a 4-byte scale per 256.
 EIGHT_BIT = 2 * (1 + 4 / 256)
-# Scales of quantised weights: a byte for every 64.
+# Quantised weights with their scales: one byte per 64.
 SCALED = 1 + 1 / 64
 
 
@@ -53,7 +53,7 @@ def count(text: str) -> int:
             f"{text!a} is no number of parameters", hint="--params 7B, 350M or 7000000000"
         ) from None
     if not 1000 <= number <= MOST:
-        raise UsageError(f"a model of {text} parameters is not one that gflow knows of", hint="from 1K to 1T")
+        raise UsageError(f"a model of {text} parameters is out of range", hint="from 1K to 1T")
     return number
 
 
@@ -63,7 +63,7 @@ def shape(parameters: int) -> Shape:
 
 
 def estimate(parameters: int, recipe: Recipe) -> Estimate:
-    """The usual formula, with the activations of a decoder that uses fused attention."""
+    """Estimate memory by the usual formula, with the activations of a decoder with fused attention."""
     is_pure = recipe.precision.endswith("-pure")
     learned = parameters
     if recipe.lora:
@@ -110,8 +110,8 @@ def activations(parameters: int, recipe: Recipe) -> int:
     return kept + tokens * VOCABULARY * 3 * 4
 
 
-class Counted:
-    """One way to train a model of which only the size is known, for any batch (see `planning.Run`)."""
+class FormulaRun:
+    """A `plan.Run` for a model of which only the parameter count is known."""
 
     confidence = "rough"
 
@@ -123,7 +123,7 @@ class Counted:
     def needed(self, batch: int, way: Shaping, cap: int | None = None) -> int | None:
         parts, sharing = dict(self._parts(batch)), way.sharing
         if way.eight_bit:
-            parts["optimizer"] = min(parts["optimizer"], int(EIGHT_BIT * self._learned(batch)))
+            parts["optimizer"] = min(parts["optimizer"], int(EIGHT_BIT * self._trainable(batch)))
         block = parts["parameters"] // shape(self._parameters).depth
         for kind, among in SHARED.items():
             if sharing.sharding in among:
@@ -145,7 +145,7 @@ class Counted:
             2 * activations(self._parameters, self._at(batch, checkpointing=False)),
             KERNELS * shape(self._parameters).depth * passes / 6,
             state,
-            self._learned(batch),
+            self._trainable(batch),
         )
 
     def _at(self, batch: int, **more: bool) -> Recipe:
@@ -154,11 +154,11 @@ class Counted:
     def _parts(self, batch: int) -> dict[str, int]:
         return estimate(self._parameters, self._at(batch)).breakdown
 
-    def _learned(self, batch: int) -> int:
+    def _trainable(self, batch: int) -> int:
         return estimate(self._parameters, self._at(batch)).trainable_params
 
 
-# What is shared out, by which techniques.
+# The sharding techniques that divide each kind of memory among the GPUs.
 SHARED = {
     "parameters": ("fsdp",),
     "gradients": ("zero2", "fsdp"),

@@ -1,4 +1,4 @@
-"""Which GPU for this work: the cheapest that has the room, the fastest, and the most work per dollar."""
+"""Choice of a GPU for a workload: the cheapest with enough memory, the fastest, and the best value."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ BF16_SINCE = (8, 0)
 
 
 class Workload(NamedTuple):
-    """Work that people ask about by name; `needs` is the bytes on each of so many GPUs."""
+    """A named workload. `needs(n)`: bytes on each of `n` GPUs."""
 
     about: str
     needs: Callable[[int], int]
-    # What limits its speed: arithmetic, or the bandwidth of the memory.
+    # Whether its speed is limited by arithmetic; otherwise by memory bandwidth.
     is_arithmetic: bool = True
-    # Cards before Ampere have none, or only a slow imitation.
+    # GPUs before Ampere have no bf16, or only a slow emulation.
     needs_bf16: bool = False
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str
     count: int
-    # Of the memory of one GPU, as a part of one.
+    # Fraction of the memory of one GPU.
     share: float
-    # Dollars per hour for all of them; None without a known price.
+    # Dollars per hour for all GPUs together; None if no price is known.
     hourly: float | None
-    # spot or on demand, and whether somebody looked the price up.
+    # spot or on demand, and whether the price was compared with its source.
     offer: str
     is_compared: bool
-    # Dense TFLOP/s, or GB/s where bandwidth is what counts, of all of them.
+    # Dense TFLOP/s, or GB/s if bandwidth is the limit, of all GPUs together.
     speed: float
 
 
 def _tuned(parameters: int) -> Callable[[int], int]:
-    """Adapters on weights in bf16 that are spread over the GPUs, with checkpointing."""
+    """Memory of LoRA fine-tuning with checkpointing; bf16 weights are sharded over the GPUs."""
 
     def needs(gpus: int) -> int:
         recipe = Recipe(batch=1, sequence=2048, precision="bf16-pure", checkpointing=True, lora=16)
@@ -85,7 +85,7 @@ WORKLOADS = {
 
 
 def choices(work: Workload, gpus: dict[str, Gpu]) -> list[Choice]:
-    """For every GPU the smallest number that has the room."""
+    """Return for each GPU model the smallest count with enough memory."""
     found = []
     needs = {count: work.needs(count) for count in COUNTS}
     for gpu in gpus.values():

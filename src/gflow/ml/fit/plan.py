@@ -1,8 +1,8 @@
-"""From a model, some GPUs and a wanted batch to the fastest way of training that is expected to fit.
+"""Planner: the fastest way to train a model with a given effective batch that is expected to fit.
 
-Four runs by shape (two batches, with and without checkpointing) give the memory of any batch; sharding, 8-bit
-states and offloading are rules on top (`sharing`). Ways are tried from the fastest on, by a rough idea of
-their speed (`speed`), and each is played to an allocator with the room of the card.
+Four recorded runs (two batches, with and without checkpointing) give the memory of any batch. Sharding, 8-bit
+states and offloading are modelled by rules (`sharding`). Ways are tried in order of estimated speed
+(`speed`), and each is replayed on an allocator with the GPU's capacity.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from gflow.ml.fit.sharding import DOUBT, SHARDING, Shaping, Sharing
 from gflow.ml.fit.speed import Work, seconds
 
 VERSION = 1
-# Time of a step, as a multiple.
+# Factors on the time of a step.
 COST = {
-    "none": 1.0,  # gradients travel behind the arithmetic
+    "none": 1.0,  # the all-reduce overlaps with the backward pass
     "zero1": 1.02,
     "zero2": 1.04,
-    "fsdp": 1.10,  # weights are gathered twice, mostly behind the arithmetic
+    "fsdp": 1.10,  # weights are gathered twice, mostly overlapped
     "fsdp without NVLink": 1.60,
     "8-bit": 1.02,
 }
-DOUBT_EIGHT_BIT = "8-bit states are a rule on top (a quarter of the size); they were not measured"
+DOUBT_EIGHT_BIT = "8-bit states are modelled by a rule (a quarter of the size), which was not measured"
 ALTERNATIVES = 5
 
 
@@ -37,7 +37,7 @@ TECHNIQUES = ("8-bit", "offload", "sharding", "checkpointing")
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to train, with what it takes and how fast it is expected to be."""
+    """One way to train, with its predicted memory and speed."""
 
     micro_batch: int
     accumulate: int
@@ -46,10 +46,10 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     eight_bit: bool
     offload: bool
     gpus: int
-    # On each GPU, whole process.
+    # Per GPU, of the process with the CUDA context.
     bytes: int = 0
     share: float = 0
-    # Against the fastest way found.
+    # Relative to the fastest way.
     relative_speed: float = 0
 
     @property
@@ -80,7 +80,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def run(self) -> dict[str, Any]:
-        """What `gflow.train.Run` is told. Weights in 16 bit (`-pure`) are made so by who builds the model."""
+        """Arguments for `gflow.train.Run`. 16-bit weights (`-pure`) must be set where the model is built."""
         way = self.chosen
         if way.sharding in ("zero1", "zero2") or way.eight_bit or way.offload:
             raise Refused(
@@ -97,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: str) -> Plan:
-    """A plan that `gflow plan --out` wrote."""
+    """Read a plan that `gflow plan --out` wrote."""
     try:
         with open(path, "rb") as file:
             return msgspec.json.decode(file.read(), type=Plan)
@@ -110,7 +110,7 @@ def read(path: str) -> Plan:
 
 
 class Run(Protocol):
-    """One model trained in one way, for any batch."""
+    """Memory and work of one model trained in one way, for any batch."""
 
     doubts: list[str]
 
@@ -123,34 +123,34 @@ class Run(Protocol):
 
 
 class PlanRequest(NamedTuple):
-    """What is to be trained on what."""
+    """The batch to train, the GPUs to use, and the allowed techniques."""
 
     gpu: Gpu
     gpus: int
     effective_batch: int
     sequence: int
     precision: str
-    # Whether the optimizer has states that 8 bit can hold.
+    # Whether the optimizer has states that can be stored in 8 bit.
     has_states: bool = True
-    # Techniques that somebody does not want.
+    # Excluded techniques.
     without: frozenset[str] = frozenset()
 
 
-def plan(runs: dict[bool, Run], wish: PlanRequest) -> Plan:
-    """`runs`: without checkpointing, and with it where the model can do that."""
-    found = list(_fitting(runs, wish))
+def plan(runs: dict[bool, Run], request: PlanRequest) -> Plan:
+    """Make a plan. `runs`: by whether checkpointing is on; True only if the model supports it."""
+    found = list(_fitting(runs, request))
     if not found:
-        raise _refusal(runs, wish)
+        raise _refusal(runs, request)
     best = found[0][0]
     ways = [msgspec.structs.replace(way, relative_speed=round(best / time, 3)) for time, way in found]
     run = runs[ways[0].checkpointing]
     doubts = _doubts(ways[0], run)
     is_rule = len(doubts) > len(run.doubts) and run.confidence == "high"
     return Plan(
-        gpu=wish.gpu.name,
-        precision=wish.precision,
-        effective_batch=wish.effective_batch,
-        sequence=wish.sequence,
+        gpu=request.gpu.name,
+        precision=request.precision,
+        effective_batch=request.effective_batch,
+        sequence=request.sequence,
         confidence="medium" if is_rule else run.confidence,
         doubts=doubts,
         chosen=ways[0],
@@ -158,40 +158,40 @@ def plan(runs: dict[bool, Run], wish: PlanRequest) -> Plan:
     )
 
 
-def _fitting(runs: dict[bool, Run], wish: PlanRequest) -> Iterator[tuple[float, Way]]:
-    """The fastest ways that fit, one of each kind: people choose between techniques, not batch sizes."""
-    room = int(TIGHT * wish.gpu.room)
-    whole = wish.gpu.room + wish.gpu.card.context
-    queue = [(_time(way, runs, wish), place, way) for place, way in enumerate(_kinds(runs, wish))]
+def _fitting(runs: dict[bool, Run], request: PlanRequest) -> Iterator[tuple[float, Way]]:
+    """Yield the fastest ways that fit, one per combination of techniques, each with its best micro-batch."""
+    room = int(TIGHT * request.gpu.room)
+    whole = request.gpu.room + request.gpu.card.context
+    queue = [(_time(way, runs, request), index, way) for index, way in enumerate(_kinds(runs, request))]
     heapq.heapify(queue)
     left = 1 + ALTERNATIVES
     while queue and left:
-        time, place, way = heapq.heappop(queue)
+        time, index, way = heapq.heappop(queue)
         needed = runs[way.checkpointing].needed(way.micro_batch, way.shaping, room)
         if needed is not None:
-            size = needed + wish.gpu.card.context
+            size = needed + request.gpu.card.context
             yield time, msgspec.structs.replace(way, bytes=size, share=round(size / whole, 3))
             left -= 1
             continue
         smaller = _smaller(way)
         if smaller is not None:
-            heapq.heappush(queue, (_time(smaller, runs, wish), place, smaller))
+            heapq.heappush(queue, (_time(smaller, runs, request), index, smaller))
 
 
-def _kinds(runs: Iterable[bool], wish: PlanRequest) -> Iterator[Way]:
-    """Every technique with the largest micro-batch there is; all make the effective batch exactly."""
-    for count in (1 << power for power in range(wish.gpus.bit_length())):
-        if wish.effective_batch % count:
+def _kinds(runs: Iterable[bool], request: PlanRequest) -> Iterator[Way]:
+    """Yield all combinations of techniques, each with the largest micro-batch for the effective batch."""
+    for count in (1 << power for power in range(request.gpus.bit_length())):
+        if request.effective_batch % count:
             continue
         for is_on in runs:
-            for sharding in SHARDING if count > 1 and "sharding" not in wish.without else ("none",):
+            for sharding in SHARDING if count > 1 and "sharding" not in request.without else ("none",):
                 for eight_bit, offload in ((False, False), (True, False), (False, True)):
-                    if eight_bit and (not wish.has_states or "8-bit" in wish.without):
+                    if eight_bit and (not request.has_states or "8-bit" in request.without):
                         continue
-                    if offload and "offload" in wish.without:
+                    if offload and "offload" in request.without:
                         continue
                     yield Way(
-                        micro_batch=wish.effective_batch // count,
+                        micro_batch=request.effective_batch // count,
                         accumulate=1,
                         checkpointing=is_on,
                         sharding=sharding,
@@ -202,7 +202,7 @@ def _kinds(runs: Iterable[bool], wish: PlanRequest) -> Iterator[Way]:
 
 
 def _smaller(way: Way) -> Way | None:
-    """The same with the next smaller micro-batch that divides the share of a GPU."""
+    """Return the same way with the next smaller micro-batch that divides the share of a GPU."""
     share = way.micro_batch * way.accumulate
     for size in range(way.micro_batch - 1, 0, -1):
         if share % size == 0:
@@ -210,27 +210,27 @@ def _smaller(way: Way) -> Way | None:
     return None
 
 
-def _time(way: Way, runs: dict[bool, Run], wish: PlanRequest) -> float:
-    """Of one effective batch, in seconds."""
+def _time(way: Way, runs: dict[bool, Run], request: PlanRequest) -> float:
+    """Estimated time of one effective batch, in seconds."""
     work = runs[way.checkpointing].work(way.micro_batch)
-    time = seconds(work, wish.gpu, wish.precision, way.accumulate, gpus=way.gpus, offload=way.offload)
-    is_slow = way.sharding == "fsdp" and not wish.gpu.nvlink
+    time = seconds(work, request.gpu, request.precision, way.accumulate, gpus=way.gpus, offload=way.offload)
+    is_slow = way.sharding == "fsdp" and not request.gpu.nvlink
     time *= COST["fsdp without NVLink" if is_slow else way.sharding]
     return time * (COST["8-bit"] if way.eight_bit else 1)
 
 
 def _doubts(way: Way, run: Run) -> list[str]:
-    """Rules on top of a prediction make it less certain, never more."""
+    """Return the doubts of the run and those of the rules that the way uses."""
     rules = [DOUBT] if not way.shaping.sharing.is_plain else []
     return [*run.doubts, *rules, *([DOUBT_EIGHT_BIT] if way.eight_bit else [])]
 
 
-def _refusal(runs: dict[bool, Run], wish: PlanRequest) -> Refused:
+def _refusal(runs: dict[bool, Run], request: PlanRequest) -> Refused:
     run = runs[max(runs)]
-    ways = _kinds([max(runs)], wish)
+    ways = _kinds([max(runs)], request)
     sizes = [run.needed(1, way.shaping) or 0 for way in ways]
-    least = (min(sizes) + wish.gpu.card.context) / (1 << 30)
+    least = (min(sizes) + request.gpu.card.context) / (1 << 30)
     return Refused(
-        f"nothing makes it fit on {wish.gpus} x {wish.gpu.name}: it takes {least:.1f} GiB on each at least",
+        f"nothing fits on {request.gpus} x {request.gpu.name}: it needs at least {least:.1f} GiB on each GPU",
         hint="more GPUs or larger ones, a shorter sequence, or adapters: --lora 16",
     )

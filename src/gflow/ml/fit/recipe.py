@@ -1,4 +1,4 @@
-"""How a model is trained: what somebody says on the command line, checked."""
+"""Training options of a prediction, validated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gflow.errors import UsageError, did_you_mean
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-pure", "fp16-pure")
 ATTENTION = ("sdpa", "eager")
 QUANTIZE = (0, 4, 8)
-# By the name that people write; any other is looked up in torch.optim as it stands.
+# Option values and their classes; any other name is looked up in torch.optim unchanged.
 OPTIMIZERS = {
     "adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "adafactor": "Adafactor", "adagrad": "Adagrad",
     "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam", "rmsprop": "RMSprop", "rprop": "Rprop",
@@ -26,9 +26,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     batch: int = 1
     sequence: int = 512
-    # Of what is to be written, where the model reads one sequence and writes another; 0: a quarter of it.
+    # Length of the target sequence of a seq2seq model; 0: a quarter of `sequence`.
     target: int = 0
-    # Side of a picture in pixels; 0: what the model was made for.
+    # Side of an image in pixels; 0: the model's default.
     image: int = 0
     precision: str = "fp32"
     optimizer: str = "AdamW"
@@ -39,7 +39,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     attention: str = "sdpa"
     # Rank of the low-rank adapters; 0: all weights are trained.
     lora: int = 0
-    # Bits of the weights below the adapters; 16 or more: as the precision says.
+    # Bits of the base weights under adapters: 4 or 8; 0: as given by the precision.
     quantize: int = 0
     channels_last: bool = False
     steps: int = 3
@@ -53,13 +53,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         if self.quantize not in QUANTIZE:
             raise UsageError(f"weights of {self.quantize} bit are not known", hint="--quantize 4, or 8")
         if self.quantize and not self.lora:
-            raise UsageError("quantised weights do not learn", hint="put adapters on them: --lora 16")
+            raise UsageError("quantised weights cannot be trained", hint="put adapters on them: --lora 16")
         if self.clip is not None and not self.clip > 0:
             raise UsageError(f"gradients cannot be clipped to {self.clip}", hint="--clip 1.0")
 
 
 def optimizer(name: str) -> tuple[str, dict[str, Any]]:
-    """The class in torch.optim, and its options: `adamw`, `adamw-fused`, `sgd:momentum=0.9`."""
+    """Parse `adamw`, `adamw-fused` or `sgd:momentum=0.9` into the class in torch.optim and its options."""
     word, _, settings = name.partition(":")
     word, _, variant = word.partition("-")
     options: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""From the tape to the answer: peaks, what they consist of, and whether a card has the room."""
+"""Evaluation of an allocation trace: peaks, their breakdown, and whether the run fits on a GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request, play
+from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request, replay
 from gflow.ml.fit.cuda.allocator import Allocator, OutOfMemory
 from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
 
@@ -16,7 +16,7 @@ LARGEST = 10
 
 
 class Held(msgspec.Struct, frozen=True):
-    """One of the largest stretches of memory at the peak."""
+    """One of the largest allocations at the peak."""
 
     bytes: int
     kind: str
@@ -25,27 +25,27 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a training run takes on one GPU. Bytes throughout."""
+    """Memory of a training run on one GPU, in bytes."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-    # Reserved, and what driver, context and loaded kernels take beside it.
+    # Reserved memory plus driver, CUDA context and loaded kernels.
     process_bytes: int
-    # high: every operator is followed; medium: some library's choice is modelled; rough: a formula.
+    # high: every operator is known exactly; medium: a library's choice is modelled; rough: a formula.
     confidence: str
-    # Why it is not high.
+    # Reasons for less than high confidence.
     doubts: list[str]
-    # At the peak of allocated memory, by what it is for.
+    # Allocated memory at its peak, by kind.
     breakdown: dict[str, int]
     peak_phase: str
-    # Counted from one; 0 is the making of the model.
+    # Counted from 1; 0: while the model is created.
     peak_step: int
     largest: list[Held]
     total_params: int
     trainable_params: int
 
     def keys(self) -> dict[str, Any]:
-        """The same under the names of the usual snippet, in GB (10^9)."""
+        """Return the main figures under conventional names, in GB (10^9)."""
         parts = self.breakdown
         return {
             "total_gb": self.peak_allocated_bytes / 1e9,
@@ -56,20 +56,21 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def answer(tape: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
-    whole = play(tape, Allocator())
-    at, live = _peak(tape)
+def answer(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
+    """Evaluate a trace on an unlimited allocator."""
+    whole = replay(trace, Allocator())
+    at, live = _peak(trace)
     breakdown = dict.fromkeys(KINDS, 0)
     for request, size in live:
         breakdown[kind_of(request)] += size
-    phase, step = _where(tape, at)
+    phase, step = _where(trace, at)
     live.sort(key=lambda held: -held[1])
     return Estimate(
         peak_allocated_bytes=whole.peak_allocated,
         peak_reserved_bytes=whole.peak_reserved,
         process_bytes=whole.peak_reserved + card.context,
-        confidence="medium" if tape.doubts else "high",
-        doubts=sorted(tape.doubts),
+        confidence="medium" if trace.doubts else "high",
+        doubts=sorted(trace.doubts),
         breakdown=breakdown,
         peak_phase=phase,
         peak_step=step,
@@ -77,15 +78,15 @@ def answer(tape: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
             Held(size, kind_of(request), request.module, request.operator.removeprefix("aten."))
             for request, size in live[:LARGEST]
         ],
-        total_params=tape.parameters,
-        trainable_params=tape.learned,
+        total_params=trace.parameters,
+        trainable_params=trace.learned,
     )
 
 
-def fits(tape: AllocationTrace, room: int) -> bool:
-    """Whether the run gets through with so many bytes, giving free memory back to the card if it must."""
+def fits(trace: AllocationTrace, room: int) -> bool:
+    """Whether the run fits into `room` bytes, releasing free segments if necessary."""
     try:
-        play(tape, Allocator(room))
+        replay(trace, Allocator(room))
     except OutOfMemory:
         return False
     return True
@@ -97,31 +98,31 @@ def kind_of(request: Request) -> str:
     return "activations" if request.phase in ("model", "forward") else "temporaries"
 
 
-def _peak(tape: AllocationTrace) -> tuple[int, list[tuple[Request, int]]]:
-    """The move that reaches the peak, and what is held then, with the sizes of the blocks."""
+def _peak(trace: AllocationTrace) -> tuple[int, list[tuple[Request, int]]]:
+    """Return the index of the move that reaches the peak, and the requests live then with block sizes."""
     allocator = Allocator()
     live: dict[int, Any] = {}
     top, at = 0, 0
-    for place, move in enumerate(tape.moves):
+    for index, move in enumerate(trace.moves):
         if move >= 0:
-            live[move] = allocator.allocate(tape.requests[move].size)
+            live[move] = allocator.allocate(trace.requests[move].size)
             if allocator.allocated > top:
-                top, at = allocator.allocated, place
+                top, at = allocator.allocated, index
         else:
             allocator.free(live.pop(-1 - move))
     allocator, live = Allocator(), {}
-    for move in tape.moves[: at + 1]:
+    for move in trace.moves[: at + 1]:
         if move >= 0:
-            live[move] = allocator.allocate(tape.requests[move].size)
+            live[move] = allocator.allocate(trace.requests[move].size)
         else:
             allocator.free(live.pop(-1 - move))
-    return at, [(tape.requests[number], block.size) for number, block in live.items()]
+    return at, [(trace.requests[number], block.size) for number, block in live.items()]
 
 
-def _where(tape: AllocationTrace, at: int) -> tuple[str, int]:
+def _where(trace: AllocationTrace, at: int) -> tuple[str, int]:
     phase, step = "model", 0
-    for place, name, number in tape.marks:
-        if place > at:
+    for index, name, number in trace.marks:
+        if index > at:
             break
         phase, step = name, number + 1
     return phase, step

@@ -1,4 +1,4 @@
-"""Memory of inference: weights at 16, 8 or 4 bit, and the cache of keys and values."""
+"""Memory of inference: weights at 16, 8 or 4 bit, and the KV cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gflow.ml.fit import formula
 from gflow.ml.fit.cuda.architectures import HOPPER
 
 BITS = (16, 8, 4)
-# Scales and zero points: half a byte for every 32 weights or so.
+# Overhead of scales and zero points: about half a byte per 32 weights.
 QUANTISED = 1.06
 
 
@@ -47,7 +47,7 @@ def serve(
         weights = int(weights * QUANTISED)
     per_token = 2 * 2 * layers * cached_width
     cache = per_token * context * concurrency
-    # One step over a full prompt: two tensors of the wide middle of a layer, and the logits.
+    # Prefill of a full prompt: two tensors of the MLP's hidden width, and the logits.
     temporaries = 2 * context * width * 4 * 2 + concurrency * vocabulary * 4
     own = weights // tensor_parallel + cache // tensor_parallel + temporaries // tensor_parallel
     return Serving(
@@ -62,14 +62,14 @@ def serve(
 
 
 def by_count(parameters: int, **settings: Any) -> Serving:
-    """From a number of parameters: a decoder whose keys and values are as wide as itself."""
+    """Estimate from a parameter count: a decoder whose keys and values have the width of the model."""
     width, depth = formula.shape(parameters)
     return serve(parameters=parameters, width=width, layers=depth, cached_width=width,
                  vocabulary=formula.VOCABULARY, **settings)  # fmt: skip
 
 
 def by_config(config: dict[str, Any], **settings: Any) -> Serving:
-    """From a Hugging Face configuration of a decoder, by its sizes."""
+    """Estimate from the sizes in a Hugging Face configuration of a decoder."""
     text = config.get("text_config", config)
     width = text.get("hidden_size") or text.get("n_embd") or text.get("d_model")
     layers = text.get("num_hidden_layers") or text.get("n_layer") or text.get("num_layers")

@@ -1,13 +1,13 @@
-"""What sharding and offloading make of a run: the same tape, with the sizes that are left on each GPU.
+"""Sharding and offloading: rules that turn the allocation trace of one GPU into the sizes on each of several.
 
-The run was followed on one GPU. Each technique is a rule about what shrinks and what comes on top:
+Each technique is a rule about what shrinks and what is added:
 
-* DDP: gradients travel in buckets that together are as large as they are, and stay.
-* ZeRO-1: each GPU keeps its share of the optimizer's states, and updates its share alone.
-* ZeRO-2: of the gradients as well; two blocks of them are whole while they travel.
-* FSDP, ZeRO-3: of the weights as well. Whole are: what belongs to no block (embeddings, head), the block at
-  work and the next one, and as many gradients on their way out.
-* Offloading: states and update are the host's.
+* DDP: adds permanent buckets with the total size of the gradients.
+* ZeRO-1: each GPU keeps and updates its share of the optimizer's states.
+* ZeRO-2: gradients are sharded as well; two blocks of them are complete during the reduction.
+* FSDP, ZeRO-3: weights are sharded as well. Complete on each GPU are the weights outside of blocks
+  (embeddings, head), the current block and the next one, and two blocks of gradients during the reduction.
+* Offloading: optimizer states and update are on the host.
 
 The rules are those of torch.distributed and DeepSpeed with blocks as the unit; they were not measured.
 """
@@ -19,11 +19,11 @@ from typing import NamedTuple
 from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request
 
 SHARDING = ("none", "zero1", "zero2", "fsdp")
-DOUBT = "several GPUs and offloading are rules on top of a run of one GPU; they were not measured"
+DOUBT = "several GPUs and offloading are modelled by rules, which were not measured"
 
 
 class Sharing(NamedTuple):
-    """How the memory of a run is spread."""
+    """How the memory of a run is divided among GPUs and host."""
 
     gpus: int = 1
     sharding: str = "none"
@@ -35,23 +35,23 @@ class Sharing(NamedTuple):
 
 
 class Shaping(NamedTuple):
-    """What makes the memory of a run another one, besides the batch."""
+    """Techniques that change the memory of a run, besides the batch."""
 
     sharing: Sharing = Sharing()
     eight_bit: bool = False
-    # Whether several batches make one update.
+    # Whether gradients are accumulated over several batches.
     accumulates: bool = False
 
 
 class Blocks(NamedTuple):
-    """Bytes of the weights: of the largest block, and of all that belongs to none."""
+    """Bytes of weights: in the largest block, and outside of blocks."""
 
     largest: int
     others: int
 
 
-def kept(request: Request, size: int, sharing: Sharing) -> int:
-    """What is left on each GPU of a request of this size."""
+def per_gpu_bytes(request: Request, size: int, sharing: Sharing) -> int:
+    """Return the bytes on each GPU of a request of this size."""
     is_update = request.kind == "optimizer" or (request.phase == "optimizer" and not request.kind)
     if is_update and sharing.offload:
         return 0
@@ -63,29 +63,29 @@ def kept(request: Request, size: int, sharing: Sharing) -> int:
     return -(-size // sharing.gpus) if is_shared else size
 
 
-def extras(tape: AllocationTrace, sharing: Sharing) -> list[int]:
-    """What comes on top, and stays."""
+def extras(trace: AllocationTrace, sharing: Sharing) -> list[int]:
+    """Return the sizes of the permanent allocations that sharding adds."""
     if sharing.gpus == 1:
         return []
-    learned = tape.learned / max(1, tape.parameters)
-    blocks = blocks_of(tape)
+    learned = trace.learned / max(1, trace.parameters)
+    blocks = blocks_of(trace)
     if sharing.sharding in ("none", "zero1"):
-        return [int(_weights(tape) * learned)]
+        return [int(_weights(trace) * learned)]
     travelling = 2 * int(blocks.largest * learned)
     if sharing.sharding == "zero2":
         return [travelling]
     return [size for size in (2 * blocks.largest, blocks.others, travelling) if size]
 
 
-def blocks_of(tape: AllocationTrace) -> Blocks:
-    """A block is what is below a numbered module: `model.layers.3`."""
+def blocks_of(trace: AllocationTrace) -> Blocks:
+    """Sum the weights by block. A block is a numbered module: `model.layers.3`."""
     sizes: dict[str, int] = {}
     others = 0
-    for request in tape.requests:
+    for request in trace.requests:
         if request.kind != "parameters":
             continue
         words = request.module.split(".")
-        number = next((place for place, word in enumerate(words) if word.isdigit()), None)
+        number = next((index for index, word in enumerate(words) if word.isdigit()), None)
         if number is None:
             others += request.size
         else:
@@ -94,5 +94,5 @@ def blocks_of(tape: AllocationTrace) -> Blocks:
     return Blocks(max(sizes.values(), default=0), others)
 
 
-def _weights(tape: AllocationTrace) -> int:
-    return sum(request.size for request in tape.requests if request.kind == "parameters")
+def _weights(trace: AllocationTrace) -> int:
+    return sum(request.size for request in trace.requests if request.kind == "parameters")

@@ -1,4 +1,4 @@
-"""The tables that guides print, computed: sizes of models, what sharding saves, what techniques save."""
+"""Reference tables: sizes of models, and memory saved by sharding and by other techniques."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def sizes() -> Table:
-    """Weights alone, in GB (10^9 bytes)."""
+    """Size of the weights, in GB (10^9 bytes)."""
     rows = []
     for name in SIZES:
         count = formula.count(name)
@@ -22,7 +22,7 @@ def sizes() -> Table:
 
 
 def sharding(parameters: int = 7 * 10**9, gpus: int = 8) -> Table:
-    """Weights, gradients and Adam's state of each GPU, in mixed precision."""
+    """Weights, gradients and Adam's state on each GPU, in mixed precision."""
     states = {"weights": 4, "gradients": 4, "optimizer": 8}
     rows = []
     for name, spread in SHARDED.items():
@@ -40,7 +40,7 @@ SHARDED: dict[str, tuple[str, ...]] = {
 
 
 def techniques(parameters: int = 7 * 10**9) -> Table:
-    """What each saves on one GPU, against plain fp32 with AdamW, 4 examples of 2048 tokens."""
+    """Memory that each technique saves on one GPU, against fp32 with AdamW and 4 samples of 2048 tokens."""
     plain: dict[str, Any] = {"batch": 4, "sequence": 2048}
     base = formula.estimate(parameters, Recipe(**plain)).peak_allocated_bytes
     tried: tuple[tuple[str, dict[str, Any], str], ...] = (

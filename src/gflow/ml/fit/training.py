@@ -1,4 +1,4 @@
-"""The training step itself: the loop that everybody writes, run on the device made of nothing."""
+"""A standard training loop, run on the fake CUDA device to record its allocation trace."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from gflow.ml.fit.models.model_builder import to_device
 from gflow.ml.fit.models.workload import Workload
 from gflow.ml.fit.recipe import Recipe
 
-# The first step makes the optimizer's state; the second is the first of the usual ones.
+# Steps to run: the first creates the optimizer's state, the second is like all later ones.
 DIFFERENT = 2
 LARGEST_WEIGHTS = 10**12
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def record(workload: Workload, recipe: Recipe, card: Architecture) -> AllocationTrace:
-    """Everything that the training does with memory, on a tape."""
-    tape = AllocationTrace()
+    """Run the training steps and return their allocation trace."""
+    trace = AllocationTrace()
     _check_size(workload.model)
-    with fake_cuda.device(tape, card) as device, _phases(tape), _modules(tape, workload.model):
+    with fake_cuda.device(trace, card) as device, _phases(trace), _modules(trace, workload.model):
         model = to_device(workload.model, channels_last=recipe.channels_last)
         learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learned:
-            raise UsageError("nothing in this model learns: no parameter requires a gradient")
-        kinds = Kinds(tape, device.watch)
+            raise UsageError("the model has no trainable parameters: none requires a gradient")
+        kinds = Kinds(trace, device.tracker)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             kinds.name([tensor], "parameters", name)
-        tape.parameters = sum(parameter.numel() for parameter in model.parameters())
-        tape.parameters += quantised.numbers(model)
-        tape.learned = sum(parameter.numel() for parameter in learned)
+        trace.parameters = sum(parameter.numel() for parameter in model.parameters())
+        trace.parameters += quantised.numbers(model)
+        trace.learned = sum(parameter.numel() for parameter in learned)
         optimizer = _optimizer(recipe, learned)
-        tape.doubts |= _rules(recipe) | set(workload.doubts)
-        tape.mark("forward", 0)
+        trace.doubts |= _rules(recipe) | set(workload.doubts)
+        trace.mark("forward", 0)
         if workload.step is None:
             _loop(workload, model, optimizer, learned, recipe, kinds)
         else:
             _own_steps(workload, model, optimizer, recipe, kinds)
-    return tape
+    return trace
 
 
 def _check_size(model: Any) -> None:
@@ -61,8 +61,8 @@ def _loop(
 ) -> None:
     scaler = torch.amp.GradScaler("cuda", init_scale=128.0) if recipe.precision == "fp16" else None
     narrow = NARROW.get(recipe.precision)
-    for step in _steps(recipe, kinds.tape):
-        kinds.tape.mark("forward", step)
+    for step in _steps(recipe, kinds.trace):
+        kinds.trace.mark("forward", step)
         for _ in range(recipe.accumulate):
             batch = workload.batch()
             kinds.name(_leaves(batch), "batch")
@@ -85,22 +85,22 @@ def _loop(
         optimizer.zero_grad(set_to_none=True)
 
 
-def _steps(recipe: Recipe, tape: AllocationTrace) -> Iterator[int]:
-    """The steps to run. From the second on all are alike, so further ones are copied on the tape."""
+def _steps(recipe: Recipe, trace: AllocationTrace) -> Iterator[int]:
+    """Yield the steps to run. Steps after the second are equal to it and copied in the trace."""
     begin = 0
     for step in range(min(recipe.steps, DIFFERENT)):
-        begin = len(tape.moves)
+        begin = len(trace.moves)
         yield step
     for _ in range(recipe.steps - DIFFERENT):
-        end = len(tape.moves)
-        tape.repeat(begin)
+        end = len(trace.moves)
+        trace.repeat(begin)
         begin = end
-    tape.is_closed = True
+    trace.is_closed = True
 
 
 def _own_steps(workload: Workload, model: Any, optimizer: Any, recipe: Recipe, kinds: Kinds) -> None:
-    for step in _steps(recipe, kinds.tape):
-        kinds.tape.mark("forward", step)
+    for step in _steps(recipe, kinds.trace):
+        kinds.trace.mark("forward", step)
         batch = workload.batch()
         kinds.name(_leaves(batch), "batch")
         workload.step(model, batch, optimizer)  # type: ignore[misc]
@@ -119,7 +119,7 @@ def _optimizer(recipe: Recipe, learned: list[Any]) -> Any:
 
 
 def _rules(recipe: Recipe) -> set[str]:
-    """What is followed by rules that nobody compared with a GPU."""
+    """Return the doubts about rules that were not verified on a GPU."""
     found = {quantised.DOUBTS[recipe.quantize]} if recipe.quantize else set()
     return found | ({quantised.DOUBT_STATES} if recipe.optimizer in quantised.OPTIMIZERS else set())
 
@@ -141,42 +141,42 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 class Kinds:
-    """Says what the memory behind tensors is for, once that is known."""
+    """Labels allocations with their kind: parameters, gradients, optimizer, batch."""
 
-    def __init__(self, tape: AllocationTrace, watch: Any) -> None:
-        self.tape = tape
-        self._watch = watch
+    def __init__(self, trace: AllocationTrace, tracker: Any) -> None:
+        self.trace = trace
+        self._tracker = tracker
 
     def name(self, tensors: Any, kind: str, module: str = "") -> None:
         for tensor in tensors:
-            number = self._watch.saw(tensor)
-            if number is not None and not self.tape.requests[number].kind:
-                self.tape.requests[number].kind = kind
-                self.tape.requests[number].module = module
+            number = self._tracker.track(tensor)
+            if number is not None and not self.trace.requests[number].kind:
+                self.trace.requests[number].kind = kind
+                self.trace.requests[number].module = module
 
 
 @contextlib.contextmanager
-def _phases(tape: AllocationTrace) -> Iterator[None]:
-    """Tells backward and optimizer from the rest, whoever wrote the step."""
+def _phases(trace: AllocationTrace) -> Iterator[None]:
+    """Mark the backward and optimizer phases in the trace, also in a user's own step."""
     backward = torch.autograd.backward
 
-    def marked(*args: Any, **kwargs: Any) -> Any:
-        tape.mark("backward", tape.step)
+    def mark_backward(*args: Any, **kwargs: Any) -> Any:
+        trace.mark("backward", trace.step)
         try:
             return backward(*args, **kwargs)
         finally:
-            tape.mark("forward", tape.step)
+            trace.mark("forward", trace.step)
 
     def before(*_: Any) -> None:
-        tape.mark("optimizer", tape.step)
+        trace.mark("optimizer", trace.step)
 
     def after(*_: Any) -> None:
-        tape.mark("forward", tape.step)
+        trace.mark("forward", trace.step)
 
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-    torch.autograd.backward = marked
+    torch.autograd.backward = mark_backward
     try:
         yield
     finally:
@@ -186,18 +186,18 @@ def _phases(tape: AllocationTrace) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _modules(tape: AllocationTrace, model: Any) -> Iterator[None]:
-    """Names the module at work."""
+def _modules(trace: AllocationTrace, model: Any) -> Iterator[None]:
+    """Set `trace.module` to the name of the module that is running."""
     names = {id(module): name for name, module in model.named_modules()}
     stack: list[str] = []
 
     def enter(module: Any, _: Any) -> None:
-        stack.append(tape.module)
-        tape.module = names.get(id(module), tape.module)
+        stack.append(trace.module)
+        trace.module = names.get(id(module), trace.module)
 
     def leave(module: Any, _: Any, __: Any) -> None:
         if stack:
-            tape.module = stack.pop()
+            trace.module = stack.pop()
 
     hooks = [
         torch.nn.modules.module.register_module_forward_pre_hook(enter),

@@ -1,7 +1,7 @@
-"""What NCCL says about itself: over which transport its ranks talk, read from its log.
+"""Parser for NCCL's log: which transports its ranks use.
 
-It writes a line for each channel between two ranks: `Channel 00/0 : 3[3] -> 8[0] [send] via NET/IB/0/GDRDMA`.
-The forms are those of 2.4 to 2.28.
+NCCL writes a line for each channel between two ranks:
+`Channel 00/0 : 3[3] -> 8[0] [send] via NET/IB/0/GDRDMA`. The formats are those of 2.4 to 2.28.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-# In a launch's folder of logs; NCCL itself fills in host and process.
+# Log file name in the launch's log directory; NCCL replaces %h (host) and %p (process id).
 FILES = "nccl-%h-%p.log"
-# Of one file, how much is read: all of its beginning lies there.
+# Bytes read of each file: NCCL's initialisation lies within them.
 MOST = 4 << 20
 VERSION = re.compile(r"NCCL version (\d[\w.+-]*)")
 CHANNEL = re.compile(
@@ -27,8 +27,8 @@ WARNING = re.compile(r"NCCL WARN (.+)")
 DEVICE = re.compile(r"\[\d+\]([^\s;<]+)")
 
 
-class Talk(NamedTuple):
-    """What a log says. Networks and paths: how often each was seen, most first."""
+class NcclReport(NamedTuple):
+    """Contents of a log. Networks and paths are sorted by number of channels, most first."""
 
     version: str
     # Between nodes: `IB`, `Socket`, `AWS Libfabric`; those with `/GDRDMA` go from GPU to adapter directly.
@@ -38,17 +38,17 @@ class Talk(NamedTuple):
     devices: tuple[str, ...]
     # Within a node: `P2P/CUMEM`, `P2P/IPC`, `SHM`.
     paths: tuple[str, ...]
-    # The network that it is set up for, whether anything went over it or not.
+    # The network that NCCL initialised, whether or not a channel uses it.
     ready: str
     warnings: tuple[str, ...]
 
     @property
-    def says_how(self) -> bool:
+    def has_transports(self) -> bool:
         return bool(self.networks or self.paths)
 
 
-def parse(text: str) -> Talk:
-    """All that one or several logs say."""
+def parse(text: str) -> NcclReport:
+    """Parse the text of one or several logs."""
     version = ready = ""
     networks: Counter[str] = Counter()
     paths: Counter[str] = Counter()
@@ -74,7 +74,7 @@ def parse(text: str) -> Talk:
         elif found := VERSION.search(line):
             version = found[1]
     used = tuple(name for name, _ in networks.most_common())
-    return Talk(
+    return NcclReport(
         version=version,
         networks=used,
         direct=bool(networks) and with_gpu == networks.total(),
@@ -91,28 +91,28 @@ def _net(rest: str) -> str:
 
 
 def _path(via: str) -> str:
-    """`P2P/IPC/read`, `SHM/direct/direct`, `direct shared memory`: less what differs between channels."""
+    """`P2P/IPC/read`, `SHM/direct/direct`, `direct shared memory`: without the parts that vary by channel."""
     if "shared memory" in via or via.startswith("SHM"):
         return "SHM"
     return "/".join(via.split("/")[:2]) if "[" not in via else "P2P/indirect"
 
 
-def in_words(talk: Talk, adapters: Sequence[str] = ()) -> str:
-    """One line for people; empty: it says nothing yet. `adapters`: those of InfiniBand that are here."""
-    if not talk.says_how:
+def describe(report: NcclReport, adapters: Sequence[str] = ()) -> str:
+    """Describe the transports in one line; empty if there are none yet. `adapters`: local InfiniBand ones."""
+    if not report.has_transports:
         return ""
     parts = []
-    if talk.networks:
-        named = ", ".join(_named(name, talk.devices) for name in talk.networks)
+    if report.networks:
+        named = ", ".join(_named(name, report.devices) for name in report.networks)
         between = f"between nodes {named}"
-        if "Socket" not in talk.networks[0]:
-            between += " with GPUDirect RDMA" if talk.direct else " without GPUDirect RDMA"
+        if "Socket" not in report.networks[0]:
+            between += " with GPUDirect RDMA" if report.direct else " without GPUDirect RDMA"
         elif adapters:
-            between += f" (InfiniBand is here and not used: {', '.join(adapters)})"
+            between += f" (InfiniBand is present but not used: {', '.join(adapters)})"
         parts.append(between)
-    if talk.paths:
-        parts.append(f"within a node {', '.join(_meaning(path) for path in talk.paths)}")
-    return f"NCCL{' ' + talk.version if talk.version else ''}: {'; '.join(parts)}"
+    if report.paths:
+        parts.append(f"within a node {', '.join(_meaning(path) for path in report.paths)}")
+    return f"NCCL{' ' + report.version if report.version else ''}: {'; '.join(parts)}"
 
 
 def _named(network: str, devices: Iterable[str]) -> str:
@@ -133,7 +133,7 @@ def _meaning(path: str) -> str:
 
 
 def read(folder: str) -> str:
-    """What all processes on this node have written there."""
+    """Return the logs of all processes on this node."""
     texts = []
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "nccl-*.log"))):
         with open(path, encoding="utf-8", errors="replace") as file:

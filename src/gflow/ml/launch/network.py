@@ -1,4 +1,4 @@
-"""What NCCL is told about the network between nodes: by name, or by what this machine has."""
+"""NCCL settings for the network between nodes: chosen by the user, or by the adapters of this machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 NETWORKS = ("auto", "ethernet", "infiniband")
-# Interfaces over which no other node is reached.
+# Prefixes of interfaces that reach no other node.
 LOCAL_ONLY = ("lo", "docker", "veth", "virbr", "br-", "cni", "flannel")
 
 
 class Adapter(NamedTuple):
-    """One of InfiniBand's (an HCA). `layer`: what its cable carries, InfiniBand or Ethernet (RoCE)."""
+    """An InfiniBand adapter (HCA). `layer`: its link layer, InfiniBand or Ethernet (RoCE)."""
 
     name: str
     is_active: bool = True
@@ -21,14 +21,14 @@ class Adapter(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The variables, and the reason in words."""
+    """The environment variables, and the reason as a line of text."""
 
     variables: dict[str, str]
     why: str
 
 
-def chosen(network: str, adapters: Sequence[Adapter], interfaces: Sequence[str]) -> Choice:
-    """`interfaces`: those of the network that are up, by name."""
+def choose(network: str, adapters: Sequence[Adapter], interfaces: Sequence[str]) -> Choice:
+    """Choose NCCL's variables. `interfaces`: names of the network interfaces that are up."""
     over_ib = sorted(name for name in interfaces if name.startswith("ib"))
     active = [adapter for adapter in adapters if adapter.is_active]
     names = ", ".join(adapter.name for adapter in active or adapters)
@@ -43,16 +43,16 @@ def chosen(network: str, adapters: Sequence[Adapter], interfaces: Sequence[str])
         if network == "infiniband" and not active:
             found += f"; {names} not active" if adapters else "; this node has no adapter for it"
     if network == "infiniband":
-        told = {"NCCL_IB_DISABLE": "0", "NCCL_NET_GDR_LEVEL": "PHB"}
-        told |= {"NCCL_IB_HCA": ",".join(adapter.name for adapter in active)} if active else {}
-        told |= {"NCCL_SOCKET_IFNAME": over_ib[0]} if over_ib else {}
+        variables = {"NCCL_IB_DISABLE": "0", "NCCL_NET_GDR_LEVEL": "PHB"}
+        variables |= {"NCCL_IB_HCA": ",".join(adapter.name for adapter in active)} if active else {}
+        variables |= {"NCCL_SOCKET_IFNAME": over_ib[0]} if over_ib else {}
     else:
-        told = {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "^" + ",".join(LOCAL_ONLY)}
-    return Choice(told, f"network: {network} ({found})")
+        variables = {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "^" + ",".join(LOCAL_ONLY)}
+    return Choice(variables, f"network: {network} ({found})")
 
 
-def seen(root: str = "/sys/class") -> tuple[list[Adapter], list[str]]:
-    """InfiniBand adapters of this machine, and its network interfaces that are up."""
+def detect(root: str = "/sys/class") -> tuple[list[Adapter], list[str]]:
+    """Return the InfiniBand adapters of this machine, and its network interfaces that are up."""
     adapters: list[Adapter] = []
     interfaces: list[str] = []
     with suppress(OSError):
@@ -69,13 +69,13 @@ def _adapter(root: str, name: str) -> Adapter:
         for port in sorted(os.listdir(ports)):
             states.append(_line(f"{ports}/{port}/state"))
             layers.append(_line(f"{ports}/{port}/link_layer"))
-    # `4: ACTIVE`. Where nothing is said, it is taken to work: NCCL looks for itself.
+    # `4: ACTIVE`. An adapter without a state counts as active: NCCL checks it itself.
     is_active = not any(states) or any("ACTIVE" in state for state in states)
     return Adapter(name, is_active, next(filter(None, layers), "InfiniBand"))
 
 
 def _is_up(root: str, name: str) -> bool:
-    """Loopback and some virtual ones say `unknown`."""
+    """Whether the interface is up. Loopback and some virtual interfaces report `unknown`."""
     return _line(f"{root}/net/{name}/operstate") in ("up", "unknown", "")
 
 

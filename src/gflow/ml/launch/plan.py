@@ -1,9 +1,7 @@
-"""What this machine has for the processes of a launch.
+"""The processes of a launch and the environment variables of each. Pure, except `available_gpus`.
 
-Which processes a launch consists of, and what each is told. Pure.
-
-A process finds the same variables as under torchrun, so scripts and frameworks that know torchrun need
-nothing else.
+A process gets the same variables as under torchrun, so scripts and frameworks written for torchrun work
+unchanged.
 """
 
 from __future__ import annotations
@@ -13,8 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-def gpus_there() -> tuple[int, str]:
-    """How many GPUs the processes can have, and who has them."""
+def available_gpus() -> tuple[int, str]:
+    """Return how many GPUs the processes can use, and the start of a sentence about where they come from."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     whose = "the job has" if "GFLOW_JOB_ID" in os.environ else "CUDA_VISIBLE_DEVICES names"
     if visible is not None:
@@ -29,9 +27,7 @@ def gpus_there() -> tuple[int, str]:
 
 
 class Plan(NamedTuple):
-    """`processes` on this node, which is number `node` of `nodes`; the first rank of all listens at the
-    address.
-    """
+    """`processes` ranks on this node, which is number `node` of `nodes`. Rank 0 listens at `address:port`."""
 
     command: tuple[str, ...]
     processes: int
@@ -39,7 +35,7 @@ class Plan(NamedTuple):
     port: int = 0
     nodes: int = 1
     node: int = 0
-    # Names this launch among others, for frameworks that ask.
+    # Identifies this launch (TORCHELASTIC_RUN_ID).
     name: str = "gflow"
 
     @property
@@ -51,18 +47,18 @@ class Plan(NamedTuple):
 
 
 def effective_batch(environ: Mapping[str, str]) -> int:
-    """Samples of a step over all processes, as the job was submitted with; 0: nobody said."""
+    """Return the effective batch (samples per step over all processes) of the job; 0: not given."""
     text = environ.get("GFLOW_EFFECTIVE_BATCH", "")
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 def share_of(batch: int, world: int, rank: int) -> int:
-    """How many of them one process has: as many as the others, or one more."""
+    """Return one process's samples of the effective batch. Shares differ by at most one."""
     return (rank + 1) * batch // world - rank * batch // world
 
 
 def batch_line(batch: int, world: int) -> str:
-    """The effective batch, for people."""
+    """Describe the effective batch in one line."""
     least, rest = divmod(batch, world)
     if not rest:
         return f"effective batch {batch} = {world} processes x {least} samples"
@@ -72,15 +68,16 @@ def batch_line(batch: int, world: int) -> str:
 def variables(
     plan: Plan, local: int, given: Mapping[str, str], cores: int, nccl_log: str = ""
 ) -> dict[str, str]:
-    """What one process gets beside `given`, the launcher's own; what is set there stays.
+    """Return the variables that one process gets in addition to the launcher's own, `given`.
 
-    `nccl_log`: a file for what NCCL says about itself, with NCCL's own %h and %p in its name.
+    Except for the rank variables, a variable that is set in `given` is kept. `nccl_log`: NCCL's log file,
+    with NCCL's placeholders %h and %p in its name.
     """
     defaults = {
-        # As many threads as cores would have every process compete with every other one.
+        # Divide the cores: with a thread per core in each process, the processes would compete.
         "OMP_NUM_THREADS": str(max(1, cores // plan.processes)),
         "NCCL_DEBUG": "WARN",
-        # A rank whose peers are gone ends instead of waiting for them.
+        # A rank whose peers have died ends instead of waiting for them.
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "PYTHONUNBUFFERED": "1",
     }
@@ -91,7 +88,7 @@ def variables(
             "NCCL_DEBUG_FILE": nccl_log,
         }
     if plan.nodes == 1:
-        # Nothing goes over a network, so no firewall or virtual interface can be in the way.
+        # Use loopback only, so that no firewall or virtual interface interferes.
         defaults |= {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
     rank = plan.rank(local)
     if batch := effective_batch(given):

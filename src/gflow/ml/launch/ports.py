@@ -1,7 +1,7 @@
-"""A port of this machine for the processes of one launch to meet at.
+"""A TCP port for the rendezvous of one launch.
 
-Below those that the kernel gives to outgoing connections, so that none of them can take it between now and
-when the first rank listens; and locked, so that no other launch of gflow can.
+It lies below the ephemeral range, so that no outgoing connection can take it before the first rank listens.
+A lock file keeps other launches of gflow from choosing it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIRST, LAST = 20_000, 32_767
 
 @contextmanager
 def free_port(folder: str | None = None) -> Iterator[int]:
-    """A port that is nobody's, and stays ours until the end."""
+    """Yield a free port, locked until the context ends."""
     folder = folder or os.path.join(tempfile.gettempdir(), f"gflow-ports-{os.getuid()}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for port in random.sample(range(FIRST, LAST + 1), 200):

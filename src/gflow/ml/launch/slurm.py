@@ -1,7 +1,7 @@
-"""A launch over all nodes of a Slurm job: one launcher on each, started by srun from the first of them.
+"""A launch on all nodes of a Slurm job: srun starts one launcher on each node, from the first node.
 
-Slurm itself sends stop requests to what srun started, on every node; so the one that waits for srun must not
-pass them on: srun would then end everything at once.
+Slurm itself sends stop signals to the processes that srun started on every node. The process that waits for
+srun must not forward them: srun would then end everything at once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import NamedTuple
 from gflow.errors import Refused
 from gflow.ml.launch.supervisor import UNFINISHED
 
-# Where the first rank listens; set for the launchers that srun starts.
+# Environment variable with the address of the first rank, for the launchers that srun starts.
 MEETING = "GFLOW_LAUNCH_MEETING"
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PASSED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Here(NamedTuple):
-    """Which node of how many this launcher is for, and where the first rank listens."""
+class NodePosition(NamedTuple):
+    """The node of this launcher, the number of nodes, and the address of the first rank."""
 
     node: int
     nodes: int
@@ -33,22 +33,22 @@ class Here(NamedTuple):
 
 
 def nodes_of(environ: Mapping[str, str]) -> int:
-    """How many nodes the Slurm job has in which we are; 1 outside of one."""
+    """Return the number of nodes of the current Slurm job; 1 outside of a job."""
     number = environ.get("SLURM_NNODES", "")
     return int(number) if number.isdecimal() and "SLURM_JOB_ID" in environ else 1
 
 
-def here(environ: Mapping[str, str]) -> Here | None:
-    """What srun and the first launcher told us; None: nobody started us so."""
+def node_position(environ: Mapping[str, str]) -> NodePosition | None:
+    """Read the position of this launcher from the environment; None if srun did not start it."""
     address, _, port = environ.get(MEETING, "").rpartition(":")
     node = environ.get("SLURM_NODEID", "")
     if not address or not port.isdecimal() or not node.isdecimal():
         return None
-    return Here(int(node), nodes_of(environ), address, int(port))
+    return NodePosition(int(node), nodes_of(environ), address, int(port))
 
 
 def check(wanted: int | None, environ: Mapping[str, str]) -> int:
-    """The nodes to use: those asked for must be those that the job has."""
+    """Return the number of nodes. Refuses a `wanted` number that differs from the job's."""
     there = nodes_of(environ)
     if wanted is not None and wanted != there:
         whose = "the job has" if "SLURM_JOB_ID" in environ else "outside of a Slurm job there is"
@@ -59,11 +59,11 @@ def check(wanted: int | None, environ: Mapping[str, str]) -> int:
     return there
 
 
-def spread(words: Sequence[str], nodes: int, port: int) -> int:
-    """The same launch on every node; its exit code is that of the first that failed.
+def launch_on_nodes(words: Sequence[str], nodes: int, port: int) -> int:
+    """Run the same launch on every node. Return the exit code of the first node that failed.
 
-    A node that fails takes the others with it. Those that were stopped and are saving must not be: they leave
-    with 0 and a word about it.
+    A launcher that fails ends the others (--kill-on-bad-exit). A launcher that was stopped must not: others
+    may still be saving. It exits with 0 and records its code in a file, see `record_exit`.
     """
     address = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     command = [
@@ -79,33 +79,33 @@ def spread(words: Sequence[str], nodes: int, port: int) -> int:
     }
     try:
         code = process.wait()
-        return _said() or code
+        return _recorded_exit() or code
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def leave(code: int) -> int:
-    """How the launcher of one node ends: what its code was, the first that has one writes down for all."""
+def record_exit(code: int) -> int:
+    """Record a non-zero exit code, the first one only, and return the code with which this launcher exits."""
     if code:
-        with suppress(FileExistsError), open(_note(), "x", encoding="ascii") as file:
+        with suppress(FileExistsError), open(_exit_file(), "x", encoding="ascii") as file:
             file.write(str(code))
     return 0 if code == UNFINISHED else code
 
 
-def _said() -> int:
-    """What a launcher wrote down; 0: all was well, or it could not."""
+def _recorded_exit() -> int:
+    """Read and remove the recorded exit code; 0: none was recorded."""
     try:
-        with open(_note(), encoding="ascii") as file:
+        with open(_exit_file(), encoding="ascii") as file:
             text = file.read()
-        os.unlink(_note())
+        os.unlink(_exit_file())
     except OSError:
         return 0
     return int(text) if text.isdecimal() else 0
 
 
-def _note() -> str:
-    """A file that all nodes see: beside the job's stop file, or in its folder."""
+def _exit_file() -> str:
+    """Return a path that all nodes see: next to the job's stop file, or in the working directory."""
     stop_file = os.environ.get("GFLOW_STOP_FILE", "")
     beside = stop_file.removesuffix(".stop") if stop_file else os.path.abspath(".gflow-launch")
     return f"{beside}.launch-{os.environ['SLURM_JOB_ID']}"

@@ -1,12 +1,12 @@
-"""Starts the processes of a launch on this node and sees them through: together they run, together they end.
+"""Starts the ranks of a launch on this node, supervises them, and reports how the launch ended.
 
-Every process is in a group of its own, so a stop request reaches each exactly once, through us. When one
-fails the others are asked to end and soon killed: they may wait for it for ever. When a stop was asked for
-they get the grace time, because one of them may be saving for all. They die with us, however we die.
+Every rank has its own process group, so the launcher forwards a stop signal to each exactly once. When one
+rank fails, the others get SIGTERM and soon SIGKILL: they may wait for it indefinitely. On a stop request they
+get the grace time, because one of them may be writing a checkpoint for all. They are killed if the launcher
+dies (PR_SET_PDEATHSIG).
 
-What the first rank prints is printed; what the others print goes into files, shown if they fail.
-
-How a launch ended, and what people are told of it.
+The output of the first rank is passed through. The output of the others goes to files and is shown if they
+fail.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from functools import partial
 from typing import IO, Any, BinaryIO, NamedTuple
 
 from gflow.ml.launch import nccl
-from gflow.ml.launch.nccl_log import Listener
+from gflow.ml.launch.nccl_log import NcclLogReader
 from gflow.ml.launch.plan import Plan, variables
 
-# What is left of a launch of which one process failed is killed after this long.
+# Seconds between SIGTERM and SIGKILL for the other ranks after one failed.
 FAILED_S = 5.0
 UNFINISHED = 75
 PR_SET_PDEATHSIG = 1
@@ -36,7 +36,7 @@ STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Rank(NamedTuple):
-    """One process of ours."""
+    """One rank of the launch on this node."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -47,8 +47,8 @@ class Supervisor:
     """One launch on one node."""
 
     def __init__(self, plan: Plan, logs: str, *, grace_s: float = 60.0, stall_s: float = 0.0) -> None:
-        """`logs`: a folder for what each rank prints. `stall_s`: it failed if nobody prints for so long; 0:
-        never.
+        """`logs`: directory for the ranks' output. `stall_s`: the launch fails if no rank prints anything for
+        this long; 0: never.
         """
         self._plan = plan
         self._logs = logs
@@ -63,12 +63,14 @@ class Supervisor:
         self._stalled = False
         self._first_failure: int | None = None
         self._open_pipes = 0
-        self._listener = Listener(os.path.abspath(logs), is_on=plan.world > 1, tells=plan.node == 0)
+        self._nccl_log = NcclLogReader(
+            os.path.abspath(logs), is_on=plan.world > 1, is_reporter=plan.node == 0
+        )
 
     def run(self) -> Outcome:
-        """Until nothing of it runs any more."""
+        """Start all ranks and wait until none is running."""
         wake, wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._selector.register(wake, selectors.EVENT_READ, lambda: self._signalled(wake))
+        self._selector.register(wake, selectors.EVENT_READ, lambda: self._on_signal(wake))
         before = {number: signal.signal(number, lambda *_: None) for number in FORWARDED}
         signal.set_wakeup_fd(wake_in)
         try:
@@ -76,7 +78,7 @@ class Supervisor:
             while self._ranks:
                 self._wait()
             self._drain()
-            self._listener.end()
+            self._nccl_log.end()
         finally:
             signal.set_wakeup_fd(-1)
             for number, handler in before.items():
@@ -91,14 +93,14 @@ class Supervisor:
     def _start(self) -> None:
         cores = len(os.sched_getaffinity(0))
         self._printed_at = time.monotonic()
-        self._listener.begin(self._printed_at)
+        self._nccl_log.begin(self._printed_at)
         for local in range(self._plan.processes):
             number = self._plan.rank(local)
-            # Ours lives on while the launch does; it is closed when its rank is gone.
+            # Stays open while the launch runs.
             log = open(os.path.join(self._logs, f"rank-{number}.log"), "wb", buffering=0)  # noqa: SIM115
             process = subprocess.Popen(
                 self._plan.command,
-                env=os.environ | variables(self._plan, local, os.environ, cores, self._listener.file),
+                env=os.environ | variables(self._plan, local, os.environ, cores, self._nccl_log.file),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -108,38 +110,38 @@ class Supervisor:
             rank = Rank(number, process, log)
             self._ranks[number] = rank
             pidfd = os.pidfd_open(process.pid)
-            self._listen(pidfd, partial(self._ended, rank, pidfd))
+            self._listen(pidfd, partial(self._on_exit, rank, pidfd))
             for pipe, to in ((process.stdout, 1), (process.stderr, 2)):
                 assert pipe is not None
                 os.set_blocking(pipe.fileno(), False)
                 self._open_pipes += 1
-                self._listen(pipe, partial(self._printed, rank, pipe, to))
+                self._listen(pipe, partial(self._on_output, rank, pipe, to))
 
     def _listen(self, what: Any, act: Callable[[], None]) -> None:
         self._selector.register(what, selectors.EVENT_READ, act)
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def _wait(self) -> None:
         now = time.monotonic()
-        due = [at for at in (self._kill_at, self._stalls_at(), self._listener.due) if at is not None]
+        due = [at for at in (self._kill_at, self._stall_deadline(), self._nccl_log.due) if at is not None]
         for key, _ in self._selector.select(max(0.0, min(due) - now) if due else None):
             key.data()
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
             self._kill_at = None
-        stalls_at = self._stalls_at()
+        stalls_at = self._stall_deadline()
         if stalls_at is not None and now >= stalls_at and self._stop_at is None:
             self._stalled = True
-            self._end_others()
-        self._listener.look(now)
+            self._stop_others()
+        self._nccl_log.look(now)
 
-    def _stalls_at(self) -> float | None:
+    def _stall_deadline(self) -> float | None:
         over = not self._stall_s or self._stalled or self._stop_at is not None
         return None if over else self._printed_at + self._stall_s
 
-    def _printed(self, rank: Rank, pipe: IO[bytes], to: int) -> None:
+    def _on_output(self, rank: Rank, pipe: IO[bytes], to: int) -> None:
         try:
             data = os.read(pipe.fileno(), 1 << 16)
         except BlockingIOError:
@@ -152,24 +154,24 @@ class Supervisor:
         self._printed_at = time.monotonic()
         rank.log.write(data)
         if rank.number == 0:
-            with suppress(OSError):  # nobody reads any more: training goes on
+            with suppress(OSError):  # the reader has closed: continue training
                 _write_all(to, data)
 
-    def _ended(self, rank: Rank, pidfd: int) -> None:
+    def _on_exit(self, rank: Rank, pidfd: int) -> None:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         code = rank.process.wait()
         self._codes[rank.number] = code
         del self._ranks[rank.number]
-        # What it left behind in its group is of no use to anybody.
+        # Kill the remaining processes of its group.
         with suppress(OSError):
             os.killpg(rank.process.pid, signal.SIGKILL)
         if code and self._first_failure is None:
             self._first_failure = rank.number
             if self._stop_at is None:
-                self._end_others()
+                self._stop_others()
 
-    def _signalled(self, wake: int) -> None:
+    def _on_signal(self, wake: int) -> None:
         for number in os.read(wake, 64):
             if number in FORWARDED:
                 self._send(signal.Signals(number))
@@ -179,8 +181,8 @@ class Supervisor:
 
     # ------------------------------------------------------------ ending
 
-    def _end_others(self) -> None:
-        """One failed, or all are stuck: TERM, and KILL shortly after."""
+    def _stop_others(self) -> None:
+        """A rank failed, or all hang: send SIGTERM, and SIGKILL after `FAILED_S`."""
         self._send(signal.SIGTERM)
         self._kill_at = time.monotonic() + FAILED_S
 
@@ -193,7 +195,7 @@ class Supervisor:
         self._send(signal.SIGKILL)
 
     def _drain(self) -> None:
-        """What was printed last. A pipe that something outside of the launch holds open is not waited for."""
+        """Read the remaining output. A pipe held open by a process outside the launch is not waited for."""
         until = time.monotonic() + 1.0
         while self._open_pipes and time.monotonic() < until:
             ready = self._selector.select(0.05)
@@ -204,19 +206,19 @@ class Supervisor:
 
     def _outcome(self) -> Outcome:
         if self._stalled:
-            return Outcome(124, None, f"nobody printed anything for {self._stall_s:g} s")
-        if UNFINISHED in self._codes.values() and self._are_fine():
+            return Outcome(124, None, f"no rank printed anything for {self._stall_s:g} s")
+        if UNFINISHED in self._codes.values() and self._none_failed():
             return Outcome(UNFINISHED)
         blamed = self._first_failure
         if blamed is None:
             return Outcome(0)
         code = self._codes[blamed]
         if code < 0:
-            return Outcome(128 - code, blamed, f"was ended by {signal.Signals(-code).name}")
-        return Outcome(code, blamed, f"left with code {code}")
+            return Outcome(128 - code, blamed, f"was killed by {signal.Signals(-code).name}")
+        return Outcome(code, blamed, f"exited with code {code}")
 
-    def _are_fine(self) -> bool:
-        """Whether nobody failed: those that another's leaving made us end do not count."""
+    def _none_failed(self) -> bool:
+        """Whether no rank failed. Ranks that the launcher ended after another one's exit do not count."""
         return all(code in (0, UNFINISHED, -signal.SIGTERM, -signal.SIGKILL) for code in self._codes.values())
 
 
@@ -237,8 +239,9 @@ def launch(
     grace_s: float = 60.0,
     stall_s: float = 0.0,
 ) -> int:
-    """Run a plan whose address and port are settled; the exit code. Logs that nobody asked for go if all is
-    well.
+    """Run a plan with a fixed address and port. Return the exit code.
+
+    Without `logs` the output goes to a temporary directory, which is removed unless the launch failed.
     """
     import shutil
     import tempfile
@@ -253,12 +256,12 @@ def launch(
     return outcome.code
 
 
-# NCCL's last warnings that are shown: they go into its log, where nobody would see them.
+# How many of NCCL's last warnings are printed; otherwise they would only be in its log.
 WARNINGS = 5
 
 
 class Outcome(NamedTuple):
-    """The exit code for all, and which rank is to blame: None if none is."""
+    """Exit code of the launch, the rank that caused it (None if none did), and the reason."""
 
     code: int
     blamed: int | None = None
@@ -266,23 +269,23 @@ class Outcome(NamedTuple):
 
 
 def tail(path: str, lines: int = 20) -> str:
-    """The last lines of a file."""
+    """Return the last lines of a file."""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - 65536))
         return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
 
 def report(plan: Plan, outcome: Outcome, logs: str, *, kept: bool) -> None:
-    """Say what NCCL warned of, and who failed and what it printed last."""
+    """Print NCCL's warnings, the failed rank and its last output."""
     for warning in nccl.parse(nccl.read(logs)).warnings[-WARNINGS:]:
         sys.stderr.write(f"gflow: NCCL warned: {warning}\n")
     if not outcome.why:
         return
     who = "" if outcome.blamed is None else f"rank {outcome.blamed} "
-    others = "; the others were ended" if plan.world > 1 and outcome.blamed is not None else ""
+    others = "; the others were stopped" if plan.world > 1 and outcome.blamed is not None else ""
     sys.stderr.write(f"gflow launch: {who}{outcome.why}{others}\n")
     if outcome.blamed:
         last = tail(os.path.join(logs, f"rank-{outcome.blamed}.log"))
         sys.stderr.write("".join(f"  [{outcome.blamed}] {line}\n" for line in last.splitlines()))
     if kept:
-        sys.stderr.write(f"gflow launch: what each rank printed is in {logs}\n")
+        sys.stderr.write(f"gflow launch: the output of each rank is in {logs}\n")

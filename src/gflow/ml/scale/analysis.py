@@ -1,6 +1,6 @@
-"""How well it scales, and what is most likely in the way. Only what was measured is named. Pure.
+"""Scaling analysis: speed-up, efficiency, the likely bottleneck, and a plot of them.
 
-Speed-up and efficiency against the number of GPUs, as a picture.
+A bottleneck is named only if it was measured. Pure, except `plot`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from gflow import plotting
 from gflow.ml.scale.measurement import Measured
 
 GOOD, FAIR = 0.95, 0.85
-# What explains this part of the lost time is called the bottleneck.
+# A cause of at least this fraction of the lost time is called the bottleneck.
 MOSTLY = 0.5
-# Effective batches that differ by less are the same: the last step of an epoch may be smaller.
+# Effective batches that differ by less count as equal: the last step of an epoch may be smaller.
 SAME = 0.05
 
 
@@ -23,7 +23,7 @@ class Row(msgspec.Struct, frozen=True):
     measured: Measured
     speedup: float
     efficiency: float
-    # good, fair or poor: 95 % and 85 % are the marks.
+    # good (95 % or more), fair (85 % or more) or poor.
     mark: str
 
 
@@ -35,15 +35,15 @@ class Bottleneck(msgspec.Struct, frozen=True):
 
 
 class Scaling(msgspec.Struct, frozen=True):
-    # weak: every GPU has the same batch; strong: all together have; mixed, or unknown.
+    # weak: constant batch per GPU; strong: constant total batch; mixed; or unknown.
     kind: str
     rows: list[Row]
     bottleneck: Bottleneck
 
 
-def judge(found: Sequence[Measured], control: Measured | None = None, declared: str = "unknown") -> Scaling:
-    """`control`: the first size again, with as few samples for each GPU as the last has. `declared`: what
-    kind it is where no run tells its batch.
+def analyse(found: Sequence[Measured], control: Measured | None = None, declared: str = "unknown") -> Scaling:
+    """Compare the measurements with the first one. `control`: the first size, measured with the last size's
+    samples per GPU. `declared`: the kind of scaling to assume if the batch is unknown.
     """
     base = found[0]
     each = base.samples_per_s / base.size.gpus
@@ -84,8 +84,8 @@ def bottleneck(base: Measured, last: Row, kind: str, control: Measured | None) -
     if last.efficiency >= GOOD:
         return Bottleneck("none", f"{last.measured.size.what} reach {last.efficiency:.0%}")
     most = last.measured
-    if crowd := _crowd(most):
-        return Bottleneck("CPU cores", crowd)
+    if shortage := _core_shortage(most):
+        return Bottleneck("CPU cores", shortage)
     if most.step_s is None or most.effective_batch is None:
         return Bottleneck("not known", "only the whole time of each run was measured")
     ideal = most.effective_batch / (base.samples_per_s / base.size.gpus * most.size.gpus)
@@ -95,12 +95,12 @@ def bottleneck(base: Measured, last: Row, kind: str, control: Measured | None) -
     if parts and part >= MOSTLY * lost:
         return Bottleneck(name, f"{how}, of {_ms(lost)} that a step is longer than it could be")
     missing = "" if kind != "strong" or control else "; smaller batches for each GPU may be slower, too"
-    told = "; ".join(f"{how}" for _, how in parts.values()) or "nothing else was measured"
-    return Bottleneck("not known", f"a step is {_ms(lost)} longer than it could be; {told}{missing}")
+    words = "; ".join(f"{how}" for _, how in parts.values()) or "nothing else was measured"
+    return Bottleneck("not known", f"a step is {_ms(lost)} longer than it could be; {words}{missing}")
 
 
-def _crowd(most: Measured) -> str:
-    """Where CPUs do the work: whether there are too few of them."""
+def _core_shortage(most: Measured) -> str:
+    """Describe a shortage of CPU cores in a run on CPUs; empty if there is none."""
     if most.device != "cpu" or not most.cores:
         return ""
     if most.processes > most.cores:
@@ -113,20 +113,20 @@ def _crowd(most: Measured) -> str:
 def _parts(
     base: Measured, most: Measured, ideal: float, control: Measured | None
 ) -> dict[str, tuple[float, str]]:
-    """Seconds of a step that each thing explains, and in words."""
+    """Return the lost seconds per step that each cause explains, with a description."""
     parts: dict[str, tuple[float, str]] = {}
     if most.data_s is not None and base.data_s is not None and base.step_s:
         more = most.data_s - base.data_s * ideal / base.step_s
         parts["data loading"] = (more, f"waiting for data takes {_ms(more)} more")
     if most.exchange_s is not None:
         mib = most.exchange_bytes / (1 << 20)
-        told = f"exchanging {mib:.3g} MiB of gradients takes {_ms(most.exchange_s)}"
-        parts["communication"] = (most.exchange_s, told)
+        words = f"exchanging {mib:.3g} MiB of gradients takes {_ms(most.exchange_s)}"
+        parts["communication"] = (most.exchange_s, words)
     if control is not None and most.effective_batch is not None:
         each = most.effective_batch / most.size.gpus
         slower = each * (base.size.gpus / control.samples_per_s - base.size.gpus / base.samples_per_s)
-        told = f"computing {each:.3g} samples in each process instead of more takes {_ms(slower)} more"
-        parts["batch too small"] = (slower, told)
+        words = f"computing {each:.3g} samples in each process instead of more takes {_ms(slower)} more"
+        parts["batch too small"] = (slower, words)
     return parts
 
 

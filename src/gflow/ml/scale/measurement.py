@@ -1,4 +1,4 @@
-"""What one run was like, from what it left: its meter's file, or the clock alone. Pure."""
+"""The measurement of one run, from its meter file or from wall time alone. Pure."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import msgspec
 
 from gflow.ml.scale.sizes import Size
 
-# Where the figures come from.
+# Source of a measurement.
 RUN, SAID, CLOCK = "gflow.train", "train.report", "clock"
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One size. What was not measured is None."""
+    """The measurement of one size. Values that were not measured are None."""
 
     size: Size
     source: str
     samples_per_s: float
     seconds: float
     samples: int
-    # Of one step: its length, the samples in it over all GPUs, the longest wait for data of any rank, one
-    # exchange of all gradients with nothing else to do.
+    # Per step: duration, samples over all GPUs, the longest wait for data of any rank, and the time of an
+    # all-reduce of all gradients without overlap.
     step_s: float | None = None
     effective_batch: float | None = None
     data_s: float | None = None
     exchange_s: float | None = None
     exchange_bytes: int = 0
-    # On one node.
+    # Per node.
     processes: int = 0
     cores: int = 0
-    # The first node's load average at the end: how many processes wanted a core.
+    # Load average of the first node at the end.
     load: float = 0.0
     device: str = ""
 
 
 def from_meter(size: Size, text: str, warmup: int) -> Measured | None:
-    """What the lines of a meter tell; None: not enough of them."""
+    """Compute the measurement from the lines of a meter file; None if there are too few."""
     ticks, facts = _read(text)
-    if not facts and ticks:  # a script's own words: its first steps count as warm-up
+    if not facts and ticks:  # train.report in a script: skip the warm-up steps here
         first = ticks[0]["step"]
         ticks = [tick for tick in ticks if tick["step"] >= first + warmup]
     if len(ticks) < 2:
@@ -65,15 +65,15 @@ def from_meter(size: Size, text: str, warmup: int) -> Measured | None:
 _OF_FACTS = ("data_s", "exchange_s", "exchange_bytes", "processes", "cores", "load", "device")
 
 
-def by_the_clock(size: Size, samples: int, seconds: float) -> Measured:
-    """Samples that somebody declared, over the whole time of the run, its start included."""
+def from_clock(size: Size, samples: int, seconds: float) -> Measured:
+    """Compute the measurement from declared samples and the run's total time, start-up included."""
     return Measured(
         size=size, source=CLOCK, samples_per_s=samples / seconds, seconds=seconds, samples=samples
     )
 
 
 def _read(text: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Looks at the clock, and facts. A line that was cut off by an end counts nothing."""
+    """Return ticks and facts. A truncated last line is skipped."""
     ticks: list[dict[str, Any]] = []
     facts: dict[str, Any] = {}
     for line in text.splitlines():

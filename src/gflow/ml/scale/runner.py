@@ -1,4 +1,4 @@
-"""Running a script once: as a job of the daemon, on this machine or a cluster, or as a child of ours."""
+"""One run of a script for a measurement: as a job, on this machine or a cluster, or as a child process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gflow.client.request_builder import describe
 from gflow.client.wait import exit_code_of
 from gflow.errors import Refused
 from gflow.library.jobs import check_description, submit_description
-from gflow.ml.launch.plan import gpus_there
+from gflow.ml.launch.plan import available_gpus
 from gflow.ml.launch.supervisor import UNFINISHED
-from gflow.ml.scale.measurement import Measured, by_the_clock, from_meter
+from gflow.ml.scale.measurement import Measured, from_clock, from_meter
 from gflow.ml.scale.sizes import Size
 from gflow.ml.train.metering import FILE, SECONDS, WARMUP
 from gflow.options.parse import parse
@@ -23,125 +23,127 @@ from gflow.options.table import CAPTURE, JOB
 
 
 class ScaleRequest(NamedTuple):
-    """What is run, and how it is measured."""
+    """The script to run, and how to measure it."""
 
-    # Words for `gflow launch`: the script and its arguments, with -m before a module.
+    # Arguments of `gflow launch`: the script and its arguments, with -m before a module.
     script: tuple[str, ...]
-    # Where the runs leave their figures: all nodes see it.
+    # Directory for the meter files; it must be visible to all nodes.
     folder: str
     warmup: int = 5
     seconds: int = 20
-    # Samples in all, for scripts that tell nothing; of each GPU, if `samples_each`.
+    # Samples of a run, for scripts that report none; per GPU if `samples_each`.
     samples: int = 0
     samples_each: bool = False
     effective_batch: int = 0
-    # Of each process, where there are no GPUs: the same at each size; 0: as many as they like.
+    # Threads per process in runs without GPUs, equal for all sizes; 0: no limit.
     threads: int = 0
-    # Words for gbatch.
+    # Options of gbatch.
     job: tuple[str, ...] = ()
 
 
-class Over(NamedTuple):
-    """How a run ended, how long it took, and what it printed last."""
+class RunResult(NamedTuple):
+    """Exit code of a run, its duration, and the end of its output."""
 
     code: int
     seconds: float
     last: str
 
 
-Runner = Callable[[ScaleRequest, Size, Sequence[str]], Over]
+Runner = Callable[[ScaleRequest, Size, Sequence[str]], RunResult]
 
 
-def measured(wish: ScaleRequest, size: Size, run: Runner, effective: int = 0) -> Measured:
-    """Run it at this size. Refused if it fails, or tells nothing."""
+def measure(request: ScaleRequest, size: Size, run: Runner, effective: int = 0) -> Measured:
+    """Run the script at this size and measure it. Refused if the run fails or reports nothing."""
     name = f"{size.shape.replace(' ', '-')}{f'-batch-{effective}' if effective else ''}"
-    path = os.path.join(wish.folder, f"{name}.meter")
-    over = run(wish, size, command(wish, size, path, effective or wish.effective_batch))
+    path = os.path.join(request.folder, f"{name}.meter")
+    result = run(request, size, command(request, size, path, effective or request.effective_batch))
     text = _text_of(path)
-    found = from_meter(size, text, wish.warmup)
-    if over.code not in ((0, UNFINISHED) if found else (0,)):
-        raise Refused(f"the run with {size.what} failed with code {over.code}", hint=over.last.strip())
+    found = from_meter(size, text, request.warmup)
+    if result.code not in ((0, UNFINISHED) if found else (0,)):
+        raise Refused(f"the run with {size.what} failed with code {result.code}", hint=result.last.strip())
     if found is not None:
         return found
-    if wish.samples:
-        samples = wish.samples * (size.gpus if wish.samples_each else 1)
-        return by_the_clock(size, samples, over.seconds)
+    if request.samples:
+        samples = request.samples * (size.gpus if request.samples_each else 1)
+        return from_clock(size, samples, result.seconds)
     if text:
         raise Refused(
-            f"the run with {size.what} was over before {wish.warmup} steps and a little more",
+            f"the run with {size.what} ended within the {request.warmup} steps of warm-up or soon after",
             hint="a longer run, or fewer steps of warm-up: --warmup 1",
         )
     raise Refused(
-        "the script does not tell how fast it is",
-        hint="gflow.train and train.report(step, samples=…) do; or say what a run has: --samples N",
+        "the script does not report its speed",
+        hint="use gflow.train or train.report(step, samples=…); or give the samples of a run: --samples N",
     )
 
 
-def command(wish: ScaleRequest, size: Size, meter: str, effective: int) -> list[str]:
-    """What one run is: `gflow launch` with variables of ours."""
-    told = {FILE: meter, WARMUP: str(wish.warmup), SECONDS: str(wish.seconds)}
-    told |= {"GFLOW_EFFECTIVE_BATCH": str(effective)} if effective else {}
-    told |= {"OMP_NUM_THREADS": str(wish.threads)} if wish.threads else {}
+def command(request: ScaleRequest, size: Size, meter: str, effective: int) -> list[str]:
+    """Return the command of one run: `gflow launch` with the meter's variables."""
+    variables = {FILE: meter, WARMUP: str(request.warmup), SECONDS: str(request.seconds)}
+    variables |= {"GFLOW_EFFECTIVE_BATCH": str(effective)} if effective else {}
+    variables |= {"OMP_NUM_THREADS": str(request.threads)} if request.threads else {}
     count = ("--gpus", str(size.each)) if size.on_gpus else ("--processes", str(size.each))
     return [
         "env",
-        *(f"{name}={value}" for name, value in told.items()),
-        *(sys.executable, "-m", "gflow", "gflow", "launch", *count, *wish.script),
+        *(f"{name}={value}" for name, value in variables.items()),
+        *(sys.executable, "-m", "gflow", "gflow", "launch", *count, *request.script),
     ]
 
 
-def directly(wish: ScaleRequest, size: Size, words: Sequence[str]) -> Over:
-    """As a child of ours. What it prints goes to a file, and its end is shown if it fails."""
-    path = os.path.join(wish.folder, "output")
+def run_directly(request: ScaleRequest, size: Size, words: Sequence[str]) -> RunResult:
+    """Run as a child process. Its output goes to a file; the last lines are shown if it fails."""
+    path = os.path.join(request.folder, "output")
     began = time.monotonic()
     with open(path, "wb") as file:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         try:
             code = process.wait()
-        except BaseException:  # Ctrl-C: it goes with us
+        except BaseException:  # e.g. Ctrl-C: end the child too
             process.terminate()
             process.wait()
             raise
-    return Over(128 - code if code < 0 else code, time.monotonic() - began, _tail(_text_of(path)))
+    return RunResult(128 - code if code < 0 else code, time.monotonic() - began, _tail(_text_of(path)))
 
 
-def check(wish: ScaleRequest, sizes: Sequence[Size], run: Runner) -> None:
-    """Refuse sizes that cannot run, before anybody has waited for the others."""
+def check(request: ScaleRequest, sizes: Sequence[Size], run: Runner) -> None:
+    """Refuse sizes that cannot run, before any of them is started."""
     for size in sizes:
-        words = command(wish, size, os.path.join(wish.folder, "meter"), wish.effective_batch)
-        if run is as_job:
-            check_description(_description(wish, size, words))
-        elif size.on_gpus and size.each > (there := gpus_there())[0]:
+        words = command(request, size, os.path.join(request.folder, "meter"), request.effective_batch)
+        if run is run_as_job:
+            check_description(_description(request, size, words))
+        elif size.on_gpus and size.each > (there := available_gpus())[0]:
             raise Refused(
                 f"--gpus {size.each}: {there[1]} {there[0] or 'none'}",
                 hint="--processes 1,2,4 starts processes without GPUs",
             )
 
 
-def as_job(wish: ScaleRequest, size: Size, words: Sequence[str]) -> Over:
-    """As a job of the daemon, which waits for its turn like any other."""
-    (job,) = submit_description(_description(wish, size, words))
+def run_as_job(request: ScaleRequest, size: Size, words: Sequence[str]) -> RunResult:
+    """Run as a job of the daemon. It waits in the queue like any other job."""
+    (job,) = submit_description(_description(request, size, words))
     try:
         job.wait()
     except BaseException:
         job.cancel()
         raise
     found = job.info()
-    return Over(exit_code_of(found), _ran_s(found), f"{_tail(job.log())}\nthe whole log: gjob log {job.id}")
+    return RunResult(
+        exit_code_of(found), _runtime_s(found), f"{_tail(job.log())}\nthe whole log: gjob log {job.id}"
+    )
 
 
-def _description(wish: ScaleRequest, size: Size, words: Sequence[str]) -> str:
+def _description(request: ScaleRequest, size: Size, words: Sequence[str]) -> str:
     options = ["--name", f"scale-{size.shape.replace(' ', '-')}"]
     options += ["--nodes", str(size.nodes)] if size.nodes > 1 else []
     options += ["--gpus", str(size.each)] if size.on_gpus else []
-    values, rest = parse([*options, *wish.job], JOB + CAPTURE)
+    values, rest = parse([*options, *request.job], JOB + CAPTURE)
     if rest:
         raise Refused(f"--job {rest[0]!a:.60} is no option of gbatch", hint="--job '--partition a100'")
     return describe(values, list(words))
 
 
-def _ran_s(job: dict[str, Any]) -> float:
-    """From its start to its end, by the daemon's word."""
+def _runtime_s(job: dict[str, Any]) -> float:
+    """Return the runtime that the daemon measured."""
     return 0.0 if job["ran_s"] is None else max(1e-3, float(job["ran_s"]))
 
 

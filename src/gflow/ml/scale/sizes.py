@@ -1,4 +1,4 @@
-"""The sizes at which a script is run: how many nodes, and processes on each. Pure."""
+"""The sizes of a scaling measurement: nodes, and processes per node. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST = 65536
 
 
 class Size(msgspec.Struct, frozen=True):
-    """`each` processes on each node, with a GPU for each if `on_gpus`."""
+    """`each` processes per node, with one GPU per process if `on_gpus`."""
 
     nodes: int
     each: int
@@ -27,7 +27,7 @@ class Size(msgspec.Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        """In words."""
+        """Describe the size: `4 GPUs on 2 nodes`."""
         thing = "GPU" if self.on_gpus else "process"
         plural = "" if self.gpus == 1 else "s" if self.on_gpus else "es"
         where = f" on {self.nodes} nodes" if self.nodes > 1 else ""
@@ -35,9 +35,9 @@ class Size(msgspec.Struct, frozen=True):
 
 
 def sizes_of(gpus: str, shapes: str, processes: str) -> list[Size]:
-    """Those that were asked for, the smallest first: all others are compared to it."""
+    """Parse the options into sizes, the smallest first: it is the baseline of the comparison."""
     if processes and (gpus or shapes):
-        raise UsageError("--processes is for runs without GPUs: it goes with neither --gpus nor --shape")
+        raise UsageError("--processes is for runs without GPUs: it cannot be combined with --gpus or --shape")
     counts = gpus or processes
     found = {Size(1, _count(text), not processes) for text in counts.split(",") if counts}
     for text in shapes.split(",") if shapes else ():
@@ -46,7 +46,7 @@ def sizes_of(gpus: str, shapes: str, processes: str) -> list[Size]:
             raise UsageError(f"--shape {text}: there is no GPU in it", hint="--shape n1_gpu4,n4_gpu1")
         found.add(Size(nodes, each))
     if len(found) < 2:
-        raise UsageError("two sizes at least are needed to see how it scales", hint="--gpus 1,2,4")
+        raise UsageError("at least two sizes are needed", hint="--gpus 1,2,4")
     return sorted(found, key=lambda size: (size.gpus, size.nodes))
 
 

@@ -1,19 +1,19 @@
-"""Closing in on the largest batch that fits, beginning where the prediction is."""
+"""Search for the largest batch that fits, starting at the predicted one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-# A batch that is this much smaller than the largest is good enough.
+# Stop when the batch is within this fraction of the largest.
 CLOSE = 0.02
-# How far below a batch that was too large the next trial is.
+# Relative step down after a batch that did not fit; it doubles with each trial.
 BELOW = 0.02
 MOST_TRIALS = 8
 
 
 class Trial(NamedTuple):
-    """A batch that was tried. `peak`: bytes it took from the card; None: it ran out of memory."""
+    """One trial. `peak`: bytes reserved on the GPU; None: out of memory."""
 
     batch: int
     peak: int | None
@@ -26,9 +26,9 @@ def search(
     attempt: Callable[[int], int | None],
     multiple: int = 1,
 ) -> tuple[int, list[Trial]]:
-    """Close in on the largest batch, beginning where the prediction is. Pure but for `attempt`.
+    """Find the largest batch that fits into `room` bytes, starting at `predicted`. Pure except `attempt`.
 
-    `slope`: bytes that a sample more takes, as predicted. Returns 0 if not even the smallest fits.
+    `slope`: predicted bytes per additional sample. The batch is 0 if not even the smallest fits.
     """
     trials: list[Trial] = []
     good, bad = 0, 0
@@ -38,7 +38,7 @@ def search(
         trials.append(Trial(guess, peak))
         if peak is None:
             bad = guess
-            # Just below; then further each time, so that a prediction that is far off ends soon, too.
+            # Step down, further each time, so that a bad prediction also needs few trials.
             guess -= max(multiple, int(guess * BELOW * (1 << (len(trials) - 1))))
             guess = max(guess, good)
         else:

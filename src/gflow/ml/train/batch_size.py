@@ -1,8 +1,7 @@
-"""The largest batch that fits: predicted without the GPU, then tried on it with whole steps, optimizer and
-all.
+"""Search for the largest batch that fits: predicted first, then verified on the GPU with complete steps.
 
-The prediction (see `gflow.fit`) is nearly always right, so one trial is usual and two are rare; guessing
-upwards or halving takes ten. A trial that runs out of memory leaves nothing behind. All ranks come to the
+The prediction (see `gflow.fit`) is nearly always right: one trial is usual and two are rare, where doubling
+or bisection takes about ten. A trial that runs out of memory releases all it allocated. All ranks get the
 same answer.
 """
 
@@ -26,7 +25,7 @@ from gflow.ml.fit.cuda.architectures import HOPPER
 from gflow.ml.fit.estimate import record
 from gflow.ml.fit.fits import largest_batch
 from gflow.ml.fit.models.user_model import loss as loss_of
-from gflow.ml.fit.models.workload import pure
+from gflow.ml.fit.models.workload import weight_dtype
 from gflow.ml.fit.recipe import Recipe
 from gflow.ml.fit.sharding import Shaping, Sharing, extras
 from gflow.ml.fit.training import NARROW
@@ -34,9 +33,7 @@ from gflow.ml.train.batch_search import Trial, search
 
 
 class Found(NamedTuple):
-    """`batch` for each rank; with `accumulate` of them a step has the effective batch that was wanted, or a
-    bit more.
-    """
+    """Result of the search. `batch` is per rank; `accumulate` of them reach the wanted effective batch."""
 
     batch: int
     accumulate: int
@@ -58,13 +55,13 @@ def find_batch_size(
     ready: Callable[[Any], Any] | None = None,
     **settings: Any,
 ) -> Found:
-    """The largest batch for which training fits on this rank's GPU.
+    """Find the largest batch for which training fits on this rank's GPU.
 
     `make(batch)` returns `(model, batch)` or `(model, batch, step)` as for `gflow fit --py`; settings are
     those of a recipe (precision, optimizer, sequence, checkpointing …). `wanted`: the effective batch.
-    `cap_bytes`: no more of the card than this. `margin` of the card stays free. `ready(model)` is applied
-    before trials; with several ranks that is DDP unless you say otherwise, and its buckets are counted in.
-    The answer is remembered in the file `cache`.
+    `cap_bytes`: use at most this much of the GPU's memory. `margin`: fraction of it that stays free.
+    `ready(model)` is applied before trials; with several ranks it defaults to DDP, whose buckets are counted.
+    The answer is stored in the file `cache`.
     """
     if not torch.cuda.is_available():
         raise Refused("finding a batch size needs a GPU", hint="gflow fit --largest predicts it without one")
@@ -73,12 +70,12 @@ def find_batch_size(
     device = torch.device("cuda", torch.cuda.current_device())
     free, total = torch.cuda.mem_get_info(device)
     usable = int((free + torch.cuda.memory_reserved(device)) * (1 - margin))
-    if cap_bytes:  # what is above it stays free anyway
+    if cap_bytes:  # no margin: the memory above the cap stays free
         usable = min(usable, cap_bytes)
     recipe = Recipe(**{"steps": steps, **settings})
-    name = _name(make, recipe, device, usable, multiple)
-    remembered = _remembered(cache, name)
-    if remembered is None:
+    name = _cache_key(make, recipe, device, usable, multiple)
+    cached = _read_cache(cache, name)
+    if cached is None:
         ready = ready or _replica(device)
         predicted, slope = _predict(make, recipe, device, usable, in_buckets=ready is not None)
         torch.cuda.set_per_process_memory_fraction(usable / total, device)
@@ -87,7 +84,7 @@ def find_batch_size(
                 predicted,
                 usable,
                 slope,
-                lambda size: _on_all(attempt(make, recipe, size, device, ready), usable),
+                lambda size: _worst_peak(attempt(make, recipe, size, device, ready), usable),
                 multiple,
             )
         finally:
@@ -97,16 +94,16 @@ def find_batch_size(
                 f"not even a batch of {multiple} fits into {usable / 2**30:.1f} GiB",
                 hint="gflow plan says what to switch on: bf16, checkpointing, an 8-bit optimizer, sharding",
             )
-        remembered = (batch, predicted, trials)
-        _remember(cache, name, batch, predicted)
-    batch, predicted, trials = remembered
+        cached = (batch, predicted, trials)
+        _write_cache(cache, name, batch, predicted)
+    batch, predicted, trials = cached
     world = int(os.environ.get("WORLD_SIZE", "1"))
     accumulate = max(1, -(-wanted // (batch * world))) if wanted else 1
     return Found(batch, accumulate, batch * world * accumulate, predicted, tuple(trials), usable)
 
 
 def _replica(device: torch.device) -> Callable[[Any], Any] | None:
-    """As a run makes its model one of several."""
+    """Return the function that wraps a model for DDP; None with a single rank."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -117,8 +114,9 @@ def _replica(device: torch.device) -> Callable[[Any], Any] | None:
 def _predict(
     make: Any, recipe: Recipe, device: torch.device, usable: int, *, in_buckets: bool
 ) -> tuple[int, int]:
-    """The largest batch by prediction, and the bytes that a sample more takes. (8, 0) where nothing can be
-    predicted.
+    """Return the predicted largest batch and the bytes per additional sample.
+
+    (8, 1 GiB) where the model cannot be predicted.
     """
     import msgspec
 
@@ -126,31 +124,31 @@ def _predict(
     card = next((gpu.card for gpu in catalogue().values() if gpu.name.split("-")[0] in model), HOPPER)
 
     @functools.cache
-    def tape(batch: int) -> Any:
+    def trace(batch: int) -> Any:
         return record(py=make, recipe=msgspec.structs.replace(recipe, batch=batch), card=card)
 
     try:
-        run = BatchScaling(tape)
-        if in_buckets:  # they stay, so the rest of the run has less room
-            usable -= sum(extras(tape(POINTS[0]), Sharing(gpus=2)))
-        batch = max(1, largest_batch(tape, usable, run.largest(usable)))
+        run = BatchScaling(trace)
+        if in_buckets:  # DDP's buckets stay allocated
+            usable -= sum(extras(trace(POINTS[0]), Sharing(gpus=2)))
+        batch = max(1, largest_batch(trace, usable, run.largest(usable)))
         half = max(1, batch // 2)
         upper, lower = (run.needed(size, Shaping()) or 0 for size in (batch, half))
         return batch, max(1, (upper - lower) // (batch - half)) if half < batch else usable
-    except Refused:  # it does something that nobody can follow without values
+    except Refused:  # the model depends on tensor values
         return 8, 1 << 30
 
 
 def attempt(
     make: Any, recipe: Recipe, batch: int, device: torch.device, ready: Callable[[Any], Any] | None = None
 ) -> int | None:
-    """The peak of whole training steps with a batch of this size, in bytes; None if it ran out of memory."""
+    """Run complete training steps with this batch. Return the peak in bytes; None if out of memory."""
     clear(device)
     try:
         _steps(make, recipe, batch, device, ready)
         return int(torch.cuda.max_memory_reserved(device))
     except torch.OutOfMemoryError as error:
-        # The traceback holds every tensor of every frame.
+        # The traceback references the tensors of all frames.
         error.__traceback__ = None
         return None
     finally:
@@ -167,13 +165,13 @@ def clear(device: torch.device) -> None:
 def _steps(
     make: Any, recipe: Recipe, batch: int, device: torch.device, ready: Callable[[Any], Any] | None
 ) -> None:
-    """The loop that everybody writes, on the GPU."""
+    """Run a standard training loop on the GPU."""
     import inspect
 
     accepted = inspect.signature(make).parameters
     offered = {"batch": batch, "sequence": recipe.sequence, "seq": recipe.sequence}
     made = make(**{name: value for name, value in offered.items() if name in accepted})
-    model = made[0].to(device, pure(recipe)).train()
+    model = made[0].to(device, weight_dtype(recipe)).train()
     if recipe.checkpointing:
         model.gradient_checkpointing_enable()
     model = ready(model) if ready else model
@@ -204,8 +202,8 @@ def _steps(
     torch.cuda.synchronize(device)
 
 
-def _on_all(peak: int | None, usable: int) -> int | None:
-    """What the rank with the least room says. More than is usable is too much, even if it went well."""
+def _worst_peak(peak: int | None, usable: int) -> int | None:
+    """Return the largest peak of all ranks; None if one failed or used more than `usable`."""
     import torch.distributed as dist
 
     worst = usable + 1 if peak is None else peak
@@ -216,10 +214,10 @@ def _on_all(peak: int | None, usable: int) -> int | None:
     return None if worst > usable else worst
 
 
-# ---------------------------------------------------------------- remembering
+# ---------------------------------------------------------------- cache
 
 
-def _name(make: Any, recipe: Recipe, device: torch.device, usable: int, multiple: int) -> str:
+def _cache_key(make: Any, recipe: Recipe, device: torch.device, usable: int, multiple: int) -> str:
     code = getattr(make, "__code__", None)
     about = (
         getattr(make, "__qualname__", repr(make)),
@@ -234,7 +232,7 @@ def _name(make: Any, recipe: Recipe, device: torch.device, usable: int, multiple
     return hashlib.sha256(repr(about).encode()).hexdigest()[:16]
 
 
-def _remembered(cache: Any, name: str) -> tuple[int, int, list[Trial]] | None:
+def _read_cache(cache: Any, name: str) -> tuple[int, int, list[Trial]] | None:
     if cache is None:
         return None
     try:
@@ -245,7 +243,7 @@ def _remembered(cache: Any, name: str) -> tuple[int, int, list[Trial]] | None:
     return int(batch), int(predicted), []
 
 
-def _remember(cache: Any, name: str, batch: int, predicted: int) -> None:
+def _write_cache(cache: Any, name: str, batch: int, predicted: int) -> None:
     if cache is None or os.environ.get("RANK", "0") != "0":
         return
     try:

@@ -1,4 +1,4 @@
-"""Progress and stop requests for loops of other libraries, each loaded only when it is asked for.
+"""Progress reports and stop requests for training loops of other libraries, each imported on first use.
 
 trainer = transformers.Trainer(…, callbacks=[train.callbacks.transformers()])
 trainer = lightning.Trainer(callbacks=[train.callbacks.lightning()])
@@ -15,7 +15,7 @@ from gflow.ml.train.stop import Stop
 
 
 def transformers() -> Any:
-    """For transformers.Trainer: says how far it is; when asked to stop, it saves and ends."""
+    """Callback for transformers.Trainer: reports progress; on a stop request it saves and ends training."""
     from transformers import TrainerCallback
 
     class Gflow(TrainerCallback):  # type: ignore[misc]
@@ -49,14 +49,14 @@ def transformers() -> Any:
 
         @property
         def stopped(self) -> bool:
-            """Whether training ended because it was asked to: leave with code 75 then."""
+            """Whether training ended on a stop request. The script should then exit with code 75."""
             return bool(self.stop.reason)
 
     return Gflow()
 
 
 def lightning() -> Any:
-    """For Lightning: says how far it is; when asked to stop, it saves `last.ckpt` and ends."""
+    """Callback for Lightning: reports progress; on a stop request it saves `last.ckpt` and ends training."""
     try:
         from lightning.pytorch import Callback
     except ModuleNotFoundError:
@@ -67,7 +67,7 @@ def lightning() -> Any:
             self.stop, self.reporter, self.folder = Stop(), Reporter(), folder
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
-            # Lightning's own handler has it end with an error after the batch.
+            # Not chained: Lightning's own handler ends training with an error after the batch.
             self.stop.listen(chained=False)
 
         def on_train_batch_end(
@@ -98,7 +98,7 @@ def lightning() -> Any:
 
 
 def accelerate() -> Any:
-    """A tracker for accelerate: `accelerator.log({"loss": …}, step=…)` says how far training is."""
+    """Tracker for accelerate: `accelerator.log({"loss": …}, step=…)` reports progress."""
     from accelerate.tracking import GeneralTracker
 
     class Gflow(GeneralTracker):  # type: ignore[misc]
@@ -124,7 +124,7 @@ def accelerate() -> Any:
 
 
 def tqdm(*words: Any, **options: Any) -> Any:
-    """tqdm's bar, whose steps gflow hears of."""
+    """A tqdm bar that reports its steps to gflow."""
     from tqdm.auto import tqdm as bar
 
     reporter = Reporter()
@@ -143,15 +143,15 @@ def tqdm(*words: Any, **options: Any) -> Any:
     return Gflow(*words, **options)
 
 
-def _any_rank(wish: bool) -> bool:
-    """Whether any rank wishes it."""
+def _any_rank(request: bool) -> bool:
+    """Whether any rank requests it."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return wish
+        return request
     import torch
 
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    tensor = torch.tensor([int(wish)], device=device)
+    tensor = torch.tensor([int(request)], device=device)
     dist.all_reduce(tensor, dist.ReduceOp.MAX)
     return bool(tensor.item())

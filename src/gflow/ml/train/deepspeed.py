@@ -1,4 +1,4 @@
-"""A configuration for DeepSpeed, from the same words as a run. Pure: DeepSpeed itself is not loaded."""
+"""DeepSpeed configuration from the options of a run. Pure: DeepSpeed itself is not imported."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def config(
     clip: float | None = 1.0,
     offload: str = "none",
 ) -> dict[str, Any]:
-    """For `deepspeed.initialize(config=…)`, or Accelerate and Trainer, which take the same.
+    """Return a configuration for `deepspeed.initialize(config=…)`, Accelerate or transformers.Trainer.
 
-    `stage`: 1 shards the optimizer's state, 2 also gradients, 3 also the parameters. `offload`: optimizer or
-    all, to host memory. An effective batch must come out even: DeepSpeed checks it.
+    `stage`: 1 shards the optimizer's state, 2 also gradients, 3 also the parameters. `offload`: move the
+    optimizer, or all, to host memory. The effective batch must be a multiple of `batch * world`.
     """
     if stage not in STAGES:
         raise UsageError(f"there is no ZeRO stage {stage}", hint="1, 2 or 3; 0 for none")
@@ -35,7 +35,7 @@ def config(
         accumulate, odd = divmod(effective_batch, batch * world)
         if odd or not accumulate:
             raise UsageError(
-                f"{effective_batch} samples cannot be shared out as {batch} on each of {world} GPUs"
+                f"{effective_batch} samples are not a multiple of {batch} on each of {world} GPUs"
             )
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
     if stage == 3:
@@ -50,7 +50,7 @@ def config(
         "gradient_accumulation_steps": accumulate,
         "zero_optimization": zero,
         "bf16": {"enabled": precision == "bf16"},
-        # A dynamic scale, as PyTorch's scaler has.
+        # Dynamic loss scale, as in PyTorch's GradScaler.
         "fp16": {"enabled": precision == "fp16", "loss_scale": 0, "initial_scale_power": 16},
     }
     if clip is not None:

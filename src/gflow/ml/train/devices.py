@@ -1,4 +1,4 @@
-"""Which device a process trains on, and whether it can do what is asked; with the reason if it cannot."""
+"""Choice of the training device, and a check that it supports the wanted precision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def pick(wanted: str | torch.device | None = None) -> torch.device:
-    """The wanted device, or this rank's GPU, or the CPU where there is none."""
+    """Return the wanted device; by default this rank's GPU, or the CPU if there is none."""
     if wanted is None:
         if torch.cuda.is_available():
             return _gpu(int(os.environ.get("LOCAL_RANK", "0")))
@@ -54,7 +54,7 @@ def _why_none() -> str:
 
 
 def precision_of(name: str, device: torch.device) -> torch.dtype | None:
-    """The type to compute in; None: as the model is."""
+    """Return the autocast type; None: the model's own type."""
     if name not in PRECISIONS:
         raise unknown("precision", name, PRECISIONS)
     if (

@@ -1,4 +1,4 @@
-"""Where a GPU's memory went: figures, the largest tensors, snapshots, profiles, leaks, and advice."""
+"""GPU memory diagnostics: counters, the largest tensors, snapshots, profiles, leak checks and advice."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 from gflow.errors import Refused
 
-# Free inside of reserved memory, as a part of it, from which on it is called fragmented.
+# Memory is called fragmented if more than this fraction of the reserved memory is free.
 SCATTERED = 0.25
 MIB = 1 << 20
 
 
 class Memory(NamedTuple):
-    """Bytes: in tensors, taken from the card for them, and the most of each so far."""
+    """Bytes allocated to tensors, reserved by the allocator, the peaks of both, free and total of the GPU."""
 
     allocated: int
     reserved: int
@@ -33,7 +33,7 @@ class Memory(NamedTuple):
 
 
 def memory(device: Any = None) -> Memory:
-    """How the GPU stands."""
+    """Return the current memory counters of the GPU."""
     _need_gpu()
     free, total = torch.cuda.mem_get_info(device)
     return Memory(
@@ -51,12 +51,12 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     device: str
-    # How many tensors share its memory.
+    # Number of tensors that share its storage.
     shared: int
 
 
 def largest_tensors(count: int = 10, device: str | None = None) -> list[Tensor]:
-    """The largest tensors that Python knows of; those that only a graph holds are not among them."""
+    """Return the largest tensors that Python references. Those held only by an autograd graph are missing."""
     found: dict[int, Tensor] = {}
     for thing in gc.get_objects():
         try:
@@ -64,7 +64,7 @@ def largest_tensors(count: int = 10, device: str | None = None) -> list[Tensor]:
                 continue
             storage = thing.untyped_storage()
             key, size = storage.data_ptr(), storage.nbytes()
-        except (ReferenceError, RuntimeError, NotImplementedError):  # half dead, or made of nothing
+        except (ReferenceError, RuntimeError, NotImplementedError):  # being collected, or without storage
             continue
         if key:
             shared = found[key].shared + 1 if key in found else 1
@@ -74,7 +74,7 @@ def largest_tensors(count: int = 10, device: str | None = None) -> list[Tensor]:
 
 @contextmanager
 def leak_check(rounds: str = "this block", tolerance: int = MIB) -> Iterator[None]:
-    """Refuses to go on if more memory is in use after the block than before it: call it around one step."""
+    """Fail if the block leaves more memory allocated than before. Use it around one training step."""
     _need_gpu()
     gc.collect()
     before = torch.cuda.memory_allocated()
@@ -90,7 +90,7 @@ def leak_check(rounds: str = "this block", tolerance: int = MIB) -> Iterator[Non
 
 
 def advice(found: Memory | None = None) -> str:
-    """What would help against fragmentation; empty if nothing would."""
+    """Return advice against fragmentation; empty if memory is not fragmented."""
     now = found or memory()
     scattered = now.reserved - now.allocated
     if now.reserved and scattered > SCATTERED * now.reserved and now.free < now.total // 10:
@@ -103,7 +103,7 @@ def advice(found: Memory | None = None) -> str:
 
 @contextmanager
 def snapshot(path: str | os.PathLike[str], entries: int = 100_000) -> Iterator[None]:
-    """Every allocation of the block, for https://pytorch.org/memory_viz."""
+    """Record every allocation of the block in a file for https://pytorch.org/memory_viz."""
     _need_gpu()
     torch.cuda.memory._record_memory_history(max_entries=entries)
     try:
@@ -116,12 +116,12 @@ def snapshot(path: str | os.PathLike[str], entries: int = 100_000) -> Iterator[N
 def profile(
     step: Callable[[], Any], *, steps: int = 5, trace: str | os.PathLike[str] | None = None, rows: int = 15
 ) -> str:
-    """A table of what takes the time in `step`, which is called a few times; `trace`: a file for chrome://tracing."""
+    """Profile a few calls of `step` and return a table by time. `trace`: a file for chrome://tracing."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
-    step()  # the first one builds things that stay
+    step()  # warm-up: the first call initialises and compiles
     with profiler(activities=activities, profile_memory=True) as found:
         for _ in range(steps):
             step()
@@ -134,4 +134,4 @@ def profile(
 
 def _need_gpu() -> None:
     if not torch.cuda.is_available():
-        raise Refused("there is no GPU whose memory could be looked at")
+        raise Refused("there is no GPU to inspect")

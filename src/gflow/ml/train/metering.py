@@ -1,5 +1,5 @@
-"""What a run under `gflow scale` leaves for it: a file with a line for each look at the clock, and one with
-what else was measured. Nothing here needs PyTorch.
+"""The meter file that a run writes for `gflow scale`: JSON lines with time, step and samples, and one line
+with other measurements. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-# The file; steps before anything counts; seconds that are enough after those.
+# Environment variables: the file, the number of warm-up steps, and the seconds to measure after them.
 FILE, WARMUP, SECONDS = "GFLOW_METER", "GFLOW_METER_WARMUP", "GFLOW_METER_SECONDS"
 EVERY_S = 0.1
 
 
 class Meter:
-    """Writes lines that are whole, and never fails: a measurement must not end what it measures."""
+    """Appends complete lines and never fails: a measurement must not end the run."""
 
     def __init__(self, path: str, warmup: int, seconds: float) -> None:
         self.path, self.warmup, self.seconds = path, warmup, seconds
         self._due = 0.0
 
     def tick(self, step: int, samples: int, *, always: bool = False) -> None:
-        """So many steps and samples, over all ranks, are done now."""
+        """Record the steps and samples of all ranks so far, at most every `EVERY_S` unless `always`."""
         now = time.monotonic()
         if now >= self._due or always:
             self._due = now + EVERY_S
@@ -39,7 +39,7 @@ class Meter:
 
 
 def meter_of(environ: Mapping[str, str] | None = None) -> Meter | None:
-    """The meter that `gflow scale` wants; None: nobody measures."""
+    """Return the meter that `gflow scale` asks for; None if the run is not measured."""
     environ = os.environ if environ is None else environ
     if not (path := environ.get(FILE)):
         return None

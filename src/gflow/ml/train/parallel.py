@@ -1,4 +1,4 @@
-"""A model made ready: on its device, recomputing if wanted, one of several replicas or shards."""
+"""Gradient checkpointing, DDP and FSDP for a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STRATEGIES = ("auto", "ddp", "fsdp", "none")
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers that repeat: members of lists of modules, the outermost ones."""
+    """Yield the repeated layers: members of the outermost lists of modules."""
     for child in model.children():
         if isinstance(child, nn.ModuleList):
             yield from child
@@ -29,7 +29,7 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def recompute(model: nn.Module) -> None:
-    """Gradient checkpointing: layers that repeat keep their inputs alone, and are computed twice."""
+    """Enable gradient checkpointing: repeated layers keep only their inputs and are computed twice."""
     if hasattr(model, "gradient_checkpointing_enable"):
         model.gradient_checkpointing_enable({"use_reentrant": False})
         return
@@ -44,10 +44,10 @@ def recompute(model: nn.Module) -> None:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def spread(
+def parallelize(
     model: nn.Module, strategy: str, ranks: Ranks, device: torch.device, dtype: torch.dtype | None
 ) -> nn.Module:
-    """One of several replicas (DDP) or shards (FSDP), by what the run has."""
+    """Wrap the model as a replica (DDP) or a shard (FSDP); unchanged with a single rank."""
     if strategy not in STRATEGIES:
         raise unknown("strategy", strategy, STRATEGIES)
     if ranks.world == 1 or strategy == "none":
@@ -58,9 +58,9 @@ def spread(
 
     if device.type == "cuda":
         return DistributedDataParallel(model, device_ids=[device.index])
-    # After the first step DDP packs gradients anew, in the order in which they came, and sums differ in
-    # their last bits: a resumed run would not be the run that went through. Looking for unused
-    # parameters makes it pack once.
+    # After the first step DDP rebuilds its buckets in the order in which gradients arrived, and sums differ
+    # in their last bits: a resumed run would differ from an uninterrupted one. With find_unused_parameters
+    # DDP does not rebuild them.
     warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     return DistributedDataParallel(model, find_unused_parameters=True)
 
@@ -77,8 +77,8 @@ def _shard(model: nn.Module, device: torch.device, dtype: torch.dtype | None) ->
     return model
 
 
-def bare(model: nn.Module) -> nn.Module:
-    """The model itself, without DDP around it."""
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the model without its DDP wrapper."""
     inner = getattr(model, "module", None)
     return (
         inner if isinstance(inner, nn.Module) and type(model).__name__ == "DistributedDataParallel" else model
@@ -90,9 +90,9 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def exchange_gradients(model: nn.Module, on: bool) -> None:
-    """Whether the next backward pass talks to the other ranks: only the last one of a step has to."""
+    """Turn gradient synchronisation of the next backward pass on or off: only the last of a step needs it."""
     wrapped: Any = model
     if is_sharded(model):
         wrapped.set_requires_gradient_sync(on)
-    elif bare(model) is not model:
+    elif unwrap(model) is not model:
         wrapped.require_backward_grad_sync = on

@@ -1,5 +1,6 @@
-"""Telling gflow how far training is. Never waits, never fails, and costs next to nothing: at most one
-datagram a second. Outside of a job nobody listens, and nothing is sent. Nothing here needs PyTorch.
+"""Progress reports to the daemon. They never block and never fail; at most one datagram per second is sent.
+
+Outside of a job nothing is sent. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from typing import Any
 from gflow.ml.train.metering import meter_of
 
 EVERY_S = 1.0
-# How long the last report waits for room in the queue of the daemon's socket: a timeval.
+# Send timeout of the final report if the daemon's socket queue is full, as a struct timeval.
 LAST_WORD = struct.pack("ll", 1, 0)
-# How much a new measurement of the speed counts against what was known.
+# Weight of a new speed measurement in the moving average.
 FRESH = 0.3
 
 
 class Reporter:
-    """What a job says about itself."""
+    """Sends the progress of a job to the daemon."""
 
     def __init__(
         self, environ: Mapping[str, str] | None = None, every_s: float = EVERY_S, *, metered: bool = True
     ) -> None:
-        """`metered`: under `gflow scale`, what is said here is what it measures by."""
+        """`metered`: under `gflow scale`, also write the reports to the meter file."""
         environ = os.environ if environ is None else environ
         self._every_s = every_s
         self._path = environ.get("GFLOW_PROGRESS", "")
@@ -44,7 +45,7 @@ class Reporter:
         self._last: tuple[float, int, int] | None = None
         self._steps_per_s = self._samples_per_s = 0.0
         self._meter = meter_of(environ) if metered else None
-        # A value of a GPU that is on its way to us.
+        # A loss that is being copied from the GPU.
         self._coming: Any = None
 
     def note(
@@ -58,7 +59,7 @@ class Reporter:
         loss: Any = None,
         final: bool = False,
     ) -> None:
-        """Where training is: `samples` used so far in this process's life, `loss` a number or a tensor."""
+        """Report progress. `samples`: used by this process so far. `loss`: a number or a tensor."""
         if self._meter is not None:
             self._meter.tick(step, samples, always=final)
         now = time.monotonic()
@@ -83,13 +84,13 @@ class Reporter:
         if before is None or now <= before[0] or step <= before[1]:
             return
         seconds = now - before[0]
-        self._steps_per_s = _mixed(self._steps_per_s, (step - before[1]) / seconds)
+        self._steps_per_s = _smooth(self._steps_per_s, (step - before[1]) / seconds)
         if samples > before[2]:
-            self._samples_per_s = _mixed(self._samples_per_s, (samples - before[2]) / seconds)
+            self._samples_per_s = _smooth(self._samples_per_s, (samples - before[2]) / seconds)
 
     def _value(self, loss: Any, *, wait: bool) -> float | None:
-        """A number. What is on a GPU is fetched on the side and told the next time: reading it at once would
-        have the CPU wait for all that the GPU still has to do."""
+        """Return the loss as a number. A GPU tensor is copied asynchronously and reported the next time:
+        reading it at once would block until the GPU has finished its queue."""
         if loss is None or isinstance(loss, (int, float)):
             return loss
         if getattr(loss, "is_cuda", False) and not wait:
@@ -98,8 +99,8 @@ class Reporter:
         return float(loss.detach() if hasattr(loss, "detach") else loss)
 
     def _send(self, said: dict[str, Any], *, wait: bool) -> None:
-        """Send it if there is room; the last word may wait for room a moment."""
-        with suppress(OSError, ValueError):  # nobody listens, or not fast enough
+        """Send a datagram. With `wait`, block up to `LAST_WORD` if the queue is full; else drop it."""
+        with suppress(OSError, ValueError):  # no listener, or its queue is full
             if self._sock is None:
                 folder = os.open(os.path.dirname(self._path), os.O_PATH | os.O_CLOEXEC)
                 self._address = f"/proc/self/fd/{folder}/{os.path.basename(self._path)}"
@@ -113,12 +114,12 @@ _reporter: Reporter | None = None
 
 
 def report(step: int, **more: Any) -> None:
-    """Tell gflow where training is, from any script: `report(step, steps=1000, loss=0.3)`."""
+    """Report progress from any script: `report(step, steps=1000, loss=0.3)`."""
     global _reporter
     if _reporter is None:
         _reporter = Reporter()
     _reporter.note(step, **more)
 
 
-def _mixed(old: float, new: float) -> float:
+def _smooth(old: float, new: float) -> float:
     return new if not old else old + FRESH * (new - old)

@@ -1,4 +1,4 @@
-"""The processes of one run: which of them this is, and how they agree."""
+"""The ranks of a run: the number of this process, and collective decisions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch.distributed as dist
 
 from gflow.errors import GflowError
 
-# Whoever waits longer than this for the others gives up: one of them is gone or stuck.
+# A rank that waits longer than this for the others fails: one of them has died or hangs.
 TIMEOUT_S = 600
 
 
 class Ranks:
-    """One process of a run started by `gflow launch` or torchrun, or the only one."""
+    """This process within a run started by `gflow launch` or torchrun; or the only process."""
 
     def __init__(self, device: torch.device, timeout_s: float = TIMEOUT_S) -> None:
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         self._began = False
-        self._wish: tuple[Any, torch.Tensor] | None = None
-        # On the CPU, so that agreeing never waits for the GPU; another one for threads that save.
+        self._request: tuple[Any, torch.Tensor] | None = None
+        # CPU process groups: `control` never waits for the GPU, `saving` is for the checkpoint threads.
         self.control: Any = None
         self.saving: Any = None
         if self.world > 1:
@@ -43,33 +43,36 @@ class Ranks:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def agree(self, wish: int) -> int:
-        """The largest wish of any rank when this was called last: the same answer on all of them.
+    def agree(self, request: int) -> int:
+        """Return the largest request of any rank at the previous call: the same answer on all ranks.
 
-        The question goes round while the next step is computed, so that nobody waits for the answer.
+        The all-reduce runs while the next step is computed, so that no rank waits for it.
         """
         if self.world == 1:
-            return wish
+            return request
         answer = 0
-        if self._wish is not None:
-            work, tensor = self._wish
+        if self._request is not None:
+            work, tensor = self._request
             work.wait()
             answer = int(tensor.item())
-        tensor = torch.tensor([wish])
-        self._wish = (dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.control, async_op=True), tensor)
+        tensor = torch.tensor([request])
+        self._request = (
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.control, async_op=True),
+            tensor,
+        )
         return answer
 
-    def tell(self, value: Any) -> Any:
-        """The first rank's value, on all."""
+    def broadcast(self, value: Any) -> Any:
+        """Return the first rank's value on all ranks."""
         if self.world == 1:
             return value
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
 
-    def settle(self, value: Any, error: GflowError | None) -> Any:
-        """The first rank's value on all ranks, or its error on all."""
-        value, message, hint = self.tell((value, error and error.message, error.hint if error else ""))
+    def broadcast_or_raise(self, value: Any, error: GflowError | None) -> Any:
+        """Return the first rank's value on all ranks, or raise its error on all."""
+        value, message, hint = self.broadcast((value, error and error.message, error.hint if error else ""))
         if error is not None:
             raise error
         if message is not None:
@@ -77,16 +80,18 @@ class Ranks:
         return value
 
     def close(self, *, failed: bool = False) -> None:
-        """Leave the groups that were made here. Who failed does not wait for the others."""
-        if self._wish is not None and not failed:
-            self._wish[0].wait()
-        self._wish = None
+        """Leave the process groups created here. A failed rank does not wait for the others."""
+        if self._request is not None and not failed:
+            self._request[0].wait()
+        self._request = None
         if self.control is not None and not failed and dist.is_initialized():
             self._leave()
 
     def _leave(self) -> None:
-        """A group that nobody holds any more waits for its threads. They need Python to let go of their last
-        tensor: where Python ended before, the process is aborted and its exit code lost.
+        """Destroy the process groups while Python is alive.
+
+        Their threads need the interpreter to release their last tensors. If it has already ended, the process
+        aborts and its exit code is lost.
         """
         if self._began:
             dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""The run: what a training script holds. It stops when asked, saves itself, and goes on from there."""
+"""`Run`: a training run that stops on request, writes checkpoints and resumes from them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from gflow.ml.train import devices, parallel
 from gflow.ml.train.checkpoint import rng
 from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError, Superseded
 from gflow.ml.train.checkpoint.checkpointer import Checkpointer
-from gflow.ml.train.checkpoint.run_state import Kept
+from gflow.ml.train.checkpoint.run_state import RunState
 from gflow.ml.train.data.data_loader import Loader
 from gflow.ml.train.data.data_sharding import Share
-from gflow.ml.train.data.position import Place, foreign_epoch
+from gflow.ml.train.data.position import Position, iterate_foreign_loader
 from gflow.ml.train.progress import Reporter
 from gflow.ml.train.ranks import Ranks
 from gflow.ml.train.stop import Stop
 from gflow.ml.train.stopwatch import stopwatch
 
-# "Try again later" (sysexits.h): gflow puts a job with --requeue that leaves with it back into the queue.
+# EX_TEMPFAIL of sysexits.h. gflow requeues a job with --requeue that exits with this code.
 UNFINISHED = 75
 SAVE, STOP = 1, 2
 
 
 class Run:
-    """One training run, in each of its processes.
+    """One training run. Every process (rank) of the run has its own instance.
 
-    `checkpoints`: the folder; without one nothing is saved. `precision`: fp32, bf16 or fp16 (with a scaler).
-    `accumulate` batches make a step, or as many as `effective_batch` samples need on however many GPUs there
-    are. `strategy`: ddp or fsdp where there are several processes. Saved every `every_steps` steps and
-    `every_s` seconds, whichever comes first, and when it is to stop: on TERM, gflow's stop file, `margin_s`
-    before a limit.
+    `checkpoints`: the checkpoint directory; without one nothing is saved. `precision`: fp32, bf16 or fp16
+    (with a gradient scaler). An optimizer step takes `accumulate` batches, or as many as `effective_batch`
+    samples need on the number of GPUs in use. `strategy`: ddp or fsdp, used if there are several processes.
+    A checkpoint is written every `every_steps` steps or `every_s` seconds, whichever comes first, and when
+    the run stops: on SIGTERM, on gflow's stop file, or `margin_s` before the time limit.
     """
 
     def __init__(
@@ -61,49 +61,51 @@ class Run:
         margin_s: float | None = None,
         seed: int = 0,
     ) -> None:
-        asked = plan.effective_batch(os.environ)  # whoever submitted the job knows best
+        asked = plan.effective_batch(os.environ)  # the submitted job overrides the script
         if accumulate < 1:
-            raise UsageError(f"accumulate={accumulate}: a step has one batch at least")
+            raise UsageError(f"accumulate={accumulate}: it must be at least 1")
         self.device = devices.pick(device)
         self._dtype = devices.precision_of(precision, self.device)
         self.ranks = Ranks(self.device)
         self.stop = Stop(margin_s).listen()
-        self.place = Place()
+        self.place = Position()
         self.seed = seed
-        # Why it stopped before its end; empty while it goes on, and when it came to its end.
+        # Why the run stopped early; empty while it runs and after a complete run.
         self.stopped = ""
         self.grad_norm: torch.Tensor | None = None
         self._accumulate, self._effective = accumulate, asked or effective_batch
         self._clip, self._recompute, self._strategy = clip, gradient_checkpointing, strategy
         self._every_steps, self._every_s = every_steps, every_s
-        self._kept = Kept(self.device)
+        self._state = RunState(self.device)
         if precision == "fp16":
-            self._kept.scaler = torch.amp.GradScaler(self.device.type)
-        self._watch = stopwatch(self.device, self.ranks)
+            self._state.scaler = torch.amp.GradScaler(self.device.type)
+        self._stopwatch = stopwatch(self.device, self.ranks)
         self._checkpointer: Checkpointer | None = None
-        if checkpoints is not None and self._watch is None:  # what is only measured leaves nothing behind
+        if checkpoints is not None and self._stopwatch is None:  # a measured run writes no checkpoints
             self._checkpointer = Checkpointer(checkpoints, keep=keep, background=background, ranks=self.ranks)
         self._saved_step = -1
         self._saved_at = self._step_began = time.monotonic()
         self._share: Share | None = None
         self._warm = False
         self._reporter = Reporter(metered=False)
-        # Steps in all and samples in an epoch, if they are known; epochs; the loss that was logged last.
+        # Total steps and samples per epoch (0 if unknown), number of epochs, and the last logged loss.
         self._steps = self._samples = self._epochs = 0
         self._loss: Any = None
-        # Samples of a step: as the loader has them now, and as an earlier attempt had them.
+        # Samples per step: in the current loader, and in the attempt that wrote the checkpoint.
         self.effective_batch = 0
-        self._had_effective = 0
+        self._previous_effective = 0
         self._planned_batch: int | None = None
-        # Every rank draws numbers of its own.
+        # Each rank has its own random stream.
         rng.seed_all(seed + self.ranks.rank)
 
     @classmethod
     def planned(
         cls, plan: str | None = None, checkpoints: str | os.PathLike[str] | None = None, **more: Any
     ) -> Run:
-        """A run as a file of `gflow plan --out` says: precision, effective batch, checkpointing, strategy,
-        and the batch of `run.loader`. Without a file, the one of `gflow launch --plan`.
+        """Create a run from a file written by `gflow plan --out`.
+
+        The plan sets precision, effective batch, checkpointing, strategy and the batch of `run.loader`.
+        Without a file name, the plan of `gflow launch --plan` is used.
         """
         from gflow.ml.fit import plan as planning
 
@@ -115,29 +117,29 @@ class Run:
         run._planned_batch = found.micro_batch
         return run
 
-    # ------------------------------------------------------------ what it consists of
+    # ------------------------------------------------------------ model, optimizer, data
 
     def model(self, model: nn.Module) -> nn.Module:
-        """The model on its device, as one of several replicas or shards. Make the optimizer after this."""
+        """Move the model to the device and wrap it for DDP or FSDP. Create the optimizer after this call."""
         model = model.to(self.device)
         if self._recompute:
             parallel.recompute(model)
-        self._kept.model = parallel.spread(model, self._strategy, self.ranks, self.device, self._dtype)
-        return self._kept.model
+        self._state.model = parallel.parallelize(model, self._strategy, self.ranks, self.device, self._dtype)
+        return self._state.model
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Stepped by `backward` at the end of each step."""
-        self._kept.optimizers.append(optimizer)
+        """Register an optimizer. `backward` steps it at the end of each step."""
+        self._state.optimizers.append(optimizer)
         return optimizer
 
     def scheduler(self, scheduler: Any) -> Any:
-        """Stepped after the optimizer, once a step."""
-        self._kept.schedulers.append(scheduler)
+        """Register a learning-rate scheduler. It is stepped after the optimizer, once per step."""
+        self._state.schedulers.append(scheduler)
         return scheduler
 
     def keep(self, name: str, thing: Any) -> Any:
-        """Anything else with `state_dict` and `load_state_dict` that belongs into the checkpoints."""
-        self._kept.others[name] = thing
+        """Add another object with `state_dict` and `load_state_dict` to the checkpoints."""
+        self._state.others[name] = thing
         return thing
 
     def loader(
@@ -149,12 +151,13 @@ class Run:
         drop_last: bool = False,
         **options: Any,
     ) -> Loader:
-        """Batches of a dataset for this rank (a plan knows their size); `options` are those of PyTorch's
-        DataLoader.
+        """Create a loader of this rank's batches of a dataset.
+
+        `batch_size` defaults to the one of the plan. `options` are those of PyTorch's DataLoader.
         """
         batch_size = self._planned_batch if batch_size is None else batch_size
         if batch_size is None:
-            raise UsageError("run.loader wants a batch size", hint="run.loader(dataset, 32)")
+            raise UsageError("run.loader needs a batch size", hint="run.loader(dataset, 32)")
         world = self.ranks.world
         effective = self._effective or batch_size * world * self._accumulate
         return Loader(
@@ -169,23 +172,23 @@ class Run:
             **options,
         )
 
-    # ------------------------------------------------------------ going through the data
+    # ------------------------------------------------------------ iteration
 
     def batches(self, loader: Any, epochs: int = 1) -> Iterator[Any]:
-        """Batches on the device, from where training is to the end of the last epoch; fewer if it is to stop.
+        """Yield batches on the device, from the current position to the end of the last epoch.
 
-        A loader of `run.loader` is taken up where it was at once; any other is gone through again up to
-        there.
+        The iteration ends early if the run is asked to stop. A loader of `run.loader` resumes at the
+        position directly; any other loader is replayed up to it.
         """
         place = self.place
         self._step_began = time.monotonic()
-        self._count(loader, epochs)
+        self._count_steps(loader, epochs)
         while place.epoch < epochs:
             for batch, share in self._epoch(loader):
                 self._share = share
-                if self._kept.model is not None:
-                    parallel.exchange_gradients(self._kept.model, share.ends_step)
-                yield moved(batch, self.device)
+                if self._state.model is not None:
+                    parallel.exchange_gradients(self._state.model, share.ends_step)
+                yield move_to_device(batch, self.device)
                 place.batches += 1
                 place.samples = share.done
                 if share.ends_step and self._end_step():
@@ -193,7 +196,7 @@ class Run:
             place.next_epoch()
         self._share = None
         self._report(final=True)
-        self._measured()
+        self._finish_measurement()
         if self._checkpointer is not None:
             self.save(wait=True)
 
@@ -201,84 +204,83 @@ class Run:
         if isinstance(loader, Loader):
             found = loader.epoch(self.place.epoch, self.place.samples)
         else:
-            found = foreign_epoch(loader, self.place, self._accumulate, self.device)
-        return found if self._watch is None else self._watch.through(found)
+            found = iterate_foreign_loader(loader, self.place, self._accumulate, self.device)
+        return found if self._stopwatch is None else self._stopwatch.count_batches(found)
 
     def _end_step(self) -> bool:
-        """A step is done. Save if that is due; whether to stop, which all ranks decide alike."""
+        """End a step: save if a checkpoint is due. Return whether to stop; all ranks get the same answer."""
         self.place.step += 1
         self._report()
         now = time.monotonic()
-        if self._warm:  # the first step of a process loads and builds things, and says nothing about the next
+        if self._warm:  # the first step of a process is slower: it loads and compiles
             self.stop.took(now - self._step_began)
         self._warm = True
-        asked = self.stop.is_asked or self._is_measured()
-        agreed = self.ranks.agree(STOP if asked else SAVE if self._is_time(now) else 0)
+        asked = self.stop.is_asked or self._is_measurement_done()
+        agreed = self.ranks.agree(STOP if asked else SAVE if self._is_save_due(now) else 0)
         if agreed == STOP:
-            self.stopped = self.stop.reason or ("another rank" if self._watch is None else "measured")
+            self.stopped = self.stop.reason or ("another rank" if self._stopwatch is None else "measured")
             self._report(final=True)
-            self._measured()
+            self._finish_measurement()
             if self._checkpointer is not None:
                 self.save(wait=True)
         elif agreed == SAVE or (self._every_steps and self.place.step % self._every_steps == 0):
-            self._save_on_the_way()
+            self._save_periodically()
         self._step_began = time.monotonic()
         return agreed == STOP
 
-    def _is_measured(self) -> bool:
-        return self._watch is not None and self._watch.step(self.place.step, self._samples_done())
+    def _is_measurement_done(self) -> bool:
+        return self._stopwatch is not None and self._stopwatch.step(self.place.step, self._samples_done())
 
-    def _measured(self) -> None:
-        if self._watch is not None:
-            self._watch.finish(self.place.step, self._samples_done(), self._kept.model)
+    def _finish_measurement(self) -> None:
+        if self._stopwatch is not None:
+            self._stopwatch.finish(self.place.step, self._samples_done(), self._state.model)
 
     def _samples_done(self) -> int:
-        """Of all ranks, in this process's life at least."""
+        """Samples of all ranks since the start of training; of this process if the epoch size is unknown."""
         if self._samples:
             return self.place.epoch * self._samples + self.place.samples
-        return self._watch.counted if self._watch is not None else 0
+        return self._stopwatch.counted if self._stopwatch is not None else 0
 
-    def _is_time(self, now: float) -> bool:
+    def _is_save_due(self, now: float) -> bool:
         return (
             self._checkpointer is not None and self.ranks.is_first and now - self._saved_at >= self._every_s
         )
 
     @property
     def should_stop(self) -> bool:
-        """For loops of your own, once a step on all ranks: whether to save and leave. All get the same
+        """Whether a custom loop should save and exit. Read it once per step on all ranks; all get the same
         answer.
         """
         return self.ranks.agree(STOP if self.stop.is_asked else 0) == STOP
 
-    # ------------------------------------------------------------ how far it is
+    # ------------------------------------------------------------ progress
 
     def log(self, loss: Any = None) -> None:
-        """The loss of now, a number or a tensor, for `gqueue` and `gjob`. Costs microseconds; never waits or
-        fails.
+        """Report the current loss, a number or a tensor, for `gqueue` and `gjob`.
 
-        How far training is they see without it.
+        It costs microseconds, never blocks and never fails. Steps and epochs are reported without it.
         """
         self._loss = loss
 
-    def _count(self, loader: Any, epochs: int) -> None:
+    def _count_steps(self, loader: Any, epochs: int) -> None:
         self._epochs = epochs
         if isinstance(loader, Loader):
-            self._settle_effective(loader)
+            self._choose_effective_batch(loader)
             self._steps, self._samples = loader.steps * epochs, len(loader.dataset)
         elif hasattr(loader, "__len__"):
             self._steps = -(-len(loader) // self._accumulate) * epochs
 
-    def _settle_effective(self, loader: Loader) -> None:
-        """A run that goes on has as many samples in a step as before, also on another number of GPUs, unless
-        the script names a number; say what it is.
+    def _choose_effective_batch(self, loader: Loader) -> None:
+        """Keep the effective batch of the checkpoint, also on another number of GPUs, unless the script sets
+        one. Print the result.
         """
-        kept = self._effective is None and self._had_effective not in (0, loader.effective)
-        if kept:
-            loader.effective = self._had_effective
+        is_restored = self._effective is None and self._previous_effective not in (0, loader.effective)
+        if is_restored:
+            loader.effective = self._previous_effective
         self.effective_batch = loader.effective
         if self.ranks.is_first:
-            again = ", as before" if kept else ""
-            sys.stderr.write(f"gflow: {loader.made_of()}{again}\n")
+            note = ", as before" if is_restored else ""
+            sys.stderr.write(f"gflow: {loader.made_of()}{note}\n")
 
     def _report(self, *, final: bool = False) -> None:
         place = self.place
@@ -296,52 +298,52 @@ class Run:
     # ------------------------------------------------------------ a step
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Compute in the run's precision: `with run.autocast(): loss = …`."""
+        """Context manager that computes in the run's precision: `with run.autocast(): loss = …`."""
         found: AbstractContextManager[Any] = torch.autocast(
             self.device.type, self._dtype, enabled=self._dtype is not None
         )
         return found
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Gradients of this batch's mean loss; at the end of a step also clip, step and forget them."""
+        """Compute the gradients of this batch's mean loss. At the end of a step, clip, step and zero them."""
         share = self._share
         if share is None:
-            raise UsageError("run.backward belongs into a loop over run.batches")
+            raise UsageError("run.backward must be called inside a loop over run.batches")
         weighted = loss * share.weight
-        scaler = self._kept.scaler
+        scaler = self._state.scaler
         (weighted if scaler is None else scaler.scale(weighted)).backward()
         if share.ends_step:
             self._step()
 
     def _step(self) -> None:
-        kept, scaler = self._kept, self._kept.scaler
-        if self._clip is not None and kept.model is not None:
-            for optimizer in kept.optimizers if scaler is not None else ():
+        state, scaler = self._state, self._state.scaler
+        if self._clip is not None and state.model is not None:
+            for optimizer in state.optimizers if scaler is not None else ():
                 scaler.unscale_(optimizer)
-            self.grad_norm = nn.utils.clip_grad_norm_(kept.model.parameters(), self._clip)
+            self.grad_norm = nn.utils.clip_grad_norm_(state.model.parameters(), self._clip)
         before = scaler.get_scale() if scaler is not None else 0.0
-        for optimizer in kept.optimizers:
+        for optimizer in state.optimizers:
             if scaler is None:
                 optimizer.step()
             else:
                 scaler.step(optimizer)
         if scaler is not None:
             scaler.update()
-        for optimizer in kept.optimizers:
+        for optimizer in state.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        # A step with gradients that overflowed was none: the scale is halved and the schedule waits.
+        # The scaler skips a step whose gradients overflowed and lowers the scale; the schedule stays.
         if scaler is None or scaler.get_scale() >= before:
-            for scheduler in kept.schedulers:
+            for scheduler in state.schedulers:
                 scheduler.step()
 
     # ------------------------------------------------------------ checkpoints
 
     def save(self, *, wait: bool = False) -> None:
-        """A checkpoint of now, unless there is one. In the background, unless `wait`."""
+        """Write a checkpoint of the current step, unless there is one. In the background, unless `wait`."""
         if self._checkpointer is None:
             raise UsageError("this run has no folder for checkpoints", hint='Run("checkpoints")')
         if self._saved_step != self.place.step:
-            state, sharded = self._kept.state()
+            state, sharded = self._state.capture()
             mine = {"random": rng.states(self.device), "place": self.place.mine()}
             self._checkpointer.save(
                 self.place.step,
@@ -355,8 +357,8 @@ class Run:
             self._checkpointer.wait()
         self.stop.took(self._checkpointer.slowest_s)
 
-    def _save_on_the_way(self) -> None:
-        """A disk that is full now is no reason to lose what was computed: the last good checkpoint stays."""
+    def _save_periodically(self) -> None:
+        """Save without ending the run on an error such as a full disk: the previous checkpoint remains."""
         if self._checkpointer is None:
             return
         try:
@@ -368,19 +370,19 @@ class Run:
             sys.stderr.write(f"gflow: {error.message}; training goes on\n")
 
     def resume(self) -> int:
-        """Take up the newest checkpoint that is whole; the step it is of, 0 if there is none.
+        """Load the newest complete checkpoint. Return its step, or 0 if there is none.
 
-        Call it when model, optimizer and whatever else is kept are there.
+        Call it after the model, the optimizer and all other objects to restore are registered.
         """
         loaded = self._checkpointer.load() if self._checkpointer is not None else None
         if loaded is None or self._checkpointer is None:
             return 0
-        self._kept.set_back(loaded, self._checkpointer)
-        self.place.set_back(loaded.state["place"], loaded.mine and loaded.mine["place"])
-        self._had_effective = loaded.state["place"].get("effective", 0)
+        self._state.restore(loaded, self._checkpointer)
+        self.place.restore(loaded.state["place"], loaded.mine and loaded.mine["place"])
+        self._previous_effective = loaded.state["place"].get("effective", 0)
         if loaded.mine is not None:
-            rng.set_back(loaded.mine["random"], self.device)
-        else:  # more ranks than there were
+            rng.restore(loaded.mine["random"], self.device)
+        else:  # the checkpoint was written by fewer ranks
             rng.seed_all(self.seed + self.ranks.rank + 1_000_003 * self.place.step)
         self._saved_step, self._saved_at = self.place.step, time.monotonic()
         return self.place.step
@@ -393,28 +395,28 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the program with code 75 if training stopped before its end."""
+        """End the program with code 75 if training stopped early."""
         self.close(failed=kind is not None)
         if kind is None and self.stopped:
             sys.stderr.write(f"gflow: stopped at step {self.place.step} ({self.stopped})\n")
             raise SystemExit(UNFINISHED)
 
     def close(self, *, failed: bool = False) -> None:
-        """Wait for what is being saved, and leave the group of ranks."""
+        """Wait for a checkpoint in progress, and leave the process group."""
         if self._checkpointer is not None and not failed:
             self._checkpointer.wait()
         self.ranks.close(failed=failed)
         self.stop.close()
 
 
-def moved(batch: Any, device: torch.device) -> Any:
-    """A batch with its tensors on the device."""
+def move_to_device(batch: Any, device: torch.device) -> Any:
+    """Return the batch with its tensors on the device."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, dict):
-        return type(batch)({key: moved(one, device) for key, one in batch.items()})
+        return type(batch)({key: move_to_device(one, device) for key, one in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(one, device) for one in batch))
+        return type(batch)(*(move_to_device(one, device) for one in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(moved(one, device) for one in batch)
+        return type(batch)(move_to_device(one, device) for one in batch)
     return batch

@@ -1,7 +1,7 @@
-"""Whether this process was asked to stop: by TERM, by gflow's stop file, or because its time is nearly up.
+"""Stop requests of this process: SIGTERM, gflow's stop file, or the approaching time limit.
 
-The handler of TERM sets a flag and calls whatever handled TERM before; everything else is looked at when
-somebody asks. USR1 and USR2 are left alone: others use them. Nothing here needs PyTorch.
+The SIGTERM handler sets a flag and calls the previous handler. The other sources are checked when `is_asked`
+is read. SIGUSR1 and SIGUSR2 are left to the program. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-# Before the limit, at least: what it takes to write a small checkpoint on a busy disk.
+# Minimum margin before the time limit: enough to write a small checkpoint on a busy disk.
 LEAST_MARGIN_S = 5.0
 
 
 class Stop:
-    """`reason` is empty until this process is to stop; from then on it says why."""
+    """Collects stop requests. `reason` is empty until this process is asked to stop."""
 
     def __init__(self, margin_s: float | None = None, environ: Mapping[str, str] | None = None) -> None:
-        """`margin_s`: how long before the time limit to stop. By default as long as saving takes, and only
-        where the job goes on later; a job that is not requeued uses its time to the end."""
+        """`margin_s`: how long before the time limit to stop. By default twice the slowest step or save, and
+        only for a job that is requeued; any other job uses its full time."""
         environ = os.environ if environ is None else environ
         self.reason = ""
         self.margin_s = margin_s
@@ -35,38 +35,38 @@ class Stop:
         self.is_listening = False
 
     def listen(self, *, chained: bool = True) -> Stop:
-        """Handle TERM from now on. Only the main thread can; elsewhere the stop file must do.
+        """Install the SIGTERM handler. Only the main thread can; other threads have only the stop file.
 
-        Whoever handled it before is called, too, unless it is not to be `chained`.
+        With `chained` the previous handler is called as well.
         """
         self._is_chained = chained
         if threading.current_thread() is threading.main_thread() and not self.is_listening:
-            self._before = signal.signal(signal.SIGTERM, self._terminated)
+            self._before = signal.signal(signal.SIGTERM, self._on_term)
             self.is_listening = True
         return self
 
     def close(self) -> None:
-        """TERM goes to whoever had it before, unless somebody else has it now."""
-        if self.is_listening and signal.getsignal(signal.SIGTERM) == self._terminated:
+        """Restore the previous SIGTERM handler, unless the program has installed another one since."""
+        if self.is_listening and signal.getsignal(signal.SIGTERM) == self._on_term:
             signal.signal(signal.SIGTERM, self._before)
         self.is_listening = False
 
-    def _terminated(self, number: int, frame: FrameType | None) -> None:
+    def _on_term(self, number: int, frame: FrameType | None) -> None:
         self.reason = self.reason or "TERM"
         if self._is_chained and callable(self._before):
             self._before(number, frame)
 
     def took(self, seconds: float) -> None:
-        """A step or a save took so long: the margin before the limit must have room for it."""
+        """Record the duration of a step or save: the margin before the limit must cover it."""
         self._slowest_s = max(self._slowest_s, seconds)
 
     def ask(self, reason: str) -> None:
-        """Stop for a reason of the program's own."""
+        """Request a stop from within the program."""
         self.reason = self.reason or reason
 
     @property
     def is_asked(self) -> bool:
-        """Whether this process is to stop. A few microseconds."""
+        """Whether this process was asked to stop. Costs a few microseconds."""
         if not self.reason:
             if self._stop_file and os.path.exists(self._stop_file):
                 self.reason = "stop file"
@@ -87,7 +87,7 @@ def boot_s() -> float:
 
 
 def _deadline(environ: Mapping[str, str], *, wanted: bool) -> tuple[Callable[[], float], float]:
-    """The clock that counts, and when the limit is reached on it; 0: there is none to heed."""
+    """Return the clock of the time limit, and the deadline on it; 0: no limit to observe."""
     try:
         if environ.get("GFLOW_DEADLINE") and (wanted or environ.get("GFLOW_REQUEUE") == "1"):
             return boot_s, float(environ["GFLOW_DEADLINE"])

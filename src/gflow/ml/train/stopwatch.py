@@ -1,5 +1,5 @@
-"""A run under `gflow scale`, measured: samples in a time that begins after the warm-up, how long the ranks
-waited for data, and how long the exchange of gradients takes by itself.
+"""Measurement of a run under `gflow scale`: throughput after the warm-up, time spent waiting for data, and
+the duration of a gradient all-reduce on its own.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ import torch.distributed as dist
 from torch import nn
 
 from gflow.ml.train.metering import Meter, meter_of
-from gflow.ml.train.parallel import bare
+from gflow.ml.train.parallel import unwrap
 from gflow.ml.train.ranks import Ranks
 
-# Gradients go in pieces of so many bytes, as DDP sends them.
+# Bytes per all-reduce: the bucket size of DDP.
 PIECE = 25 << 20
 TRIES = 5
 
 
 class Stopwatch:
-    """One rank's. All ranks have one, or none has."""
+    """The measurement of one rank. Either all ranks have one or none."""
 
     def __init__(self, meter: Meter, device: torch.device, ranks: Ranks) -> None:
         self._meter, self._device, self._ranks = meter, device, ranks
-        self._waited = 0.0
+        self._data_wait_s = 0.0
         self._steps = self._steps_before = self._counted = 0
         self._began: float | None = None
         self.batch = 0
 
-    def through(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-        """The same batches; how long each was waited for is added up."""
+    def count_batches(self, batches: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """Yield the batches unchanged; add up samples and the time spent waiting for data."""
         while True:
             asked = time.perf_counter()
             try:
                 batch, share = next(batches)
             except StopIteration:
                 return
-            self._waited += time.perf_counter() - asked
+            self._data_wait_s += time.perf_counter() - asked
             size = samples_in(batch)
             self.batch = max(self.batch, size)
             self._counted += size
@@ -49,24 +49,24 @@ class Stopwatch:
 
     @property
     def counted(self) -> int:
-        """Samples of all ranks, if each had as many as this one."""
+        """Samples of all ranks, assuming that each had as many as this one."""
         return self._counted * self._ranks.world
 
     def step(self, step: int, samples: int) -> bool:
-        """A step is done. Whether that was enough."""
+        """Record the end of a step. Return whether the measurement is complete."""
         self._steps += 1
         if self._steps == self._meter.warmup:
             self._mark(step, samples)
-            self._began, self._waited, self._steps_before = time.monotonic(), 0.0, self._steps
+            self._began, self._data_wait_s, self._steps_before = time.monotonic(), 0.0, self._steps
         return self._began is not None and time.monotonic() - self._began >= self._meter.seconds
 
     def finish(self, step: int, samples: int, model: nn.Module | None) -> None:
-        """The last look at the clock, and all the rest. On all ranks, at the same step."""
+        """Write the final results. Called on all ranks at the same step."""
         if self._began is None:
             return
         self._mark(step, samples)
         steps = self._steps - self._steps_before
-        waited = self._most(self._waited)
+        waited = self._max_over_ranks(self._data_wait_s)
         exchange_s, exchanged = self._exchange(model)
         if self._ranks.is_first and steps:
             self._meter.facts(
@@ -84,13 +84,13 @@ class Stopwatch:
             )
 
     def _mark(self, step: int, samples: int) -> None:
-        if self._device.type == "cuda":  # what is still being computed is not done
+        if self._device.type == "cuda":  # count only finished work
             torch.cuda.synchronize(self._device)
         if self._ranks.is_first:
             self._meter.tick(step, samples, always=True)
 
-    def _most(self, value: float) -> float:
-        """The largest of all ranks."""
+    def _max_over_ranks(self, value: float) -> float:
+        """Return the largest value of all ranks."""
         if self._ranks.world == 1:
             return value
         tensor = torch.tensor([value], dtype=torch.float64)
@@ -98,11 +98,11 @@ class Stopwatch:
         return float(tensor.item())
 
     def _exchange(self, model: nn.Module | None) -> tuple[float | None, int]:
-        """Seconds for one sum of all gradients over all ranks, with nothing else to do, and their bytes.
+        """Measure an all-reduce of all gradients without overlap. Return seconds and bytes.
 
-        None where there is none, or where it is done otherwise (shards).
+        The time is None with a single rank and for a model that is not wrapped by DDP.
         """
-        if model is None or self._ranks.world == 1 or bare(model) is model:
+        if model is None or self._ranks.world == 1 or unwrap(model) is model:
             return None, 0
         size = sum(one.numel() * one.element_size() for one in model.parameters() if one.requires_grad)
         piece = torch.zeros(min(size, PIECE) // 4 or 1, device=self._device)
@@ -119,13 +119,13 @@ class Stopwatch:
 
 
 def stopwatch(device: torch.device, ranks: Ranks) -> Stopwatch | None:
-    """For a run that is measured; None for all others."""
+    """Create the stopwatch of a measured run; None for any other run."""
     meter = meter_of()
     return None if meter is None else Stopwatch(meter, device, ranks)
 
 
 def samples_in(batch: Any) -> int:
-    """How many samples a batch has: the first length of the first tensor in it."""
+    """Return the number of samples in a batch: the first dimension of its first tensor."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 1
     parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()

@@ -1,18 +1,18 @@
-"""What a run did with memory, in order: requests, releases, and where in the step they happened.
+"""The allocation trace of a run: requests and releases of memory in order, with the phase of the step.
 
-A tape is made once and can be played to any number of allocators: without an end, or with the room of a card.
+A trace is recorded once and can be replayed on any number of allocators, unlimited or with a GPU's capacity.
 """
 
 from __future__ import annotations
 
 from gflow.ml.fit.cuda.allocator import Allocator
 
-# The parts of a step, in order.
+# The phases of a step, in order.
 PHASES = ("model", "forward", "backward", "optimizer")
 
 
 class Request:
-    """One stretch of memory: from its request to its release."""
+    """One allocation."""
 
     __slots__ = ("kind", "module", "operator", "phase", "size", "step")
 
@@ -26,23 +26,25 @@ class Request:
 
 
 class AllocationTrace:
+    """Records the allocations of a model and its training steps."""
+
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        # The number of a request when it is made, minus one minus the number when it is released.
+        # `n` when request `n` is made, `-1 - n` when it is released.
         self.moves: list[int] = []
-        # Where the parts of the steps begin: (place in moves, phase, step).
+        # Where the phases begin: (index in moves, phase, step).
         self.marks: list[tuple[int, str, int]] = []
         self.phase = "model"
         self.step = 0
         self.module = ""
-        # Of the second step's forward and backward passes: arithmetic, and kernels that were launched.
+        # Floating-point operations and kernels of the second step's forward and backward passes.
         self.flops = 0
         self.kernels = 0
-        # Of the model: all of its numbers, and those that learn.
+        # The model's parameters: all, and the trainable ones.
         self.parameters = self.learned = 0
-        # Set at the end of the last step: what is dropped on the way out belongs to no step.
+        # Set at the end of the last step: later releases belong to no step.
         self.is_closed = False
-        # Remarks of whoever wrote: what lowers confidence.
+        # Reasons for less than high confidence.
         self.doubts: set[str] = set()
 
     def mark(self, phase: str, step: int) -> None:
@@ -60,32 +62,33 @@ class AllocationTrace:
             self.moves.append(-1 - number)
 
     def repeat(self, begin: int) -> None:
-        """Once more everything since `begin`, which was a whole step: the next one does the same.
+        """Append a copy of all moves since `begin`, which is one complete step.
 
-        What the step released of the one before it (its batch, its loss) is now released of itself.
+        Where the step released an allocation of the step before it (its batch, its loss), the copy releases
+        the corresponding allocation of the copied step.
         """
         moves = self.moves[begin:]
         marks: dict[int, list[tuple[str, int]]] = {}
-        for place, phase, step in self.marks:
-            if place >= begin:
-                marks.setdefault(place - begin, []).append((phase, step + 1))
-        heirs = self._left(moves)
-        again: dict[int, int] = {}
-        for place, move in enumerate(moves):
-            self.marks += [(len(self.moves), *mark) for mark in marks.get(place, ())]
+        for index, phase, step in self.marks:
+            if index >= begin:
+                marks.setdefault(index - begin, []).append((phase, step + 1))
+        unreleased = self._unreleased(moves)
+        copies: dict[int, int] = {}
+        for index, move in enumerate(moves):
+            self.marks += [(len(self.moves), *mark) for mark in marks.get(index, ())]
             if move >= 0:
-                again[move] = len(self.requests)
+                copies[move] = len(self.requests)
                 self.moves.append(len(self.requests))
                 self.requests.append(self.requests[move])
                 continue
             number = -1 - move
-            if number in again:
-                self.moves.append(-1 - again[number])
-            elif waiting := heirs.get(self.requests[number].size):
+            if number in copies:
+                self.moves.append(-1 - copies[number])
+            elif waiting := unreleased.get(self.requests[number].size):
                 self.moves.append(-1 - waiting.pop(0))
 
-    def _left(self, moves: list[int]) -> dict[int, list[int]]:
-        """By size, what was requested in these moves and not released."""
+    def _unreleased(self, moves: list[int]) -> dict[int, list[int]]:
+        """Return the requests of these moves that were not released, by size."""
         left: dict[int, list[int]] = {}
         released = {-1 - move for move in moves if move < 0}
         for move in moves:
@@ -94,11 +97,11 @@ class AllocationTrace:
         return left
 
 
-def play(tape: AllocationTrace, allocator: Allocator) -> Allocator:
-    """Do on `allocator` what is on the tape."""
-    requests = tape.requests
+def replay(trace: AllocationTrace, allocator: Allocator) -> Allocator:
+    """Replay the trace on `allocator`."""
+    requests = trace.requests
     live = {}
-    for move in tape.moves:
+    for move in trace.moves:
         if move >= 0:
             live[move] = allocator.allocate(requests[move].size)
         else:

@@ -1,15 +1,15 @@
-"""PyTorch's CUDA caching allocator, as a model: how many bytes a run takes from the card, not only asks for.
+"""Model of PyTorch's CUDA caching allocator: the bytes that a run reserves on the GPU, not only requests.
 
 The rules are those of c10/cuda/CUDACachingAllocator, with its default settings:
 
 * a request is rounded up to 512 bytes;
 * up to 1 MiB comes from segments of 2 MiB that are kept apart (the small pool); below 10 MiB from
   segments of 20 MiB; a larger request gets a segment of its own, rounded up to 2 MiB;
-* the smallest free block that is large enough is taken; what is left over is split off if it is of use
-  (512 bytes in the small pool, more than 1 MiB in the large one), otherwise it stays with the block and
-  counts as allocated;
-* a freed block joins its free neighbours of the same segment;
-* when the card refuses a segment, all segments that are wholly free go back to it, and it is asked once more.
+* best fit: the smallest free block that is large enough is taken; the remainder is split off if it is large
+  enough (512 bytes in the small pool, more than 1 MiB in the large one), otherwise it stays with the block
+  and counts as allocated;
+* a freed block is merged with its free neighbours of the same segment;
+* when cudaMalloc of a segment fails, all completely free segments are released, and it is retried once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUND_LARGE = 2 * MIB
 
 
 class OutOfMemory(Exception):
-    """The card has no room for a request, even after everything that is free went back to it."""
+    """The GPU cannot satisfy a request, even after all free segments were released."""
 
     def __init__(self, asked: int, allocated: int, reserved: int) -> None:
         super().__init__(f"{asked} bytes asked, {allocated} allocated, {reserved} reserved")
@@ -48,23 +48,23 @@ class _Block:
 
 
 class Allocator:
-    """One card. `cap` is what the allocator may take from it, in bytes; without one there is no end."""
+    """The allocator of one GPU. `cap`: bytes that it may reserve; None: unlimited."""
 
     def __init__(self, cap: int | None = None) -> None:
         self.cap = cap
         self.allocated = self.reserved = 0
         self.peak_allocated = self.peak_reserved = 0
-        # Times that free segments had to go back to the card: each costs a synchronisation.
+        # How often free segments had to be released: each time costs a synchronisation.
         self.retries = 0
         self._next_address = 0
-        # Free blocks of the large and of the small pool, by size and address.
+        # Free blocks of the large and the small pool, sorted by size and address.
         self._free: tuple[list[tuple[int, int, _Block]], list[tuple[int, int, _Block]]] = ([], [])
 
     def allocate(self, asked: int) -> _Block:
-        """A block for `asked` bytes; hand it to `free` later."""
+        """Allocate a block of at least `asked` bytes. Release it with `free`."""
         size = max(ROUND, -(-asked // ROUND) * ROUND)
         is_small = size <= SMALL_REQUEST
-        block = self._take(size, is_small) or self._segment(size, is_small)
+        block = self._take(size, is_small) or self._new_segment(size, is_small)
         left = block.size - size
         if left >= ROUND if is_small else left > SMALL_REQUEST:
             self._split(block, size)
@@ -76,34 +76,34 @@ class Allocator:
         self.allocated -= block.size
         before, after = block.before, block.after
         if before is not None and before.is_free:
-            self._forget(before)
+            self._remove_free(before)
             before.size += block.size
             before.after = after
             if after is not None:
                 after.before = before
             block = before
         if after is not None and after.is_free:
-            self._forget(after)
+            self._remove_free(after)
             block.size += after.size
             block.after = after.after
             if after.after is not None:
                 after.after.before = block
-        self._offer(block)
+        self._insert_free(block)
 
     def _take(self, size: int, is_small: bool) -> _Block | None:
         pool = self._free[is_small]
-        place = bisect_left(pool, (size, -1))
-        if place == len(pool):
+        index = bisect_left(pool, (size, -1))
+        if index == len(pool):
             return None
-        block = pool.pop(place)[2]
+        block = pool.pop(index)[2]
         block.is_free = False
         return block
 
-    def _segment(self, size: int, is_small: bool) -> _Block:
-        """Memory fresh from the card."""
+    def _new_segment(self, size: int, is_small: bool) -> _Block:
+        """Reserve a new segment on the GPU."""
         wanted = segment_size(size)
         if self.cap is not None and self.reserved + wanted > self.cap:
-            self._give_back()
+            self._release_segments()
             self.retries += 1
             if self.reserved + wanted > self.cap:
                 raise OutOfMemory(size, self.allocated, self.reserved)
@@ -113,8 +113,8 @@ class Allocator:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return block
 
-    def _give_back(self) -> None:
-        """Every segment that is wholly free goes back to the card."""
+    def _release_segments(self) -> None:
+        """Release all segments that are completely free."""
         for pool in self._free:
             kept = []
             for entry in pool:
@@ -132,19 +132,19 @@ class Allocator:
             block.after.before = rest
         block.after = rest
         block.size = size
-        self._offer(rest)
+        self._insert_free(rest)
 
-    def _offer(self, block: _Block) -> None:
+    def _insert_free(self, block: _Block) -> None:
         block.is_free = True
         insort(self._free[block.is_small], (block.size, block.address, block))
 
-    def _forget(self, block: _Block) -> None:
+    def _remove_free(self, block: _Block) -> None:
         pool = self._free[block.is_small]
         del pool[bisect_left(pool, (block.size, block.address))]
 
 
 def segment_size(size: int) -> int:
-    """What is asked of the card for a block of this size."""
+    """Return the segment size that is reserved for a block of this size."""
     if size <= SMALL_REQUEST:
         return SMALL_SEGMENT
     if size < LARGE_REQUEST:

@@ -1,4 +1,4 @@
-"""What the software decides by the card: architectures, with the reason for each figure."""
+"""GPU architectures: the properties that memory use depends on, with the source of each figure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ MIB = 1 << 20
 
 
 class Architecture(NamedTuple):
-    """A kind of GPU, as far as memory depends on it."""
+    """A GPU architecture, as far as memory depends on it."""
 
     name: str
     # Compute capability, major and minor.
     capability: tuple[int, int]
-    # Streaming multiprocessors, and threads that one holds: they shape the scratch memory of reductions.
+    # Streaming multiprocessors, and threads per multiprocessor: they determine the workspace of reductions.
     processors: int
     threads: int
-    # What the driver, the CUDA context and the loaded kernels take beside the allocator's memory.
+    # Bytes of driver, CUDA context and loaded kernels, outside the allocator's memory.
     context: int
 
     @property
@@ -33,8 +33,8 @@ class Architecture(NamedTuple):
         return MIB
 
 
-# The context was measured on the H200 only (620 MiB, and 146 more for the kernels that a training run loads);
-# others are taken to need as much, which is on the safe side for older ones.
+# The context was measured on the H200 only (620 MiB, and 146 more for the kernels that a training run loads).
+# The others are assumed to need as much, which is a safe bound for older ones.
 MEASURED_CONTEXT = 766 * MIB
 ARCHITECTURES = {
     arch.name: arch

@@ -1,8 +1,8 @@
-"""Which kernel CUDA takes for scaled dot-product attention.
+"""Choice of the CUDA kernel for scaled dot-product attention.
 
-The order of preference is that of ATen/native/transformers/cuda/sdp_utils.cpp. On Hopper and later cuDNN
-comes first for 16-bit types, elsewhere flash attention; both keep only a vector of sums per row, as does the
-memory-efficient kernel. The plain way (`math`) keeps the whole matrix of weights, and is what is left.
+The order of preference is that of ATen/native/transformers/cuda/sdp_utils.cpp. For 16-bit types cuDNN comes
+first on Hopper and later, elsewhere flash attention. Both keep only the row sums for the backward pass, as
+does the memory-efficient kernel. The fallback (`math`) keeps the complete attention matrix.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def choose(query: Any, key: Any, value: Any, mask: Any, *, is_grouped: bool, car
     if query.dim() != 4:
         return "math"
     if not is_grouped and not query.shape[:2] == key.shape[:2] == value.shape[:2]:
-        return "math"  # one head of keys for all queries, spread by broadcasting: no fused kernel does that
+        return "math"  # no fused kernel broadcasts one key head over all query heads
     width, value_width = query.shape[-1], value.shape[-1]
     if query.dtype in HALVES:
         if card.capability >= (9, 0) and max(width, value_width) <= 128 and width % 8 == value_width % 8 == 0:
@@ -75,7 +75,7 @@ def attend(
 
 
 def _bias(mask: Any, query: Any, kernel: str) -> Any:
-    """A mask of truth values becomes one of numbers; the efficient kernel wants whole 16 bytes"""
+    """Convert a boolean mask to a bias; for the efficient kernel, pad its rows to 16 bytes."""
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype)
     step = 16 // query.element_size()

@@ -1,7 +1,7 @@
-"""CUDA's automatic mixed precision, for tensors whose device the C++ side does not believe.
+"""CUDA's automatic mixed precision for fake CUDA tensors, which the C++ side takes for `meta` tensors.
 
-Which operators autocast knows is asked of the installed PyTorch; what it does with each is decided by four
-lists, as in ATen/autocast_mode.h. What is on none of the first three is computed in single precision.
+The operators that autocast covers are read from the installed PyTorch. Four lists, as in
+ATen/autocast_mode.h, decide how each is cast. An operator on none of them is computed in single precision.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOWER = {
     "linalg_multi_dot", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell",
     "rnn_tanh_cell", "rnn_relu_cell", "_scaled_dot_product_flash_attention", "scaled_dot_product_attention",
 }  # fmt: skip
-# Asked for a result in single precision, unless the caller names a type.
+# Result in single precision, unless the caller passes a dtype.
 WIDE_RESULT = {
     "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm",
     "linalg_matrix_norm", "linalg_matrix_norm.str_ord", "sum", "sum.dim_IntList",
@@ -32,19 +32,19 @@ WIDEST = {
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put",
     "tensordot", "scatter_add",
 }  # fmt: skip
-# With rules of their own, or by name: left as they are.
+# Operators with special rules: not replaced.
 LEFT = {"norm.Scalar", "norm.ScalarOpt_dim", "norm.names_ScalarOpt_dim", "binary_cross_entropy"}
 
 
 class Autocast:
-    """The kernels, and the casts of weights that autocast keeps until it ends."""
+    """The autocast kernels, and the cache of cast weights that lives until autocast ends."""
 
     def __init__(self) -> None:
         self._casts: dict[int, tuple[Any, Any]] = {}
         self._below = torch._C.DispatchKeySet(KEY)
 
     def kernels(self) -> Iterator[tuple[str, Callable[..., Any]]]:
-        """Every operator of autocast, with what it does here."""
+        """Yield each operator that autocast covers, with its replacement kernel."""
         for qualified in torch._C._dispatch_get_all_op_names():
             if not qualified.startswith("aten::"):
                 continue
@@ -97,7 +97,7 @@ class Autocast:
     def _one(self, tensor: Any, wanted: torch.dtype) -> Any:
         if not _is_eligible(tensor) or tensor.dtype == wanted:
             return tensor
-        # As in cached_cast: a weight is cast once, however often it is used.
+        # As in cached_cast: a weight is cast once per autocast region.
         is_weight = (
             tensor.dtype == torch.float32
             and wanted == torch.get_autocast_dtype("cuda")
@@ -114,7 +114,7 @@ class Autocast:
 
 
 def _names_type(operator: Any, args: Any) -> bool:
-    """Whether the type of the result is among the positional arguments."""
+    """Whether a dtype is among the positional arguments."""
     return any(isinstance(arg, torch.dtype) for arg in args)
 
 

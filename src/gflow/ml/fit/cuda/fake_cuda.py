@@ -1,13 +1,12 @@
-"""A CUDA device made of nothing: tensors with shapes, types and lifetimes, without memory and without a GPU.
+"""A fake CUDA device: tensors with shapes, types and lifetimes, without memory and without a GPU.
 
 PyTorch's fake tensors already know the shape of every result. Two things are added here.
 
-* They carry CUDA's dispatch keys (so autocast follows CUDA's lists, and whoever asks a tensor for its device
-  hears `cuda`), while the C++ side takes them for `meta` tensors: its autograd engine would otherwise look
-  for streams of a device that is not there.
-* Operators that CUDA carries out in another way than the composite of the C++ side are replaced (`kernels`).
+* The tensors carry CUDA's dispatch keys, so that autocast uses CUDA's lists and `tensor.device` is `cuda`.
+  The C++ side takes them for `meta` tensors: otherwise its autograd engine would look for CUDA streams.
+* Operators for which CUDA has its own implementation instead of the C++ composite are replaced (`kernels`).
 
-Everything global that is changed is put back at the end; still, one run per process is the wise way.
+All global changes are undone at the end; one run per process is recommended nevertheless.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from gflow.errors import Refused
 from gflow.ml.fit.cuda import foreach, recurrent
 from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
 from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
-from gflow.ml.fit.cuda.op_cache import Memo
-from gflow.ml.fit.cuda.patching import patched
-from gflow.ml.fit.cuda.storage_tracker import Watch
+from gflow.ml.fit.cuda.op_cache import OpCache
+from gflow.ml.fit.cuda.patching import patch
+from gflow.ml.fit.cuda.storage_tracker import StorageTracker
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 
 
 class DataDependent(Refused):
-    """The model reads values of tensors, and shapes may follow from them."""
+    """The model reads values of tensors, and shapes may depend on them."""
 
     code = "data_dependent"
 
 
 class FakeCudaMode(FakeTensorMode):  # type: ignore[misc]
-    """Runs every operator by shape alone, and tells `watch` about the outermost ones."""
+    """Runs every operator on shapes only, and reports the outermost ones to `tracker`."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, tracker: StorageTracker) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self.watch = watch
+        self.tracker = tracker
         self._depth = 0
-        self._memo = Memo(self)
+        self._op_cache = OpCache(self)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -52,18 +51,18 @@ class FakeCudaMode(FakeTensorMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         device = kwargs.get("device")
         if device is not None and device.type == "meta":
-            # A composite asked its argument for the device.
+            # A composite operator read the device of its argument.
             kwargs = {**kwargs, "device": CUDA}
         if self._depth:
             return self._run(func, types, args, kwargs)
         if func in READS:
-            return _read(args[0], self.watch.tape.module)
+            return _read(args[0], self.tracker.trace.module)
         self._depth += 1
         try:
-            return self.watch.run(func, args, kwargs, lambda: self._run(func, types, args, kwargs))
+            return self.tracker.run(func, args, kwargs, lambda: self._run(func, types, args, kwargs))
         except Exception as error:
-            if self.watch.tape.module:
-                error.add_note(self.watch.tape.module)  # for who says what failed
+            if self.tracker.trace.module:
+                error.add_note(self.tracker.trace.module)  # for the error message
             raise
         finally:
             self._depth -= 1
@@ -76,18 +75,18 @@ class FakeCudaMode(FakeTensorMode):  # type: ignore[misc]
             out = foreach.run(self, func, args)
             if out is not NotImplemented:
                 return out
-        key = self._memo.key(func, args, kwargs)
+        key = self._op_cache.key(func, args, kwargs)
         if key is None:
             return super().__torch_dispatch__(func, types, args, kwargs)
-        out = self._memo.again(key, args)
+        out = self._op_cache.look_up(key, args)
         if out is NotImplemented:
             out = super().__torch_dispatch__(func, types, args, kwargs)
-            self._memo.learn(key, args, out)
+            self._op_cache.store(key, args, out)
         return out
 
 
 def _read(tensor: Any, module: str) -> Any:
-    """What a tensor's value is taken to be, where that decides no shape."""
+    """Return the assumed value of a tensor, where no shape depends on it."""
     constant = getattr(tensor, "constant", None)
     if constant is not None:
         return constant.item()
@@ -96,7 +95,7 @@ def _read(tensor: Any, module: str) -> Any:
     if tensor.dtype.is_floating_point:
         return getattr(tensor, "_gflow_value", 1.0)
     raise DataDependent(
-        f"{module or 'the model'} reads a whole number out of a tensor, and shapes may follow from it",
+        f"{module or 'the model'} reads an integer from a tensor, and shapes may depend on it",
         hint="find its .item() or .tolist() and use fixed shapes, or measure one step on a GPU",
     )
 
@@ -104,10 +103,10 @@ def _read(tensor: Any, module: str) -> Any:
 READS = {aten._local_scalar_dense.default}
 
 
-def _marked(value: Any) -> Callable[..., Any]:
-    """The operator as usual; its result reads as `value`.
+def _reads_as(value: Any) -> Callable[..., Any]:
+    """Return a kernel that runs the operator; its result reads as `value`.
 
-    Masks: `mask.all()` is taken as true and `.any()` of exceptions as false, which is how unpadded data is.
+    `mask.all()` is assumed to be true and `.any()` false, as for unpadded data.
     """
 
     def run(mode: FakeCudaMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -119,7 +118,7 @@ def _marked(value: Any) -> Callable[..., Any]:
 
 
 def _count(mode: FakeCudaMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """`mask.sum() == mask.numel()` is `mask.all()` said in a quicker way; the sum, and `_equal` below."""
+    """`mask.sum()`: models use `mask.sum() == mask.numel()` for `mask.all()`. See `_equal` below."""
     out = FakeTensorMode.__torch_dispatch__(mode, func, (), args, kwargs)
     if args[0].dtype == torch.bool:
         out._gflow_count = args[0].numel()
@@ -134,12 +133,12 @@ def _equal(mode: FakeCudaMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _unscale(mode: FakeCudaMode, func: Any, args: Any, kwargs: Any) -> None:
-    """GradScaler's check: no gradient overflowed, so the optimizer takes its step."""
+    """GradScaler's check: assume that no gradient overflowed, so that the optimizer steps."""
     args[1]._gflow_value = 0.0
 
 
 def _grouped_product(mode: FakeCudaMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Products of groups of rows (mixtures of experts), in any type: the shape alone."""
+    """Grouped matrix product (mixture of experts), for any dtype: only the shape is computed."""
     left, right = args[:2]
     if left.dim() == 2 and right.dim() == 2:
         groups = (args[2] if len(args) > 2 else kwargs["offs"]).shape[0]
@@ -149,8 +148,8 @@ def _grouped_product(mode: FakeCudaMode, func: Any, args: Any, kwargs: Any) -> A
 
 
 OWN: dict[Any, Callable[..., Any]] = {
-    aten.all.default: _marked(True),
-    aten.any.default: _marked(False),
+    aten.all.default: _reads_as(True),
+    aten.any.default: _reads_as(False),
     aten.sum.default: _count,
     aten.eq.Scalar: _equal,
     aten._cudnn_rnn.default: recurrent.forward,
@@ -161,20 +160,20 @@ OWN: dict[Any, Callable[..., Any]] = {
 
 
 @contextlib.contextmanager
-def device(tape: AllocationTrace, card: Architecture = HOPPER) -> Iterator[FakeCudaMode]:
-    """The device, switched on. What happens on it is written on `tape`."""
+def device(trace: AllocationTrace, card: Architecture = HOPPER) -> Iterator[FakeCudaMode]:
+    """Activate the fake CUDA device. Allocations on it are recorded in `trace`."""
     from gflow.ml.fit.cuda import kernels
 
-    ghost = FakeCudaMode(Watch(tape, card))
+    mode = FakeCudaMode(StorageTracker(trace, card))
     with contextlib.ExitStack() as stack:
         for owner, name, value in _patches(card):
-            stack.enter_context(patched(owner, name, value))
+            stack.enter_context(patch(owner, name, value))
         for kinds in _foreach_kinds():
             kinds.append(FakeTensor)
             stack.callback(kinds.remove, FakeTensor)
-        stack.enter_context(kernels.installed(card))
-        stack.enter_context(ghost)
-        yield ghost
+        stack.enter_context(kernels.install(card))
+        stack.enter_context(mode)
+        yield mode
 
 
 def _patches(card: Architecture) -> list[tuple[Any, str, Any]]:
@@ -201,7 +200,7 @@ def _patches(card: Architecture) -> list[tuple[Any, str, Any]]:
 
 
 def _to(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """`Tensor.to` that knows where a tensor is: the C++ side believes another device."""
+    """`Tensor.to` for fake CUDA tensors: the C++ side takes them for `meta` tensors."""
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], torch.Tensor):
@@ -224,7 +223,7 @@ def _to(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_transformers() -> list[tuple[Any, str, Any]]:
-    """transformers takes longer ways when it believes to be traced."""
+    """Patches for transformers, which takes slower code paths for fake tensors."""
     import sys
 
     utils = sys.modules.get("transformers.utils.import_utils")
@@ -239,7 +238,7 @@ def _no_rng(*_: Any, **__: Any) -> Iterator[None]:
 
 
 def _foreach_kinds() -> list[list[type]]:
-    """Types that optimizers and clipping take as fit for their many-tensor kernels."""
+    """Return the lists of tensor types for which optimizers and clipping use foreach kernels."""
     from torch.optim.optimizer import _foreach_supported_types as by_optimizers
     from torch.utils._foreach_utils import _foreach_supported_types as by_clipping
 

@@ -1,7 +1,7 @@
-"""Operators on many tensors at once, as optimizers use them.
+"""Foreach operators (one operator on a list of tensors), as optimizers use them.
 
-PyTorch's fake tensors look each of hundreds of arguments up in a table, which was a third of a whole run.
-What these operators do to memory is plain: nothing, or one result like each argument.
+For PyTorch's fake tensors they are slow, a third of a run's time: each of hundreds of arguments is looked up
+in a table. Their effect on memory is simple: none, or one result like each argument.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
-# Those that give one result like each of their first arguments.
+# Operators that return one result like each tensor of their first argument.
 LIKE = {"add", "sub", "mul", "div", "sqrt", "rsqrt", "neg", "abs", "exp", "lerp", "addcmul", "addcdiv", "pow",
         "reciprocal", "maximum", "minimum", "clamp_min", "clamp_max", "sign"}  # fmt: skip
 
 
 @cache
 def role(func: Any) -> str:
-    """`in place`, `like`, or nothing: that is not for us."""
+    """Return `in place`, `like`, or an empty string for operators that are not handled here."""
     space, _, name = func._schema.name.partition("::")
     if space != "aten" or not name.startswith("_foreach_"):
         return ""
@@ -30,10 +30,10 @@ def role(func: Any) -> str:
 
 
 def run(mode: Any, func: Any, args: Any) -> Any:
-    """The results; None where there are none. NotImplemented: it is not as simple as that."""
+    """Return the results; None for in-place operators; NotImplemented if the operator is not handled here."""
     kind = role(func)
     first = args[0]
-    # Counters of steps are on the host, and have values.
+    # Step counters are on the host and have values.
     if not kind or any(tensor.device.type != "cuda" for tensor in first):
         return NotImplemented
     if kind == "in place":

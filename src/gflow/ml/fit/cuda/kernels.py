@@ -1,4 +1,4 @@
-"""Operators that CUDA carries out in another way than the composites of the C++ side."""
+"""Operators for which CUDA has its own implementation instead of the C++ composite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ aten = torch.ops.aten
 
 
 @contextlib.contextmanager
-def installed(card: Architecture) -> Iterator[None]:
+def install(card: Architecture) -> Iterator[None]:
+    """Register the replacement kernels until the context ends."""
     library = torch.library.Library("aten", "IMPL")
     for name, kernel in _kernels(card).items():
         library.impl(name, kernel, "AutogradCUDA")
@@ -47,7 +48,7 @@ def dropout(x: Any, p: float, train: bool) -> Any:
 
 
 def _softmax_of(operator: Any) -> Any:
-    """CUDA widens halves inside the kernel, where the composite makes a wide copy first."""
+    """CUDA converts fp16 to fp32 inside the kernel; the composite makes an fp32 copy first."""
 
     def softmax(x: Any, dim: int, dtype: Any = None) -> Any:
         if x.dtype == torch.float16 and dtype == torch.float32:
@@ -58,7 +59,7 @@ def _softmax_of(operator: Any) -> Any:
 
 
 def _like(_: Any, x: Any) -> Any:
-    """One kernel, one result: the composite would make several."""
+    """A single kernel with one result: the composite would allocate temporaries."""
     return torch.empty_like(x)
 
 

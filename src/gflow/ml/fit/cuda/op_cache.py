@@ -1,8 +1,8 @@
-"""Results of operators by the shapes of their arguments: a model's layers ask the same again and again.
+"""Cache of operator results by the shapes of the arguments: a model's layers repeat the same calls.
 
-Fake tensors have such a memory themselves, which serves every use that the compiler has for them; most of
-the time of a run went there. This one knows plain tensors only: no symbols, no constants, no complex numbers.
-What it does not know goes the long way.
+PyTorch's fake tensors have such a cache, but it covers all needs of the compiler and took most of a run's
+time. This one handles plain tensors only: no symbolic shapes, no constants, no complex numbers. Any other
+call goes to PyTorch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Key = tuple[Any, ...]
 
 
 class Plain(NamedTuple):
-    """A tensor that was made: all that is to be known to make another."""
+    """Description of a result tensor, sufficient to create another one."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -27,17 +27,17 @@ class Plain(NamedTuple):
 
 
 class Unknown(Exception):
-    """Not for this memory."""
+    """The call cannot be cached."""
 
 
-class Memo:
+class OpCache:
     def __init__(self, mode: Any) -> None:
         self._mode = mode
         self._made: dict[Key, tuple[Plain | None, ...]] = {}
         self._kinds: dict[Any, str] = {}
 
     def key(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Key | None:
-        """What decides the result; None: the long way."""
+        """Return the cache key of a call; None if it cannot be cached."""
         kind = self._kinds.get(func) or self._kind(func)
         if kind == "other":
             return None
@@ -47,8 +47,8 @@ class Memo:
         except Unknown:
             return None
 
-    def again(self, key: Key, args: Any) -> Any:
-        """The result if it was seen before, else NotImplemented."""
+    def look_up(self, key: Key, args: Any) -> Any:
+        """Return the cached result, or NotImplemented."""
         made = self._made.get(key)
         if made is None:
             return NotImplemented
@@ -56,12 +56,12 @@ class Memo:
         outs = [None if plain is None else self._make(plain, base) for plain in made]
         return outs[0] if len(outs) == 1 else tuple(outs)
 
-    def learn(self, key: Key, args: Any, out: Any) -> None:
+    def store(self, key: Key, args: Any, out: Any) -> None:
         outs = out if isinstance(out, tuple) and len(out) > 1 else (out,)
         is_view = self._kinds[key[0]] == "view"
         given = {_storage(leaf) for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
         for one in outs:
-            # Some operators give back what they got, whatever they promise.
+            # Some operators return an argument although their schema declares no alias.
             if one is not None and (not _is_plain(one) or (_storage(one) in given) != is_view):
                 self._kinds[key[0]] = "other"
                 return
@@ -76,7 +76,7 @@ class Memo:
         return FakeTensor(self._mode, made, plain.device)
 
     def _kind(self, func: Any) -> str:
-        """Whether an operator makes something new, a view of its first argument, or does anything else."""
+        """Classify an operator: `new` tensors, a `view` of its first argument, or `other`."""
         schema = func._schema
         aliases = [part.alias_info for part in (*schema.arguments, *schema.returns)]
         is_tensors = all(str(part.type) in ("Tensor", "Optional[Tensor]") for part in schema.returns)

@@ -1,4 +1,4 @@
-"""Another value for a while, in somebody else's module or class."""
+"""Temporary replacement of an attribute of a module or class."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+def patch(owner: Any, name: str, value: Any) -> Iterator[None]:
     is_own = name in vars(owner)
     old = getattr(owner, name)
     setattr(owner, name, value)

@@ -1,8 +1,8 @@
-"""Weights and optimizer states in 8 and 4 bit: what bitsandbytes allocates, by its rules.
+"""Weights and optimizer states in 8 and 4 bit: the allocations of bitsandbytes.
 
-Nothing here computes. The tensors have the sizes, the types and the lifetimes that they have in bitsandbytes
-(functional.py, nn/modules.py, optim/optimizer.py of 0.45), so the run is followed as if it were there.
-Not measured on a GPU yet: whoever uses this gets medium confidence.
+Nothing is computed. The tensors have the sizes, types and lifetimes that they have in bitsandbytes
+(functional.py, nn/modules.py, optim/optimizer.py of 0.45). This has not been verified on a GPU, so estimates
+that use it have medium confidence.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# Blocks that share a scale: states of an optimizer, weights, and the scales of weights themselves.
+# Values per scale: optimizer states, weights, and the scales of weights themselves.
 STATE_BLOCK = 256
 WEIGHT_BLOCK = 64
 SCALE_BLOCK = 256
-# Tensors with fewer numbers keep their states in 32 bit.
+# Smaller tensors keep their optimizer states in 32 bit.
 LEAST = 4096
 # Quantisation maps: 256 numbers in fp32.
 CODE = 256
@@ -29,7 +29,7 @@ DOUBT_STATES = "states in 8 bit follow the rules of bitsandbytes, which were not
 
 
 class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc]
-    """Two states of one byte per weight, with a scale for each block. The update is one kernel per tensor."""
+    """Two 1-byte states per weight, with a scale per block. The update is one kernel per tensor."""
 
     def __init__(self, params: Any, lr: float = 1e-3, **options: Any) -> None:
         super().__init__(params, {"lr": lr, **options})
@@ -62,7 +62,7 @@ OPTIMIZERS = {"AdamW8bit": AdamW8bit, "Adam8bit": AdamW8bit}
 
 
 class Narrow(nn.Module):  # type: ignore[misc]
-    """A linear layer whose weights are kept in 4 or 8 bit and widened when they are used."""
+    """A linear layer with weights in 4 or 8 bit that are dequantised when used."""
 
     def __init__(self, base: Any, bits: int) -> None:
         super().__init__()
@@ -75,8 +75,8 @@ class Narrow(nn.Module):  # type: ignore[misc]
                     (-(-scales // SCALE_BLOCK), torch.float32), (CODE, torch.float32)]  # fmt: skip
         else:
             kept = [(numbers, torch.int8), (self.out_features, torch.float32)]
-        for place, (count, kind) in enumerate(kept):
-            self.register_buffer(f"kept{place}", torch.empty(count, dtype=kind))
+        for index, (count, kind) in enumerate(kept):
+            self.register_buffer(f"kept{index}", torch.empty(count, dtype=kind))
         self.bias = base.bias
 
     def forward(self, x: Any) -> Any:
@@ -86,7 +86,7 @@ class Narrow(nn.Module):  # type: ignore[misc]
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """The weights are widened for the product and dropped; the backward pass widens them again."""
+    """Product with quantised weights. Both forward and backward dequantise them and free the result."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, packed: Any, bias: Any, shape: tuple[int, int]) -> Any:
@@ -102,14 +102,14 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
 
 def numbers(model: Any) -> int:
-    """How many weights of a model are kept narrow."""
+    """Return the number of quantised weights of a model."""
     return sum(
         module.in_features * module.out_features for module in model.modules() if isinstance(module, Narrow)
     )
 
 
 def narrow(model: Any, bits: int, spared: tuple[str, ...]) -> int:
-    """Replace the linear layers by narrow ones; those named `spared` stay. How many were replaced."""
+    """Quantise all linear layers except those named in `spared`. Return how many were replaced."""
     found = 0
     for module in list(model.modules()):
         if isinstance(module, Narrow):

@@ -1,4 +1,4 @@
-"""cuDNN's recurrent layers (LSTM, GRU, plain): what they keep for the backward pass, and their workspace."""
+"""cuDNN's recurrent layers (LSTM, GRU, plain RNN): memory kept for the backward pass, and workspaces."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 
 aten = torch.ops.aten
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
-# Per layer and direction cuDNN keeps so many values for each output: gates and states (LSTM: four gates
-# and the cell; GRU: three gates and what each came from). Between layers it keeps the output as well.
+# Values that cuDNN keeps per output, layer and direction: gates and states (LSTM: four gates and the cell;
+# GRU: three gates and the input of each). Between layers it keeps the output as well.
 KEPT = {0: 1, 1: 1, 2: 5, 3: 6}
-# Its workspace holds twice the gates of one layer and an output, and a state per layer.
+# Gates per output. The workspace holds twice the gates of one layer, an output, and a state per layer.
 GATES = {0: 1, 1: 1, 2: 4, 3: 6}
-# The state of the dropout generator: 48 bytes for each of the threads that a Hopper runs it with.
+# Bytes of the dropout generator's state: 48 for each of the threads that run it on a Hopper.
 DROPOUT_STATE = 6488064
 
 
 def layer(kind: str) -> Any:
-    """The composite operator of a recurrent layer, as CUDA carries it out."""
+    """Return the CUDA implementation of a recurrent layer's composite operator."""
 
     def run(
         x: Any,
@@ -76,7 +76,7 @@ def backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def workspace(x: Any, state: Any, kind: int, hidden: int, both: bool, is_first: bool) -> list[int]:
-    """Scratch of one pass: the input with time first, and cuDNN's own."""
+    """Return the workspaces of one pass in bytes: the input in time-first layout, and cuDNN's own."""
     size = x.shape[0] * x.shape[1] * hidden * (2 if both else 1) * x.element_size()
     states = state.numel() * x.element_size() * (2 if kind == MODES["lstm"] else 1)
     own = size * (2 * GATES[kind] + 1) + states

@@ -1,8 +1,8 @@
-"""How much scratch memory CUDA's reductions take (sums, means, norms; above all the gradients of biases).
+"""Workspace of CUDA's reductions (sums, means, norms; above all the gradients of biases).
 
-A sum whose result is small is spread over many thread blocks, which leave partial results in global memory.
-How many is decided by ATen/native/cuda/Reduce.cuh from the shape and the number of multiprocessors; this is
-that decision, followed step by step.
+A sum with a small result is split over many thread blocks, which write partial results to global memory.
+ATen/native/cuda/Reduce.cuh chooses their number from the shape and the number of multiprocessors. This module
+reproduces that choice step by step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WARP = 32
 MOST_THREADS = 512
 LEAST_VALUES = 16
 MOST_VALUES = 256
-# Reductions index with 32 bits; larger tensors are done in halves.
+# Reductions use 32-bit indices; larger tensors are halved until they fit.
 INDEXABLE = 1 << 31
 
 
@@ -28,7 +28,7 @@ def scratch(
     accumulated: int,
     card: Architecture,
 ) -> list[int]:
-    """Bytes of each buffer for a reduction over the dimensions `reduced` (all, if none is named).
+    """Return the bytes of each buffer for a reduction over the dimensions `reduced` (empty: all).
 
     `item` is the size of an element, `accumulated` that of a partial result.
     """
@@ -37,8 +37,8 @@ def scratch(
     while prod(shape) * item > INDEXABLE:
         largest = max(range(len(shape)), key=shape.__getitem__)
         shape[largest] = -(-shape[largest] // 2)
-    summed = _coalesced([(shape[dim], strides[dim]) for dim in sorted(over)])
-    kept = _coalesced([(shape[dim], strides[dim]) for dim in range(len(shape)) if dim not in over])
+    summed = _coalesce([(shape[dim], strides[dim]) for dim in sorted(over)])
+    kept = _coalesce([(shape[dim], strides[dim]) for dim in range(len(shape)) if dim not in over])
     inputs = prod(size for size, _ in summed)
     outputs = prod(size for size, _ in kept)
     if inputs * outputs == 0 or not summed:
@@ -46,8 +46,8 @@ def scratch(
     return _Launch(summed, kept, inputs, outputs, card).buffers(accumulated)
 
 
-def _coalesced(dims: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Dimensions from the fastest to the slowest, neighbours that lie behind each other joined."""
+def _coalesce(dims: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sort the dimensions from the fastest to the slowest, and merge those that are contiguous."""
     joined: list[tuple[int, int]] = []
     for size, stride in sorted((d for d in dims if d[0] != 1), key=lambda d: d[1]):
         if joined and joined[-1][0] * joined[-1][1] == stride:
@@ -58,7 +58,7 @@ def _coalesced(dims: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class _Launch:
-    """The shape of the kernel's grid."""
+    """The launch configuration of the kernel."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _Launch:
 
 
 def _vector(summed: list[tuple[int, int]], kept: list[tuple[int, int]]) -> int:
-    """Outputs that one thread makes: four if everything is a multiple of four."""
+    """Return the outputs per thread: four if all sizes and strides are multiples of four, else fewer."""
     size = 4
     for number in (kept[0][0], *(stride for _, stride in summed), *(stride for _, stride in kept[1:])):
         while number % size:

@@ -1,4 +1,4 @@
-"""Follows storages: each is written on the tape when an operator first returns it, and when it is gone."""
+"""Tracks tensor storages: records when an operator first returns one, and when it is freed."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from gflow.ml.fit.cuda.architectures import Architecture
 from gflow.ml.fit.cuda.workspace import Workspaces
 
 
-class Watch:
-    def __init__(self, tape: AllocationTrace, card: Architecture) -> None:
-        self.tape = tape
-        # Storages that live, by their address in C++, with the watcher of their end.
-        self._workspaces = Workspaces(tape, card)
+class StorageTracker:
+    """Records the storages and workspaces of all operators in an allocation trace."""
+
+    def __init__(self, trace: AllocationTrace, card: Architecture) -> None:
+        self.trace = trace
+        self._workspaces = Workspaces(trace, card)
+        # Live storages by their C++ address: request number, and the weak reference that reports the release.
         self._known: dict[int, tuple[int, Any]] = {}
 
     def run(self, func: Any, args: Any, kwargs: Any, call: Callable[[], Any]) -> Any:
-        """Carry out one operator; its scratch memory comes after its results, and goes at once."""
+        """Run one operator. Its workspaces are requested after its results and released at once."""
         out = call()
         if isinstance(out, torch.Tensor):
-            self.saw(out, func)
+            self.track(out, func)
         elif out is not None:
             for leaf in tree_leaves(out):
                 if isinstance(leaf, torch.Tensor):
-                    self.saw(leaf, func)
-        if self.tape.step == 1 and self.tape.phase != "optimizer":
+                    self.track(leaf, func)
+        if self.trace.step == 1 and self.trace.phase != "optimizer":
             self._count(func, args, kwargs, out)
         for scratch in self._workspaces.of(func, args, out):
-            for number in [self.tape.request(size, str(func), "workspace") for size in scratch]:
-                self.tape.release(number)
+            for number in [self.trace.request(size, str(func), "workspace") for size in scratch]:
+                self.trace.release(number)
         return out
 
     def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """What the operator is to a GPU, for whoever asks how long a step takes."""
+        """Count kernels and floating-point operations, for the estimate of the step time."""
         if not func.is_view:
-            self.tape.kernels += 1
+            self.trace.kernels += 1
         count = flop_registry.get(func.overloadpacket)
         if count is not None:
-            self.tape.flops += int(count(*args, **kwargs, out_val=out))
+            self.trace.flops += int(count(*args, **kwargs, out_val=out))
 
-    def saw(self, tensor: Any, func: Any = "") -> int | None:
-        """The number of the request behind a tensor of the device."""
+    def track(self, tensor: Any, func: Any = "") -> int | None:
+        """Return the request number of a tensor's storage, recording a new one; None for other devices."""
         if tensor.device.type != "cuda":
             return None
         storage = tensor.untyped_storage()
@@ -58,11 +60,11 @@ class Watch:
         size = storage.nbytes()
         if size == 0:
             return None
-        number = self.tape.request(size, str(func))
+        number = self.trace.request(size, str(func))
 
-        def gone(_: Any, key: int = key, number: int = number) -> None:
+        def on_release(_: Any, key: int = key, number: int = number) -> None:
             if self._known.pop(key, None) is not None:
-                self.tape.release(number)
+                self.trace.release(number)
 
-        self._known[key] = (number, weakref.ref(storage, gone))
+        self._known[key] = (number, weakref.ref(storage, on_release))
         return number

@@ -1,7 +1,7 @@
-"""Memory that kernels take for themselves, beside their results: one rule per operator, each with its source.
+"""Workspaces: memory that kernels allocate besides their results. One rule per operator, with its source.
 
-`Workspaces.of` gives the sizes that an operator requests for its own duration, kernel after kernel; what a
-library keeps for good (cuBLAS's workspace) is requested once per thread and never released.
+`Workspaces.of` returns the sizes that an operator requests while it runs, for each of its kernels. A
+workspace that a library keeps (cuBLAS) is requested once per thread and never released.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MIB = 1 << 20
 
 
 class Workspaces:
-    def __init__(self, tape: AllocationTrace, card: Architecture = HOPPER) -> None:
-        self.tape = tape
+    def __init__(self, trace: AllocationTrace, card: Architecture = HOPPER) -> None:
+        self.trace = trace
         self.card = card
-        # (what, thread) of the workspaces that are there for good; backward runs in a thread of its own.
+        # (name, is_backward) of the permanent workspaces; the backward pass runs in its own thread.
         self._kept: set[tuple[str, bool]] = set()
 
     def of(self, func: Any, args: Any, out: Any) -> list[list[int]]:
@@ -36,16 +36,16 @@ class Workspaces:
         if rule is None:
             return []
         if func in DOUBTFUL:
-            self.tape.doubts.add(DOUBTFUL[func])
+            self.trace.doubts.add(DOUBTFUL[func])
         if func is aten._cudnn_rnn.default and args[11] and args[12]:
             self._keep("dropout", recurrent.DROPOUT_STATE, func)
         return rule(args, out, self.card)
 
     def _keep(self, what: str, size: int, func: Any) -> None:
-        key = (what, self.tape.phase == "backward")
+        key = (what, self.trace.phase == "backward")
         if key not in self._kept:
             self._kept.add(key)
-            self.tape.request(size, str(func), "workspace")
+            self.trace.request(size, str(func), "workspace")
 
 
 MATRIX_PRODUCTS = {
@@ -77,7 +77,7 @@ def _vector_norm(args: Any, out: Any, card: Architecture) -> list[list[int]]:
 
 
 def _embedding_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
-    """ATen/native/cuda/Embedding.cu: indices are sorted, and rows of one word summed in parts of ten."""
+    """ATen/native/cuda/Embedding.cu: indices are sorted, and rows of each index summed in parts of ten."""
     indices, words = args[1], args[2]
     count = indices.numel()
     if count <= 3072:
@@ -89,7 +89,7 @@ def _embedding_backward(args: Any, out: Any, card: Architecture) -> list[list[in
 
 
 def _efficient_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
-    """CUTLASS's fused attention: sums of the queries' gradients in blocks of 64 rows, each with a lock."""
+    """CUTLASS fused attention: query gradients accumulate in blocks of 64 rows, each with a lock."""
     query = args[1]
     batch, heads, length, width = query.shape
     per_head = -(-length // 64) * -(-width // 64) * (16 + 64 * 64 * 4)
@@ -114,8 +114,7 @@ def _convolution(args: Any, out: Any, card: Architecture) -> list[list[int]]:
 
 
 def _convolution_backward(args: Any, out: Any, card: Architecture) -> list[list[int]]:
-    """First the gradient of the input, then of the weight (its sum split in parts of about 8 MiB), then of
-    the bias."""
+    """The gradient of the input, then of the weight (split into parts of about 8 MiB), then of the bias."""
     grad, x, weight, stride, groups, wanted = args[0], args[1], args[2], args[4], args[9], args[10]
     size = _bytes(weight)
     parts = min(15, -(-8 * MIB // size))
@@ -130,9 +129,9 @@ def _convolution_backward(args: Any, out: Any, card: Architecture) -> list[list[
 
 
 def _layout(x: Any, weight: Any, y: Any, stride: Any, groups: int, parts: int) -> list[int]:
-    """cuDNN's fast kernels want channels last: what comes otherwise is copied, input, output and weight.
+    """cuDNN's fast kernels need channels-last layout: other inputs, outputs and weights are copied.
 
-    Pointwise convolutions are plain products, and need copies only where rows are not whole vectors.
+    Pointwise convolutions are matrix products, and are copied only if rows are not multiples of 16 bytes.
     """
     if groups != 1 or x.dim() != 4 or not (x.is_contiguous() and weight.is_contiguous()):
         return []
@@ -148,7 +147,7 @@ def _bytes(tensor: Any) -> int:
 
 
 Rule = Callable[[Any, Any, Architecture], list[list[int]]]
-# Rules that model a library's own choice, which it may make otherwise.
+# Rules for choices of a library that may differ in other versions or shapes.
 DOUBTFUL = {
     aten.convolution.default: "cuDNN chooses the algorithms of convolutions, and with them their workspace",
     aten._cudnn_rnn.default: "what cuDNN keeps for recurrent layers was measured for a few shapes only",

@@ -1,4 +1,4 @@
-"""Configurations of Hugging Face models, read from disk."""
+"""Reader for Hugging Face model configurations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gflow.errors import UsageError
 
 
 def read(path: str) -> dict[str, Any]:
-    """A configuration from config.json or the folder that holds it."""
+    """Read a configuration from config.json or from its directory."""
     file = Path(path)
     if file.is_dir():
         file /= "config.json"

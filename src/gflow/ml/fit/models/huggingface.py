@@ -1,4 +1,4 @@
-"""Models given as a Hugging Face configuration: built from it alone, without weights and without network."""
+"""Models from a Hugging Face configuration, built without downloading weights."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from gflow.errors import Refused, UsageError, did_you_mean
 from gflow.ml.fit.models.lazy_torch import load_torchvision
-from gflow.ml.fit.models.workload import Workload, adapt, pictures, pure, words
+from gflow.ml.fit.models.workload import Workload, adapt, pictures, weight_dtype, words
 from gflow.ml.fit.recipe import Recipe
 
-# In this order a model without a named architecture is taken for one of these.
+# Tasks by name. A model without a named architecture gets the first one that transformers offers for it.
 TASKS = {
     "speech": "AutoModelForSpeechSeq2Seq",
     "seq2seq": "AutoModelForSeq2SeqLM",
@@ -21,11 +21,11 @@ TASKS = {
     "audio": "AutoModelForAudioClassification",
     "sequence": "AutoModelForSequenceClassification",
 }
-# Without one of these a configuration says nothing about the size of the model.
+# A configuration without any of these keys does not define the size of the model.
 SIZES = ("hidden_size", "n_embd", "d_model", "dim", "hidden_sizes", "embed_dim", "text_config", "encoder",
          "vision_config", "depths", "encoder_hidden_size", "embedding_size", "n_layer",
          "hidden_dim")  # fmt: skip
-# What PyTorch says on various platforms when the CPU's memory is not enough.
+# PyTorch's messages on various platforms when host memory is exhausted.
 NO_MEMORY = ("can't allocate memory", "not enough memory")
 
 
@@ -48,18 +48,20 @@ def workload(given: dict[str, Any], recipe: Recipe, task: str = "") -> Workload:
 
 
 def _other_than_named(given: dict[str, Any], model: Any) -> tuple[str, ...]:
-    """A bare encoder (`CLIPModel`) has no loss: the model for the task is trained in its place."""
+    """A doubt if the trained class is not the named one: a bare encoder (`CLIPModel`) has no loss."""
     named, trained = (given.get("architectures") or [""])[0], type(model).__name__
     if named in ("", trained):
         return ()
-    return (f"the configuration names {named}, and {trained} is what was trained here (--task, or --py)",)
+    return (
+        f"the configuration names {named}, and {trained} was trained instead (change it with --task or --py)",
+    )
 
 
 def _without_pictures(kind: str, config: Any) -> tuple[str, ...]:
     if kind in ("image", "audio", "speech") or getattr(config, "vision_config", None) is None:
         return ()
     return (
-        "the batch has no pictures: of the part that sees, only the weights are counted (--py can have both)",
+        "the batch has no pictures: of the vision part, only the weights are counted (--py can train both)",
     )
 
 
@@ -94,7 +96,7 @@ def configuration(given: dict[str, Any]) -> Any:
 
 
 def _task(config: Any) -> str:
-    """From the named architecture, or from what transformers offers for this type of model."""
+    """Derive the task from the named architecture, or from what transformers offers for this model type."""
     named = (getattr(config, "architectures", None) or [""])[0]
     for words_in, kind in (
         ("ForConditionalGeneration", "speech" if hasattr(config, "num_mel_bins") else "seq2seq"),
@@ -137,25 +139,25 @@ def _build(config: Any, kind: str, recipe: Recipe) -> Any:
         )
     offered = auto._model_mapping[type(config)]
     if isinstance(offered, tuple) and not config.architectures:
-        # Several models for one task, and the configuration does not say which: the first is the plain one.
+        # Several models for one task and none is named: the first is the standard one.
         config.architectures = [offered[0].__name__]
     from gflow.ml.fit.models.model_builder import without_values
 
     with without_values():
         try:
-            # A copy: a refused way of attention stays written in the configuration.
+            # A copy: a rejected attention implementation would stay in the configuration.
             wanted = copy.deepcopy(config)
-            model = auto.from_config(wanted, attn_implementation=recipe.attention, dtype=pure(recipe))
+            model = auto.from_config(wanted, attn_implementation=recipe.attention, dtype=weight_dtype(recipe))
         except ValueError as error:
             if "attention" not in str(error) and "attn" not in str(error):
                 raise Refused(f"transformers cannot build this model: {_in_one_line(error)}") from None
-            # Not every model has both ways; then it has its own.
-            model = auto.from_config(config, dtype=pure(recipe))
+            # Not every model supports both implementations: use its default.
+            model = auto.from_config(config, dtype=weight_dtype(recipe))
         except (TypeError, KeyError, RuntimeError, AttributeError) as error:
             if any(words in str(error) for words in NO_MEMORY):
                 raise _too_large(auto, config) from error
             raise Refused(f"transformers cannot build this model: {_in_one_line(error)}") from None
-        model = model.to(pure(recipe))
+        model = model.to(weight_dtype(recipe))
     if recipe.checkpointing:
         try:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -169,20 +171,20 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _too_large(auto: Any, config: Any) -> Refused:
-    """Counted without laying it out."""
+    """Return the error for a model that does not fit into host memory, with its size counted on `meta`."""
     import torch
 
     with torch.device("meta"):
         size = 4 * sum(parameter.numel() for parameter in auto.from_config(config).parameters())
     return Refused(
-        f"the model is too large to be laid out on this machine: its weights alone are {size / 1e12:.1f} TB",
+        f"the model is too large for this machine's memory: its weights alone are {size / 1e12:.1f} TB",
         hint="check the sizes in the configuration; --params answers by a formula, which may be off by half",
     )
 
 
 def _batches(kind: str, config: Any, recipe: Recipe) -> Callable[[], Any]:
     batch, length = recipe.batch, recipe.sequence
-    dtype = pure(recipe)
+    dtype = weight_dtype(recipe)
     text = getattr(config, "get_text_config", lambda: config)()
     vocabulary = getattr(text, "vocab_size", None) or 2
     _check_length(kind, text, length)
@@ -208,7 +210,7 @@ def _batches(kind: str, config: Any, recipe: Recipe) -> Callable[[], Any]:
     def speech() -> Any:
         wanted = recipe.target or min(128, getattr(config, "max_target_positions", 448))
         bands = getattr(config, "input_feat_per_channel", None)
-        # Speech2Text reads any number of frames, Whisper always thirty seconds.
+        # Speech2Text takes any number of frames, Whisper always 30 seconds.
         shape = (length, bands) if bands else (getattr(config, "num_mel_bins", 80), 2 * most_frames)
         features = pictures(batch, *shape, dtype=dtype)
         return {"input_features": features, "labels": words(vocabulary, batch, wanted)}
@@ -225,7 +227,7 @@ def _batches(kind: str, config: Any, recipe: Recipe) -> Callable[[], Any]:
 
 
 def _check_length(kind: str, text: Any, length: int) -> None:
-    """Learned positions end somewhere; beyond, the model would fail on the GPU as well."""
+    """Refuse a sequence longer than the learned position embeddings: it would fail on the GPU as well."""
     most = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
     if (
         kind in ("causal", "mlm", "sequence")

@@ -1,8 +1,8 @@
-"""A process that does nothing but predict: it leaves unloaded what that does not need.
+"""Lazy import of PyTorch for a process that only predicts: unneeded parts are not imported.
 
-Loading takes most of the time of a prediction. Nothing is compiled here and no picture is read, but
-PyTorch loads its compiler in every optimizer's step, and transformers loads torchvision. Only programs of
-ours call this: in somebody's own process everything stays as it is.
+Imports take most of the time of a prediction. Nothing is compiled and no image is read, but PyTorch imports
+its compiler in every optimizer step, and transformers imports torchvision. Only gflow's own commands call
+this: the process of a user's script is not changed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ COMPILER = "torch._dynamo"
 
 
 def load(*, transformers: bool, is_ours: bool) -> None:
-    """PyTorch, and transformers without torchvision if that is what builds the model.
+    """Import PyTorch; with `transformers`, also transformers without torchvision.
 
-    `is_ours`: the model is no code of the user's, who may compile it. What is not installed is left to
-    whoever needs it.
+    `is_ours`: the model is not user code, which might compile it. Missing packages are ignored here and
+    reported by the code that needs them.
     """
     was_enabled = gc.isenabled()
-    gc.disable()  # a hundred thousand functions and classes come, and none of them goes
+    gc.disable()  # the imports create about 100,000 objects and no garbage
     try:
         if find_spec("torch") is None:
             return
@@ -47,7 +47,7 @@ def load(*, transformers: bool, is_ours: bool) -> None:
 
 def _leave_out_torchvision() -> None:
     if "torchvision" not in sys.modules:
-        # What Python and transformers take for "is not installed"; `torchvision_models` takes it away again.
+        # None means "not installed" to Python and transformers; `torchvision_models` removes it again.
         sys.modules["torchvision"] = None  # type: ignore[assignment]
 
 
@@ -60,14 +60,14 @@ def _leave_out_compiler(torch: Any) -> None:
 
 
 class Compiler(ModuleType):
-    """`torch._dynamo` before its own code has run. Its parts can be imported one by one; the few answers that
-    every training step asks for are here, and whoever asks for more gets the real thing."""
+    """`torch._dynamo` before its code has run. Submodules can be imported one by one. The functions that
+    every training step calls are defined here; any other attribute loads the real module."""
 
     def graph_break(self, *_: Any, **__: Any) -> None:
-        """There is no graph to break."""
+        """Do nothing: there is no graph."""
 
     def disable(self, function: Any = None, *_: Any, **__: Any) -> Any:
-        """The function as it is: nobody would compile it."""
+        """Return the function unchanged: nothing is compiled."""
         return function if function is not None else _as_it_is
 
     def assume_constant_result(self, function: Any) -> Any:
@@ -91,9 +91,11 @@ def _as_it_is(function: Any) -> Any:
 
 
 def torchvision_models() -> Any:
-    """torchvision's models. Its compiled operators may be missing (there are builds for GPUs only); no
-    classifier needs them, so their registrations are passed over. transformers loads it as well, if it is
-    there, and would fail for the same reason."""
+    """Import torchvision.models, tolerating missing compiled operators (some builds are for GPUs only).
+
+    No classifier needs them, so failing registrations are skipped. transformers imports torchvision as well,
+    and would fail for the same reason.
+    """
     if sys.modules.get("torchvision", ...) is None:
         del sys.modules["torchvision"]  # see `load`
     import torch
@@ -122,6 +124,6 @@ def torchvision_models() -> Any:
 
 
 def load_torchvision() -> None:
-    """Before transformers does, which does not bear a build without its operators."""
+    """Import torchvision before transformers does, which fails with a build without compiled operators."""
     if find_spec("torchvision") is not None:  # neither missing nor left out
         torchvision_models()

@@ -1,7 +1,7 @@
-"""Real models on the CPU, without the cost of their weights; then moved to the device made of nothing.
+"""Builds models on the CPU with uninitialised weights, then moves them to the fake CUDA device.
 
-Models are built for real and not on the device: some read their own numbers while they are built. What fills
-the weights is switched off, so the pages behind them are never touched.
+Models are built on the CPU because some read their own weights during construction. Initialisation is
+disabled, so that the pages of the weights are never touched.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from gflow.ml.fit.cuda.patching import patched
+from gflow.ml.fit.cuda.patching import patch
 
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Weights are made and not filled."""
+    """Disable the initialisation of weights."""
     with contextlib.ExitStack() as stack:
         for name in dir(nn.init):
             if name.endswith("_") and not name.startswith("_") and callable(getattr(nn.init, name)):
-                stack.enter_context(patched(nn.init, name, _untouched))
+                stack.enter_context(patch(nn.init, name, _untouched))
         for owner in _pretrained():
             for name in ("_initialize_weights", "initialize_weights", "_init_weights"):
                 if hasattr(owner, name):
-                    stack.enter_context(patched(owner, name, lambda *_, **__: None))
+                    stack.enter_context(patch(owner, name, lambda *_, **__: None))
         yield
 
 
@@ -48,9 +48,9 @@ def _pretrained() -> list[Any]:
 
 
 def to_device(model: Any, *, channels_last: bool = False) -> Any:
-    """The model with its weights on the device that is switched on, in the order of `Module.to`.
+    """Move the model's weights to the active fake CUDA device, in the order of `Module.to`.
 
-    Weights that are one and the same stay one. Recurrent layers lay theirs into one stretch, as on a GPU.
+    Tied weights stay tied. Recurrent layers flatten their weights into one allocation, as on a GPU.
     """
     moved: dict[int, tuple[Any, Any]] = {}
 
@@ -75,7 +75,7 @@ def to_device(model: Any, *, channels_last: bool = False) -> Any:
 
 
 def _each(module: Any, change: Any) -> None:
-    """Children first, then parameters, then buffers: the order in which `Module.to` moves."""
+    """Apply `change` to children, then parameters, then buffers: the order of `Module.to`."""
     for child in module.children():
         _each(child, change)
     for tensors in (module._parameters, module._buffers):

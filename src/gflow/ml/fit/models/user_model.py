@@ -1,9 +1,9 @@
-"""Models given as a function of somebody's own: `--py module:callable`.
+"""Models from a user's function: `--py module:callable`.
 
 The callable returns `(model, batch)` or `(model, batch, step)`. `batch` is a dictionary for
-`model(**batch)`, a tuple `(inputs, targets)`, or a function that makes one. `step(model, batch, optimizer)`
-does the whole step; without it the loss is the model's `.loss`, its only number, or the cross-entropy with
-the targets.
+`model(**batch)`, a tuple `(inputs, targets)`, or a function that returns one of these.
+`step(model, batch, optimizer)` does a complete training step. Without it the loss is the output's `.loss`, a
+scalar output, or the cross-entropy (mean squared error for floating-point targets) with the targets.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch.utils._pytree import tree_map
 
 from gflow.errors import Refused, UsageError
 from gflow.ml.fit.models.model_builder import without_values
-from gflow.ml.fit.models.workload import Workload, adapt, pure
+from gflow.ml.fit.models.workload import Workload, adapt, weight_dtype
 from gflow.ml.fit.recipe import Recipe
 
 FORM = "--py module:callable, which returns (model, batch) or (model, batch, step)"
 
 
 def workload(given: str, recipe: Recipe) -> Workload:
-    return of(_found(given), recipe)
+    return of(_load_callable(given), recipe)
 
 
 def of(make: Any, recipe: Recipe) -> Workload:
-    """The workload that a callable makes; it may take the batch size and the sequence length."""
+    """Return the workload of a callable, which may accept the batch size and the sequence length."""
     accepted = inspect.signature(make).parameters
     offered = {"batch": recipe.batch, "sequence": recipe.sequence, "seq": recipe.sequence}
     with without_values():
@@ -42,7 +42,7 @@ def of(make: Any, recipe: Recipe) -> Workload:
             raise Refused(f"{name} failed: {type(error).__name__}: {error}", hint=FORM) from error
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[0], torch.nn.Module):
         raise UsageError("the callable did not return a model and a batch", hint=FORM)
-    model = made[0].to(pure(recipe))
+    model = made[0].to(weight_dtype(recipe))
     if recipe.lora:
         adapt(model, recipe)
     if recipe.checkpointing:
@@ -56,7 +56,7 @@ def of(make: Any, recipe: Recipe) -> Workload:
     return Workload(model, lambda: _on_device(made[1], recipe), loss, step)
 
 
-def _found(given: str) -> Any:
+def _load_callable(given: str) -> Any:
     name, _, attribute = given.partition(":")
     if not name or not attribute:
         raise UsageError(f"{given!a} names no callable", hint=FORM)
@@ -81,7 +81,7 @@ def _on_device(batch: Any, recipe: Recipe) -> Any:
         if not isinstance(value, torch.Tensor) or value.device == device:
             return value
         value = torch.empty(value.shape, dtype=value.dtype).to(device)
-        return value.to(pure(recipe)) if value.is_floating_point() else value
+        return value.to(weight_dtype(recipe)) if value.is_floating_point() else value
 
     moved = tree_map(move, made)
     if recipe.channels_last:

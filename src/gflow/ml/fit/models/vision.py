@@ -1,4 +1,4 @@
-"""Models of torchvision, by name."""
+"""Models from torchvision, by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 from gflow.errors import Refused, UsageError, did_you_mean
 from gflow.ml.fit.models.lazy_torch import torchvision_models
 from gflow.ml.fit.models.model_builder import without_values
-from gflow.ml.fit.models.workload import Workload, pictures, pure, words
+from gflow.ml.fit.models.workload import Workload, pictures, weight_dtype, words
 from gflow.ml.fit.recipe import Recipe
 
 CLASSES = 1000
@@ -24,7 +24,7 @@ def workload(name: str, recipe: Recipe) -> Workload:
             f"torchvision has no model {name!a}", hint=did_you_mean(name, known, "see torchvision.models")
         )
     with without_values():
-        model = getattr(models, name)().to(pure(recipe))
+        model = getattr(models, name)().to(weight_dtype(recipe))
     if recipe.lora or recipe.checkpointing:
         raise Refused(
             "torchvision's models come without adapters and checkpointing", hint="build it with --py"
@@ -33,7 +33,7 @@ def workload(name: str, recipe: Recipe) -> Workload:
     side = recipe.image or (299 if name == "inception_v3" else 224)
 
     def batch() -> Any:
-        x = pictures(recipe.batch, 3, side, side, dtype=pure(recipe))
+        x = pictures(recipe.batch, 3, side, side, dtype=weight_dtype(recipe))
         if recipe.channels_last:
             x = x.to(memory_format=torch.channels_last)
         return x, words(CLASSES, recipe.batch)

@@ -1,4 +1,4 @@
-"""What is trained: a model, its batches and its loss."""
+"""A workload to predict: a model, its batches and its loss."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import nn
 from gflow.errors import UsageError
 from gflow.ml.fit.recipe import Recipe
 
-# Layers that low-rank adapters are usually put on.
+# Names of the layers that usually get LoRA adapters.
 ADAPTED = ("q_proj", "v_proj", "query", "value", "c_attn", "query_key_value", "qkv_proj", "Wqkv", "q", "v")
 
 
-# Layers that stay as they are when the others are quantised.
+# Names of the layers that are not quantised.
 HEADS = ("lm_head", "embed_out", "classifier", "score", "head")
 
 
 class Workload:
-    """A model on the CPU; `batch` makes one on the device, `loss` is what is differentiated.
+    """A model on the CPU; `batch` creates a batch on the device, `loss` computes the loss.
 
-    `step`, where given, replaces the whole training step. `doubts`: why this may not be what was meant.
+    `step`, if given, replaces the complete training step. `doubts`: reasons why the prediction may be off.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Workload:
 
 
 def words(vocabulary: int, *shape: int) -> Any:
-    """Random words, made on the host and carried to the device as data loaders do."""
+    """Random tokens, created on the host and copied to the device as by a data loader."""
     return torch.randint(0, vocabulary, shape).to(torch.device("cuda", 0))
 
 
@@ -50,7 +50,7 @@ def pictures(*shape: int, dtype: Any = torch.float32) -> Any:
 
 
 class Adapted(nn.Module):  # type: ignore[misc]
-    """A layer that is kept as it is, and a low-rank correction that is learned."""
+    """A frozen layer with a trainable low-rank (LoRA) correction."""
 
     def __init__(self, base: Any, rank: int, dtype: Any) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Adapted(nn.Module):  # type: ignore[misc]
 
 
 def adapt(model: Any, recipe: Recipe) -> Any:
-    """Only low-rank adapters learn; they sit on the projections of the attention."""
+    """Freeze the model and add trainable LoRA adapters to the attention projections."""
     model.requires_grad_(False)
     found = 0
     for module in list(model.modules()):
@@ -95,6 +95,6 @@ def _sizes(layer: Any) -> Any:
     return None
 
 
-def pure(recipe: Recipe) -> Any:
-    """The type of the weights."""
+def weight_dtype(recipe: Recipe) -> Any:
+    """Return the dtype of the weights."""
     return {"bf16-pure": torch.bfloat16, "fp16-pure": torch.float16}.get(recipe.precision, torch.float32)

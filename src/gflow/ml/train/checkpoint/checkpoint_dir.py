@@ -1,15 +1,15 @@
-"""A folder of checkpoints: each is whole or not there, and only one attempt at a time may add to it.
+"""Checkpoint directory: checkpoints appear atomically, and only one attempt at a time may add to it.
 
     checkpoints/
       step-00000500/          a checkpoint: its files, and a manifest with the checksum of each
       step-00001000/
       latest -> step-00001000
-      owner.json              who may add: the latest attempt that claimed the folder
-      .new-…                  one that is being written, or was when the power went
+      owner.json              the owner: the latest attempt that claimed the directory
+      .new-…                  a checkpoint being written, or left by a crash
 
-A checkpoint is written into a folder of another name, made durable, and renamed. Renaming and moving `latest`
-happen under a lock and only if the folder still belongs to whoever wrote: a process of an earlier attempt
-that lives on somewhere cannot put its state over that of its successor. Nothing here knows PyTorch.
+A checkpoint is written into a directory with a temporary name, synced, and renamed. The rename and the update
+of `latest` happen under a lock, and only if the writer still owns the directory: a surviving process of an
+earlier attempt cannot overwrite the state of its successor. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class CheckpointError(GflowError):
 
 
 class Superseded(CheckpointError):
-    """A later attempt has taken over these checkpoints: this one must not write any more."""
+    """A later attempt owns the checkpoint directory: this attempt must stop writing."""
 
     code = "superseded"
 
 
 class Owner(NamedTuple):
-    """One attempt of one job, and one process of it. Outside of gflow every run is an attempt of its own."""
+    """One process of one attempt of a job. Outside of gflow every run counts as a separate attempt."""
 
     job: str
     attempt: int
@@ -55,7 +55,7 @@ class Owner(NamedTuple):
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Owner:
-        # Ids are unique on one machine alone; the run's record is where that daemon lives.
+        # Job ids are unique per daemon only; the directory of the run record identifies the daemon.
         job = environ.get("GFLOW_JOB_ID", "")
         folder = os.path.dirname(environ.get("GFLOW_RUN", ""))
         attempt = environ.get("GFLOW_ATTEMPT", "0")
@@ -67,7 +67,7 @@ class Owner(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A checkpoint that is there. Whether it is whole, `verify` tells."""
+    """A checkpoint on disk; `verify` checks that it is complete. `again`: earlier saves of the same step."""
 
     path: str
     step: int
@@ -75,7 +75,7 @@ class Saved(NamedTuple):
 
 
 class Vault:
-    """Adds checkpoints to a folder, and finds them again."""
+    """A checkpoint directory: adds checkpoints and finds them."""
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3, owner: Owner | None = None) -> None:
         if keep < 1:
@@ -84,10 +84,10 @@ class Vault:
         self.keep = keep
         self.owner = owner or Owner.of(os.environ)
 
-    # ------------------------------------------------------------ whose it is
+    # ------------------------------------------------------------ ownership
 
     def claim(self) -> None:
-        """From now on the folder is ours. Refused if a later attempt of the same job has it."""
+        """Take ownership of the directory. Fails if a later attempt of the same job owns it."""
         try:
             os.makedirs(self.folder, exist_ok=True)
             with self._lock():
@@ -99,7 +99,7 @@ class Vault:
             raise CheckpointError(f"no checkpoints in {self.folder}: {error.strerror}") from error
 
     def check_owner(self) -> None:
-        """Refused if somebody else has claimed the folder since."""
+        """Raise `Superseded` if another process has claimed the directory."""
         now = self._read_owner()
         self._refuse_if(now != self.owner, now)
 
@@ -107,7 +107,7 @@ class Vault:
         if is_stale:
             who = f"attempt {now.attempt} of the job" if now and now.job else "another run"
             raise Superseded(
-                f"{who} has taken over {self.folder}: this one must not write any more",
+                f"{who} has taken over {self.folder}: this run must stop writing",
                 hint="give every run a folder of its own",
             )
 
@@ -117,7 +117,7 @@ class Vault:
                 return Owner(**json.load(file))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError):  # torn by a power cut: nobody's, until somebody claims it
+        except (ValueError, TypeError):  # torn by a power failure: no owner until the next claim
             return None
 
     def _write_owner(self) -> None:
@@ -141,10 +141,10 @@ class Vault:
     # ------------------------------------------------------------ adding
 
     def begin(self, step: int) -> str:
-        """A new folder in which the files of a checkpoint are made."""
+        """Create the temporary directory for the files of a checkpoint."""
         self.check_owner()
         path = os.path.join(self.folder, f".new-{step:08d}-{self.owner.token}")
-        if os.path.lexists(path):  # an earlier try of ours failed
+        if os.path.lexists(path):  # left by a failed save of this process
             _remove_tree(path)
         disk.make_folder(path)
         return path
@@ -152,7 +152,7 @@ class Vault:
     def commit(
         self, path: str, step: int, files: Mapping[str, tuple[int, str]], about: Mapping[str, Any]
     ) -> Saved:
-        """Make a folder from `begin` the newest checkpoint. `files`: size and checksum of each."""
+        """Make a directory from `begin` the newest checkpoint. `files`: size and checksum of each."""
         self.check_owner()
         manifest = {
             "format": 1,
@@ -177,12 +177,12 @@ class Vault:
         return saved
 
     def abandon(self, path: str) -> None:
-        """A checkpoint that could not be made: give its room back."""
+        """Remove an unfinished checkpoint to free its disk space."""
         with suppress(OSError):
             _remove_tree(path)
 
     def _free_name(self, step: int) -> Saved:
-        """After a resume the same step may be saved once more."""
+        """Choose an unused name: after a resume the same step may be saved again."""
         again = 0
         while True:
             name = f"step-{step:08d}" + (f".{again}" if again else "")
@@ -200,7 +200,7 @@ class Vault:
         disk.sync(self.folder)
 
     def _tidy(self, newest: Saved) -> None:
-        """Remove checkpoints beyond those to keep, and what crashes left. Renamed first: never half a one."""
+        """Remove old checkpoints and leftovers of crashes. Renamed first, so that none is left incomplete."""
         others = [saved for saved in self.saved() if saved.path != newest.path]
         for saved in others[self.keep - 1 :]:
             old = os.path.join(self.folder, f".old-{os.path.basename(saved.path)}-{self.owner.token}")
@@ -213,7 +213,7 @@ class Vault:
     # ------------------------------------------------------------ finding
 
     def saved(self) -> list[Saved]:
-        """Checkpoints that are there, the newest first; whole or not."""
+        """List the checkpoints on disk, the newest first, without verifying them."""
         found = []
         with suppress(FileNotFoundError):
             for name in os.listdir(self.folder):
@@ -223,7 +223,7 @@ class Vault:
         return sorted(found, key=lambda saved: (saved.step, saved.again), reverse=True)
 
     def newest(self) -> tuple[Saved | None, list[str]]:
-        """The newest checkpoint that is whole, and what is wrong with newer ones."""
+        """Return the newest complete checkpoint, and the errors of newer ones."""
         troubles = []
         for saved in self.saved():
             try:
@@ -236,15 +236,15 @@ class Vault:
 
 
 def verify(path: str) -> dict[str, Any]:
-    """The manifest of a checkpoint, if every file is as it was written."""
+    """Return the manifest of a checkpoint after checking size and checksum of every file."""
     try:
         with open(os.path.join(path, MANIFEST), "rb") as file:
             manifest: dict[str, Any] = json.load(file)
-        for name, told in manifest["files"].items():
-            if checksum(os.path.join(path, name)) != (told["size"], told["sha256"]):
-                raise CheckpointError(f"{path}: {name} is not what was written")
+        for name, entry in manifest["files"].items():
+            if checksum(os.path.join(path, name)) != (entry["size"], entry["sha256"]):
+                raise CheckpointError(f"{path}: {name} does not match its checksum")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is not whole: {error}") from error
+        raise CheckpointError(f"{path} is incomplete: {error}") from error
     return manifest
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints of PyTorch state: written in the background, whole or not at all, loaded without running code.
+"""Checkpoints of PyTorch state: written atomically in the background, loaded without running code.
 
-The first rank writes what all ranks have in common; each rank writes what is its own; of a model that is
-sharded (FSDP) each writes its part. `vault` makes one checkpoint of it all.
+The first rank writes the state that all ranks share. Each rank writes its own state, and its part of a
+sharded (FSDP) model. `checkpoint_dir` commits them as one checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from gflow.errors import GflowError
 from gflow.ml.train.checkpoint import disk
 from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError, Saved, Vault, checksum, verify
-from gflow.ml.train.checkpoint.cpu_copy import Copies
+from gflow.ml.train.checkpoint.cpu_copy import CpuCopies
 from gflow.ml.train.ranks import Ranks
 
 STATE = "state.pt"
@@ -27,7 +27,7 @@ Files = dict[str, tuple[int, str]]
 
 
 class Loaded(NamedTuple):
-    """A checkpoint in memory, on the CPU. `mine`: what this rank wrote, if there was such a rank."""
+    """A checkpoint loaded into CPU memory. `mine`: this rank's own state, None if the rank did not exist."""
 
     path: str
     step: int
@@ -37,7 +37,7 @@ class Loaded(NamedTuple):
 
 
 class Checkpointer:
-    """Saves and finds checkpoints in one folder. All ranks call each method together, `close` at the end."""
+    """Saves and loads checkpoints in one directory. All ranks call each method together, and `close` last."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Checkpointer:
         self._ranks = ranks or Ranks(torch.device("cpu"))
         self._own_ranks = ranks is None
         self._background = background
-        self._copies = Copies()
+        self._copies = CpuCopies()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._saved: Saved | None = None
         self.vault = vault or Vault(folder, keep=keep)
-        # How long the longest save took, from its copy to its name.
+        # Duration of the slowest save, from the copy to the rename.
         self.slowest_s = 0.0
         error = None
         try:
@@ -64,8 +64,8 @@ class Checkpointer:
                 self.vault.claim()
         except GflowError as refusal:
             error = refusal
-        # One token for all: they write into one folder.
-        token = self._ranks.settle(self.vault.owner, error)
+        # All ranks use the first rank's token: they write into the same directory.
+        token = self._ranks.broadcast_or_raise(self.vault.owner, error)
         self.vault.owner = token
 
     # ------------------------------------------------------------ saving
@@ -79,10 +79,10 @@ class Checkpointer:
         sharded: dict[str, Any] | None = None,
         wait: bool = False,
     ) -> None:
-        """Save. What is handed in may change as soon as this returns. An error of an earlier save comes up
-        here.
+        """Save a checkpoint. The arguments may be modified as soon as this returns.
 
-        `state` is that of the first rank; `sharded` has tensors of which each rank holds a part.
+        An error of the previous background save is raised here. `state` is taken from the first rank;
+        `sharded` has tensors of which each rank holds a part.
         """
         self.wait()
         begun = time.monotonic()
@@ -102,7 +102,7 @@ class Checkpointer:
             self.wait()
 
     def wait(self) -> Saved | None:
-        """Until nothing is being written; what was saved last. Fails if the last save did."""
+        """Wait for the save in progress and return the last checkpoint. Raises the error of the last save."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -129,20 +129,20 @@ class Checkpointer:
                 error = refusal
             except OSError as trouble:
                 error = CheckpointError(f"no checkpoint in {self.vault.folder}: {trouble.strerror}")
-        path = self._ranks.settle(path, error)
+        path = self._ranks.broadcast_or_raise(path, error)
         return str(path)
 
     def _work(
         self, path: str, step: int, parts: dict[str, Any], files: Files, begun: float
     ) -> Callable[[], None]:
-        """What a save does after the state was copied; runs in a thread of its own."""
+        """Return the part of a save that follows the copy; it runs in a background thread."""
 
         def work() -> None:
             trouble = ""
             try:
                 for name, content in parts.items():
                     files[name] = write(os.path.join(path, name), content)
-            except (OSError, RuntimeError) as error:  # the others must hear of it
+            except (OSError, RuntimeError) as error:  # reported to the other ranks in _finish
                 trouble = f"rank {self._ranks.rank}: {error}"
             try:
                 self._saved = self._finish(path, step, files, trouble)
@@ -153,18 +153,18 @@ class Checkpointer:
         return work
 
     def _finish(self, path: str, step: int, files: Files, trouble: str) -> Saved:
-        """All files are written, or somebody could not: the first rank makes it a checkpoint, or nothing."""
+        """Gather the results of all ranks; the first rank commits the checkpoint, or abandons it on error."""
         saved, everything, troubles = None, dict(files), [trouble]
         if self._ranks.world > 1:
             gathered: list[Any] = [None] * self._ranks.world
             dist.all_gather_object(gathered, (files, trouble), group=self._ranks.saving)
-            everything = {name: told for one, _ in gathered for name, told in one.items()}
-            troubles = [said for _, said in gathered]
+            everything = {name: entry for one, _ in gathered for name, entry in one.items()}
+            troubles = [text for _, text in gathered]
         error = None
         if self._ranks.is_first:
             try:
                 if any(troubles):
-                    self.vault.check_owner()  # a successor tidies up what we were writing
+                    self.vault.check_owner()  # the file errors may come from a new owner's clean-up
                     raise CheckpointError(
                         f"no checkpoint of step {step}: {'; '.join(filter(None, troubles))}"
                     )
@@ -183,7 +183,7 @@ class Checkpointer:
         return saved
 
     def _write_shards(self, path: str, sharded: dict[str, Any]) -> Files:
-        """Every rank its part, by PyTorch's own format; it can be read by any number of ranks."""
+        """Write this rank's shards in PyTorch's format, which any number of ranks can load."""
         import torch.distributed.checkpoint as dcp
 
         folder = os.path.join(path, SHARDS)
@@ -199,14 +199,14 @@ class Checkpointer:
     # ------------------------------------------------------------ loading
 
     def load(self) -> Loaded | None:
-        """The newest checkpoint that is whole; None if there is none."""
+        """Load the newest complete checkpoint; None if there is none."""
         found: tuple[str, int] | None = None
         if self._ranks.is_first:
             saved, troubles = self.vault.newest()
             for trouble in troubles:
                 _say(f"{trouble}; taking an older one")
             found = (saved.path, saved.step) if saved else None
-        found = self._ranks.tell(found)
+        found = self._ranks.broadcast(found)
         if found is None:
             return None
         path, step = found
@@ -227,7 +227,7 @@ class Checkpointer:
 
 
 def write(path: str, content: Any) -> tuple[int, str]:
-    """One durable file; its size and checksum."""
+    """Write and sync a file. Return its size and checksum."""
     file = disk.File(path)
     try:
         torch.save(content, file)

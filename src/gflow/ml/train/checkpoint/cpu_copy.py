@@ -1,7 +1,7 @@
-"""A copy of somebody's state on the CPU, quickly: training goes on with the original at once.
+"""Copies of state to CPU memory, so that training continues while the copy is written.
 
-Memory of the copies is kept for the next time; for tensors of a GPU it is pinned, which makes copying several
-times faster.
+The buffers are reused for the next copy. Those for GPU tensors are pinned, which makes copying several times
+faster.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import torch
 
 from gflow.errors import UsageError
 
-# What can be loaded again without running code.
+# Types that torch.load restores without running code.
 PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device)
 
 
-class Copies:
-    """Room for one copy at a time."""
+class CpuCopies:
+    """Reusable buffers for one copy at a time."""
 
     def __init__(self) -> None:
         self._room: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def take(self, state: Any) -> Any:
-        """`state` with every tensor replaced by a copy. Valid until the next one is taken."""
+        """Return `state` with every tensor replaced by a copy. Valid until the next call."""
         used: dict[tuple[Any, ...], torch.Tensor] = {}
         seen: dict[int, torch.Tensor] = {}
         copy = self._copy(state, (), used, seen)
@@ -33,36 +33,36 @@ class Copies:
             torch.cuda.synchronize()
         return copy
 
-    def _copy(self, value: Any, place: tuple[Any, ...], used: Any, seen: dict[int, torch.Tensor]) -> Any:
+    def _copy(self, value: Any, path: tuple[Any, ...], used: Any, seen: dict[int, torch.Tensor]) -> Any:
         if isinstance(value, torch.Tensor):
-            # Tied weights stay tied: one copy of one tensor.
+            # Tied weights stay tied: a tensor is copied once.
             if id(value) not in seen:
-                seen[id(value)] = self._copy_tensor(value, place, used)
+                seen[id(value)] = self._copy_tensor(value, path, used)
             return seen[id(value)]
         if isinstance(value, dict):
-            copy = {key: self._copy(one, (*place, key), used, seen) for key, one in value.items()}
+            copy = {key: self._copy(one, (*path, key), used, seen) for key, one in value.items()}
             return _with_metadata(copy, value) if isinstance(value, OrderedDict) else copy
         if isinstance(value, (list, tuple)):
-            copies = [self._copy(one, (*place, at), used, seen) for at, one in enumerate(value)]
+            copies = [self._copy(one, (*path, at), used, seen) for at, one in enumerate(value)]
             return copies if isinstance(value, list) else tuple(copies)
         if type(value) not in PLAIN:
-            where = ".".join(map(str, place))
+            where = ".".join(map(str, path))
             raise UsageError(
                 f"a checkpoint cannot hold {where}: a {type(value).__name__} could not be loaded safely",
                 hint="state_dict() should return tensors, numbers, texts, lists and dictionaries",
             )
         return value
 
-    def _copy_tensor(self, tensor: torch.Tensor, place: tuple[Any, ...], used: Any) -> torch.Tensor:
-        room = self._room.get(place)
+    def _copy_tensor(self, tensor: torch.Tensor, path: tuple[Any, ...], used: Any) -> torch.Tensor:
+        room = self._room.get(path)
         if room is None or room.shape != tensor.shape or room.dtype != tensor.dtype:
             room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
-        used[place] = room
+        used[path] = room
         return room.copy_(tensor.detach(), non_blocking=True)
 
 
 def _with_metadata(copy: dict[Any, Any], state: Any) -> OrderedDict[Any, Any]:
-    """Models write the versions of their modules beside their state."""
+    """Keep the module versions that models attach to their state dict."""
     ordered = OrderedDict(copy)
     if hasattr(state, "_metadata"):
         ordered._metadata = state._metadata  # type: ignore[attr-defined]

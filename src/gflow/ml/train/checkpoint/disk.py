@@ -1,6 +1,4 @@
-"""The few things that are done to a disk while a checkpoint is made. All of them are here, so that a test
-can make each of them the last one.
-"""
+"""All disk operations of a checkpoint, in one module so that a test can simulate a crash at each of them."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import os
 
 
 class File:
-    """A new file that knows its checksum: what is written is counted on the way."""
+    """A new file that computes its size and checksum while it is written."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -27,10 +25,10 @@ class File:
         return done
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing to do: writes are not buffered."""
 
     def close(self) -> None:
-        """Durable, then closed."""
+        """Sync to disk, then close."""
         try:
             os.fsync(self._fd)
         finally:
@@ -65,7 +63,7 @@ def remove_folder(path: str) -> None:
 
 
 def sync(path: str) -> None:
-    """Make a file's content, or the names in a folder, durable."""
+    """Sync a file's content, or a directory's entries, to disk."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

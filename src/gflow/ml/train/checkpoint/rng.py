@@ -1,4 +1,4 @@
-"""Every generator of random numbers that a training step may draw from, written down and set back."""
+"""Save and restore the state of all random number generators that a training step may use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def seed_all(seed: int) -> None:
 
 
 def states(device: torch.device) -> dict[str, Any]:
-    """As numbers and tensors alone, so that they can be loaded without running code."""
+    """Return the states as numbers and tensors only, so that they can be loaded without running code."""
     found: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)
@@ -27,7 +27,7 @@ def states(device: torch.device) -> dict[str, Any]:
     return found
 
 
-def set_back(found: dict[str, Any], device: torch.device) -> None:
+def restore(found: dict[str, Any], device: torch.device) -> None:
     version, numbers, gauss = found["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(found["torch"].cpu())

@@ -1,4 +1,4 @@
-"""Everything of a run that belongs into its checkpoints, and how it gets out of them again."""
+"""The run state: all parts of a run that are saved in checkpoints and restored from them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import nn
 
 from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError
 from gflow.ml.train.checkpoint.checkpointer import Checkpointer, Loaded
-from gflow.ml.train.parallel import bare, is_sharded
+from gflow.ml.train.parallel import is_sharded, unwrap
 
 
-class Kept:
-    """The parts of a run that have a state."""
+class RunState:
+    """Model, optimizers, schedulers, scaler and other objects with a state."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -23,8 +23,8 @@ class Kept:
         self.scaler: Any = None
         self.others: dict[str, Any] = {}
 
-    def state(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """What all ranks have in common, and what each has a part of."""
+    def capture(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return the state that all ranks share, and the sharded state (None if the model is not sharded)."""
         common: dict[str, Any] = {
             "schedulers": [one.state_dict() for one in self.schedulers],
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
@@ -32,7 +32,7 @@ class Kept:
         }
         if self.model is not None and is_sharded(self.model):
             return common, self._sharded()
-        common["model"] = None if self.model is None else bare(self.model).state_dict()
+        common["model"] = None if self.model is None else unwrap(self.model).state_dict()
         common["optimizers"] = [one.state_dict() for one in self.optimizers]
         return common, None
 
@@ -43,7 +43,7 @@ class Kept:
         model, optimizers = get_state_dict(self.model, self.optimizers)
         return {"model": model, "optimizers": optimizers}
 
-    def set_back(self, loaded: Loaded, checkpointer: Checkpointer) -> None:
+    def restore(self, loaded: Loaded, checkpointer: Checkpointer) -> None:
         state = loaded.state
         self._compare(state)
         if self.model is not None and is_sharded(self.model):
@@ -59,7 +59,7 @@ class Kept:
             )
         else:
             if self.model is not None:
-                bare(self.model).load_state_dict(state["model"])
+                unwrap(self.model).load_state_dict(state["model"])
             for one, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 one.load_state_dict(saved)
         for one, saved in zip(self.schedulers, state["schedulers"], strict=True):
@@ -70,12 +70,12 @@ class Kept:
             one.load_state_dict(state["others"][name])
 
     def _compare(self, state: dict[str, Any]) -> None:
-        """A checkpoint of another program is refused, not half loaded."""
+        """Refuse a checkpoint of another program before anything is loaded."""
         sharded = self.model is not None and is_sharded(self.model)
         if sharded != ("model" not in state):
             raise CheckpointError(
-                "the checkpoint is of a run that shards its model, or this one is and that was not",
-                hint="take the strategy it was made with, or another folder",
+                "the checkpoint and this run do not shard the model in the same way",
+                hint="use the strategy that it was written with, or another folder",
             )
         theirs = (
             len(state.get("optimizers", self.optimizers)),
@@ -87,5 +87,5 @@ class Kept:
             raise CheckpointError(
                 f"the checkpoint has {theirs[0]} optimizers, {theirs[1]} schedulers and {sorted(theirs[2])}; "
                 f"this run has {ours[0]}, {ours[1]} and {sorted(ours[2])}",
-                hint="call run.resume() when all of them are there",
+                hint="call run.resume() after all of them are registered",
             )

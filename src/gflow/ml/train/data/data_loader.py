@@ -1,4 +1,4 @@
-"""Batches of a dataset that can be taken up anywhere: the same order whatever happened before."""
+"""A data loader that can resume at any sample, with an order that depends only on seed and epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gflow.ml.train.data.data_sharding import Share, shares
 
 
 class Loader:
-    """Shuffled anew in each epoch, shared out among the ranks. Made by `Run.loader`."""
+    """Batches of one rank, reshuffled in each epoch. Created by `Run.loader`."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Loader:
         **options: Any,
     ) -> None:
         if batch_size < 1 or effective < 1:
-            raise UsageError(f"a batch of {min(batch_size, effective)} samples is none")
+            raise UsageError(f"a batch of {min(batch_size, effective)} samples: it must have at least 1")
         if not hasattr(dataset, "__len__"):
             raise UsageError(
                 "run.loader takes a dataset with a length", hint="hand a loader of your own to run.batches"
@@ -48,7 +48,7 @@ class Loader:
         return shares(count, self.batch_size, self.effective, self._world, self._rank, start, self._drop)
 
     def made_of(self) -> str:
-        """What a step consists of, for people."""
+        """Describe how a step is divided into processes and batches."""
         rounds = -(-self.effective // (self.batch_size * self._world))
         each = min(self.batch_size, -(-self.effective // self._world))
         equal = "=" if each * self._world * rounds == self.effective else "of at most"
@@ -63,9 +63,9 @@ class Loader:
         return count // self.effective if self._drop else -(-count // self.effective)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Any, Share]]:
-        """The batches of an epoch from sample `start` on."""
-        # Of its own: drawing from the global one would make a resumed run differ from one that went through.
-        generator = torch.Generator().manual_seed(_mixed(self._seed, number))
+        """Iterate over the batches of an epoch from sample `start` on."""
+        # A separate generator: with the global one, a resumed run would differ from an uninterrupted one.
+        generator = torch.Generator().manual_seed(_mix(self._seed, number))
         count = len(self.dataset)
         order = torch.randperm(count, generator=generator).tolist() if self._shuffle else range(count)
         plan = list(self.plan(start))
@@ -78,6 +78,6 @@ class Loader:
         return zip(batches, plan, strict=True)
 
 
-def _mixed(seed: int, epoch: int) -> int:
-    """One number of two, so that neighbours are not the same elsewhere."""
+def _mix(seed: int, epoch: int) -> int:
+    """Hash seed and epoch into one seed, so that neighbouring pairs do not collide."""
     return (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + 1) % (1 << 63)

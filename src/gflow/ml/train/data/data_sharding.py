@@ -1,10 +1,9 @@
-"""Who gets which samples of an epoch, and how much each batch counts. Pure.
+"""Division of an epoch's samples among the ranks, and the weight of each batch. Pure.
 
-An optimizer step takes the next `effective` samples of the epoch, in the order that was drawn for it. They
-are cut into rounds of `batch` samples for each rank; the last round of a step, and the last step of an epoch,
-have as many as are left, shared out evenly. A batch counts by its samples, so gradients are the mean over the
-step's samples whatever the cuts were: more ranks, smaller batches or a remainder change who computes, not
-what.
+An optimizer step takes the next `effective` samples of the epoch's order. They are cut into rounds of `batch`
+samples per rank; the last round of a step and the last step of an epoch divide the remaining samples evenly.
+A batch is weighted by its number of samples, so the gradient is the mean over the step's samples. The number
+of ranks, the batch size and remainders do not change it.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import NamedTuple
 class Share(NamedTuple):
     """One batch of one rank: the samples [first, last) of the epoch's order.
 
-    `weight` is what the mean loss of this batch is multiplied with; gradients are averaged over ranks. A rank
-    for which nothing was left gets one sample that counts nothing: it has to take part.
+    The mean loss of the batch is multiplied by `weight`; gradients are averaged over ranks. A rank without
+    samples in a round gets one sample with weight 0, because it must take part in the all-reduce.
     """
 
     first: int
     last: int
     weight: float
-    # The samples [0, done) of the epoch are used once this batch is.
+    # After this batch the samples [0, done) of the epoch are used.
     done: int
     ends_step: bool
 
@@ -37,7 +36,7 @@ def shares(
     start: int = 0,
     drop: bool = False,
 ) -> Iterator[Share]:
-    """The batches of one rank from sample `start` of an epoch on. `drop`: no step that is not full."""
+    """Yield the batches of one rank from sample `start` of an epoch. `drop`: skip an incomplete last step."""
     for begin in range(start, samples, effective):
         end = min(begin + effective, samples)
         if drop and end - begin < effective:
