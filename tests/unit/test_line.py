@@ -14,7 +14,7 @@ from gflow.core.forecast.start_time import question_of
 from gflow.core.ids import number_of
 from gflow.core.model import Job
 from gflow.core.policy import Policy
-from gflow.core.scheduling.backfill import MOST_ASKED
+from gflow.core.scheduling.backfill import MAX_CANDIDATES
 from gflow.core.state.state import State
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
@@ -65,7 +65,7 @@ def test_of_a_long_line_some_stand_for_all() -> None:
     last = state.jobs[(count + 1) << 20]
     snapshot = QueueSnapshot.of(state, 0.0)
     who = line(snapshot, True, member(snapshot, state, last))
-    assert len({one.key for one in who}) == len(who) <= MOST_NEAR + MOST_FAR + MOST_ASKED + 1
+    assert len({one.key for one in who}) == len(who) <= MOST_NEAR + MOST_FAR + MAX_CANDIDATES + 1
     assert [one.count for one in who if one.key == last.key] == [1]
     oldest = min(who, key=lambda one: one.key)
     assert (number_of(oldest.key), oldest.count) == (2, 1), "who has waited longest is one of them"
@@ -85,7 +85,7 @@ def test_many_who_are_all_different_are_some_too() -> None:
     for entry in entries:
         step(replay.state, replay._submission(entry, entry.submit))
     who = line(QueueSnapshot.of(replay.state, 0.0), True)
-    assert len(who) <= MOST_NEAR + MOST_FAR + MOST_ASKED
+    assert len(who) <= MOST_NEAR + MOST_FAR + MAX_CANDIDATES
     assert sum(one.count for one in who) == pytest.approx(count, rel=0.01)
 
 

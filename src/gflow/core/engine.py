@@ -161,7 +161,7 @@ def _tick(state: State, event: Tick, effects: list[Effect]) -> None:
     finish.stop_overdue(state, event.at, effects)
     state.postpone(event.at)
     due = cancel.admit_due(state, event.at, effects)
-    late = any(promise.now < promise.until <= event.at.boot for promise in state.promises)
+    late = any(promise.now < promise.start_at <= event.at.boot for promise in state.start_reservations)
     changed = state.reserved.live and state.reserved.pass_time(event.at.wall)
     if resume_due(state, event.at) or changed or late:
         run_round(state, event.at, effects)  # GPUs are free again, or what was expected to end has not

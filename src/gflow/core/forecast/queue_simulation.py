@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gflow.core.forecast.queue_snapshot import GroupCopy, QueueSnapshot, Running, Waiting
 from gflow.core.ids import JobKey
-from gflow.core.scheduling.backfill import MOST_ASKED, QUIET, caution_for, taken_for
+from gflow.core.scheduling.backfill import MAX_CANDIDATES, QUIET, assumed_length, caution_for
 
 # How often somebody is looked at: that bounds what a story costs.
 MOST_LOOKS = 100_000
@@ -49,7 +49,7 @@ class SimulatedReservation:
 
     def is_in_time(self, job: Waiting, now: float) -> bool:
         """Whether a job is taken for one that is over by then, however long it takes in this story."""
-        return now + taken_for(self._caution, job.bound, job.guess) <= self.until
+        return now + assumed_length(self._caution, job.limit_s, job.estimated_s) <= self.until
 
 
 class QueueSimulation:
@@ -75,7 +75,7 @@ class QueueSimulation:
         self.is_bounded = all(job.limit for job in snapshot.running) and all(one.limit for one in who)
         # Those alike, in order; of them the first is the next, and lies last.
         self._alike: list[list[Waiting]] = []
-        # By standing, the highest first: who has waited longest last.
+        # By precedence, the highest first: who has waited longest last.
         self._by_age: dict[int, list[Waiting]] = {}
         self._promises: list[SimulatedReservation] = []
 
@@ -88,8 +88,8 @@ class QueueSimulation:
             alike.setdefault(one.group, []).append(one)
         # By the first of each.
         self._alike = sorted(alike.values(), key=lambda line: line[-1].place)
-        for one in sorted(who, key=lambda one: (one.standing, one.since, one.key), reverse=True):
-            self._by_age.setdefault(one.standing, []).append(one)
+        for one in sorted(who, key=lambda one: (one.precedence, one.since, one.key), reverse=True):
+            self._by_age.setdefault(one.precedence, []).append(one)
 
     def start_of(self, key: JobKey) -> float | None:
         """When this one starts; None: not in sight."""
@@ -133,13 +133,13 @@ class QueueSimulation:
         return False
 
     def _may_pass(self, job: Waiting) -> bool:
-        for promise in self._promises:
-            if promise.job is job:
+        for reservation in self._promises:
+            if reservation.job is job:
                 return True
-            if job.standing > promise.job.standing:
+            if job.precedence > reservation.job.precedence:
                 continue
-            in_time = self._policy.backfill and promise.is_in_time(job, self.now)
-            if not in_time and (not self._policy.backfill or job.size > promise.spare):
+            in_time = self._policy.backfill and reservation.is_in_time(job, self.now)
+            if not in_time and (not self._policy.backfill or job.size > reservation.spare):
                 return False
         return True
 
@@ -148,13 +148,13 @@ class QueueSimulation:
         self.starts[job.key] = self.now
         self._free -= job.size
         heapq.heappush(self._ends, (self.now + self.lengths.of(job) * job.count, job.size))
-        for promise in self._promises:
-            if not promise.is_in_time(job, self.now):
-                promise.spare -= job.size
-        was_promised = any(promise.job is job for promise in self._promises)
-        if was_promised or not self._promises:
+        for reservation in self._promises:
+            if not reservation.is_in_time(job, self.now):
+                reservation.spare -= job.size
+        had_reservation = any(reservation.job is job for reservation in self._promises)
+        if had_reservation or not self._promises:
             self._promises = self._due()
-        return was_promised
+        return had_reservation
 
     def _due(self) -> list[SimulatedReservation]:
         """Promises to those who have waited longest, if that is long enough; see
@@ -169,8 +169,8 @@ class QueueSimulation:
             for one in self._heads(line):
                 if self.now - one.since < (one.quiet_due if is_quiet else one.due):
                     break
-                if (promise := self._promise(one)) is not None:
-                    found.append(promise)
+                if (reservation := self._promise(one)) is not None:
+                    found.append(reservation)
                     if len(found) == self._policy.promises:
                         return found
         return found
@@ -193,7 +193,7 @@ class QueueSimulation:
             if one.key not in self.starts and one.group not in groups:
                 groups.add(one.group)
                 yield one
-                if len(groups) == MOST_ASKED:
+                if len(groups) == MAX_CANDIDATES:
                     return
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from gflow.core.ids import JobKey
 from gflow.core.resources import Shape
-from gflow.core.scheduling.backfill import MOST_ASKED, times_for
+from gflow.core.scheduling.backfill import MAX_CANDIDATES, patience_for
 from gflow.core.state.queue_index import Group
 from gflow.core.state.state import State
 
@@ -35,13 +35,13 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
     members: dict[JobKey, float]
     shape: Shape
     place: int
-    rank: float
-    standing: int
+    sort_key: float
+    precedence: int
     limit: int
     length: float
-    bound: float
-    guess: float
-    counted: float
+    limit_s: float
+    estimated_s: float
+    patience_basis_s: float
 
     @classmethod
     def of(cls, group: Group, head: JobKey) -> GroupCopy:
@@ -49,14 +49,14 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
             head,
             group.members.copy(),
             group.shape,
-            group.lane.place,
-            group.rank,
-            group.standing,
+            group.bucket.place,
+            group.sort_key,
+            group.precedence,
             group.key.limit_s,
             group.length,
-            group.bound,
-            group.guess,
-            group.counted,
+            group.limit_s,
+            group.estimated_s,
+            group.patience_basis_s,
         )
 
     @property
@@ -66,7 +66,7 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def order(self) -> tuple[int, float, JobKey]:
         """Sort key: the order of start."""
-        return self.place, self.rank, self.head
+        return self.place, self.sort_key, self.head
 
 
 class Pool(NamedTuple):
@@ -166,8 +166,19 @@ class Waiting:
     """One that waits, as it stands now. Nothing here changes: a thread may go by it."""
 
     __slots__ = (
-        "bound", "count", "due", "expected", "group", "guess", "key", "limit", "place", "quiet_due",
-        "since", "size", "standing",
+        "count",
+        "due",
+        "estimated_s",
+        "expected",
+        "group",
+        "key",
+        "limit",
+        "limit_s",
+        "place",
+        "precedence",
+        "quiet_due",
+        "since",
+        "size",
     )  # fmt: skip
 
     def __init__(
@@ -178,12 +189,12 @@ class Waiting:
         self.size = size
         # For how many it stands: what they take is one after the other.
         self.count = count
-        self.place = (group.place, group.rank, key)
-        self.standing = group.standing
+        self.place = (group.place, group.sort_key, key)
+        self.precedence = group.precedence
         self.since = group.members[key]
         self.limit = group.limit
         self.expected = group.length
-        self.bound, self.guess = group.bound, group.guess
+        self.limit_s, self.estimated_s = group.limit_s, group.estimated_s
         # After which wait it is promised its start, and after which if most stands idle.
         self.due, self.quiet_due = dues
 
@@ -201,8 +212,8 @@ def line(snapshot: QueueSnapshot, with_gpus: bool, also: Member | None = None) -
         size = size_of(group.shape, with_gpus)
         if 0 < size <= pool.usable:
             if group not in dues:
-                often, rarely = (times_for(patience, size / pool.size, quiet) for quiet in (False, True))
-                dues[group] = group.counted * often, group.counted * rarely
+                often, rarely = (patience_for(patience, size / pool.size, quiet) for quiet in (False, True))
+                dues[group] = group.patience_basis_s * often, group.patience_basis_s * rarely
             found.append(Waiting(key, group, size, count, dues[group]))
     return found
 
@@ -234,11 +245,11 @@ def _near(groups: list[GroupCopy]) -> Iterator[Member]:
             yield member, group
         if told == MOST_NEAR:
             break
-    by_standing: dict[int, list[GroupCopy]] = {}
+    by_precedence: dict[int, list[GroupCopy]] = {}
     for group in groups:
-        by_standing.setdefault(group.standing, []).append(group)
-    for alike in by_standing.values():
-        for group in heapq.nsmallest(MOST_ASKED, alike, key=lambda group: (group.since, group.head)):
+        by_precedence.setdefault(group.precedence, []).append(group)
+    for alike in by_precedence.values():
+        for group in heapq.nsmallest(MAX_CANDIDATES, alike, key=lambda group: (group.since, group.head)):
             yield group.head, group
 
 

@@ -111,11 +111,13 @@ def _short_of(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
         for _, key in ends[:5]:
             other = state.running[key]
             yield Blocker("Running", f"job {other.label} has GPU {','.join(map(str, other.gpu_ids))}")
-    for promise in state.promises:
-        if promise.key == job.key:
+    for reservation in state.start_reservations:
+        if reservation.key == job.key:
             break
-        if promise.binds(job):
-            yield Blocker("Promise", f"job {label(promise.key)} has waited longer and is promised its start")
+        if reservation.blocks(job):
+            yield Blocker(
+                "Promise", f"job {label(reservation.key)} has waited longer and is promised its start"
+            )
 
 
 # ---------------------------------------------------------------- what else would do
@@ -152,7 +154,9 @@ def _instead(state: State, job: Job, at: Moment) -> Iterator[str]:
 
 def _short_enough(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment) -> float:
     """How long it might run at most in order to be in nobody's way; 0: that is not what keeps it."""
-    left = [one.until - at.boot for one in state.promises if one.binds(job) and one.key != job.key]
+    left = [
+        one.start_at - at.boot for one in state.start_reservations if one.blocks(job) and one.key != job.key
+    ]
     left += [
         one.start - job.spec.grace_s - at.wall
         for one in state.reserved.live

@@ -151,7 +151,7 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
     jobs = check_hold(state, event)
     take_up(state, event, event.keys, effects)
     jobs = [job for job in jobs if not job.is_final]
-    freed = bool({promise.key for promise in state.promises} & {job.key for job in jobs})
+    freed = bool({promise.key for promise in state.start_reservations} & {job.key for job in jobs})
     for job in jobs:
         if job.key in state.abroad:
             freed |= state.leave_race(job, event.at.boot)

@@ -100,7 +100,7 @@ def _send(state: State, late: list[tuple[Job, str]], at: Moment, effects: list[E
         job.target = job.spec.overflow
         state.outbound.add(job.key)
         effects.append(AddAuditEntry(job.key, "overflows", f"to {job.target}: {why}"))
-    if {promise.key for promise in state.promises} & {job.key for job, _ in late}:
+    if {promise.key for promise in state.start_reservations} & {job.key for job, _ in late}:
         run_round(state, at, effects)  # nobody has to wait for that one any more
     else:
         hand_over(state, at, effects)

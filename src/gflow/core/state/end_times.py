@@ -9,7 +9,7 @@ from gflow.core.model import Job
 from gflow.core.resources import slots_of
 
 
-class Leaver:
+class EndingJob:
     """What a running job leaves behind when it ends. None of it changes while it runs."""
 
     __slots__ = ("cpus", "end", "gpu_ids", "key", "memory_mib", "shared")
@@ -26,28 +26,28 @@ class Leaver:
         self.end = 0.0
 
 
-class Timetable:
+class EndTimes:
     """Expected ends in order. A change costs O(log n) and a shift of memory."""
 
     def __init__(self) -> None:
         # A job is there once, so that two that leave are never compared.
-        self.line: list[tuple[float, JobKey, Leaver]] = []
-        self._leavers: dict[JobKey, Leaver] = {}
+        self.entries: list[tuple[float, JobKey, EndingJob]] = []
+        self._ending: dict[JobKey, EndingJob] = {}
 
     def put(self, job: Job, end: float) -> None:
         """This job is expected to be over then, whatever was expected before."""
         key = job.key
-        leaver = self._leavers.get(key)
-        if leaver is None:
-            leaver = self._leavers[key] = Leaver(job)
-        elif leaver.end == end:
+        ending = self._ending.get(key)
+        if ending is None:
+            ending = self._ending[key] = EndingJob(job)
+        elif ending.end == end:
             return
         else:
-            del self.line[bisect_left(self.line, (leaver.end, key))]
-        leaver.end = end
-        insort(self.line, (end, key, leaver))
+            del self.entries[bisect_left(self.entries, (ending.end, key))]
+        ending.end = end
+        insort(self.entries, (end, key, ending))
 
     def remove(self, key: JobKey) -> None:
-        leaver = self._leavers.pop(key, None)
-        if leaver is not None:
-            del self.line[bisect_left(self.line, (leaver.end, key))]
+        ending = self._ending.pop(key, None)
+        if ending is not None:
+            del self.entries[bisect_left(self.entries, (ending.end, key))]

@@ -45,7 +45,7 @@ class Machine:
         self.usable: set[int] = set()
         self.idle: set[int] = set()
         # The same in order.
-        self.idle_line: list[int] = []
+        self.idle_sorted: list[int] = []
         self.open: set[int] = set()
         # Whether jobs have GPUs that are not usable any more.
         self.has_strays = False
@@ -97,7 +97,7 @@ class Machine:
         """Derive `idle` and `open` anew. O(GPUs)."""
         self.usable = usable = {index for index in self.gpus if self.closed(index) is None}
         self.idle = {index for index in usable if index not in self.holders}
-        self.idle_line = sorted(self.idle)
+        self.idle_sorted = sorted(self.idle)
         self.has_strays = not usable.issuperset(self.holders)
         self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
         self._fitting.clear()
@@ -131,7 +131,7 @@ class Machine:
             self.holders.setdefault(index, {})[job.key] = declared
             if index in self.idle:
                 self.idle.discard(index)
-                del self.idle_line[bisect_left(self.idle_line, index)]
+                del self.idle_sorted[bisect_left(self.idle_sorted, index)]
             elif index not in self.usable:
                 self.has_strays = True
             if not declared:
@@ -151,7 +151,7 @@ class Machine:
             if index in self.usable:
                 if not holders:
                     self.idle.add(index)
-                    insort(self.idle_line, index)
+                    insort(self.idle_sorted, index)
                 if 0 not in holders.values():
                     self.open.add(index)
 

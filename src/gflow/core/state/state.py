@@ -15,7 +15,7 @@ from gflow.core.policy import USUAL, Policy
 from gflow.core.resources import INFINITE
 from gflow.core.state.deadlines import Alarms
 from gflow.core.state.dependencies import Wait
-from gflow.core.state.end_times import Leaver, Timetable
+from gflow.core.state.end_times import EndingJob, EndTimes
 from gflow.core.state.fair_share import Shares
 from gflow.core.state.machine import Machine
 from gflow.core.state.queue import ReadyQueue
@@ -70,14 +70,14 @@ class State:
         # What people may have and what they have; which GPUs are reserved.
         self.ledger, self.reserved = QuotaUsage(policy.quotas), ReservationTable()
         # Starts that are promised to those who have waited too long, as of the latest round.
-        self.promises: list[StartReservation] = []
+        self.start_reservations: list[StartReservation] = []
         # What became of earlier forecasts.
         self.foretold = EtaCalibration()
         # Jobs that run, without the records of arrays.
         self.running: dict[JobKey, Job] = {}
         # What the expected end of each goes by, and these ends (see `ends`).
         self.batches: dict[JobKey, Batch] = {}
-        self._timetable = Timetable()
+        self._end_times = EndTimes()
         # Running jobs that make way if they must; those that do, and for whom.
         self.preemptible: set[JobKey] = set()
         self.yielding: dict[JobKey, JobKey] = {}
@@ -131,7 +131,7 @@ class State:
         key, spec = job.key, job.spec
         del self.running[key]
         self.history.stopped(job, self.batches.pop(key))
-        self._timetable.remove(key)
+        self._end_times.remove(key)
         self.preemptible.discard(key)
         self.yielding.pop(key, None)
         self.ledger.run(job, -1)
@@ -157,10 +157,10 @@ class State:
 
     def leave_race(self, job: Job, now: float) -> bool:
         """It does not start here any more, for now. Whether others may have what it had or kept."""
-        was_promised = any(promise.key == job.key for promise in self.promises)
+        had_reservation = any(reservation.key == job.key for reservation in self.start_reservations)
         self.leave_line(job)
         if job.abroad is None or job.abroad.kept is None:
-            return was_promised
+            return had_reservation
         self.machine.give_back(msgspec.structs.replace(job, gpu_ids=job.abroad.kept), now)
         job.abroad = msgspec.structs.replace(job.abroad, kept=None)
         return True
@@ -181,7 +181,7 @@ class State:
         """Note when a job that runs here is expected to be over: one that is being stopped, at once."""
         if job.key not in self.running:  # a job abroad has nothing that others could get here
             return
-        self._timetable.put(job, 0.0 if job.stopping else self.expected_end(job, 0.0))
+        self._end_times.put(job, 0.0 if job.stopping else self.expected_end(job, 0.0))
 
     def note_stop(self, job: Job) -> None:
         """Note that a running job is being stopped, and for whom it makes way, if it is and does."""
@@ -202,14 +202,14 @@ class State:
         else:
             self.preemptible.discard(job.key)
 
-    def ends(self) -> list[tuple[float, JobKey, Leaver]]:
+    def ends(self) -> list[tuple[float, JobKey, EndingJob]]:
         """When each running job is expected to be over, soonest first. That may have been some time ago."""
         if self.history.moved:
             moved, self.history.moved = self.history.moved, set()
             for batch in moved:
                 for key in batch.starts:
                     self.set_end(self.running[key])
-        return self._timetable.line
+        return self._end_times.entries
 
     def regroup(self, old: int | None, new: int | None) -> None:
         """A running job leaves one group and joins another."""
@@ -302,7 +302,7 @@ class State:
             self.alarms.set_overflow(job)
         return self.ready.add(job)
 
-    def wait_again(self, job: Job, now: float) -> None:
+    def restart_wait(self, job: Job, now: float) -> None:
         """How long this job has waited so far is forgotten."""
         self.ready.remove(job)
         job.ready_at = now
@@ -414,12 +414,12 @@ class State:
 
     def next_start_reservation(self) -> float | None:
         """The boot time at which the next promised start is due."""
-        if not self.promises:
+        if not self.start_reservations:
             return None
         first = INFINITE
-        for one in self.promises:
-            if one.now < one.until < first:
-                first = one.until
+        for one in self.start_reservations:
+            if one.now < one.start_at < first:
+                first = one.start_at
         return first if first < INFINITE else None
 
 
