@@ -157,7 +157,7 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
             freed |= state.leave_race(job, event.at.boot)
             _hold_abroad(job, effects)
         elif job.state is JobState.QUEUED:
-            state.leave_line(job)
+            state.leave_queue(job)
             move(job, JobState.HOLD, "JobHeldUser")
             effects += (Save(job), AddAuditEntry(job.key, "held"))
     if freed:
@@ -193,7 +193,7 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
             effects += (Save(job), AddAuditEntry(job.key, "released"))
             continue
         if event.begin_at is not None:
-            state.leave_line(job)
+            state.leave_queue(job)
             job.spec = msgspec.structs.replace(job.spec, begin_at=event.begin_at)
             job.pause(0, event.at)
         elif job.state is not JobState.HOLD:

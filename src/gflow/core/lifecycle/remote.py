@@ -96,7 +96,7 @@ def _send(state: State, late: list[tuple[Job, str]], at: Moment, effects: list[E
     if not late:
         return
     for job, why in late:
-        state.leave_line(job)
+        state.leave_queue(job)
         job.target = job.spec.overflow
         state.outbound.add(job.key)
         effects.append(AddAuditEntry(job.key, "overflows", f"to {job.target}: {why}"))

@@ -199,7 +199,7 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
             state.restart_wait(job, now)  # the reservation was for one task: the next begins a new wait
         job = _next_task(state, job, at, effects)
     else:
-        state.leave_line(job)
+        state.leave_queue(job)
         job.target = LOCAL
     move(job, RUNNING)
     job.attempt += 1

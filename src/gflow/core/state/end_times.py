@@ -1,4 +1,4 @@
-"""When running jobs are expected to be over, soonest first; kept up as jobs start, end and outlast it."""
+"""Expected end times of running jobs, soonest first. Updated when a job starts, ends or exceeds it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gflow.core.resources import slots_of
 
 
 class EndingJob:
-    """What a running job leaves behind when it ends. None of it changes while it runs."""
+    """The resources that a running job frees when it ends. They do not change while it runs."""
 
     __slots__ = ("cpus", "end", "gpu_ids", "key", "memory_mib", "shared")
 
@@ -20,22 +20,22 @@ class EndingJob:
         self.cpus = slots_of(spec)
         self.memory_mib = spec.memory_mib
         self.gpu_ids = job.gpu_ids
-        # Whether others may be on its GPUs.
+        # Whether other jobs may use its GPUs too.
         self.shared = spec.shared
-        # When it is expected to be over.
+        # The expected end (boot clock).
         self.end = 0.0
 
 
 class EndTimes:
-    """Expected ends in order. A change costs O(log n) and a shift of memory."""
+    """Expected ends, sorted. A change costs O(log n) and one move of list memory."""
 
     def __init__(self) -> None:
-        # A job is there once, so that two that leave are never compared.
+        # One entry per job, so that two `EndingJob`s are never compared.
         self.entries: list[tuple[float, JobKey, EndingJob]] = []
         self._ending: dict[JobKey, EndingJob] = {}
 
     def put(self, job: Job, end: float) -> None:
-        """This job is expected to be over then, whatever was expected before."""
+        """Set or change the expected end of a job."""
         key = job.key
         ending = self._ending.get(key)
         if ending is None:
