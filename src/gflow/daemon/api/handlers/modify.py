@@ -135,7 +135,7 @@ async def _foretold(request: Request, keys: list[JobKey], over: dict[JobKey, Job
     """What a cancel would do: to these jobs, and to those that wait for them."""
     context, looks = context_of(request), viewer(request)
     blocked = Blocked(context.loop.state, [key for key in keys if key not in over])
-    while blocked.look(SLICE):
+    while blocked.search(SLICE):
         await asyncio.sleep(0)
     rows: list[Row] = [(key, "invalid" if key in over else "ok", []) for key in keys]
     rows += [
