@@ -2,7 +2,7 @@
 
 Fine at first, coarse later: a job's first minute by the second, its first twenty by ten seconds, the
 rest by the minute; GPUs by ten seconds. Totals of a job are kept when its samples are gone.
-It is a record of the past, not of promises: written without waiting for the disk, dropped if damaged.
+The samples are history and not needed for recovery: written without waiting for the disk, dropped if damaged.
 """
 
 from __future__ import annotations

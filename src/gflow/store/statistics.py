@@ -200,7 +200,7 @@ def _count(
 def _peaks(uses: Iterable[Use], span: Span) -> dict[str, int]:
     """The most GPUs in use at one moment of the span: by user, and of all.
 
-    A GPU is in use from the first of those who share it to the last. Of one moment's edges, ends come first.
+    A shared GPU is in use from the first job to the last. At equal times, ends come before starts.
     """
     edges = []
     for use in uses:

@@ -237,7 +237,7 @@ class ReadyQueue:
             ages.compact()
 
     def _list(self, group: Group) -> None:
-        """Enter a group anew into its bucket, after its sort key or its bucket has changed."""
+        """Enter a group into its bucket again, after its sort key or its bucket has changed."""
         head = group.head()
         assert head is not None
         self._last_generation += 1
