@@ -60,7 +60,7 @@ class Telling(Replay):
         else:
             self.story.append(Told("tick", 0, now))
         self._were = running
-        self.promised |= {promise.key >> 20 for promise in self.state.promises}
+        self.promised |= {promise.key >> 20 for promise in self.state.start_reservations}
         super()._take(effects, now)
 
 

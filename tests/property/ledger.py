@@ -349,7 +349,7 @@ class Ledger:
 
     def _check_order(self, started: list[Job], state: State) -> None:
         """Nobody starts while the same thing with a higher priority waits and could have."""
-        promised, self.promised = self.promised, bool(state.promises)
+        promised, self.promised = self.promised, bool(state.start_reservations)
         if not started or promised or self.promised or state.claimed:
             return
         for group in state.ready.groups.values():
@@ -385,8 +385,12 @@ class Ledger:
     @staticmethod
     def _must_yield(job: Job, state: State) -> bool:
         """Whether a start is promised to a job that this one must not delay: test_promises looks at those."""
-        first = state.promises[0] if state.promises else None
-        return first is not None and job.key != first.key and any(p.binds(job) for p in state.promises)
+        first = state.start_reservations[0] if state.start_reservations else None
+        return (
+            first is not None
+            and job.key != first.key
+            and any(p.blocks(job) for p in state.start_reservations)
+        )
 
     def _check_waiting(self, job: Job, state: State, event: Event) -> None:
         met = self.is_met(job.spec)

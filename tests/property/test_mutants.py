@@ -121,7 +121,7 @@ def silent(monkeypatch):
 def equals_make_way(monkeypatch):
     """Preemptible jobs stop each other, round and round."""
     monkeypatch.setattr(
-        preemption, "gives_way", lambda mine, yours: mine.spec.priority <= yours.spec.priority
+        preemption, "may_preempt", lambda mine, yours: mine.spec.priority <= yours.spec.priority
     )
     return ("does not come before it",)
 

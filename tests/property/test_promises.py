@@ -40,8 +40,8 @@ class Watched(Replay):
 
     def _take(self, effects, now):
         super()._take(effects, now)
-        for promise in self.state.promises[:1]:  # later ones give way to the first
-            self.promised.setdefault((promise.key >> 20) - 1, promise.until)
+        for promise in self.state.start_reservations[:1]:  # later ones give way to the first
+            self.promised.setdefault((promise.key >> 20) - 1, promise.start_at)
 
 
 def check_promises(policy: Policy, seed: int) -> int:
@@ -90,20 +90,22 @@ def test_in_strict_order_nobody_passes():
 
 def past_the_shadow(monkeypatch):
     """Backfill looks at what is free now, and not at how long it takes."""
-    monkeypatch.setattr(promising.Promise, "allows", lambda self, shape, gpu_ids, length: True)
+    monkeypatch.setattr(promising.StartReservation, "allows", lambda self, shape, gpu_ids, length: True)
 
 
 def too_short(monkeypatch):
     """Backfill takes a job for half as long as it is."""
-    original = promising.Promise.allows
+    original = promising.StartReservation.allows
     monkeypatch.setattr(
-        promising.Promise, "allows", lambda self, shape, ids, length: original(self, shape, ids, length / 2)
+        promising.StartReservation,
+        "allows",
+        lambda self, shape, ids, length: original(self, shape, ids, length / 2),
     )
 
 
 def ignored(monkeypatch):
     """Nobody looks at promises."""
-    monkeypatch.setattr(scheduler, "may_pass", lambda state, job, gpu_ids: True)
+    monkeypatch.setattr(scheduler, "may_backfill", lambda state, job, gpu_ids: True)
 
 
 @pytest.mark.parametrize("mutant", [past_the_shadow, too_short, ignored], ids=lambda mutant: mutant.__name__)

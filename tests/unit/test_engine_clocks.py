@@ -152,7 +152,7 @@ def test_a_job_has_waited_as_long_as_it_waited(jump):
     machine.submit(gpus=1, time_limit_s=60)
     promised = outlook(machine.state, machine[2], machine.now).promised_at - machine.now.wall
     set_clock(machine, jump)
-    assert machine.state.promises == []
+    assert machine.state.start_reservations == []
     assert outlook(machine.state, machine[2], machine.now).promised_at - machine.now.wall == promised
 
 

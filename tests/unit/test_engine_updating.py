@@ -156,7 +156,7 @@ def test_what_is_foreseen_is_what_happens():
 
 
 def entries(machine):
-    return [entry for lane in machine.state.ready.lanes.values() for entry in lane.entries]
+    return [entry for bucket in machine.state.ready.buckets.values() for entry in bucket.entries]
 
 
 def test_hold_and_release_leave_no_second_entry_that_counts():
@@ -168,7 +168,7 @@ def test_hold_and_release_leave_no_second_entry_that_counts():
         machine.release(2)
         machine.update(4, priority=20)
         machine.update(4, priority=10)
-    true = [entry for entry in entries(machine) if entry[3].listed == entry[2]]
+    true = [entry for entry in entries(machine) if entry[3].bucket_generation == entry[2]]
     assert len(true) == len(machine.state.ready.groups)
     assert len(entries(machine)) <= MOST_STALE + 2 * len(true), "what is stale does not pile up"
     for group in machine.state.ready.groups.values():

@@ -9,12 +9,19 @@ import pytest
 from gflow.core.engine import step
 from gflow.core.forecast import queue_snapshot as lines
 from gflow.core.forecast.queue_simulation import EXPECTED, QueueSimulation
-from gflow.core.forecast.queue_snapshot import MOST_FAR, MOST_NEAR, Member, QueueSnapshot, Waiting, line
+from gflow.core.forecast.queue_snapshot import (
+    MOST_FAR,
+    MOST_NEAR,
+    Member,
+    QueueSnapshot,
+    Waiting,
+    waiting_jobs,
+)
 from gflow.core.forecast.start_time import question_of
 from gflow.core.ids import number_of
 from gflow.core.model import Job
 from gflow.core.policy import Policy
-from gflow.core.scheduling.backfill import MOST_ASKED
+from gflow.core.scheduling.backfill import MAX_CANDIDATES
 from gflow.core.state.state import State
 from gflow.simulate.replay import Replay
 from gflow.simulate.trace import Entry
@@ -45,7 +52,9 @@ def member(snapshot: QueueSnapshot, state: State, job: Job) -> Member:
 def played(state: State, now: float, job: Job | None = None) -> QueueSimulation:
     """The queue simulated, with this job in any case."""
     snapshot = QueueSnapshot.of(state, now)
-    return QueueSimulation(snapshot, EXPECTED, line(snapshot, True, job and member(snapshot, state, job)))
+    return QueueSimulation(
+        snapshot, EXPECTED, waiting_jobs(snapshot, True, job and member(snapshot, state, job))
+    )
 
 
 def work(who: list[Waiting]) -> float:
@@ -54,7 +63,7 @@ def work(who: list[Waiting]) -> float:
 
 def test_a_short_line_is_taken_as_it_is() -> None:
     state = waiting(MOST_NEAR + MOST_FAR - 1)
-    who = line(QueueSnapshot.of(state, 0.0), True)
+    who = waiting_jobs(QueueSnapshot.of(state, 0.0), True)
     assert sorted(one.key for one in who) == sorted(state.ready.where)
     assert {one.count for one in who} == {1}
 
@@ -64,8 +73,8 @@ def test_of_a_long_line_some_stand_for_all() -> None:
     state = waiting(count)
     last = state.jobs[(count + 1) << 20]
     snapshot = QueueSnapshot.of(state, 0.0)
-    who = line(snapshot, True, member(snapshot, state, last))
-    assert len({one.key for one in who}) == len(who) <= MOST_NEAR + MOST_FAR + MOST_ASKED + 1
+    who = waiting_jobs(snapshot, True, member(snapshot, state, last))
+    assert len({one.key for one in who}) == len(who) <= MOST_NEAR + MOST_FAR + MAX_CANDIDATES + 1
     assert [one.count for one in who if one.key == last.key] == [1]
     oldest = min(who, key=lambda one: one.key)
     assert (number_of(oldest.key), oldest.count) == (2, 1), "who has waited longest is one of them"
@@ -74,7 +83,7 @@ def test_of_a_long_line_some_stand_for_all() -> None:
     )
     assert sum(one.count for one in who) == pytest.approx(count, rel=0.01)
     assert work(who) == pytest.approx(everything, rel=0.02)
-    assert not line(QueueSnapshot.of(state, 0.0), False), "nobody waits for CPUs alone"
+    assert not waiting_jobs(QueueSnapshot.of(state, 0.0), False), "nobody waits for CPUs alone"
 
 
 def test_many_who_are_all_different_are_some_too() -> None:
@@ -84,15 +93,15 @@ def test_many_who_are_all_different_are_some_too() -> None:
     replay = Replay(entries, GPUS, Policy(fair_share=False), exact=True)
     for entry in entries:
         step(replay.state, replay._submission(entry, entry.submit))
-    who = line(QueueSnapshot.of(replay.state, 0.0), True)
-    assert len(who) <= MOST_NEAR + MOST_FAR + MOST_ASKED
+    who = waiting_jobs(QueueSnapshot.of(replay.state, 0.0), True)
+    assert len(who) <= MOST_NEAR + MOST_FAR + MAX_CANDIDATES
     assert sum(one.count for one in who) == pytest.approx(count, rel=0.01)
 
 
 def test_who_asks_for_more_than_there_is_takes_no_part() -> None:
     state = waiting(50)
     state.machine.restrict(frozenset({0, 1}))
-    assert {one.size for one in line(QueueSnapshot.of(state, 0.0), True)} == {1, 2}
+    assert {one.size for one in waiting_jobs(QueueSnapshot.of(state, 0.0), True)} == {1, 2}
 
 
 def test_of_those_as_long_as_each_other_the_first_comes_first() -> None:

@@ -152,10 +152,10 @@ def _check_gpus(state: State) -> None:
                 f"GPU {index} is overbooked"
             )
     machine = state.machine
-    tables, has_strays = (machine.idle, machine.idle_line, machine.open), machine.has_strays
+    tables, has_strays = (machine.idle, machine.idle_sorted, machine.open), machine.has_strays
     machine.recount()
     assert has_strays or not machine.has_strays, "a GPU that nobody may have is taken for a usable one"
-    assert tables == (machine.idle, machine.idle_line, machine.open), "the tables of free GPUs are stale"
+    assert tables == (machine.idle, machine.idle_sorted, machine.open), "the tables of free GPUs are stale"
 
 
 def _check_counts(state: State) -> None:
@@ -211,10 +211,12 @@ def _check_arrays(state: State) -> None:
 
 
 def _check_buckets(state: State) -> None:
-    groups = Counter(group.lane.key for group in state.ready.groups.values())
-    guessed = Counter(g.lane.key for g in state.ready.groups.values() if g.guess < INFINITE)
-    for key, lane in state.ready.lanes.items():
-        assert (lane.groups, lane.guessed) == (groups[key], guessed[key]), f"lane {key} miscounts its groups"
+    groups = Counter(group.bucket.key for group in state.ready.groups.values())
+    estimated = Counter(g.bucket.key for g in state.ready.groups.values() if g.estimated_s < INFINITE)
+    for key, bucket in state.ready.buckets.items():
+        assert (bucket.groups, bucket.estimated) == (groups[key], estimated[key]), (
+            f"bucket {key} miscounts its groups"
+        )
 
 
 def _check_nothing_startable(state: State) -> None:

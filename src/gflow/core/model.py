@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from gflow.core.ids import TASK_MASK, JobKey, label, number_of
-from gflow.core.resources import Shape, shape_of, slots_of, standing_of
+from gflow.core.resources import Shape, precedence_of, shape_of, slots_of
 from gflow.core.task_set import TaskSet
 
 
@@ -170,9 +170,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     race: tuple[str, ...] = ()
 
     @property
-    def standing(self) -> int:
-        """The greater, the earlier: within a priority, those come last who make way."""
-        return standing_of(self.priority, self.preemptible)
+    def precedence(self) -> int:
+        """Sort key, higher first: priority, then non-preemptible before preemptible."""
+        return precedence_of(self.priority, self.preemptible)
 
     @property
     def slots(self) -> int:

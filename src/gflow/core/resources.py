@@ -41,8 +41,8 @@ class Asked(Protocol):
     def gpu_type(self) -> str: ...
 
 
-def standing_of(priority: int, preemptible: bool) -> int:
-    """The more, the sooner: by priority, and within one those who do not make way."""
+def precedence_of(priority: int, preemptible: bool) -> int:
+    """Sort key, higher first: priority, then non-preemptible before preemptible."""
     return 2 * priority + (not preemptible)
 
 

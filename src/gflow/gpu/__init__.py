@@ -1,1 +1,1 @@
-"""The GPUs of this machine: found, or simulated and marked as such."""
+"""The GPUs of this machine: detected, or simulated and marked as such."""

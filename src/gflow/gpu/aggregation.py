@@ -1,4 +1,4 @@
-"""From looks to stretches of time: what is worth keeping of a reading a second. Pure: time is handed in."""
+"""Aggregation of GPU samples into intervals for the history. Pure: the time is passed in."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from gflow.gpu.port import Sample
 
-# How old a job is -> how long a stretch of its history: fine at first, coarse later.
+# Age of a run -> length of an interval, in seconds: fine at first, coarse later.
 SPANS = ((60.0, 1), (1200.0, 10), (float("inf"), 60))
 GPU_SPAN = 10
 
 
 class Stretch:
-    """Readings of one GPU, summed up."""
+    """An interval: the aggregated samples of one GPU."""
 
     __slots__ = ("_busy", "_clock", "_count", "_power", "_readings", "at", "busy_most", "end", "heat",
                  "memory_mib", "slowed")  # fmt: skip
@@ -40,10 +40,10 @@ class Stretch:
         if sample.temperature is not None:
             self.heat = max(self.heat or 0, sample.temperature)
         self.memory_mib = max(self.memory_mib, memory_mib)
-        self.slowed |= sample.slowed & ~1  # idle is no slowing down
+        self.slowed |= sample.slowed & ~1  # bit 0 means idle, which is not a slowdown
 
     def row(self, span: int) -> tuple[int, int, int | None, int | None, int, int, int | None, int, int]:
-        """As the store has it: in whole numbers, which take a quarter of the room."""
+        """The stored row: in integers, which take a quarter of the space."""
         count = self._count or 1
         busy = round(self._busy / self._readings) if self._readings else None
         return (
@@ -53,7 +53,7 @@ class Stretch:
 
 
 class RunHistory:
-    """One run on one GPU: its open stretch, and all of it."""
+    """The history of one run on one GPU: its current interval, and the total."""
 
     def __init__(self, now: float) -> None:
         self.begun = now
@@ -61,7 +61,7 @@ class RunHistory:
         self.open = Stretch(now)
 
     def add(self, sample: Sample, memory_mib: int, now: float) -> Stretch | None:
-        """A reading; a stretch that is complete with it."""
+        """Add a sample; the interval that it completes, if any."""
         done = None
         if now - self.open.at >= self.span(now):
             done, self.open = self.open, Stretch(now)

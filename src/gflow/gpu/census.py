@@ -1,6 +1,6 @@
-"""From what the driver shows to what the scheduler needs: who is on each GPU, and may it be given out?
+"""The GPU census: which GPUs exist, which processes are on them, and which may be given to jobs.
 
-Conservative: a process that is not of our jobs blocks its GPU, and so does one that cannot be told.
+Conservative: an unmanaged process blocks its GPU, and so does a process that cannot be identified.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gflow.gpu.owners import Owners, shims_of
 from gflow.gpu.port import Card, Look, Process
 from gflow.gpu.settings import GpuSettings
 
-# A process that ended between two questions is no mystery; one that stays is.
+# A process that cannot be identified counts only when it is seen this often in a row: it may have just ended.
 SIGHTINGS = 2
-# Memory that others use is counted in steps, so that not every byte is news.
+# Memory of unmanaged processes is rounded up to this step, so that small changes are not reported.
 STEP_MIB = 256
 
 
 class Stranger(NamedTuple):
-    """A process on a GPU that is not of our jobs. `tolerated`: why it blocks nothing."""
+    """An unmanaged process on a GPU. `tolerated`: why it does not block the GPU; empty: it does."""
 
     pid: int
     user: str
@@ -32,7 +32,7 @@ class Stranger(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What one look found out. Everything by our number of the GPU."""
+    """The result of one census, by GPU index."""
 
     gpus: tuple[Gpu, ...] = ()
     blocked: dict[int, Block] = {}
@@ -40,18 +40,18 @@ class Report(NamedTuple):
     trouble: str = ""
     cards: dict[int, Card] = {}
     strangers: dict[int, tuple[Stranger, ...]] = {}
-    # Run -> GPU -> MiB its processes use there.
+    # Run -> GPU -> MiB that its processes use there.
     used: dict[str, dict[int, int]] = {}
-    # GPUs on which processes cannot be told apart.
+    # GPUs with processes that cannot be identified.
     unclear: frozenset[int] = frozenset()
     xids: tuple[tuple[int, int], ...] = ()
     driver: str = ""
-    # UUID -> what is wrong with that card until somebody says otherwise; None: nobody has looked.
+    # UUID -> the fault of that card, until an operator resumes it; None: not known yet.
     faults: dict[str, str] | None = None
 
 
 class Census:
-    """Keeps between looks what it needs to judge the next one. Lives in the watching thread."""
+    """Turns each look at the driver into a report, and keeps what the next one needs. Used by one thread."""
 
     def __init__(
         self,
@@ -61,33 +61,33 @@ class Census:
         run_dir: str,
         faults: Mapping[str, str] | None = None,
     ) -> None:
-        """`faults`: what an earlier daemon found and nobody has forgiven."""
+        """`faults`: those that an earlier daemon found and no operator has cleared."""
         self._settings = settings
         self._owners = owners
         self._numbering = numbering
         self._run_dir = run_dir
         self._health = {uuid: Health(settings, fault) for uuid, fault in (faults or {}).items()}
         self._sightings: dict[tuple[str, int], int] = {}
-        # GPUs whose old faults are to be forgotten at the next look.
+        # GPUs whose faults are cleared at the next look.
         self.forgiven: frozenset[int] = frozenset()
-        # (GPU, pid, start time) of processes that somebody told us to ignore.
+        # (GPU, pid, start time) of processes that an operator told gflow to ignore.
         self.ignored: frozenset[tuple[int, int, int]] = frozenset()
 
     def take(self, look: Look, holders: Mapping[int, tuple[str, ...]], now: float) -> Report:
-        """Judge a look. `holders`: GPU -> the runs we have given it to."""
+        """Make the report of a look. `holders`: GPU -> the runs that have it."""
         self._numbering.see(look.cards, holders.keys())
         self._forgive()
-        report = self._judged(look, holders, now)
+        report = self._make_report(look, holders, now)
         return report._replace(faults={uuid: one.fault for uuid, one in self._health.items() if one.fault})
 
     def _forgive(self) -> None:
-        """Take people's word for these GPUs."""
+        """Clear the faults of the GPUs that an operator resumed."""
         forgiven, self.forgiven = self.forgiven, frozenset()
         for uuid, health in self._health.items():
             if self._numbering.number_of(uuid) in forgiven:
                 health.forgive()
 
-    def _judged(self, look: Look, holders: Mapping[int, tuple[str, ...]], now: float) -> Report:
+    def _make_report(self, look: Look, holders: Mapping[int, tuple[str, ...]], now: float) -> Report:
         gpus = self._numbering.gpus
         if look.trouble:
             if look.absent and not gpus:
@@ -105,7 +105,7 @@ class Census:
         return scene.report(gpus, known)._replace(driver=look.driver)
 
     def used_by_runs(self, processes: tuple[Process, ...]) -> dict[str, int]:
-        """Only how much each run uses, for the looks in between."""
+        """MiB that each run uses, for the samples between two looks."""
         used: dict[str, int] = {}
         for process in processes:
             run = self._owners.of(process.pid).run
@@ -114,7 +114,7 @@ class Census:
         return used
 
     def identify(self, pid: int) -> int | None:
-        """When this process started, which tells it from a later one with its pid."""
+        """The start time of this process, which distinguishes it from a later one with the same pid."""
         return self._owners.started(pid)
 
     def _health_of(self, uuid: str) -> Health:
@@ -127,7 +127,7 @@ class Census:
                 self._health_of(each).xid(number)
 
     def _related(self, gpu: Gpu, holders: Mapping[int, tuple[str, ...]]) -> str:
-        """What a job still has of this card since before its MIG layout changed; empty: nothing."""
+        """What a job still holds of this card from before its MIG layout changed, as text; empty: nothing."""
         if gpu.parent and self._numbering.number_of(gpu.parent) in holders:
             return "a job still has the whole card"
         for uuid in self._numbering.slices_of(gpu.uuid):
@@ -150,7 +150,7 @@ class Census:
             scene.blocked[gpu.index] = Block("Unhealthy", unhealthy)
 
     def _count(self, gpu: Gpu, card: Card, scene: _Scene, runs: tuple[str, ...]) -> None:
-        """Who is on this GPU: our runs, strangers, and those we cannot tell."""
+        """Sort the processes on this GPU: of our runs, unmanaged, and not identified."""
         strangers: list[Stranger] = []
         for process in card.processes:
             owner = self._owners.of(process.pid)
@@ -174,23 +174,23 @@ class Census:
         self._block(gpu.index, strangers, scene)
 
     def _stays(self, gpu: Gpu, process: Process, scene: _Scene) -> bool:
-        """Whether a process that should not be there is no passing sight, as one is that ends."""
+        """Whether an unexpected process has been seen often enough to count: it may be about to end."""
         seen = self._sightings.get((gpu.uuid, process.pid), 0) + 1
         scene.sightings[gpu.uuid, process.pid] = seen
         return seen >= SIGHTINGS
 
     def _stray(self, gpu: Gpu, process: Process, run: str) -> Stranger:
-        """A process of a job on a GPU that the job was not given: to this GPU it is a stranger."""
+        """A process of a job on a GPU that the job was not given: there it counts as unmanaged."""
         what = f"job {run.rpartition('.')[0]}, which was not given this GPU"
         tolerated = self._tolerated(gpu.index, process, self._owners.started(process.pid) or 0)
         return Stranger(process.pid, "gflow", what, process.memory_mib, tolerated)
 
     def _count_unknown(self, gpu: Gpu, process: Process, scene: _Scene, runs: tuple[str, ...]) -> None:
-        """A pid that means nothing here: a namespace lies between, or it has just ended."""
+        """Count a pid that does not exist here: it is in another pid namespace, or has just ended."""
         if not self._stays(gpu, process, scene):
             return
         scene.unclear.add(gpu.index)
-        if len(runs) == 1:  # it must be of the one job that is there, as far as anybody can tell
+        if len(runs) == 1:  # attribute it to the only job that has this GPU
             scene.add_use(runs[0], gpu.index, process)
         elif not runs and self._tolerated(gpu.index, process, 0) == "":
             scene.blocked[gpu.index] = Block(
@@ -198,8 +198,8 @@ class Census:
             )
 
     def _started_by(self, run: str, started: int) -> bool:
-        """Whether a process in a container may be this run's: it came later, and the run has an engine's
-        client among its own processes."""
+        """Whether a process in a container may belong to this run: it started later, and the run has a client
+        of a container engine among its processes."""
         shim = next((pid for pid, name in shims_of(self._run_dir).items() if name == run), None)
         since = self._owners.started(shim) if shim else None
         return (
@@ -232,7 +232,7 @@ class Census:
 
 
 class _Scene:
-    """What is gathered while one look is judged."""
+    """Intermediate results of one census."""
 
     def __init__(self, by_uuid: dict[str, Card]) -> None:
         self.by_uuid = by_uuid

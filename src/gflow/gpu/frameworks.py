@@ -1,7 +1,7 @@
-"""Tells frameworks how much of a shared GPU they may use, in the words each of them understands.
+"""Environment variables that limit how much memory of a shared GPU each framework uses.
 
-PyTorch takes a fraction from its environment since 2.10; an older one stops with an error at a key it
-does not know. So its library is asked: it has the key's name in it, or it does not.
+PyTorch accepts a memory fraction in its environment since 2.10. Earlier versions fail on an unknown key. So
+its library is searched for the name of the key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 KEY = "per_process_memory_fraction"
-# What a CUDA context takes besides what the framework counts.
+# Memory of a CUDA context, which frameworks do not count.
 CONTEXT_MIB = 640
 PYTHONS = ("python3", "python")
 PLACES = ("lib/python3*/site-packages", "lib/python3*/dist-packages", "lib/python3/dist-packages")

@@ -1,8 +1,7 @@
-"""Whether a GPU may get new jobs, judged by what it reports. Pure: time is handed in.
+"""GPU health: whether a GPU may get new jobs, judged by what it reports. Pure: the time is passed in.
 
-A fault (memory errors, an error number that means the card) does not mend by itself: it keeps the
-GPU out until somebody has looked and said so. Heat, slowness and missing lanes pass, and so does what
-they keep out.
+A fault (memory errors, an Xid that means the card) does not mend by itself: it drains the GPU until an
+operator resumes it. Heat, slow clocks and lost PCIe lanes drain the GPU only while they last.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from gflow.gpu.port import Card
 from gflow.gpu.settings import GpuSettings
 
-# What the driver's error numbers mean that are the card's fault, and not that of a program on it.
+# Xids that are faults of the card rather than of a program on it, with their meaning.
 XIDS = {
     48: "double-bit memory error",
     62: "internal controller halted",
@@ -23,24 +22,25 @@ XIDS = {
     140: "unrecovered memory error",
     143: "initialisation error",
 }
-# Slowed by heat or a power brake, as the driver's bits.
+# Throttle reasons of the driver, as bits: heat, and power brake.
 HEAT = 0x20 | 0x40
 BRAKE = 0x80
+# A hot GPU must cool to this many degrees Celsius below the limit.
 COOL_BY = 5
 
 
 class Health:
-    """What is remembered about one GPU between looks."""
+    """The health of one GPU, kept between samples."""
 
     def __init__(self, rules: GpuSettings, fault: str = "") -> None:
         self._rules = rules
-        # What will not mend by itself; empty: nothing.
+        # The fault that drains the GPU until an operator resumes it; empty: none.
         self.fault = fault
         self._ecc: int | None = None
         self._hot = False
         self._slow_since: float | None = None
         self._narrow_since: float | None = None
-        # What somebody saw and wants to live with: rows that cannot be replaced, and so many lanes.
+        # What an operator has accepted with `gctl resume`: failed row remapping, and a PCIe width.
         self._is_forgiven = False
         self._known_rows = False
         self._known_width: int | None = None
@@ -52,7 +52,7 @@ class Health:
             self._find(f"Xid {number}" + (f": {meaning}" if meaning else ""))
 
     def forgive(self) -> None:
-        """Somebody looked at it: only what is worse than now counts from here on."""
+        """Clear the fault after `gctl resume`. From now on only a worse state counts."""
         self.fault = ""
         self._ecc = None
         self._is_forgiven = True
@@ -74,9 +74,9 @@ class Health:
             self._find("its memory has more bad rows than it can replace")
         if errors is None:
             return
-        if before is None:  # what is there at the first look is an old story
+        if before is None:  # errors of the first sample are old: they do not count
             before = errors
-        elif errors < before:  # the driver was loaded anew and counts from zero
+        elif errors < before:  # the driver was reloaded and counts from zero
             before = 0
         self._ecc = before
         enough = self._rules.drain_ecc_errors
@@ -102,7 +102,7 @@ class Health:
         return "slowed down by heat" if bits & HEAT else "slowed down by its power supply"
 
     def _too_narrow(self, card: Card, now: float) -> str:
-        """Few lanes, for longer than saving power explains."""
+        """Whether the PCIe link is narrow for longer than power saving explains, as text."""
         width, most = card.vitals.width, card.vitals.most_width
         known = self._known_width
         if not width or not most or width * 100 > most * self._rules.drain_pcie_percent:

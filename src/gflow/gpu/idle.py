@@ -1,7 +1,7 @@
-"""Who holds GPUs and does not use them, and for how long. Pure: time is handed in.
+"""Idle GPUs: which runs hold GPUs without using them, and for how long. Pure: the time is passed in.
 
-The clock is one that nobody sets and that stands still while the machine sleeps. What nobody could see
-(a driver that hangs, a lost card) counts as use.
+The clock is monotonic and stops during suspend. Time without samples (a driver that hangs, a lost card)
+counts as use.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 from gflow.gpu.census import Report
 
-# A GPU that is busy less than this (percent) does nothing.
+# A GPU with a utilisation below this (percent) is idle.
 BUSY = 1
-# Looks come every few seconds at most; a longer silence is one in which anything may have happened.
+# Samples come every few seconds at most. After a longer gap, anything may have happened in it.
 SILENCE_S = 30.0
 
 
 class Unused(NamedTuple):
-    """For how long a run has not used a GPU, and whether no process of it is there."""
+    """How long a run has not used a GPU, and whether none of its processes is on it."""
 
     seconds: float
     is_bare: bool
 
 
 class Idling:
-    """When each run used each of its GPUs last."""
+    """The last time at which each run used each of its GPUs."""
 
     def __init__(self) -> None:
         self._used_at: dict[tuple[str, int], float] = {}
@@ -33,7 +33,7 @@ class Idling:
         self._looked_at: float | None = None
 
     def see(self, report: Report, holders: Mapping[int, tuple[str, ...]], now: float) -> None:
-        """A look. `holders`: GPU -> the runs that have it."""
+        """Add a report of the census. `holders`: GPU -> the runs that have it."""
         before = self._looked_at
         blind = before is None or now - before > SILENCE_S
         self._looked_at = now
@@ -49,7 +49,7 @@ class Idling:
         self._used_at = used_at
 
     def unused(self, now: float) -> dict[str, dict[int, Unused]]:
-        """Run -> GPU -> for how long it has done nothing there."""
+        """Run -> GPU -> how long the run has not used it."""
         found: dict[str, dict[int, Unused]] = {}
         for (run, index), at in self._used_at.items():
             found.setdefault(run, {})[index] = Unused(now - at, (run, index) in self._bare)
@@ -57,10 +57,10 @@ class Idling:
 
 
 def is_used(report: Report, index: int, run: str, *, alone: bool) -> bool:
-    """Whether a run does something on a GPU that it has, as far as anybody can tell."""
+    """Whether a run uses a GPU that it has, as far as the report can tell."""
     busy = report.cards[index].sample.utilisation
     there = _is_there(report, index, run) or index in report.unclear
-    if busy is None:  # a slice has no meter: whoever is there may be busy
+    if busy is None:  # a MIG slice reports no utilisation: a process on it may be busy
         return there
     return busy >= BUSY and (there or (alone and index not in report.strangers))
 

@@ -1,7 +1,7 @@
-"""Which number a GPU has. A number means one card for as long as anybody has that card.
+"""Stable GPU indices. An index means one card for as long as a job has that card.
 
-The driver counts GPUs anew when one goes: card 2 may become 1 while a job still runs on it. Jobs
-hold numbers, so ours stay with the card (its UUID) until the daemon starts afresh.
+The driver renumbers GPUs when one disappears: card 2 may become 1 while a job still runs on it. Jobs hold
+indices, so that ours stay with the card (its UUID) until the daemon restarts.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from gflow.gpu.port import Card
 
 
 class Numbering:
-    """UUID -> our number. Starts with the cards that running jobs have."""
+    """UUID -> index. Begins with the cards that running jobs have."""
 
     def __init__(self, held: dict[str, int] | None = None, parents: dict[str, str] | None = None) -> None:
         self._numbers = dict(held or {})
-        # Slice -> its card, also of those that are out of sight.
+        # MIG slice -> its card, including slices that no longer exist.
         self._parents = dict(parents or {})
         self._gpus: dict[str, Gpu] = {}
 
     def see(self, cards: tuple[Card, ...], held: Collection[int] = ()) -> None:
-        """Number newcomers: by the driver's own number if that is free, slices after all whole cards.
+        """Give indices to new cards: the driver's own if it is free; slices come after all whole cards.
 
-        `held`: numbers that jobs have. A slice that is gone was taken away on purpose, and leaves no gap
-        unless a job has it: under its old name it may come back.
+        `held`: indices that jobs have. A slice that is gone was removed on purpose, and its index is free
+        again unless a job has it: the slice may return under its old UUID.
         """
         present = {card.uuid for card in cards}
         gone = [gpu for uuid, gpu in self._gpus.items() if gpu.parent and uuid not in present]
@@ -63,10 +63,10 @@ class Numbering:
         return self._numbers.get(uuid)
 
     def slices_of(self, uuid: str) -> list[str]:
-        """Slices of this card that are or were there."""
+        """Present and former slices of this card."""
         return [each for each, parent in self._parents.items() if parent == uuid]
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Every card ever seen, by number: one that went is still missed."""
+        """Every card ever seen, by index: a card that disappeared is reported as lost."""
         return tuple(sorted(self._gpus.values(), key=lambda gpu: gpu.index))

@@ -1,7 +1,7 @@
 """NVIDIA's GPUs through NVML. Read only: no clock, power limit, mode or MIG layout is ever changed.
 
 The order of GPUs is fixed when the library is initialised, so after any error that is more than
-"this card cannot do that", and while a GPU is missing, it is initialised anew.
+"this card cannot do that", and while a GPU is missing, it is initialised again.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 from gflow.gpu.port import Card, Look, Process, Sample, Vitals
 
 MIB = 1 << 20
-# Between two tries while something is wrong or missing: soon at first, then more and more rarely.
+# Seconds between two attempts while something fails or is missing: first and last (exponential back-off).
 AGAIN_S = 2.0
 RARELY_S = 60.0
-# New cards, changed MIG layouts and signs of wear are looked for this often.
+# Seconds between checks for new cards or MIG layouts, and between health figures.
 COUNT_S = 10.0
 VITALS_S = 5.0
 LIBRARY = "libnvidia-ml.so.1"
@@ -39,7 +39,7 @@ class Nvml:
         self._stale = False
         self._tried_at = float("-inf")
         self._again_s = AGAIN_S
-        # Whole cards that were ever there.
+        # All whole cards seen so far.
         self._ever: set[str] = set()
         self._counted_at = 0.0
         self._layout: object = None
@@ -72,7 +72,7 @@ class Nvml:
     # ------------------------------------------------------------ opening
 
     def _refresh(self) -> None:
-        """Open the library, again if what it says may be old."""
+        """Open the library, or open it again if its list of GPUs may be stale."""
         now = self._clock()
         if self._ready and not self._stale and now - self._counted_at >= COUNT_S:
             self._counted_at = now
@@ -89,7 +89,7 @@ class Nvml:
     def _open(self) -> None:
         if self._lib is None:
             try:
-                ctypes.CDLL(LIBRARY)  # before the import, which costs megabytes that no GPU would repay
+                ctypes.CDLL(LIBRARY)  # before the import, which costs megabytes in vain without a driver
                 import pynvml
             except (OSError, ImportError) as error:
                 self._trouble = Look(absent=True, trouble=str(error))
@@ -113,7 +113,7 @@ class Nvml:
             self._trouble = Look(trouble=f"NVML: {error}", absent=absent)
 
     def _current_layout(self) -> object:
-        """Cards and slices as they are now; when this changes, everything is looked up anew."""
+        """Cards and slices as they are now; when this changes, everything is read again."""
         with suppress(OSError):
             listed = sorted(os.listdir(DRIVER_LIST))
             return listed, self._slices()
@@ -133,7 +133,7 @@ class Nvml:
             try:
                 handle = lib.nvmlDeviceGetHandleByIndex(number)
                 uuid = lib.nvmlDeviceGetUUID(handle)
-            except lib.NVMLError:  # lost, and nobody knows which it was: it is missed by its absence
+            except lib.NVMLError:  # lost, and not identifiable: it is noticed by its absence
                 self._stale = True
                 continue
             slices = self._slices_of(handle)
@@ -197,10 +197,10 @@ class Nvml:
             == lib.NVML_P2P_STATUS_OK
         )
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ reading
 
     def _card(self, uuid: str) -> Card:
-        """This GPU now. One that answers with an error says so, and the others go on."""
+        """The state of this GPU. An error is noted in the card and does not affect the others."""
         card, handle = self._cards[uuid], self._handles[uuid]
         try:
             processes = self._processes(handle)
@@ -216,7 +216,7 @@ class Nvml:
         return card._replace(processes=processes, sample=sample, vitals=vitals)
 
     def _memory(self, handle: Any) -> int:
-        """Used memory without what the driver keeps for itself, where it tells the two apart."""
+        """Used memory without what the driver keeps for itself, where it reports the two separately."""
         lib = self._lib
         try:
             used: int = lib.nvmlDeviceGetMemoryInfo(handle, version=lib.nvmlMemory_v2).used
@@ -291,12 +291,12 @@ class Nvml:
             try:
                 event = lib.nvmlEventSetWait_v2(self._events, 0)
                 found.append((lib.nvmlDeviceGetUUID(event.device), int(event.eventData)))
-            except lib.NVMLError:  # mostly: nothing has happened
+            except lib.NVMLError:  # usually a timeout: no event
                 break
         return tuple(found)
 
     def _optional(self, ask: Callable[..., Any], *arguments: Any) -> Any:
-        """What this card or this driver may not know; None then."""
+        """A query that this card or driver may not support; None then."""
         try:
             return ask(*arguments)
         except self._lib.NVMLError:

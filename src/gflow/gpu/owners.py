@@ -1,11 +1,12 @@
-"""Whose process is it? A process on a GPU is of one of our jobs, or somebody's, or cannot be told.
+"""Owners of GPU processes: a run of ours, another user's process, or unknown.
 
-Ours: it, or a process above it, carries a run's tag in its environment or is a run's shim. (What
-a job detaches stays below the shim, which is its subreaper.) Anybody can write a tag: it is believed of
-processes of our own user only. As root we know others' by their shims, which nobody can become.
+Ours: it, or a process above it, carries a run's tag in its environment or is a run's shim. (What a job
+detaches stays below the shim, which is its subreaper.) Any process can set a tag: it is trusted only for
+processes of the daemon's own user. As root, the daemon identifies processes of other users by their shims,
+which cannot be forged.
 
-NVML speaks of host pids. In a pid namespace of our own those are other processes here, or none:
-there a pid is believed only if that process has the NVIDIA device open.
+NVML reports host pids. In another pid namespace these are different processes, or none: there a pid is
+trusted only if that process has the NVIDIA device open.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 class Owner(NamedTuple):
-    """`run`: a run of ours, by name. Else `user` and `command` of somebody; unknown: neither."""
+    """`run`: the name of a run of ours. Otherwise `user` and `command`; both empty: unknown."""
 
     run: str = ""
     user: str = ""
@@ -43,7 +44,7 @@ class Owner(NamedTuple):
 
 
 class Owners:
-    """Answers from /proc, remembered for as long as a process stays on its GPU."""
+    """Owners according to /proc, cached while a process stays on its GPU."""
 
     def __init__(self, run_dir: str, *, trust_pids: bool = False, proc: str = "/proc") -> None:
         self._run_dir = run_dir
@@ -101,7 +102,7 @@ class Owners:
         return ""
 
     def _run_of_shim(self, pid: int) -> str:
-        """The run that this shim sees through, from the records; a zygote has none."""
+        """The run of this shim, from the run records; a zygote has none."""
         if not self._shims:
             self._shims = shims_of(self._run_dir)
         return self._shims.get(pid, "")
@@ -109,15 +110,15 @@ class Owners:
     # ------------------------------------------------------------ an MPS server?
 
     def _is_mps(self, pid: int) -> bool:
-        """By the file it runs, not by its name, which every process can choose; and only of users who may
-        decide that others' memory on a GPU is fine: root, and whoever we are.
+        """Whether this is an MPS server, by its executable: a process can choose its name freely. Trusted
+        only for root and for the daemon's own user, who may allow memory of other users on a GPU.
         """
         uids = set(self._uids(pid))
         if uids != {0} and uids != {os.geteuid()}:
             return False
         try:
             program = os.readlink(f"{self._proc}/{pid}/exe").removesuffix(" (deleted)")
-        except PermissionError:  # it is root's and we are not: root may be believed
+        except PermissionError:  # it is root's and the daemon is not root: trust its command line
             program = os.fsdecode((self._read(pid, "cmdline") or b"").split(b"\0")[0])
         except OSError:
             return False
@@ -144,11 +145,11 @@ class Owners:
         return b"/dev/nvidia" in (self._read(pid, "maps") or b"")
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether a process is this user's and was started by nobody else."""
+        """Whether all uids of a process are the daemon's own: it is not set-uid."""
         return set(self._uids(pid)) == {os.geteuid()}
 
     def _uids(self, pid: int) -> list[int]:
-        """Real, effective, saved. Not who owns the folder in /proc: a process can have that changed."""
+        """Real, effective and saved uid. Not the owner of the /proc directory, which a process can change."""
         for line in (self._read(pid, "status") or b"").splitlines():
             if line.startswith(b"Uid:"):
                 return list(map(int, line.split()[1:4]))
@@ -169,7 +170,7 @@ class Owners:
         return "".join(mark if mark.isprintable() else "?" for mark in text.decode(errors="replace"))[:80]
 
     def runs_containers(self, job_pid: int) -> bool:
-        """Whether a client of a container engine lives below this process."""
+        """Whether this process has a descendant that is a client of a container engine."""
         line = [job_pid]
         while line:
             pid = line.pop()

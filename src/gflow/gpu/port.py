@@ -1,4 +1,4 @@
-"""What a source of GPUs tells: cards, what they do, who is on them. NVML is one; tests have others."""
+"""The port of GPU drivers: cards, their samples, and the processes on them. NVML and tests implement it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Process(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What a GPU does at the moment; None: it cannot tell (a MIG slice has no meter of its own)."""
+    """A sample of a GPU; None: not reported (a MIG slice has no sensors of its own)."""
 
     memory_mib: int = 0
     utilisation: int | None = None
@@ -22,12 +22,12 @@ class Sample(NamedTuple):
     temperature: int | None = None
     clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
-    # Why its clocks are held down, as the driver's bits.
+    # Throttle reasons, as bits of the driver.
     slowed: int = 0
 
 
 class Vitals(NamedTuple):
-    """What health is judged by."""
+    """Figures for the health check."""
 
     ecc_errors: int | None = None
     remapping_failed: bool = False
@@ -37,7 +37,7 @@ class Vitals(NamedTuple):
 
 
 class Card(NamedTuple):
-    """One GPU or MIG slice at one look. `problem`: the driver's word for why it is of no use."""
+    """One GPU or MIG slice at one look. `problem`: the driver's error if it is unusable."""
 
     uuid: str
     number: int
@@ -54,11 +54,11 @@ class Card(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Everything a source sees at one moment. `trouble`: why it sees nothing."""
+    """All that a driver reports at one time. `trouble`: why it reports nothing."""
 
     cards: tuple[Card, ...] = ()
     trouble: str = ""
-    # Whether there is nothing to see because the machine has no driver, which is no trouble.
+    # Whether the machine has no driver, which is not an error.
     absent: bool = False
     # Errors the driver reported since the last look: (UUID, Xid number).
     xids: tuple[tuple[str, int], ...] = ()
@@ -66,10 +66,10 @@ class Look(NamedTuple):
 
 
 class GpuSource(Protocol):
-    """Where GPUs come from. Called from one thread, which it may keep waiting."""
+    """A GPU driver. Called from one thread; calls may block."""
 
     def look(self) -> Look:
-        """All of it."""
+        """All cards, with samples and processes."""
 
     def processes(self, uuid: str) -> tuple[Process, ...]:
-        """Only who is on this GPU now."""
+        """Only the processes on this GPU now."""

@@ -1,4 +1,4 @@
-"""What a person may decide about GPUs: the table `gpu` of the settings, which explains each."""
+"""The settings `gpu.*`; the settings table describes each."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Durable state: one SQLite file, one writer, committed state for everybody who reads."""
+"""Durable state: one SQLite file, one writer, and readers that see committed state only."""

@@ -1,4 +1,4 @@
-"""Backups, restores, and what is thrown away in time. Runs beside the daemon's own connection."""
+"""Backup, restore and retention. Uses connections of its own beside the daemon's."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BACKUPS_KEPT = 7
 CHUNK = 2000
 # Where a job's spec refers to texts: its environment and its script.
 TEXTS = ("$.environ", "$.script")
-# Seconds for which a job that never ran keeps its texts after it was cancelled: so long `gjob redo` works.
+# Seconds for which a job that never ran keeps its texts after it was cancelled: `gjob redo` needs them.
 UNRUN_S = 3600.0
 _UNRUN = f"state = 'Cancelled' AND attempt = 0 AND reason NOT LIKE '{CUT_OFF}%' AND finished_at < ?"
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """For how many days what is kept."""
+    """Retention periods, in days."""
 
     jobs_days: int = 365
     audit_days: int = 365
@@ -47,7 +47,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up_daily(database: Path, folder: Path) -> Path:
-    """Today's backup in `folder`; the oldest beyond a week go."""
+    """Make today's backup in `folder` and delete the oldest beyond BACKUPS_KEPT."""
     made = back_up(database, folder / time.strftime("gflow-%Y%m%d-%H%M%S.db"))
     for old in sorted(folder.glob("gflow-*.db"))[:-BACKUPS_KEPT]:
         old.unlink()
@@ -62,24 +62,24 @@ def is_backup_due(folder: Path, now: float) -> bool:
 def restore(
     backup: Path, database: Path, first_free_number: int, kind: str | None = None, drained: str = ""
 ) -> Path | None:
-    """Put a backup in the database's place; where the old one went. No daemon may run.
+    """Replace the database by a backup; returns where the old one went. No daemon may run.
 
     Numbers given out since the backup are not given out again: their logs and processes exist.
-    `kind`: the daemon that it is for, and no other kind's backup is taken. `drained`: why nothing is to
-    start until a person says so; empty: what waits goes on.
+    `kind`: the kind of daemon it is for; backups of another kind are refused. `drained`: the reason of a
+    drain that lasts until `gctl resume`; empty: waiting jobs go on.
     """
     backup, database = files.real(backup), files.real(database)
     new = beside(database, RESTORED + ".new")
     try:
         check_database(backup, kind)
-        swap_in(database)  # an earlier restore that was cut off knows of numbers too
+        swap_in(database)  # an interrupted restore has numbers too
         files.make_folders(database.parent)
         copy(backup, new)
         with closing(files.connect(new)) as db, _transaction(db):
             number = max(first_free_number, _next_number(db), _next_number_of(database))
             put = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
             db.execute(put, ("next_number", number))
-            # Runs that go on in the backup may have ended since, and their records were dropped.
+            # Runs that are active in the backup may have ended since, and their run records were deleted.
             db.execute("DELETE FROM meta WHERE name = ?", (LAUNCH_EPOCH,))
             if kind is not None:
                 ownership.mark(db, kind)
@@ -94,7 +94,7 @@ def restore(
 
 
 def runs_in(backup: Path) -> set[str]:
-    """The runs that are on as this database has them: `42.1`, `42_3.1`."""
+    """The active runs according to this database: `42.1`, `42_3.1`."""
     check_database(backup)
     try:
         with closing(files.connect_unseen(files.real(backup))) as db:
@@ -110,8 +110,8 @@ def _next_number(db: sqlite3.Connection) -> int:
 
 
 def _next_number_of(database: Path) -> int:
-    """What a database that may be damaged, or none, says about it."""
-    if not database.is_file() or not database.stat().st_size:  # SQLite throws the log of an empty one away
+    """The next number of a database that may be damaged or missing; 1 then."""
+    if not database.is_file() or not database.stat().st_size:  # SQLite deletes the log of an empty database
         return 1
     try:
         with closing(files.connect_unseen(database)) as db:
@@ -124,7 +124,7 @@ def _next_number_of(database: Path) -> int:
 
 
 def throw_away(database: Path, retention: Retention, now: float) -> int:
-    """Delete what is past its days, a little at a time; how many jobs went.
+    """Delete what is past its retention period, in short transactions; returns the number of jobs deleted.
 
     A job that an active one depends on stays, however old.
     """
@@ -147,7 +147,7 @@ def _delete_jobs(db: sqlite3.Connection, before: float) -> int:
         if not rows:
             return gone
         last = rows[-1][0]
-        with _transaction(db):  # what is needed is seen and what is not is deleted in one moment
+        with _transaction(db):  # one transaction, so that no job becomes needed in between
             needed = _needed_jobs(db)
             unneeded = [row for row in rows if row[0] not in needed]
             db.executemany("DELETE FROM jobs WHERE key = ?", unneeded)
@@ -155,7 +155,7 @@ def _delete_jobs(db: sqlite3.Connection, before: float) -> int:
 
 
 def _needed_jobs(db: sqlite3.Connection) -> set[int]:
-    """The jobs that active ones depend on, and the arrays of those that are tasks."""
+    """Parents of active jobs; for a task, its array too."""
     parents = (
         "SELECT value FROM jobs AS waiting, json_each(waiting.spec, ?) "
         "WHERE waiting.finished_at IS NULL AND instr(waiting.spec, '\"depends_')"
@@ -178,7 +178,7 @@ def throw_away_unrun_texts(database: Path, retention: Retention, now: float, sin
 
 
 def kept_bytes(database: Path, retention: Retention, now: float) -> dict[int, int]:
-    """Bytes that the jobs of each person (by uid) keep on the disk.
+    """Bytes on disk that the jobs of each user (by uid) take.
 
     Environments and scripts that they refer to, each text once; and their specs, as far as those are longer
     than usual, each by itself.
@@ -213,7 +213,7 @@ def _delete_texts(db: sqlite3.Connection, before: float, unrun_before: float = 0
     """
     db.execute("CREATE TEMP TABLE needed (hash TEXT PRIMARY KEY)")
     newest = db.execute("SELECT coalesce(max(key), 0) FROM jobs").fetchone()[0]
-    # What an update of a job brings meanwhile comes behind these.
+    # Texts that `gjob update` adds meanwhile have higher row ids.
     last = db.execute("SELECT coalesce(max(rowid), 0) FROM blobs").fetchone()[0]
     _note_texts(db, f"finished_at IS NULL OR (finished_at >= ? AND NOT ({_UNRUN}))", before, unrun_before)
     unneeded = (
@@ -222,7 +222,7 @@ def _delete_texts(db: sqlite3.Connection, before: float, unrun_before: float = 0
     deleted = CHUNK
     while deleted == CHUNK:
         with _transaction(db):
-            # The long look was done without a lock; jobs that came meanwhile are few.
+            # The long scan was done without a lock; few jobs were added meanwhile.
             _note_texts(db, "key > ?", newest)
             deleted = db.execute(f"DELETE FROM blobs WHERE hash IN ({unneeded})", (CHUNK,)).rowcount
 
@@ -237,7 +237,7 @@ def _note_texts(db: sqlite3.Connection, where: str, *values: float) -> None:
 
 
 def _delete_in_chunks(db: sqlite3.Connection, table: str, key: str, before: float) -> None:
-    """Short transactions: the daemon commits in between."""
+    """Delete in short transactions, so that the daemon can commit in between."""
     some = f"SELECT {key} FROM {table} WHERE at < ? LIMIT ?"
     while db.execute(f"DELETE FROM {table} WHERE ({key}) IN ({some})", (before, CHUNK)).rowcount == CHUNK:
         pass
@@ -256,7 +256,7 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def throw_away_logs(folder: Path, before: float) -> int:
-    """Delete job logs that nobody has written to since `before`; how many."""
+    """Delete job logs that have not been written to since `before`; returns how many."""
     gone = 0
     for path in folder.glob("[0-9]*.log*"):
         if path.lstat().st_mtime < before:

@@ -1,7 +1,7 @@
-"""What is done in parts, as the store knows it while it is being done.
+"""Durable records of unfinished bulk work.
 
-A submission in parts is rolled back: until it is closed, its jobs are hidden, and the next daemon deletes
-them. What is done to many jobs is rolled forward: the next daemon goes on with it.
+A staged submission is rolled back: its jobs are hidden until it is closed, and the next daemon deletes them.
+A bulk change (an intent) is rolled forward: the next daemon finishes it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 from gflow.core.ids import TASK_BITS, JobKey, job_key
 from gflow.errors import StoreError
 
-# From the key of a job to that of the next one.
+# The distance from the key of a job to the next job's.
 STEP = 1 << TASK_BITS
-# Keys from one on, at a distance: (first, how many, distance).
+# A run of keys: (first key, count, distance).
 Run = tuple[int, int, int]
 
 
 class OpenSubmission(msgspec.Struct, frozen=True, tag="submission"):
-    """A submission of which not all jobs have arrived. Closed: they are all there."""
+    """A staged submission. `closed`: all of its jobs have arrived."""
 
     first: int
     count: int
@@ -36,7 +36,7 @@ class OpenSubmission(msgspec.Struct, frozen=True, tag="submission"):
 
 
 class Intent(msgspec.Struct, frozen=True, tag="intent"):
-    """What is being done to many jobs: the kind of event and its fields."""
+    """A bulk change: the kind of event, its fields, and the jobs."""
 
     kind: str
     uid: int
@@ -44,7 +44,7 @@ class Intent(msgspec.Struct, frozen=True, tag="intent"):
     origin: str
     keys: tuple[Run, ...]
     fields: dict[str, Any] = {}
-    # To how many of them it has been done.
+    # How many of the jobs have been changed.
     done: int = 0
 
 
@@ -63,12 +63,12 @@ def bulk_of(number: int, text: str, done: int = 0) -> Bulk:
 
 
 def advanced(bulk: Bulk, done: int) -> Bulk:
-    """The same when so much of it is done."""
+    """The same record with this progress."""
     return msgspec.structs.replace(bulk, done=done) if done and isinstance(bulk, Intent) else bulk
 
 
 def runs_of(keys: Iterable[JobKey]) -> tuple[Run, ...]:
-    """Keys in their order, neighbours together."""
+    """Keys as runs, in their order."""
     runs: list[Run] = []
     first = count = step = 0
     for key in keys:

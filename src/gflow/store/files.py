@@ -1,4 +1,4 @@
-"""What is done to database files besides SQL: made private, made durable, looked at without a trace."""
+"""Operations on database files besides SQL: private creation, fsync, reading without side effects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-# What SQLite keeps beside a database: two kinds of log that belong to it, and shared memory.
+# Files that SQLite keeps beside a database: two kinds of log, and shared memory.
 LOGS = ("-wal", "-journal")
 COMPANIONS = (*LOGS, "-shm")
 
@@ -22,7 +22,7 @@ def real(path: Path) -> Path:
 
 
 def connect(path: Path, how: str = "mode=rw", *, check_same_thread: bool = True) -> sqlite3.Connection:
-    """A connection to a database that is there; never makes one."""
+    """Connect to an existing database; never creates one."""
     return sqlite3.connect(
         f"{path.as_uri()}?{how}",
         uri=True,
@@ -33,12 +33,12 @@ def connect(path: Path, how: str = "mode=rw", *, check_same_thread: bool = True)
 
 
 def connect_unseen(path: Path) -> sqlite3.Connection:
-    """A connection to a database that nobody uses, which changes no file, not even when it is closed.
+    """Connect to a database that is not in use, without changing any file, not even on close.
 
     An ordinary one brings the log over when it closes, and makes a log where there is none.
     """
     if beside(path, "-journal").exists():
-        return connect(path)  # a transaction was cut off, and must be undone before anybody reads
+        return connect(path)  # an interrupted transaction must be rolled back before any read
     return connect(path, "mode=ro" if beside(path, "-wal").exists() else "immutable=1")
 
 
@@ -58,14 +58,14 @@ def make_private(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove what is left of a database that never got its name, as far as that can be done."""
+    """Remove the files of an unfinished database, ignoring errors."""
     for suffix in ("", *COMPANIONS):
         with suppress(OSError):
             beside(path, suffix).unlink()
 
 
 def put_in_place(new: Path, path: Path) -> None:
-    """Give a finished file its name: after a power cut there is the old one, or the new one whole."""
+    """Give a finished file its name: after a power cut there is the old file or the complete new one."""
     sync(new)
     new.rename(path)
     sync(path.parent)

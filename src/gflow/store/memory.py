@@ -1,4 +1,4 @@
-"""The store's double: the same promises, kept in dictionaries."""
+"""The in-memory store: the same interface and guarantees, kept in dictionaries."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class MemoryStore:
         return tuple(sorted(map(_copy, latest), key=lambda job: job.key))
 
     def _recent(self) -> list[tuple[int, JobKey]]:
-        """The last RECENT jobs of each person, oldest first."""
+        """The last RECENT jobs of each user, oldest first."""
         count: Counter[int] = Counter()
         kept = []
         for key, job in sorted(self._jobs.items(), reverse=True):

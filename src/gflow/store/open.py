@@ -1,4 +1,4 @@
-"""Opening the database: only what is ours, whole, and of a version we know. Nothing else is touched."""
+"""Opening the database: only gflow's own, undamaged, and of a known version. Other files are not changed."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def version_of(db: sqlite3.Connection) -> int:
 def _found(path: Path, kind: str | None) -> Path:
     """Where the database really is; made there if there is none."""
     database = files.real(path)
-    swap_in(database)  # a restore that was cut off goes on
+    swap_in(database)  # finish an interrupted restore
     if database.exists():
         return database
     if path.is_symlink():
@@ -142,7 +142,7 @@ def _create(path: Path, kind: str | None) -> None:
 
 
 def check_database(path: Path, kind: str | None = None) -> None:
-    """Refuse a file that is not ours or not whole, and leave it and its log exactly as they are.
+    """Refuse a file that is not gflow's or is damaged, and leave it and its log unchanged.
 
     `kind`: the daemon that wants it; another kind's is refused too.
     """
@@ -155,7 +155,7 @@ def check_database(path: Path, kind: str | None = None) -> None:
 
 def check_header(path: Path) -> None:
     """Refuse what is not ours by its first bytes: SQLite changes files beside it on mere opening."""
-    if not path.is_file():  # a pipe would be read for ever
+    if not path.is_file():  # reading a pipe would block
         raise StoreError(f"{path} is no file, so it cannot be the database")
     with path.open("rb") as file:
         head = file.read(HEADER)

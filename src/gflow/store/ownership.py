@@ -23,7 +23,7 @@ def private(uid: int) -> str:
 
 
 def owner_of(kind: str) -> int | None:
-    """The user whose jobs alone a daemon of this kind runs; None: everybody's."""
+    """The only user whose jobs a daemon of this kind runs; None: all users."""
     return None if kind == SYSTEM else int(kind.removeprefix("private "))
 
 
@@ -49,13 +49,13 @@ def check(db: sqlite3.Connection, path: Path, kind: str) -> None:
 
 
 def recorded(db: sqlite3.Connection) -> str | None:
-    """What a database says of itself; None: it was made before databases said so."""
+    """The kind of daemon that a database names; None: it predates this field."""
     row = db.execute("SELECT value FROM meta WHERE name = ?", (KIND,)).fetchone()
     return str(row[0]) if row else None
 
 
 def mark(db: sqlite3.Connection, kind: str) -> None:
-    """Let a database that does not say whose it is say so from now on."""
+    """Record the kind of daemon in a database that has none."""
     if recorded(db) is None:
         db.execute("INSERT INTO meta VALUES (?, ?)", (KIND, kind))
 

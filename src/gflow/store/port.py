@@ -1,4 +1,4 @@
-"""What the daemon needs of a store, and what one commit holds."""
+"""The port of the store: its interface, and the contents of one commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gflow.store.bulk import STEP, Bulk, OpenSubmission, advanced
 
 # How many finished jobs a daemon learns from when it starts.
 LEARNT_FROM = 5000
-# The name of the launch epoch (targets.local.epoch) of the runs that the store says are running.
+# The name of the launch epoch (targets.local.launch_epoch) of the runs that the store says are running.
 LAUNCH_EPOCH = "launch_epoch"
 
 
@@ -32,20 +32,20 @@ class Changes(msgspec.Struct):
     """Everything that one turn of the loop makes durable, together."""
 
     jobs: dict[JobKey, Job] = msgspec.field(default_factory=dict)
-    # Those of them that no earlier commit has.
+    # The new ones among them.
     new: set[JobKey] = msgspec.field(default_factory=set)
     submissions: list[Submission] = msgspec.field(default_factory=list)
     blobs: dict[str, bytes] = msgspec.field(default_factory=dict)
     meta: dict[str, str | int] = msgspec.field(default_factory=dict)
     audit: list[AuditEntry] = msgspec.field(default_factory=list)
-    # Attempts that their jobs' records do not tell any more.
+    # Earlier attempts, which the job records no longer contain.
     attempts: list[Ran] = msgspec.field(default_factory=list)
-    # Jobs of an open submission; first and last keys of such jobs that are not wanted any more.
+    # Jobs of a staged submission; key ranges (first, last) of such jobs to delete.
     staged: list[Job] = msgspec.field(default_factory=list)
     discarded: list[tuple[JobKey, JobKey]] = msgspec.field(default_factory=list)
-    # What is done in parts, by number; None: it is done.
+    # Bulk work by number; None: it is finished.
     bulk: dict[int, Bulk | None] = msgspec.field(default_factory=dict)
-    # To how many jobs an intent has been done.
+    # How many jobs of an intent have been changed.
     progress: dict[int, int] = msgspec.field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -70,7 +70,7 @@ class Loaded(NamedTuple):
     recent: list[tuple[int, JobKey]]
     next_number: int
     meta: dict[str, str | int]
-    # The latest jobs that finished, for what they say about those to come.
+    # The latest finished jobs, for runtime estimates.
     finished: tuple[Job, ...] = ()
     bulk: dict[int, Bulk] = {}
 

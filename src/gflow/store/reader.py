@@ -1,4 +1,4 @@
-"""Reading beside the writer: a connection of its own, which sees the database as it was at one moment.
+"""Snapshot reads beside the writer, on a connection of their own.
 
 Its methods may run in another thread: SQLite works without the interpreter's lock, so a scan
 of a million rows costs the daemon's loop nothing.
@@ -27,13 +27,13 @@ SHOWN = "(progress IS NULL OR json_extract(progress, '$.pending') != '')"
 
 
 class Reader:
-    """The database as it was when this was made."""
+    """A snapshot of the database as of its creation."""
 
     def __init__(self, path: Path) -> None:
         try:
             self._db = files.connect(files.real(path), "mode=ro", check_same_thread=False)
             self._db.execute("BEGIN")
-            # Only the first read fixes the moment. Jobs of submissions that are not closed are not there yet.
+            # The first read fixes the snapshot. Jobs of submissions that are not closed are hidden.
             known = self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'bulk'").fetchone()
             rows = self._db.execute("SELECT id, data FROM bulk WHERE id > 0").fetchall() if known else []
         except UNREADABLE as error:
@@ -46,7 +46,7 @@ class Reader:
         self._db.close()
 
     def interrupt(self) -> None:
-        """End the query that runs, from another thread."""
+        """Interrupt the running query, from another thread."""
         self._db.interrupt()
 
     def count(self, wanted: Filter) -> int:
@@ -65,7 +65,7 @@ class Reader:
     def recent(self, wanted: Filter, final: int) -> list[Any]:
         """Rows of all active jobs and of the `final` newest ones that are over, by key."""
         where, values = self._condition(wanted)
-        # Each half by an index: an OR of them would look at every row.
+        # Each half by an index: an OR would scan every row.
         newest = f"{SELECT} WHERE finished_at IS NOT NULL AND {where} ORDER BY key DESC LIMIT {int(final)}"
         sql = (
             f"{SELECT} WHERE finished_at IS NULL AND {where} UNION ALL SELECT * FROM ({newest}) ORDER BY key"

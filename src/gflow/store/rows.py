@@ -20,7 +20,7 @@ COLUMNS = (
     "abroad", "headway", "ran_s", "retry_boot",
 )  # fmt: skip
 
-# What a job keeps for life is not set again: SQLite would write the index of each person's jobs anew.
+# Columns that never change are not set again: SQLite would rewrite the index of each user's jobs.
 _FOR_LIFE = {"key", "uid", "user"}
 UPSERT = (
     f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
@@ -115,7 +115,7 @@ def attempt_row(ran: Ran) -> tuple[Any, ...]:
 
 
 def is_untouched(job: Job) -> bool:
-    """Whether INSERT says all there is to say."""
+    """Whether the short INSERT covers all of the job's values."""
     return not job.attempt and not job.is_final and not job.retries
 
 

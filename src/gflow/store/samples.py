@@ -1,8 +1,8 @@
-"""What GPUs and jobs did, in a file of its own: samples never cost the job database a commit.
+"""Samples of GPUs and jobs, in a file of their own: they never cost the job database a commit.
 
 Fine at first, coarse later: a job's first minute by the second, its first twenty by ten seconds, the
 rest by the minute; GPUs by ten seconds. Totals of a job are kept when its samples are gone.
-It is a record of the past, not of promises: written without waiting for the disk, dropped if damaged.
+The samples are history and not needed for recovery: written without waiting for the disk, dropped if damaged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DAY_S = 86400
 
 
 class Mean(NamedTuple):
-    """A stretch of time on one GPU: from when, how many seconds, means and mosts. None: no reading."""
+    """An interval on one GPU: start, length in seconds, means and maxima. None: no reading."""
 
     at: int
     span: int
@@ -52,7 +52,7 @@ class Mean(NamedTuple):
 
 
 class OfJob(NamedTuple):
-    """A stretch of a job's run; as a total, all of it."""
+    """An interval of a job's run; as a total, the whole run."""
 
     job: str
     attempt: int

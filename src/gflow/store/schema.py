@@ -71,7 +71,7 @@ CREATE TABLE blobs (
 );
 """
 
-# Arrays, retries, shared GPUs, the audit.
+# Arrays, retries, shared GPUs, the audit log.
 _V2 = """
 -- Defaults let a new job be written with a third of its columns. One CASE costs a tenth of
 -- seven separate checks, and a job is active exactly while it has not finished.
@@ -146,30 +146,31 @@ CREATE TABLE audit (
 CREATE INDEX audit_of_job ON audit (key, id);
 """
 
-# What a job used.
+# The resources that a job used.
 _V3 = """
 ALTER TABLE jobs ADD COLUMN cpu_ms INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN peak_kib INTEGER NOT NULL DEFAULT 0;
 """
 
-# The pause before a retry, kills without grace, and who was cancelled because of whom (for redoing them).
+# The pause before a retry, kills without grace, and which jobs were cancelled because of a parent (for `gjob
+# redo`).
 _V4 = """
 ALTER TABLE jobs ADD COLUMN retry_at REAL NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN stop_now INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX jobs_cut_off ON jobs (reason) WHERE reason LIKE 'DependencyFailed:%';
 """
 
-# Whether a job ran on simulated GPUs: no statistics are made of those.
+# Whether a job ran on simulated GPUs: statistics exclude those.
 _V5 = """
 ALTER TABLE jobs ADD COLUMN simulated INTEGER NOT NULL DEFAULT 0;
 """
 
-# What others passed a waiting job by.
+# The work that passed a waiting job.
 _V6 = """
 ALTER TABLE jobs ADD COLUMN passed INTEGER NOT NULL DEFAULT 0;
 """
 
-# Attempts before the one that is in the job's record. Of older jobs the audit tells, in words.
+# Attempts before the one that is in the job's record. For older jobs, only the audit log has them, as text.
 _V7 = """
 CREATE TABLE attempts (
     key         INTEGER NOT NULL REFERENCES jobs (key) ON DELETE CASCADE,
@@ -191,18 +192,18 @@ WHERE (j.started_at IS NULL OR CAST(substr(a.detail, 9) AS INTEGER) < j.attempt)
     AND b.what IN ('retry', 'requeued');
 """
 
-# Since when a job has waited for resources; that says more than what passed it.
+# The time since which a job has waited for resources; it replaces the work that passed it.
 _V8 = """
 ALTER TABLE jobs RENAME COLUMN passed TO ready_at;
 UPDATE jobs SET ready_at = submitted_at WHERE finished_at IS NULL;
 """
 
-# What is known of a job that another target has.
+# The state of a remote job.
 _V9 = """
 ALTER TABLE jobs ADD COLUMN abroad TEXT;
 """
 
-# How far jobs say they are.
+# The progress that jobs report.
 _V10 = """
 ALTER TABLE jobs ADD COLUMN headway TEXT;
 """

@@ -1,4 +1,4 @@
-"""One database for another, so that a crash at any moment leaves no mixture of the two.
+"""Replacing one database by another: a crash at any moment leaves no mixture of the two.
 
 Whole, checked copies of a database that may be in use.
 """
@@ -28,7 +28,7 @@ def swap_in(database: Path) -> Path | None:
     if not restored.exists():
         return None
     kept = _name_for_old(database, restored)
-    for suffix in (*files.COMPANIONS, ""):  # the logs first: a log must not meet another database
+    for suffix in (*files.COMPANIONS, ""):  # logs first: a log must never be applied to another database
         old = beside(database, suffix)
         if os.path.lexists(old):
             old.rename(beside(kept, suffix))
@@ -63,7 +63,7 @@ def copy(database: Path, new: Path) -> None:
     files.remove(new)
     files.make_private(new)
     with closing(files.connect(database, "mode=ro")) as source, closing(files.connect(new)) as made:
-        # All pages in one go: in steps, it would begin anew whenever the daemon commits in between.
+        # All pages in one go: in steps, it would restart whenever the daemon commits in between.
         source.backup(made, pages=-1)
         made.execute("PRAGMA journal_mode = DELETE")
         problems = [row[0] for row in made.execute("PRAGMA integrity_check(1)")]

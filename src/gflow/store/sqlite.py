@@ -183,11 +183,11 @@ class SqliteStore:
         )
 
     def unfinished(self) -> dict[int, Bulk]:
-        """What was begun in parts and is not done."""
+        """Unfinished bulk work."""
         return dict(self._bulk)
 
     def unheard(self, bulk: OpenSubmission) -> list[tuple[JobKey, float]]:
-        """The jobs of a submission whose story does not begin yet, each with when it was submitted."""
+        """The jobs of a submission that have no audit entry yet, each with its submission time."""
         told = "SELECT 1 FROM audit WHERE audit.key = jobs.key AND what = 'submitted'"
         mine = f"SELECT key, submitted_at FROM jobs WHERE key BETWEEN ? AND ? AND {WHOLE}"
         rows = self._rows(f"{mine} AND NOT EXISTS ({told}) ORDER BY key", bulk.span)
@@ -206,7 +206,7 @@ class SqliteStore:
         return tuple(self._jobs(f"SELECT * FROM ({latest}) ORDER BY key", [LEARNT_FROM]))
 
     def _recent(self) -> list[tuple[int, JobKey]]:
-        """The last RECENT jobs of each person, oldest first. One index seek per person."""
+        """The last RECENT jobs of each user, oldest first. One index seek per user."""
         found: list[tuple[JobKey, int]] = []
         uid: int | None = self._row("SELECT min(uid) FROM jobs")[0]
         # Tasks of arrays have their own rows; `@` means whole jobs.
@@ -224,7 +224,7 @@ class SqliteStore:
         return job_of(row, {}) if row else None
 
     def jobs(self, *, active: bool) -> Iterable[Job]:
-        """Jobs by key: those that are not over, or all. Whoever wants less asks a `reader`."""
+        """Jobs by key: those that are not over, or all. For a part of them, use a `reader`."""
         jobs = self._jobs(SELECT + (" WHERE finished_at IS NULL" if active else "") + " ORDER BY key", [])
         return [job for job in jobs if not self._is_hidden(job.key)] if self._hidden else jobs
 
@@ -273,7 +273,7 @@ class SqliteStore:
             self._db.text_factory = str
 
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]:
-        """How these jobs ended; jobs that have not ended, or never were, are left out."""
+        """How these jobs ended; jobs that have not ended or do not exist are left out."""
         found: dict[JobKey, JobState] = {}
         for key in keys:
             job = self.job(key)
@@ -292,7 +292,7 @@ class SqliteStore:
         return array.stopping or array.state
 
     def reader(self) -> Reader:
-        """What is committed now, for somebody who takes time to read it."""
+        """A snapshot of the committed state, for long reads."""
         return Reader(self.path)
 
     def submission(self, uid: int, token: str) -> tuple[JobKey, ...] | None:
@@ -307,19 +307,19 @@ class SqliteStore:
         if row is None:
             raise StoreError(f"the stored text {address} is gone")
         content = row[0]
-        # Nobody must run a script that is not the one submitted.
+        # A job must never run another script than the one submitted.
         if not isinstance(content, bytes) or address_of(content) != address:
             raise StoreError(f"the stored text {address} is damaged")
         return content
 
     def story(self, key: JobKey) -> list[AuditEntry]:
-        """What happened to a job, in order."""
+        """The audit log of a job, in order."""
         select = "SELECT id, at, key, uid, origin, what, detail FROM audit"
         own = [
             (row[0], AuditEntry(*row[1:]))
             for row in self._rows(f"{select} WHERE key = ? ORDER BY id", (key,))
         ]
-        # Lines about many jobs have no key: those of its life may be about this one.
+        # Grouped entries have no key: those during the job's life may be about it.
         after = own[0][0] if own and own[0][1].what == "submitted" else 0
         before = own[-1][0] if own and own[-1][1].what in map(ENDED.get, FINAL) else sys.maxsize
         several = f"{select} WHERE key IS NULL AND id BETWEEN ? AND ? AND what IN {GROUPED}"
@@ -339,11 +339,11 @@ class SqliteStore:
         return float(self._row(sql)[0] or 0.0)
 
     def newest_line(self) -> int:
-        """The number of the last line of the audit."""
+        """The number of the last entry of the audit log."""
         return int(self._row("SELECT coalesce(max(id), 0) FROM audit")[0])
 
     def lines(self, after: int, limit: int) -> list[tuple[int, AuditEntry]]:
-        """What happened since the line of this number, in order, each with its own."""
+        """Entries of the audit log after this number, in order, each with its number."""
         rows = self._rows(
             "SELECT id, at, key, uid, origin, what, detail FROM audit WHERE id > ? ORDER BY id LIMIT ?",
             (after, limit),

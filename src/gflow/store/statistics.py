@@ -1,4 +1,4 @@
-"""What people used, counted by the database: the loop waits for none of it.
+"""Usage statistics, computed by the database outside the loop.
 
 A job may have run more than once: its last attempt is in its own record, the earlier ones are in `attempts`.
 Jobs that are over are counted by the day and hour in which they ended; what was counted of one that has
@@ -109,13 +109,13 @@ _FINGERPRINT = """
 SELECT count(*), total(key), total(finished_at) FROM jobs WHERE finished_at >= :low AND finished_at < :high
 """
 _NEXT_END = "SELECT min(finished_at) FROM jobs WHERE finished_at >= ?"
-# Summaries that were made by other questions, or hold something else, are made anew.
+# Summaries made by other queries, or of another format, are recomputed.
 _SHAPE = ",".join((*Summary.__struct_fields__, *Usage.__struct_fields__, *TopJob._fields))
 _MADE_BY = hashlib.blake2b("".join((*_OVER, _SHAPE)).encode(), digest_size=8).hexdigest()
 
 
 def statistics(reader: Reader, question: Question, kept: Path | None = None) -> Statistics:
-    """All of it, with what is kept of the past in the file `kept`. Runs in a thread: it may take seconds."""
+    """The usage report. `kept`: the file of summaries. Runs in a thread: it may take seconds."""
     summaries = Summaries(kept, _MADE_BY)
     try:
         return _folded(_summed(reader, question, summaries), question)
@@ -130,7 +130,7 @@ def _summed(reader: Reader, question: Question, summaries: Summaries) -> list[Su
     """A summary of the active jobs, and one of each span in which jobs ended."""
     active, going = _count(reader, _ACTIVE, question)
     found, made = [active], []
-    # From the newest on: GPUs that were used in a span may be those of jobs that ended later.
+    # Newest first: GPUs used in a span may belong to jobs that ended later.
     for span in reversed(_spans(reader, question)):
         if not span.is_whole:
             summary = _of_span(reader, question, span, going)
@@ -200,7 +200,7 @@ def _count(
 def _peaks(uses: Iterable[Use], span: Span) -> dict[str, int]:
     """The most GPUs in use at one moment of the span: by user, and of all.
 
-    A GPU is in use from the first of those who share it to the last. Of one moment's edges, ends come first.
+    A shared GPU is in use from the first job to the last. At equal times, ends come before starts.
     """
     edges = []
     for use in uses:
@@ -237,7 +237,7 @@ def _groups(reader: Reader, counting: _Counting, values: dict[str, Any]) -> list
 
 
 def _folded(summaries: list[Summary], question: Question) -> Statistics:
-    """All summaries as one, of those that are asked for."""
+    """Combine all summaries, for the user of the query if it names one."""
     wanted = question.user
     by_user: dict[str, Usage] = {}
     by_project: dict[str, Usage] = {}
@@ -277,7 +277,7 @@ WHERE progress IS NULL AND (:user IS NULL OR user = :user) AND (finished_at IS N
 
 
 def predictions(reader: Reader, question: Question, samples: Path) -> list[Prediction]:
-    """Jobs whose memory was predicted, with what was measured of each."""
+    """Jobs with predicted memory, each with the measured value."""
     rows = reader.rows(_PREDICTED, question._asdict())
     measured = most_used(samples, [label(key) for key, *_ in rows])
     return [

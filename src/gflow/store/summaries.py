@@ -1,8 +1,8 @@
-"""Summaries of the past by day and hour, in a file of its own: a question about a year adds up days.
+"""Cached usage summaries by day and hour, in a file of their own: a query for a year adds up days.
 
 Jobs that are over never change, so what was counted of a day that has passed is kept. Each summary is
 kept with a fingerprint of the jobs it is made of: one that no longer matches (retention, a restored
-database, a clock that was set back) is made anew. Nothing is lost with the file.
+database, a clock that was set back) is recomputed. The file can be deleted without loss.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Use(NamedTuple):
 
 
 class Summary(msgspec.Struct, array_like=True):
-    """What is counted of the jobs that ended in one span of time."""
+    """Sums over the jobs that ended in one span of time."""
 
     # User, project, sums.
     groups: list[tuple[str, str, Usage]] = []
@@ -100,12 +100,12 @@ class Summaries:
                 (span.low, span.high, is_simulated, self._made_by, *of),
             ).fetchone()
             return None if row is None else msgspec.msgpack.decode(row[0], type=Summary)
-        except (sqlite3.Error, msgspec.MsgspecError) as error:  # made again from the jobs themselves
+        except (sqlite3.Error, msgspec.MsgspecError) as error:  # recomputed from the jobs
             log.warning("a summary cannot be read: %s", error)
             return None
 
     def keep(self, made: Iterable[tuple[Span, Fingerprint, Summary]], is_simulated: bool) -> None:
-        """Keep these, in place of all that overlap them: hours go when their day is there."""
+        """Store these summaries and delete all that overlap them: a day replaces its hours."""
         if self._db is None:
             return
         try:
@@ -118,7 +118,7 @@ class Summaries:
                     content = msgspec.msgpack.encode(summary)
                     row = (*ends, self._made_by, *of, content)
                     self._db.execute("INSERT INTO summaries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-        except sqlite3.Error as error:  # a full disk, a lock: they are made again next time
+        except sqlite3.Error as error:  # a full disk or a lock: recomputed next time
             log.warning("summaries cannot be kept: %s", error)
 
 

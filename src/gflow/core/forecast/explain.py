@@ -1,4 +1,4 @@
-"""Why a job waits, as data. One source for gqueue, gjob, the API and everything later."""
+"""Blockers: why a job waits, as data. The only source for gqueue, gjob and the API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gflow.core.transitions import HOLD, QUEUED, RUNNING
 
 
 class Blocker(msgspec.Struct, frozen=True):
-    """The first thing that keeps a job from starting: a code for programs, a detail for people."""
+    """The first thing that keeps a job from starting: a code for programs, a detail for users."""
 
     code: str
     detail: str = ""
@@ -26,19 +26,19 @@ class Blocker(msgspec.Struct, frozen=True):
 
 
 def explain(state: State, job: Job, known: dict[Shape, Blocker] | None = None) -> Blocker | None:
-    """Why this waiting job waits, or that a running one does not use its GPUs or does not die; None: nothing.
+    """Why a job waits; of a running job, that it does not use its GPUs or survives a kill; None: nothing.
 
-    `known`: what jobs of one shape lack at this moment, found once for all of them.
+    `known`: a cache of what jobs of each shape lack now.
     """
     if job.state is not QUEUED:
         if job.state is HOLD:
             return Blocker(job.reason or "JobHeldUser")
-        return _of_running(state, job) if job.state is RUNNING else None
-    if not_yet := _not_yet(state, job):
-        return not_yet
+        return _explain_running(state, job) if job.state is RUNNING else None
+    if blocker := _explain_not_ready(state, job):
+        return blocker
     shape = shape_of(job.spec)
-    if state.is_ruled and (kept := _kept_for_others(state, job, shape)):
-        return kept
+    if state.is_ruled and (blocker := _explain_quota(state, job, shape)):
+        return blocker
     if known is None:
         return explain_shape(state, shape)
     if shape not in known:
@@ -46,19 +46,19 @@ def explain(state: State, job: Job, known: dict[Shape, Blocker] | None = None) -
     return known[shape]
 
 
-def _of_running(state: State, job: Job) -> Blocker | None:
-    """What there is to say of a job that runs."""
+def _explain_running(state: State, job: Job) -> Blocker | None:
+    """Whether a running job survives a kill or does not use its GPUs."""
     if job.key in state.stuck:
         return Blocker(UNKILLABLE, state.stuck[job.key])
     idle = state.unused.get(job.key)
     return Blocker(IDLE, idle.text) if idle and not job.stopping else None
 
 
-def _not_yet(state: State, job: Job) -> Blocker | None:
-    """What is to happen before it may start anywhere; or that it waits elsewhere."""
+def _explain_not_ready(state: State, job: Job) -> Blocker | None:
+    """What must happen before the job can start anywhere, or why it waits on another target."""
     key, machine = job.key, state.machine
     if key in state.abroad:
-        return _said_there(job)
+        return _explain_remote(job)
     wait = state.waits.get(key)
     if wait is not None:
         return Blocker("Dependency", f"job {label(wait.broken)} did not succeed" if wait.broken else "")
@@ -75,27 +75,27 @@ def _not_yet(state: State, job: Job) -> Blocker | None:
     if key in state.outbound:
         return Blocker("Submitting")
     is_full = machine.stalled or len(state.running) >= machine.most_runs
-    return _no_starts(state) if is_full else None
+    return _explain_full(state) if is_full else None
 
 
-def _no_starts(state: State) -> Blocker:
-    """What keeps every job from starting here that waits for nothing else."""
+def _explain_full(state: State) -> Blocker:
+    """Why no job at all can start here now."""
     machine = state.machine
     if machine.stalled:
         return Blocker("Resources", f"nothing can be started now: {machine.stalled}")
     return Blocker("Resources", f"{machine.most_runs} jobs run, for more the daemon has no file descriptors")
 
 
-def _said_there(job: Job) -> Blocker:
-    """What the target that has it says."""
+def _explain_remote(job: Job) -> Blocker:
+    """The reason that the job's target reports."""
     if job.abroad is not None and job.abroad.hold:
         return Blocker("JobHeldUser")
     code, _, detail = job.reason.partition(": ")
     return Blocker(code or "Submitting", detail)
 
 
-def _kept_for_others(state: State, job: Job, shape: Shape) -> Blocker | None:
-    """Whether a quota holds the job back, or it waits for GPUs that are free and reserved."""
+def _explain_quota(state: State, job: Job, shape: Shape) -> Blocker | None:
+    """The quota that delays the job, or the GPU reservations of other users on GPUs that are free."""
     if over := state.over_quota(job):
         return Blocker("Quota", over)
     barred = state.barred(job) if shape.gpus else frozenset()
@@ -108,12 +108,12 @@ def _kept_for_others(state: State, job: Job, shape: Shape) -> Blocker | None:
 
 
 def reserved_for(state: State, gpus: Iterable[int], owners: Iterable[str]) -> Blocker:
-    """These GPUs are kept for these people, as far as those are to be known."""
+    """The blocker for GPUs that are reserved for these users."""
     return Blocker(RESERVED, f"GPU {','.join(map(str, gpus))} reserved for {named(state, owners)}")
 
 
 def named(state: State, owners: Iterable[str]) -> str:
-    """These people, as far as others are to know their names."""
+    """The names of these users, unless the policy hides them."""
     return "somebody else" if state.policy.is_private else ", ".join(owners)
 
 
@@ -141,13 +141,13 @@ def explain_shape(state: State, shape: Shape) -> Blocker:
 
 
 def _blockade(state: State, shape: Shape) -> str:
-    """What keeps a GPU from a job that nobody has; empty: jobs have them all."""
+    """Why a GPU that no job holds is not available; empty: jobs hold all of them."""
     if state.machine.gpu_trouble:
         return state.machine.gpu_trouble
     for index, gpu in state.machine.gpus.items():
         why = (
             state.machine.closed(index) if index not in state.machine.holders and suits(gpu, shape) else None
         )
-        if why is not None and why.kind != "Restricted":  # that is how somebody wants it to be
+        if why is not None and why.kind != "Restricted":  # restricted on purpose
             return f"GPU {index} is {why}"
     return ""

@@ -1,7 +1,7 @@
-"""The queue played forward on paper: who starts when, if nothing more comes.
+"""Queue simulation: when each waiting job starts, if no more jobs are submitted.
 
-Only GPUs are counted (or CPU slots, for jobs that ask for no GPU). Order, promises and who may pass are the
-scheduler's. Two stories can be told: everything takes as long as it is `EXPECTED` to, or `AT_WORST`.
+Only GPUs are simulated (or CPU slots, for jobs without GPUs). Order, start reservations and backfill follow
+the scheduler. There are two scenarios: jobs run as long as `EXPECTED`, or as long as `AT_WORST`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from typing import NamedTuple
 
 from gflow.core.forecast.queue_snapshot import GroupCopy, QueueSnapshot, Running, Waiting
 from gflow.core.ids import JobKey
-from gflow.core.scheduling.backfill import MOST_ASKED, QUIET, caution_for, taken_for
+from gflow.core.scheduling.backfill import MAX_CANDIDATES, QUIET, assumed_length, caution_for
 
-# How often somebody is looked at: that bounds what a story costs.
-MOST_LOOKS = 100_000
+# How many groups a simulation examines at most, which bounds its cost.
+MAX_EXAMINED = 100_000
 
 
 class Lengths(NamedTuple):
-    """How long things take in a story: with a limit that long (or less), without one by what is expected."""
+    """How long jobs run in a scenario."""
 
+    # Whether a job with a time limit runs that long. All other jobs follow their expected length.
     by_limits: bool
-    # How many times its expected length a job that waits takes.
+    # A waiting job runs for this multiple of its expected length.
     waiting: float
-    # How many times as long as it has run by now one that runs will go on at least: what is old lives long.
+    # A running job runs on for at least this multiple of its elapsed time.
     running: float
 
     def of(self, job: Waiting) -> float:
-        return job.limit if job.limit and self.by_limits else job.expected * self.waiting
+        return job.time_limit_s if job.time_limit_s and self.by_limits else job.expected * self.waiting
 
 
 EXPECTED = Lengths(False, 1.0, 1.0)
@@ -37,145 +38,150 @@ AT_WORST = Lengths(True, 4.0, 2.0)
 
 
 class SimulatedReservation:
-    """As `core.scheduling.backfill.Promise`, in numbers alone."""
+    """A `StartReservation` in numbers alone."""
 
-    __slots__ = ("_caution", "job", "spare", "until")
+    __slots__ = ("_caution", "job", "spare", "start_at")
 
-    def __init__(self, job: Waiting, until: float, spare: int, total: int) -> None:
+    def __init__(self, job: Waiting, start_at: float, spare: int, total: int) -> None:
         self.job = job
-        self.until = until
+        self.start_at = start_at
         self.spare = spare
         self._caution = caution_for(job.size / total)
 
     def is_in_time(self, job: Waiting, now: float) -> bool:
-        """Whether a job is taken for one that is over by then, however long it takes in this story."""
-        return now + taken_for(self._caution, job.bound, job.guess) <= self.until
+        """Whether backfill assumes that the job ends by `start_at`, however long it runs in this scenario."""
+        return now + assumed_length(self._caution, job.limit_s, job.estimated_s) <= self.start_at
 
 
 class QueueSimulation:
-    """One story. `starts` has who has started, with when."""
+    """One simulated schedule. `starts`: the jobs that have started, and when.
+
+    It reads only the snapshot and the list of waiting jobs, so that it may run in a thread.
+    """
 
     def __init__(
-        self, snapshot: QueueSnapshot, lengths: Lengths, who: list[Waiting], *, with_gpus: bool = True
+        self, snapshot: QueueSnapshot, lengths: Lengths, waiting: list[Waiting], *, with_gpus: bool = True
     ) -> None:
         pool, now = snapshot.pool(with_gpus), snapshot.now
         self._policy = snapshot.policy
         self._total, self._free = pool.usable, pool.free
         self.now = now
-        self._looks = 0
+        self._examined = 0
         self.starts: dict[JobKey, float] = {}
         self.lengths = lengths
         self._ends = [
             (_end(job, now, lengths), job.gpus if with_gpus else job.cpus) for job in snapshot.running
         ]
-        self._who = who
-        # Whether so much happens that not all of it is played.
-        self.is_cut = False
-        # Whether time limits alone decide how long all of this takes.
-        self.is_bounded = all(job.limit for job in snapshot.running) and all(one.limit for one in who)
-        # Those alike, in order; of them the first is the next, and lies last.
-        self._alike: list[list[Waiting]] = []
-        # By standing, the highest first: who has waited longest last.
-        self._by_age: dict[int, list[Waiting]] = {}
-        self._promises: list[SimulatedReservation] = []
+        self._waiting = waiting
+        # Whether the simulation ended early, at MAX_EXAMINED.
+        self.is_truncated = False
+        # Whether all jobs have time limits: then the worst case is a bound.
+        self.is_bounded = all(job.time_limit_s for job in snapshot.running) and all(
+            one.time_limit_s for one in waiting
+        )
+        # The waiting jobs of each group, groups in order of start. The next job of a group is last in its
+        # list.
+        self._groups: list[list[Waiting]] = []
+        # Precedence (highest first) -> jobs; the one that has waited longest is last.
+        self._oldest: dict[int, list[Waiting]] = {}
+        self._reservations: list[SimulatedReservation] = []
 
-    def _line_up(self) -> None:
-        """Everybody to their place."""
-        who, self._who = self._who, []
+    def _build_order(self) -> None:
+        """Sort the waiting jobs into `_groups` and `_oldest`."""
+        waiting, self._waiting = self._waiting, []
         heapq.heapify(self._ends)
-        alike: dict[GroupCopy, list[Waiting]] = {}
-        for one in sorted(who, key=lambda one: one.place, reverse=True):
-            alike.setdefault(one.group, []).append(one)
-        # By the first of each.
-        self._alike = sorted(alike.values(), key=lambda line: line[-1].place)
-        for one in sorted(who, key=lambda one: (one.standing, one.since, one.key), reverse=True):
-            self._by_age.setdefault(one.standing, []).append(one)
+        groups: dict[GroupCopy, list[Waiting]] = {}
+        for one in sorted(waiting, key=lambda one: one.place, reverse=True):
+            groups.setdefault(one.group, []).append(one)
+        # In the order of their next jobs.
+        self._groups = sorted(groups.values(), key=lambda jobs: jobs[-1].place)
+        for one in sorted(waiting, key=lambda one: (one.precedence, one.since, one.key), reverse=True):
+            self._oldest.setdefault(one.precedence, []).append(one)
 
     def start_of(self, key: JobKey) -> float | None:
-        """When this one starts; None: not in sight."""
-        while key not in self.starts and self._turn():
+        """When this job starts; None: never in this simulation."""
+        while key not in self.starts and self._advance():
             pass
         return self.starts.get(key)
 
     def all(self) -> dict[JobKey, float]:
-        """When each starts, as far as that is played."""
-        while self._turn():
+        """When each job starts, as far as simulated."""
+        while self._advance():
             pass
         return self.starts
 
-    def _turn(self) -> bool:
-        """All that starts now, and on to the next end; False: there is nothing more to see."""
-        if self._who:
-            self._line_up()
-        if self._looks > MOST_LOOKS:
-            self.is_cut = True
+    def _advance(self) -> bool:
+        """Start all jobs that can start now, then go to the next end; False: the simulation is over."""
+        if self._waiting:
+            self._build_order()
+        if self._examined > MAX_EXAMINED:
+            self.is_truncated = True
             return False
-        self._promises = self._due()
-        while self._sweep():
+        self._reservations = self._reservations_due()
+        while self._start_all():
             pass
-        self._alike = [line for line in self._alike if line]
-        if not self._ends or self._ends[0][0] == inf or not self._alike:
+        self._groups = [jobs for jobs in self._groups if jobs]
+        if not self._ends or self._ends[0][0] == inf or not self._groups:
             return False
         self.now = max(self.now, self._ends[0][0])
         while self._ends and self._ends[0][0] <= self.now:
             self._free += heapq.heappop(self._ends)[1]
         return True
 
-    def _sweep(self) -> bool:
-        """Once over all, in order; True: start again, because one started whose promise kept others."""
-        for line in self._alike:
+    def _start_all(self) -> bool:
+        """One pass in order; True: a job with a reservation started, so that another pass is needed."""
+        for jobs in self._groups:
             if not self._free:
                 break
-            self._looks += 1
-            while line and line[-1].size <= self._free and self._may_pass(line[-1]):
-                if self._start(line.pop()):
+            self._examined += 1
+            while jobs and jobs[-1].size <= self._free and self._may_backfill(jobs[-1]):
+                if self._start(jobs.pop()):
                     return True
         return False
 
-    def _may_pass(self, job: Waiting) -> bool:
-        for promise in self._promises:
-            if promise.job is job:
+    def _may_backfill(self, job: Waiting) -> bool:
+        for reservation in self._reservations:
+            if reservation.job is job:
                 return True
-            if job.standing > promise.job.standing:
+            if job.precedence > reservation.job.precedence:
                 continue
-            in_time = self._policy.backfill and promise.is_in_time(job, self.now)
-            if not in_time and (not self._policy.backfill or job.size > promise.spare):
+            in_time = self._policy.backfill and reservation.is_in_time(job, self.now)
+            if not in_time and (not self._policy.backfill or job.size > reservation.spare):
                 return False
         return True
 
     def _start(self, job: Waiting) -> bool:
-        """It starts; whether that may let others pass whom a promise kept."""
+        """Start a job; whether it had a reservation, which may have blocked others."""
         self.starts[job.key] = self.now
         self._free -= job.size
         heapq.heappush(self._ends, (self.now + self.lengths.of(job) * job.count, job.size))
-        for promise in self._promises:
-            if not promise.is_in_time(job, self.now):
-                promise.spare -= job.size
-        was_promised = any(promise.job is job for promise in self._promises)
-        if was_promised or not self._promises:
-            self._promises = self._due()
-        return was_promised
+        for reservation in self._reservations:
+            if not reservation.is_in_time(job, self.now):
+                reservation.spare -= job.size
+        had_reservation = any(reservation.job is job for reservation in self._reservations)
+        if had_reservation or not self._reservations:
+            self._reservations = self._reservations_due()
+        return had_reservation
 
-    def _due(self) -> list[SimulatedReservation]:
-        """Promises to those who have waited longest, if that is long enough; see
-        `core.scheduling.backfill.due`."""
+    def _reservations_due(self) -> list[SimulatedReservation]:
+        """Start reservations of the oldest jobs; see `core.scheduling.backfill.reservations_due`."""
         found: list[SimulatedReservation] = []
         if self._policy.patience < 0:
             return found
         is_quiet = self._policy.patience > 0 and self._free >= QUIET * self._total
-        for line in self._by_age.values():
-            while line and line[-1].key in self.starts:
-                line.pop()
-            for one in self._heads(line):
-                if self.now - one.since < (one.quiet_due if is_quiet else one.due):
+        for jobs in self._oldest.values():
+            while jobs and jobs[-1].key in self.starts:
+                jobs.pop()
+            for one in self._heads(jobs):
+                if self.now - one.since < (one.quiet_patience_s if is_quiet else one.patience_s):
                     break
-                if (promise := self._promise(one)) is not None:
-                    found.append(promise)
+                if (reservation := self._reserve(one)) is not None:
+                    found.append(reservation)
                     if len(found) == self._policy.promises:
                         return found
         return found
 
-    def _promise(self, job: Waiting) -> SimulatedReservation | None:
+    def _reserve(self, job: Waiting) -> SimulatedReservation | None:
         free, at = self._free, self.now
         if free < job.size:
             for end, size in sorted(self._ends):
@@ -186,23 +192,23 @@ class QueueSimulation:
             return None
         return SimulatedReservation(job, max(at, self.now), free - job.size, self._total)
 
-    def _heads(self, line: list[Waiting]) -> Iterator[Waiting]:
-        """The first of each group, who has waited longest first."""
+    def _heads(self, jobs: list[Waiting]) -> Iterator[Waiting]:
+        """The head of each group, the one that has waited longest first."""
         groups: set[GroupCopy] = set()
-        for one in reversed(line):
+        for one in reversed(jobs):
             if one.key not in self.starts and one.group not in groups:
                 groups.add(one.group)
                 yield one
-                if len(groups) == MOST_ASKED:
+                if len(groups) == MAX_CANDIDATES:
                     return
 
 
 def _end(job: Running, now: float, lengths: Lengths) -> float:
-    """When a running job is over in this story."""
+    """When a running job ends in this scenario."""
     if job.is_stopping:
         return now
-    last = max(now, job.started + job.limit) if job.limit else inf
-    if job.limit and lengths.by_limits:
+    last = max(now, job.started + job.time_limit_s) if job.time_limit_s else inf
+    if job.time_limit_s and lengths.by_limits:
         return last
-    old = now + lengths.running * max(0.0, now - job.started)
-    return min(last, max(old, job.expected_end))
+    by_age = now + lengths.running * max(0.0, now - job.started)
+    return min(last, max(by_age, job.expected_end))

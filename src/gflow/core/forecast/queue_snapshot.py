@@ -1,9 +1,8 @@
-"""The queue as a forecast needs it (`core.forecast.queue_simulation`): a snapshot that other threads may
-read, and who of it is simulated.
+"""A bounded snapshot of the queue for the simulation (`core.forecast.queue_simulation`).
 
-Only GPUs are counted (or CPU slots, for jobs that ask for no GPU). However many wait, the cost of a
-simulation is bounded: those who come first are taken as they are, and of the others some, who stand for
-the rest.
+Other threads may read it. Only GPUs are counted (or CPU slots, for jobs without GPUs). The cost of a
+simulation does not grow with the queue: the first jobs are simulated one by one, and a sample represents the
+others.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ import msgspec
 
 from gflow.core.ids import JobKey
 from gflow.core.resources import Shape
-from gflow.core.scheduling.backfill import MOST_ASKED, times_for
+from gflow.core.scheduling.backfill import MAX_CANDIDATES, patience_for
 from gflow.core.state.queue_index import Group
 from gflow.core.state.state import State
 
-# How many of those who wait are taken one by one, and by at most how many the others are represented.
+# How many waiting jobs are simulated one by one, and the size of the sample that represents the others.
 MOST_NEAR, MOST_FAR = 1000, 1000
 
 
 class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A group of the queue as it was when it was copied. See `Group`.
+    """A copy of a group of the queue; see `Group`.
 
-    Without reference cycles, and so many that the garbage collector is not to look at them.
+    It has no reference cycles. There are many, so that the garbage collector does not track them.
     """
 
     head: JobKey
     members: dict[JobKey, float]
     shape: Shape
     place: int
-    rank: float
-    standing: int
-    limit: int
+    sort_key: float
+    precedence: int
+    time_limit_s: int
     length: float
-    bound: float
-    guess: float
-    counted: float
+    limit_s: float
+    estimated_s: float
+    patience_basis_s: float
 
     @classmethod
     def of(cls, group: Group, head: JobKey) -> GroupCopy:
@@ -49,14 +48,14 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
             head,
             group.members.copy(),
             group.shape,
-            group.lane.place,
-            group.rank,
-            group.standing,
+            group.bucket.place,
+            group.sort_key,
+            group.precedence,
             group.key.limit_s,
             group.length,
-            group.bound,
-            group.guess,
-            group.counted,
+            group.limit_s,
+            group.estimated_s,
+            group.patience_basis_s,
         )
 
     @property
@@ -66,11 +65,11 @@ class GroupCopy(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def order(self) -> tuple[int, float, JobKey]:
         """Sort key: the order of start."""
-        return self.place, self.rank, self.head
+        return self.place, self.sort_key, self.head
 
 
 class Pool(NamedTuple):
-    """GPUs, or CPU slots: all that there are, those that jobs may get, and those that are free."""
+    """GPUs, or CPU slots: how many exist, how many jobs may get, how many are free."""
 
     size: int
     usable: int
@@ -78,25 +77,25 @@ class Pool(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A running job: when it started, when it is expected to end (boot clock), its limit, and what it has."""
+    """A running job: start and expected end (boot clock), time limit (0: none), and its resources."""
 
     started: float
     expected_end: float
-    limit: float
+    time_limit_s: float
     is_stopping: bool
     gpus: int
     cpus: int
 
 
 class QueueSnapshot:
-    """What forecasts look at, copied: any thread may read it while the queue changes.
+    """A copy of the queue for forecasts: any thread may read it while the queue changes.
 
-    The copy can be made in parts (`take`). What changes meanwhile may be in it or not, and that is as
-    good: a forecast is an estimate.
+    The copy can be made in parts (`take`). Changes made meanwhile may or may not be in it, which is good
+    enough for a forecast.
     """
 
     def __init__(self, state: State, now: float) -> None:
-        machine, told = state.machine, state.foretold
+        machine, calibration = state.machine, state.foretold
         self.now, self.policy, self.is_drained = now, state.policy, machine.is_drained
         self._pools = {
             True: Pool(len(machine.gpus), len(machine.usable), len(machine.idle)),
@@ -113,30 +112,30 @@ class QueueSnapshot:
             )
             for job in state.running.values()
         ]
-        # By whether time limits alone decide: whether enough has been learnt, and what
+        # By whether all jobs have time limits: whether there are enough ETA samples, and their percentiles
         # (`core.forecast.calibration`).
-        self.is_learnt = {is_bounded: told.is_learnt(is_bounded) for is_bounded in (False, True)}
-        self.parts = {is_bounded: told.parts(is_bounded, now) for is_bounded in (False, True)}
+        self.is_learnt = {is_bounded: calibration.is_learnt(is_bounded) for is_bounded in (False, True)}
+        self.parts = {is_bounded: calibration.parts(is_bounded, now) for is_bounded in (False, True)}
         self._copies: dict[Group, GroupCopy] = {}
         self._left = iter(list(state.ready.groups.values()))
         self._near: dict[bool, list[tuple[JobKey, GroupCopy]]] = {}
 
     @classmethod
     def of(cls, state: State, now: float) -> QueueSnapshot:
-        """A whole snapshot, in one go."""
+        """A complete snapshot, made in one call."""
         made = cls(state, now)
         made.take(len(state.ready.groups))
         return made
 
     def take(self, most: int) -> bool:
-        """Copy so many more groups; whether there may be others left."""
+        """Copy at most `most` more groups; whether more may be left."""
         some = list(islice(self._left, most))
         for group in some:
             self.add(group)
         return len(some) == most
 
     def add(self, group: Group) -> GroupCopy | None:
-        """Copy this group as it is now; None: it is not in the queue any more."""
+        """Copy this group as it is now; None: it is no longer in the queue."""
         head = group.head()
         if head is None:
             return None
@@ -144,7 +143,7 @@ class QueueSnapshot:
         return copy
 
     def copy_of(self, group: Group, key: JobKey) -> GroupCopy | None:
-        """The copy of the group that this job is in, made now if the job came later than the snapshot."""
+        """The copy of this job's group, made now if the job was submitted after the snapshot."""
         found = self._copies.get(group)
         return found if found is not None and key in found.members else self.add(group)
 
@@ -155,7 +154,7 @@ class QueueSnapshot:
         return [group for group in list(self._copies.values()) if with_gpus == (group.shape.gpus > 0)]
 
     def near(self, with_gpus: bool) -> list[tuple[JobKey, GroupCopy]]:
-        """The first in order, and those who have waited longest; some of them twice. Found once."""
+        """The first jobs in order, and those that have waited longest; some appear twice. Cached."""
         found = self._near.get(with_gpus)
         if found is None:
             found = self._near[with_gpus] = list(_near(self.groups(with_gpus)))
@@ -163,54 +162,54 @@ class QueueSnapshot:
 
 
 class Waiting:
-    """One that waits, as it stands now. Nothing here changes: a thread may go by it."""
+    """A waiting job, or one that represents several. Immutable: a thread may read it."""
 
     __slots__ = (
-        "bound", "count", "due", "expected", "group", "guess", "key", "limit", "place", "quiet_due",
-        "since", "size", "standing",
+        "count", "estimated_s", "expected", "group", "key", "limit_s", "patience_s", "place", "precedence",
+        "quiet_patience_s", "since", "size", "time_limit_s",
     )  # fmt: skip
 
     def __init__(
-        self, key: JobKey, group: GroupCopy, size: int, count: int, dues: tuple[float, float]
+        self, key: JobKey, group: GroupCopy, size: int, count: int, patience: tuple[float, float]
     ) -> None:
         self.key = key
         self.group = group
         self.size = size
-        # For how many it stands: what they take is one after the other.
+        # How many jobs it represents: they run one after the other.
         self.count = count
-        self.place = (group.place, group.rank, key)
-        self.standing = group.standing
+        self.place = (group.place, group.sort_key, key)
+        self.precedence = group.precedence
         self.since = group.members[key]
-        self.limit = group.limit
+        self.time_limit_s = group.time_limit_s
         self.expected = group.length
-        self.bound, self.guess = group.bound, group.guess
-        # After which wait it is promised its start, and after which if most stands idle.
-        self.due, self.quiet_due = dues
+        self.limit_s, self.estimated_s = group.limit_s, group.estimated_s
+        # After which wait it gets a start reservation, and after which if most of the machine is idle.
+        self.patience_s, self.quiet_patience_s = patience
 
 
 # A job, and its group.
 Member = tuple[JobKey, GroupCopy]
 
 
-def line(snapshot: QueueSnapshot, with_gpus: bool, also: Member | None = None) -> list[Waiting]:
-    """Those who wait for GPUs, or for none: nobody twice, and `also` in any case."""
+def waiting_jobs(snapshot: QueueSnapshot, with_gpus: bool, also: Member | None = None) -> list[Waiting]:
+    """The jobs to simulate that wait for GPUs, or for CPU slots alone. Each once; `also` always."""
     pool, patience = snapshot.pool(with_gpus), snapshot.policy.patience
-    dues: dict[GroupCopy, tuple[float, float]] = {}
+    patience_s: dict[GroupCopy, tuple[float, float]] = {}
     found = []
-    for key, group, count in _all(snapshot, with_gpus, also):
+    for key, group, count in _representatives(snapshot, with_gpus, also):
         size = size_of(group.shape, with_gpus)
         if 0 < size <= pool.usable:
-            if group not in dues:
-                often, rarely = (times_for(patience, size / pool.size, quiet) for quiet in (False, True))
-                dues[group] = group.counted * often, group.counted * rarely
-            found.append(Waiting(key, group, size, count, dues[group]))
+            if group not in patience_s:
+                busy, idle = (patience_for(patience, size / pool.size, quiet) for quiet in (False, True))
+                patience_s[group] = group.patience_basis_s * busy, group.patience_basis_s * idle
+            found.append(Waiting(key, group, size, count, patience_s[group]))
     return found
 
 
-def _all(
+def _representatives(
     snapshot: QueueSnapshot, with_gpus: bool, also: Member | None
 ) -> Iterator[tuple[JobKey, GroupCopy, int]]:
-    """Each with for how many it stands."""
+    """The jobs to simulate, each with the number of jobs that it represents."""
     seen: set[JobKey] = set()
     for key, group in ([also] if also else []) + snapshot.near(with_gpus):
         if key not in seen:
@@ -227,23 +226,23 @@ def _all(
 
 
 def _near(groups: list[GroupCopy]) -> Iterator[Member]:
-    told = 0
+    taken = 0
     for group in heapq.nsmallest(MOST_NEAR, groups, key=lambda group: group.order):
-        for member in islice(group.members, MOST_NEAR - told):
-            told += 1
+        for member in islice(group.members, MOST_NEAR - taken):
+            taken += 1
             yield member, group
-        if told == MOST_NEAR:
+        if taken == MOST_NEAR:
             break
-    by_standing: dict[int, list[GroupCopy]] = {}
+    by_precedence: dict[int, list[GroupCopy]] = {}
     for group in groups:
-        by_standing.setdefault(group.standing, []).append(group)
-    for alike in by_standing.values():
-        for group in heapq.nsmallest(MOST_ASKED, alike, key=lambda group: (group.since, group.head)):
+        by_precedence.setdefault(group.precedence, []).append(group)
+    for same in by_precedence.values():
+        for group in heapq.nsmallest(MAX_CANDIDATES, same, key=lambda group: (group.since, group.head)):
             yield group.head, group
 
 
 def ahead_of(snapshot: QueueSnapshot, job: Member) -> Iterator[tuple[GroupCopy, int]]:
-    """Who stands before a job, of those who wait for GPUs or not: of which group how many."""
+    """The jobs before a job in the order of start: each group, and how many of its jobs."""
     key, own = job
     mine = own.order
     for with_gpus in (False, True):

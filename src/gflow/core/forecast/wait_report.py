@@ -1,5 +1,4 @@
-"""Why a waiting job waits, in full: every obstacle in order, when it will start (see
-`core.forecast.start_time`), and what would start now."""
+"""The wait report of a job: all blockers in order, its ETA (`core.forecast.start_time`), and alternatives."""
 
 from __future__ import annotations
 
@@ -18,22 +17,22 @@ from gflow.core.state.state import State
 
 
 class WaitReport(msgspec.Struct, frozen=True):
-    """All that can be said about a waiting job."""
+    """Why a job waits, when it will start, and what would start now."""
 
     blockers: list[Blocker]
     start: Start | None
-    # Options with which it would start now, each with what it means.
+    # Alternatives: options with which it would start now.
     instead: list[str]
-    # Limits of its account on a cluster, in words, where they are in its way.
+    # Limits of its account on a cluster that delay it, in words.
     limits: list[str] = []
-    # When it goes to another target if it still waits here (wall clock).
+    # When it overflows to another target if it still waits here (wall clock).
     overflows_at: float | None = None
-    # When it will have waited so long that its start is promised, or since when it has (wall clock).
+    # When it is due for a start reservation (wall clock); may be in the past.
     promised_at: float | None = None
 
 
 def outlook(state: State, job: Job, at: Moment, question: Question | None = None) -> WaitReport:
-    """Of a job that waits; nothing is changed. `question`: about its start, thought about already."""
+    """The report of a waiting job; changes nothing. `question`: its ETA query, computed already."""
     if question is None and job in state.ready:
         question = question_of(state, job, at.boot)
     blockers = list(_blockers(state, job, at, question))
@@ -44,18 +43,18 @@ def outlook(state: State, job: Job, at: Moment, question: Question | None = None
     return WaitReport(
         blockers,
         start and Start(*(at.shown(time) for time in msgspec.structs.astuple(start))),
-        list(_instead(state, job, at)),
+        list(_alternatives(state, job, at)),
         overflows_at=None if job.overflows_at is None else at.shown(job.overflows_at),
-        promised_at=None if (promised := reserved_start_of(state, job)) is None else at.shown(promised),
+        promised_at=None if (due := reserved_start_of(state, job)) is None else at.shown(due),
     )
 
 
 def may_begin_at(job: Job, at: Moment) -> float:
-    """The wall time before which a job that waits for its time does not start, if nobody sets the clock."""
+    """The wall time before which a job that waits for its time does not start, unless the clock is set."""
     return max(job.spec.begin_at, at.shown(job.retry_boot) if job.retry_boot > at.boot else 0.0)
 
 
-# ---------------------------------------------------------------- what is in the way
+# ---------------------------------------------------------------- blockers
 
 
 def _blockers(state: State, job: Job, at: Moment, question: Question | None) -> Iterator[Blocker]:
@@ -67,12 +66,12 @@ def _blockers(state: State, job: Job, at: Moment, question: Question | None) -> 
     if job.key in state.abroad and (said := explain(state, job)):
         yield said
     if job.key not in state.abroad or job in state.ready:  # it may start here
-        yield from _in_the_way_here(state, job, at)
+        yield from _local_blockers(state, job, at)
         if question is not None and job in state.ready and (ahead := question.ahead):
             yield Blocker("Priority", f"{ahead} job{'s come' if ahead > 1 else ' comes'} before it")
 
 
-def _in_the_way_here(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
+def _local_blockers(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
     if job.spec.begin_at > at.wall or job.retry_boot > at.boot:
         yield Blocker("RetryDelay" if job.retry_at > job.spec.begin_at else "BeginTime")
     if state.machine.is_drained:
@@ -83,7 +82,7 @@ def _in_the_way_here(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
         yield Blocker("Quota", over)
     if job.state is JobState.QUEUED and (job.target == LOCAL or job in state.ready):
         yield from _reserved(state, job)
-        yield from _short_of(state, job, at)
+        yield from _missing_resources(state, job, at)
 
 
 def _reserved(state: State, job: Job) -> Iterator[Blocker]:
@@ -93,8 +92,8 @@ def _reserved(state: State, job: Job) -> Iterator[Blocker]:
             yield reserved_for(state, one.gpus, [one.user])
 
 
-def _short_of(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
-    """What it lacks, who has it, and who comes first."""
+def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
+    """What the job lacks, which jobs hold it, and which start reservations come first."""
     shape = job.spec.shape
     lacks = explain_shape(state, shape)
     if lacks.code == "Resources":
@@ -111,18 +110,20 @@ def _short_of(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
         for _, key in ends[:5]:
             other = state.running[key]
             yield Blocker("Running", f"job {other.label} has GPU {','.join(map(str, other.gpu_ids))}")
-    for promise in state.promises:
-        if promise.key == job.key:
+    for reservation in state.start_reservations:
+        if reservation.key == job.key:
             break
-        if promise.binds(job):
-            yield Blocker("Promise", f"job {label(promise.key)} has waited longer and is promised its start")
+        if reservation.blocks(job):
+            yield Blocker(
+                "Promise", f"job {label(reservation.key)} has waited longer and is promised its start"
+            )
 
 
-# ---------------------------------------------------------------- what else would do
+# ---------------------------------------------------------------- alternatives
 
 
-def _instead(state: State, job: Job, at: Moment) -> Iterator[str]:
-    """Changes with which it would start now."""
+def _alternatives(state: State, job: Job, at: Moment) -> Iterator[str]:
+    """Options with which the job would start now."""
     if state.machine.is_drained or state.is_capped(job) or state.over_quota(job):
         return
     shape, barred = job.spec.shape, state.barred(job)
@@ -146,13 +147,15 @@ def _instead(state: State, job: Job, at: Moment) -> Iterator[str]:
         ):
             yield f"--memory {state.machine.free_memory_mib}M"
         ids = choose(state, shape, 0)
-        if ids is not None and (most := _short_enough(state, job, ids, at)) >= 60:
+        if ids is not None and (most := _longest_backfill(state, job, ids, at)) >= 60:
             yield f"--time {int(most // 60)}"
 
 
-def _short_enough(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment) -> float:
-    """How long it might run at most in order to be in nobody's way; 0: that is not what keeps it."""
-    left = [one.until - at.boot for one in state.promises if one.binds(job) and one.key != job.key]
+def _longest_backfill(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment) -> float:
+    """The longest run time, in seconds, that delays no reservation; 0: no reservation blocks the job."""
+    left = [
+        one.start_at - at.boot for one in state.start_reservations if one.blocks(job) and one.key != job.key
+    ]
     left += [
         one.start - job.spec.grace_s - at.wall
         for one in state.reserved.live

@@ -30,13 +30,13 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
     jobs = check_hold(state, event)
     release_claims(state, event, event.keys, effects)
     jobs = [job for job in jobs if not job.is_final]
-    freed = bool({promise.key for promise in state.promises} & {job.key for job in jobs})
+    freed = bool({promise.key for promise in state.start_reservations} & {job.key for job in jobs})
     for job in jobs:
         if job.key in state.abroad:
             freed |= state.leave_race(job, event.at.boot)
             _hold_remote(job, effects)
         elif job.state is JobState.QUEUED:
-            state.leave_line(job)
+            state.leave_queue(job)
             move(job, JobState.HOLD, "JobHeldUser")
             effects += (Save(job), AddAuditEntry(job.key, "held"))
     if freed:
@@ -73,7 +73,7 @@ def release(state: State, event: Release, effects: list[Effect]) -> None:
             effects += (Save(job), AddAuditEntry(job.key, "released"))
             continue
         if event.begin_at is not None:
-            state.leave_line(job)
+            state.leave_queue(job)
             job.spec = msgspec.structs.replace(job.spec, begin_at=event.begin_at)
             job.pause(0, event.at)
         elif job.state is not JobState.HOLD:

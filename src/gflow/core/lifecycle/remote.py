@@ -95,11 +95,11 @@ def _overflow(state: State, late: list[tuple[Job, str]], at: Moment, effects: li
     if not late:
         return
     for job, why in late:
-        state.leave_line(job)
+        state.leave_queue(job)
         job.target = job.spec.overflow
         state.outbound.add(job.key)
         effects.append(AddAuditEntry(job.key, "overflows", f"to {job.target}: {why}"))
-    if {promise.key for promise in state.promises} & {job.key for job, _ in late}:
+    if {promise.key for promise in state.start_reservations} & {job.key for job, _ in late}:
         run_round(state, at, effects)  # a start reservation is gone: other jobs may start
     else:
         hand_over(state, at, effects)

@@ -26,7 +26,7 @@ def tick(state: State, event: Tick, effects: list[Effect]) -> None:
     state.postpone(event.at)
     due = admit_due(state, event.at, effects)
     # A reserved start has passed: a running job outlived its estimate, so the reservation is recomputed.
-    is_late = any(promise.now < promise.until <= event.at.boot for promise in state.promises)
+    is_late = any(promise.now < promise.start_at <= event.at.boot for promise in state.start_reservations)
     has_changed = state.reserved.live and state.reserved.pass_time(event.at.wall)
     if resume_due(state, event.at) or has_changed or is_late:
         run_round(state, event.at, effects)

@@ -1,4 +1,4 @@
-"""Which jobs somebody wants to see. `store.reader` says the same in SQL; a property test compares."""
+"""Filters of job listings. `store.reader` has the same in SQL; a property test compares both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gflow.core.model import Job, JobState
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions that all must hold; an empty one always does."""
+    """Conditions that must all hold. An empty condition always holds."""
 
     states: frozenset[JobState] = frozenset()
     users: frozenset[str] = frozenset()
@@ -16,9 +16,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     projects: frozenset[str] = frozenset()
     targets: frozenset[str] = frozenset()
     partitions: frozenset[str] = frozenset()
-    # Ranges of job keys; both ends belong to them.
+    # Ranges of job keys, both ends included.
     spans: tuple[tuple[int, int], ...] = ()
-    # Still active, or ended since then.
+    # Active jobs, and jobs that ended since this time (wall clock).
     since: float = 0.0
 
     def matches(self, job: Job) -> bool:

@@ -1,4 +1,4 @@
-"""What was used: a question about it, and the figures that answer it."""
+"""Usage reports: the query, and the figures of the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gflow.core.ids import JobKey
 
 
 class Question(NamedTuple):
-    """Whose jobs, from when on, and whether those on simulated GPUs are meant or those on real ones."""
+    """The query: jobs of which user, since when, and whether on simulated GPUs or on real ones."""
 
     # On the wall clock and on the boot clock.
     now: float
@@ -21,7 +21,7 @@ class Question(NamedTuple):
 
 
 class Usage(msgspec.Struct):
-    """Sums over some jobs. Of what GPUs were used, only what is since the question's beginning."""
+    """Sums over some jobs. GPU time counts only from the start of the query's period."""
 
     total: int = 0
     completed: int = 0
@@ -30,10 +30,10 @@ class Usage(msgspec.Struct):
     timeout: int = 0
     running: int = 0
     queued: int = 0
-    # Jobs that have started at least once, and how long they had waited.
+    # Jobs that have started at least once, and the sum of their waiting times.
     started: int = 0
     waited_s: float = 0.0
-    # Jobs that ran and are over, and how long they ran.
+    # Jobs that ran and ended, and the sum of their run times.
     ran: int = 0
     run_s: float = 0.0
     gpu_s: float = 0.0
@@ -56,7 +56,7 @@ class TopJob(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What was predicted of a job, and what was measured: MiB on the GPU that was fullest; 0: nothing."""
+    """Predicted and measured GPU memory of a job, in MiB on the GPU with the highest use; 0: no figure."""
 
     key: JobKey
     name: str
@@ -71,7 +71,7 @@ class Statistics(NamedTuple):
     by_user: dict[str, Usage]
     by_project: dict[str, Usage]
     top: list[TopJob]
-    # Most GPUs that were in use at one moment.
+    # The most GPUs in use at one time.
     peak_gpus: int
     # Jobs on GPUs of the other kind, real or simulated.
     left_out: int

@@ -1,8 +1,9 @@
-"""Starts that are promised: nobody waits for ever, however many pass.
+"""Backfill against start reservations (EASY backfilling): no job starves, however many others pass it.
 
-Once a job has waited for many times its own length, it gets the earliest start that the running jobs'
-expected ends allow. Until then others may start only if they are expected to be over by then, or
-take what that job will not need (EASY backfilling). Jobs of a higher priority do not care.
+A job that has waited for many times its own length gets a start reservation: the earliest start that the
+expected ends of the running jobs allow. From then on another job of the same or lower precedence starts only
+if it is expected to end before that time, or if it uses resources that the reserved job does not need. Jobs
+of higher precedence ignore the reservation.
 """
 
 from __future__ import annotations
@@ -17,221 +18,235 @@ from gflow.core.state.queue_index import Group
 from gflow.core.state.start_reservations import StartReservation
 from gflow.core.state.state import NO_GPUS, State
 
-# How many of the oldest are asked, if those before them can be promised nothing; and how many are looked at,
-# if those before them wait for a quota or a cap.
-MOST_ASKED: Final = 20
-MOST_SEEN: Final = 500
-# Who wants the whole machine waits for `policy.patience` times its length, and who wants a part of it for
-# less: by this power of that part. Where so much of the machine is idle, nobody for more than once.
+# Upper limits of the search for jobs to reserve for, oldest first: jobs for which a start time is computed,
+# and jobs that are scanned in all (jobs at a quota or a cap are skipped).
+MAX_CANDIDATES: Final = 20
+MAX_SCANNED: Final = 500
+# A job that wants the whole machine waits for `policy.patience` times its length. A job that wants a part of
+# it waits for less: patience is scaled by that part, raised to this power.
 NARROWER: Final = 2 / 3
+# If this part of the GPUs is idle, no job waits for more than its own length.
 QUIET: Final = 2 / 3
-# Guesses are of what most take; most that start take less. So whoever would pass is taken for this part of
-# what is guessed, or for the part of the machine that is promised, if that is more.
+# A runtime estimate is an upper quartile: most jobs take less. A job that would backfill is assumed to take
+# this part of its estimate, or the part of the machine that is reserved, whichever is larger.
 CAUTION: Final = 0.5
 
 
 class ProfileCache:
-    """All that can be promised at one moment."""
+    """Availability profiles at one time, shared by all jobs that ask for the same kind of GPU."""
 
-    __slots__ = ("_is_ruled", "_now", "_prospects", "_state")
+    __slots__ = ("_is_ruled", "_now", "_profiles", "_state")
 
     def __init__(self, state: State, now: float) -> None:
         self._state, self._now = state, now
         self._is_ruled = state.is_ruled
-        # By what jobs ask for, and the GPUs they may not have.
-        self._prospects: dict[object, AvailabilityProfile] = {}
+        # By the kind of GPU, and the GPUs that are barred by GPU reservations.
+        self._profiles: dict[object, AvailabilityProfile] = {}
 
-    def is_held(self, key: JobKey, group: Group) -> bool:
-        """Whether a quota or a cap keeps this job of that group from starting, whatever is free."""
+    def is_limited(self, key: JobKey, group: Group) -> bool:
+        """Whether a quota or a cap keeps this job of the group from starting, whatever is free."""
         if not self._is_ruled and not group.key.max_concurrent:
             return False
         job = self._state.jobs[key]
         return self._state.is_capped(job) or self._state.over_quota(job) is not None
 
-    def promise(self, key: JobKey, group: Group) -> StartReservation | None:
-        """What can be promised to this job of that group, if anything can and nothing else holds it."""
+    def reserve(self, key: JobKey, group: Group) -> StartReservation | None:
+        """A reservation of the earliest start of this job; None: it does not fit even when all jobs ended."""
         kind: object = group.kind
         barred = NO_GPUS
         if self._is_ruled:
             barred = self._state.barred(self._state.jobs[key])
             kind = (kind, barred)
-        prospect = self._prospects.get(kind)
-        if prospect is None:
-            prospect = self._prospects[kind] = AvailabilityProfile(
-                self._state, group.shape, self._now, barred
-            )
-        place = prospect.first_fit(group.gpus, group.cpus, group.memory_mib)
-        if place < 0:
+        profile = self._profiles.get(kind)
+        if profile is None:
+            profile = self._profiles[kind] = AvailabilityProfile(self._state, group.shape, self._now, barred)
+        index = profile.first_fit(group.gpus, group.cpus, group.memory_mib)
+        if index < 0:
             return None
-        caution = caution_for(share_of(self._state, group.shape))
+        caution = caution_for(machine_share(self._state, group.shape))
         return StartReservation(
-            key, group, self._now, prospect.times[place], caution, prospect.availability(place)
+            key, group, self._now, profile.times[index], caution, profile.availability(index)
         )
 
 
 def caution_for(share: float) -> float:
-    """Which part of what is guessed of others counts where this part of the machine is promised."""
+    """The part of a runtime estimate that counts against a reservation of this share of the machine."""
     return share if share > CAUTION else CAUTION
 
 
-def taken_for(caution: float, bound: float, guess: float) -> float:
-    """How long a job is taken to be that may run so long and probably runs so long."""
-    careful = caution * guess
-    return careful if careful < bound else bound
+def assumed_length(caution: float, limit_s: float, estimated_s: float) -> float:
+    """How long a job is assumed to run in backfill: `caution` times its estimate, but at most its limit."""
+    careful = caution * estimated_s
+    return careful if careful < limit_s else limit_s
 
 
 def may_backfill(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
-    """Whether a start with these GPUs keeps what is promised to others; the promised mind earlier ones."""
-    promises = state.promises
-    if not promises:
+    """Whether starting this job now on these GPUs would delay no existing reservation.
+
+    A reserved job need only respect earlier reservations.
+    """
+    reservations = state.start_reservations
+    if not reservations:
         return True
     ready, key, backfill = state.ready, job.key, state.policy.backfill
     group = ready.where.get(key)
-    shape, standing = (job.spec.shape, job.spec.standing) if group is None else (group.shape, group.standing)
-    bound, guess = ready.known_of(job)
-    surely = ready.surely_s(job) if is_quiet(state) else None
-    for promise in promises:
-        if promise.key == key:
+    shape, precedence = (
+        (job.spec.shape, job.spec.precedence) if group is None else (group.shape, group.precedence)
+    )
+    limit_s, estimated_s = ready.runtime_bounds(job)
+    reliable_s = ready.reliable_s(job) if is_quiet(state) else None
+    for reservation in reservations:
+        if reservation.key == key:
             return True
-        length = taken_for(promise.caution, bound, guess) if surely is None else surely
-        if standing <= promise.standing and not (backfill and promise.allows(shape, gpu_ids, length)):
+        length = (
+            assumed_length(reservation.caution, limit_s, estimated_s) if reliable_s is None else reliable_s
+        )
+        if precedence <= reservation.precedence and not (
+            backfill and reservation.allows(shape, gpu_ids, length)
+        ):
             return False
     return True
 
 
-def is_kept_for_some(state: State, gpu_ids: tuple[int, ...]) -> bool:
-    """Whether somebody who is promised a start will need some of these GPUs."""
-    for promise in state.promises:  # noqa: SIM110 - a loop takes half the time
-        if promise.is_blocked(gpu_ids):
+def is_reserved(state: State, gpu_ids: tuple[int, ...]) -> bool:
+    """Whether a job with a start reservation needs some of these GPUs."""
+    for reservation in state.start_reservations:  # noqa: SIM110 - a loop takes half the time
+        if reservation.needs_any(gpu_ids):
             return True
     return False
 
 
-def due(state: State, now: float) -> list[StartReservation]:
-    """Promises to those who have waited longest, if that is long enough and they can be promised anything."""
+def reservations_due(state: State, now: float) -> list[StartReservation]:
+    """Start reservations as of now: for jobs that others are preempted for, then for the oldest jobs that
+    have waited long enough. In order of precedence, then of waiting time.
+    """
     if state.machine.is_drained:
         return []
-    prospects = ProfileCache(state, now)
-    found = _made_way_for(state, prospects) if state.yielding else []
+    profiles = ProfileCache(state, now)
+    found = _reserve_for_preempting(state, profiles) if state.yielding else []
     if state.policy.patience < 0:
         return found
     ages = state.ready.ages
-    kinds = sorted(ages, key=_first) if len(ages) > 1 else list(ages)
-    taken = frozenset([promise.key for promise in found])
-    # Those with GPUs and those without have their own: else one without could wait for ever.
+    kinds = sorted(ages, key=_kind_order) if len(ages) > 1 else list(ages)
+    has_one = frozenset([reservation.key for reservation in found])
+    # Jobs with GPUs and jobs without have separate budgets: otherwise the latter could starve.
     left = {True: state.policy.promises, False: state.policy.promises}
     due: list[StartReservation] = []
     for kind in kinds:
-        made = _to_oldest(state, prospects, kind, left[kind[1]], taken, now)
+        made = _reserve_for_oldest(state, profiles, kind, left[kind[1]], has_one, now)
         left[kind[1]] -= len(made)
         due += made
     if len(kinds) > 1:
-        due.sort(key=_place)
+        due.sort(key=_reservation_order)
     return found + due
 
 
-def _to_oldest(
+def _reserve_for_oldest(
     state: State,
-    prospects: ProfileCache,
+    profiles: ProfileCache,
     kind: tuple[int, bool],
     most: int,
-    taken: frozenset[JobKey],
+    has_one: frozenset[JobKey],
     now: float,
 ) -> list[StartReservation]:
-    """To at most so many of this kind, in order, but not to those who have one."""
+    """At most `most` reservations for jobs of this kind, oldest first, except jobs that have one."""
     found: list[StartReservation] = []
-    ages, quiet, asked = state.ready.ages[kind], is_quiet(state), 0
-    for place in range(MOST_SEEN):
+    ages, quiet, candidates = state.ready.ages[kind], is_quiet(state), 0
+    for place in range(MAX_SCANNED):
         age = ages.at(place)
         if age is None:
             if not place:
                 del state.ready.ages[kind]
             break
         since, key, _, group = age
-        if len(found) == most or asked == MOST_ASKED:
+        if len(found) == most or candidates == MAX_CANDIDATES:
             break
-        if key in taken or prospects.is_held(key, group):
-            continue  # it waits for something else, and hides nobody
+        if key in has_one or profiles.is_limited(key, group):
+            continue  # blocked by a quota or cap: skip it, but keep scanning
         if not _is_due(state, group, now - since, quiet):
             break
-        asked += 1
-        promise = prospects.promise(key, group)
-        if promise is not None:
-            found.append(promise)
+        candidates += 1
+        reservation = profiles.reserve(key, group)
+        if reservation is not None:
+            found.append(reservation)
     return found
 
 
-def _made_way_for(state: State, prospects: ProfileCache) -> list[StartReservation]:
-    """Those for whom running jobs make way: nobody else is to have what they get."""
-    wait = {first for key in state.yielding.values() if (first := first_of(state, key)) is not None}
-    groups = [(key, state.ready.where[key]) for key in sorted(wait)]
-    made = [prospects.promise(key, group) for key, group in groups if not prospects.is_held(key, group)]
-    return [promise for promise in made if promise is not None]
+def _reserve_for_preempting(state: State, profiles: ProfileCache) -> list[StartReservation]:
+    """Reservations for the jobs that running jobs are preempted for: no other job may take their GPUs."""
+    keys = {head for key in state.yielding.values() if (head := head_of(state, key)) is not None}
+    groups = [(key, state.ready.where[key]) for key in sorted(keys)]
+    made = [profiles.reserve(key, group) for key, group in groups if not profiles.is_limited(key, group)]
+    return [reservation for reservation in made if reservation is not None]
 
 
-def first_of(state: State, key: JobKey) -> JobKey | None:
-    """Who starts in place of this job, if it waits: the first of those like it, who may have come later."""
+def head_of(state: State, key: JobKey) -> JobKey | None:
+    """The head of this job's group, which is what would actually start; None: the job does not wait."""
     job = state.jobs.get(key)
     return state.ready.group_of(job).head() if job is not None and job in state.ready else None
 
 
-def _first(kind: tuple[int, bool]) -> tuple[int, bool]:
-    """Who stands higher first (see `Spec.standing`), and those with GPUs before those without."""
+def _kind_order(kind: tuple[int, bool]) -> tuple[int, bool]:
+    """Sort key: higher precedence first, then jobs with GPUs before jobs without."""
     return -kind[0], not kind[1]
 
 
-def _place(promise: StartReservation) -> tuple[int, float, JobKey]:
-    """Who stands higher first, and of them who has waited longest."""
-    return -promise.standing, promise.group.members[promise.key], promise.key
+def _reservation_order(reservation: StartReservation) -> tuple[int, float, JobKey]:
+    """Sort key: higher precedence first, then the job that has waited longest."""
+    return -reservation.precedence, reservation.group.members[reservation.key], reservation.key
 
 
 def _is_due(state: State, group: Group, waited: float, quiet: bool) -> bool:
-    """Whether a job has waited long enough."""
-    return not state.policy.patience or waited >= times_of(state, group.shape, quiet) * group.counted
+    """Whether a job of this group has waited long enough for a start reservation."""
+    patience = state.policy.patience
+    return not patience or waited >= patience_of(state, group.shape, quiet) * group.patience_basis_s
 
 
 def reserved_start_of(state: State, job: Job) -> float | None:
-    """When a waiting job and those who wait longer will have waited long enough, at the latest, or since when
-    they have; None: nothing is promised.
+    """The boot time by which a waiting job is due for a start reservation; it may be in the past.
+
+    The jobs that have waited longer come first, so that the latest of these times counts. None: the job never
+    gets a reservation.
     """
     group = state.ready.group_of(job)
-    if state.policy.patience < 0 or not share_of(state, group.shape):  # there is nothing of what it wants
+    if state.policy.patience < 0 or not machine_share(state, group.shape):  # the machine has no such resource
         return None
     since = group.members[job.key]
     if not state.policy.patience:
         return since
-    quiet, prospects = is_quiet(state), ProfileCache(state, state.now)
-    latest = since + times_of(state, group.shape, quiet) * group.counted
-    ages = state.ready.ages.get((group.standing, group.shape.gpus > 0))
-    for place in range(MOST_SEEN if ages is not None else 0):
+    quiet, profiles = is_quiet(state), ProfileCache(state, state.now)
+    latest = since + patience_of(state, group.shape, quiet) * group.patience_basis_s
+    ages = state.ready.ages.get((group.precedence, group.shape.gpus > 0))
+    for place in range(MAX_SCANNED if ages is not None else 0):
         older = ages.at(place) if ages is not None else None
         if older is None or older[0] >= since:
             break
-        if not prospects.is_held(older[1], older[3]):
-            latest = max(latest, older[0] + times_of(state, older[3].shape, quiet) * older[3].counted)
+        if not profiles.is_limited(older[1], older[3]):
+            patience_s = patience_of(state, older[3].shape, quiet) * older[3].patience_basis_s
+            latest = max(latest, older[0] + patience_s)
     return None if latest == INFINITE else latest
 
 
-def times_of(state: State, shape: Shape, quiet: bool) -> float:
-    """For how many times its own length such a job may have to wait."""
-    return times_for(state.policy.patience, share_of(state, shape), quiet)
+def patience_of(state: State, shape: Shape, quiet: bool) -> float:
+    """How many times its own length a job of this shape waits before it gets a start reservation."""
+    return patience_for(state.policy.patience, machine_share(state, shape), quiet)
 
 
-def times_for(patience: float, share: float, quiet: bool) -> float:
-    """The same of a job that wants this part of the machine."""
+def patience_for(patience: float, share: float, quiet: bool) -> float:
+    """The same for a job that wants this share of the machine."""
     times: float = patience * share**NARROWER
     return 1.0 if quiet and times > 1.0 else times
 
 
-def share_of(state: State, shape: Shape) -> float:
-    """Which part of the machine such a job wants."""
+def machine_share(state: State, shape: Shape) -> float:
+    """The share of the machine's GPUs that a job of this shape wants; without GPUs, of its CPU slots."""
     machine, wanted = state.machine, shape.gpus
     pool = len(machine.gpus) if wanted else machine.cpus
     return (wanted or shape.cpus) / pool if pool else 0.0
 
 
 def is_quiet(state: State) -> bool:
-    """Whether most of the machine stands idle: then keeping it for somebody costs little."""
+    """Whether most GPUs are idle: then a start reservation costs little."""
     machine = state.machine
     gpus = len(machine.gpus)
     return gpus > 0 and float(len(machine.idle)) >= QUIET * float(gpus) and state.policy.patience > 0

@@ -1,8 +1,8 @@
-"""Freeing reserved GPUs: jobs of other users that hold them when a reservation begins are stopped.
+"""Eviction: jobs of other users that hold reserved GPUs when a GPU reservation begins are stopped.
 
-They get the stop contract. Those that may go back into the queue (--requeue, --preemptible) do; the others
-end Cancelled, with the reservation as the reason. That includes jobs that started before the reservation was
-made: the operator who makes it is told which jobs it will stop.
+They get the stop contract. Jobs with --requeue or --preemptible return to the queue; the others end
+Cancelled, with the reservation as the reason. That includes jobs that started before the reservation was
+made: the operator who makes it is shown which jobs it will stop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def holders(state: State, user: str, gpus: tuple[int, ...]) -> list[Job]:
 
 
 def in_the_way(state: State, user: str, gpus: tuple[int, ...], start: float, at: Moment) -> list[Job]:
-    """Those of them that may still hold these GPUs at `start` (wall clock), as things stand."""
+    """Running jobs of other users that may still hold these GPUs at `start` (wall clock)."""
     return [
         job
         for job in holders(state, user, gpus)

@@ -1,6 +1,7 @@
-"""Whether and where a job can run. Choices, never changes: the engine books what is chosen here.
+"""Placement: whether a job can start now, and on which GPUs. Changes nothing: the engine books the choice.
 
-Which GPUs lie near each other: within reach of NVLink, or at least on one NUMA node.
+With the strategy `topology`, GPUs are chosen that are near each other: connected by NVLink, or at least on
+one NUMA node.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ def placement(state: State, job: Job) -> tuple[int, ...] | None:
         return None
     if state.is_capped(job) or state.over_quota(job):
         return None
-    lot = _lot(job) if state.policy.strategy == "random" else 0
-    return choose(state, state.ready.shape_of(job), lot, state.barred(job))
+    seed = _seed(job) if state.policy.strategy == "random" else 0
+    return choose(state, state.ready.shape_of(job), seed, state.barred(job))
 
 
-def _lot(job: Job) -> int:
-    """What `random` goes by: other for every start, and the same whenever the same start is decided."""
+def _seed(job: Job) -> int:
+    """Seed of the strategy `random`: different for every start, and reproducible for the same start."""
     done = job.progress
     return hash((job.key, job.attempt, done.active + done.ok + done.bad + done.cancelled if done else 0))
 
 
 def choose(
-    state: State, shape: Shape, lot: int = 0, barred: frozenset[int] = frozenset()
+    state: State, shape: Shape, seed: int = 0, barred: frozenset[int] = frozenset()
 ) -> tuple[int, ...] | None:
     """GPUs for a job of this shape, as the strategy picks them, or None if it does not fit now."""
     machine, wanted = state.machine, shape.gpus
@@ -55,14 +56,14 @@ def choose(
         return None
     if state.policy.strategy == "sequential":
         return tuple(found[:wanted])
-    return tuple(sorted(in_order(state, found, lot, wanted)[:wanted]))
+    return tuple(sorted(order_by_strategy(state, found, seed, wanted)[:wanted]))
 
 
-def in_order(state: State, found: list[int], lot: int, count: int) -> list[int]:
-    """These GPUs, the one to take first in front."""
+def order_by_strategy(state: State, found: list[int], seed: int, count: int) -> list[int]:
+    """These GPUs in the order of the strategy, first choice first."""
     if state.policy.strategy == "random":
-        # The engine has no dice; Python's hash of whole numbers is well mixed and always the same.
-        return sorted(found, key=lambda index: hash((lot, index)))
+        # The engine uses no random numbers. Python's hash of a tuple of integers is well mixed and stable.
+        return sorted(found, key=lambda index: hash((seed, index)))
     if state.policy.strategy == "pack":
         return sorted(found, key=lambda index: (free_mib(state, index), index))
     if state.policy.strategy == "topology":
@@ -71,7 +72,7 @@ def in_order(state: State, found: list[int], lot: int, count: int) -> list[int]:
 
 
 def free_mib(state: State, index: int) -> int:
-    """Memory of the GPU that no shared job has declared."""
+    """Memory of the GPU, in MiB, that no shared job has declared."""
     return state.machine.gpus[index].memory_mib - sum(state.machine.holders.get(index, {}).values())
 
 
@@ -81,8 +82,8 @@ def available(state: State, shape: Shape) -> list[int]:
         machine = state.machine
         fitting = machine.fitting(shape)
         if len(fitting) == len(machine.usable):
-            return machine.idle_line.copy()
-        return [index for index in machine.idle_line if index in fitting]
+            return machine.idle_sorted.copy()
+        return [index for index in machine.idle_sorted if index in fitting]
     return [
         index
         for index in sorted(state.machine.open)
@@ -91,7 +92,7 @@ def available(state: State, shape: Shape) -> list[int]:
 
 
 def fits_beside(state: State, index: int, memory_mib: int) -> bool:
-    """Whether a shared job of this size fits beside those that are on the GPU."""
+    """Whether a shared job of this size fits on the GPU beside its present jobs."""
     others = sum(state.machine.holders.get(index, {}).values()) + state.machine.taken.get(index, 0)
     return others + memory_mib <= state.machine.gpus[index].memory_mib * SLACK
 
@@ -126,35 +127,36 @@ def _gpus(count: int) -> str:
     return f"{count} GPU{'s' * (count > 1)}"
 
 
+# Weights of an NVLink connection and of a common NUMA node.
 LINK, NODE = 100, 1
-# With more GPUs than this, groups are tried from the first ones only: a look must stay quick.
+# Groups are grown from at most this many GPUs, which bounds the cost.
 STARTS = 32
 
 
 def nearest_first(gpus: Mapping[int, Gpu], found: Sequence[int], count: int) -> list[int]:
-    """`found` with `count` GPUs in front that lie as near to each other as can be had.
+    """`found`, with `count` GPUs first that are as near to each other as possible.
 
-    Grown from each GPU by whichever is nearest to those already chosen. A job that wants one GPU
-    gets the one with the fewest free neighbours, so that neighbours stay together for others.
+    Greedy: a group is grown from each GPU by adding the one nearest to the group. A job that wants one GPU
+    gets the one with the fewest free neighbours, so that neighbours stay together for other jobs.
     """
     if not any(gpus[index].links or gpus[index].node >= 0 for index in found):
         return list(found)
     if count < 2:
         return sorted(found, key=lambda index: (nearness(gpus, index, found), index))
-    groups = [_grown(gpus, first, found, count) for first in found[:STARTS]]
+    groups = [_grow(gpus, first, found, count) for first in found[:STARTS]]
     best = max(groups, key=lambda group: (_closeness(gpus, group), [-index for index in sorted(group)]))
     return sorted(best) + [index for index in found if index not in best]
 
 
 def nearness(gpus: Mapping[int, Gpu], index: int, others: Sequence[int]) -> int:
-    """How near a GPU is to these others, all together."""
+    """How near a GPU is to these others, summed up."""
     gpu = gpus[index]
     linked = sum(other in gpu.links for other in others if other != index)
     beside = sum(gpus[other].node == gpu.node >= 0 for other in others if other != index)
     return LINK * linked + NODE * beside
 
 
-def _grown(gpus: Mapping[int, Gpu], first: int, found: Sequence[int], count: int) -> list[int]:
+def _grow(gpus: Mapping[int, Gpu], first: int, found: Sequence[int], count: int) -> list[int]:
     group, rest = [first], [index for index in found if index != first]
     while len(group) < count and rest:
         chosen = max(rest, key=lambda index: (nearness(gpus, index, group), -index))

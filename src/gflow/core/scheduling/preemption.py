@@ -1,47 +1,48 @@
-"""Jobs that give way: who said --preemptible is stopped when somebody else needs its GPUs.
+"""Preemption: a job with --preemptible is stopped when a job of higher precedence needs its GPUs.
 
-A preemptible job gives way to whoever has a higher priority, and to whoever has the same and is not
-preemptible itself. It gets the stop contract and goes back into the queue, as a further attempt.
-Whoever it makes way for is promised those GPUs meanwhile (`promise.due`), so that nobody slips in.
+Higher precedence is a higher priority, or the same priority without --preemptible. The victim gets the stop
+contract and returns to the queue, as a further attempt. Meanwhile the job that preempts has a start
+reservation (`backfill.reservations_due`), so that no other job takes those GPUs.
 
-What it costs counts: of those that could give way, the ones that have done least since they started
-do, for that is what may be lost; none more than needed, and none if it would not be enough.
+Of the possible victims, those that started last are stopped: they lose the least work. No more are stopped
+than needed, and none if all of them together would not be enough.
 """
 
 from __future__ import annotations
 
 from gflow.core.effects import AddAuditEntry, Effect, Save, Stop
 from gflow.core.model import PREEMPTED, Job, JobState, Moment
-from gflow.core.scheduling.backfill import due, may_backfill
+from gflow.core.scheduling.backfill import may_backfill, reservations_due
 from gflow.core.scheduling.placement import choose
 from gflow.core.state.queue import Walk
 from gflow.core.state.queue_index import EVERYTHING
 from gflow.core.state.state import State
 
-# How many of those who wait are asked, the first in line first, and how many are looked at to find them.
-MOST_ASKED, MOST_SEEN = 20, 500
-# The GPUs that somebody gets, and who must make way.
+# Upper limits of one search, in queue order: waiting jobs that lack GPUs only, and waiting jobs scanned in
+# all.
+MAX_CANDIDATES, MAX_SCANNED = 20, 500
+# The GPUs that a waiting job gets, and the victims.
 Plan = tuple[tuple[int, ...], list[Job]]
 
 
-def make_way(state: State, at: Moment, effects: list[Effect]) -> bool:
-    """Stop preemptible jobs where that lets somebody start who comes before them; whether any had to."""
+def preempt(state: State, at: Moment, effects: list[Effect]) -> bool:
+    """Stop preemptible jobs where that lets a job of higher precedence start; whether any was stopped."""
     if not state.preemptible or state.machine.is_drained or state.machine.stalled or not state.ready:
         return False
-    # GPUs that are free or will be, and nobody counts on yet.
+    # GPUs that are free or are being freed, and that no job of this pass has been planned on.
     free = state.machine.idle | {
         gpu for gpu, jobs in state.machine.holders.items() if all(map(state.is_stopping, jobs))
     }
-    walk, stopped, asked = Walk(state.ready), False, 0
-    for _ in range(MOST_SEEN):
-        key = walk.next(EVERYTHING) if asked < MOST_ASKED else None
+    walk, stopped, candidates = Walk(state.ready), False, 0
+    for _ in range(MAX_SCANNED):
+        key = walk.next(EVERYTHING) if candidates < MAX_CANDIDATES else None
         if key is None:
             break
         job = state.jobs[key]
         walk.skip(job)
-        if not _is_only_short_of_gpus(state, job):
+        if not _lacks_only_gpus(state, job):
             continue
-        asked += 1
+        candidates += 1
         plan = _plan(state, job, free)
         if plan is not None:
             gpu_ids, victims = plan
@@ -52,17 +53,17 @@ def make_way(state: State, at: Moment, effects: list[Effect]) -> bool:
                 stopped = True
     walk.close()
     if stopped:
-        state.promises = due(state, at.boot)
+        state.start_reservations = reservations_due(state, at.boot)
     return stopped
 
 
-def gives_way(running: Job, waiting: Job) -> bool:
-    """Whether the one must make way for the other."""
-    return running.spec.preemptible and running.spec.standing < waiting.spec.standing
+def may_preempt(running: Job, waiting: Job) -> bool:
+    """Whether the waiting job may preempt the running one."""
+    return running.spec.preemptible and running.spec.precedence < waiting.spec.precedence
 
 
-def _is_only_short_of_gpus(state: State, job: Job) -> bool:
-    """Whether it would start if it had GPUs of its own."""
+def _lacks_only_gpus(state: State, job: Job) -> bool:
+    """Whether the job would start if it had GPUs; jobs that share GPUs do not preempt."""
     shape = job.spec.shape
     if not shape.gpus or shape.shared or job.key in state.claimed:
         return False
@@ -72,13 +73,15 @@ def _is_only_short_of_gpus(state: State, job: Job) -> bool:
 
 
 def _plan(state: State, job: Job, free: set[int]) -> Plan | None:
-    """GPUs for this job, and who must make way for it; None: it would not start all the same."""
-    promised = {gpu for one in state.promises if one.key != job.key and one.binds(job) for gpu in one.gpus}
-    return _plan_with(state, job, free) or (_plan_with(state, job, free - promised) if promised else None)
+    """GPUs for this job and its victims; None: no preemption lets it start."""
+    reserved = {
+        gpu for one in state.start_reservations if one.key != job.key and one.blocks(job) for gpu in one.gpus
+    }
+    return _plan_with(state, job, free) or (_plan_with(state, job, free - reserved) if reserved else None)
 
 
 def _plan_with(state: State, job: Job, free: set[int]) -> Plan | None:
-    """The same, if it may take what it can of these that are free."""
+    """The same, if the job may use these free GPUs."""
     shape = job.spec.shape
     usable = state.machine.fitting(shape) - state.barred(job)
     have = usable & free
@@ -96,24 +99,24 @@ def _plan_with(state: State, job: Job, free: set[int]) -> Plan | None:
 
 
 def _victims(state: State, job: Job, usable: frozenset[int], lacking: int) -> list[Job] | None:
-    """Who makes way for so many GPUs; None: there are not enough of them."""
+    """The jobs to stop to free `lacking` more of the usable GPUs; None: there are not enough."""
     chosen: list[Job] = []
-    could = [one for key in state.preemptible if gives_way(one := state.running[key], job)]
-    # What has run longest has most to lose: it comes last.
-    could.sort(key=lambda one: (-(one.started_boot or 0.0), -one.key))
-    for one in could:
+    candidates = [one for key in state.preemptible if may_preempt(one := state.running[key], job)]
+    # The job that has run longest loses most: it comes last.
+    candidates.sort(key=lambda one: (-(one.started_boot or 0.0), -one.key))
+    for one in candidates:
         if lacking <= 0:
             break
-        if one.stopping is None and (given := len(usable.intersection(one.gpu_ids))):
+        if one.stopping is None and (freed := len(usable.intersection(one.gpu_ids))):
             chosen.append(one)
-            lacking -= given
+            lacking -= freed
     if lacking > 0:
         return None
-    for one in list(chosen):  # an earlier one may not be needed, if a later one gave many
-        given = len(usable.intersection(one.gpu_ids))
-        if lacking + given <= 0:
+    for one in list(chosen):  # an earlier victim may not be needed if a later one frees many GPUs
+        freed = len(usable.intersection(one.gpu_ids))
+        if lacking + freed <= 0:
             chosen.remove(one)
-            lacking += given
+            lacking += freed
     return chosen
 
 

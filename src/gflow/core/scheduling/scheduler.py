@@ -1,4 +1,4 @@
-"""Starting jobs: one round over the queue, or a try for the few jobs that are new in it."""
+"""Scheduling rounds: one pass over the whole queue, or an attempt for the few groups with new jobs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ import msgspec
 from gflow.core.effects import AddAuditEntry, Effect, Recall, Save, Start
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import LOCAL, Abroad, Job, Moment
-from gflow.core.scheduling.backfill import due, first_of, is_kept_for_some, is_quiet, may_backfill, taken_for
+from gflow.core.scheduling.backfill import (
+    assumed_length,
+    head_of,
+    is_quiet,
+    is_reserved,
+    may_backfill,
+    reservations_due,
+)
 from gflow.core.scheduling.eviction import free_reserved
 from gflow.core.scheduling.placement import placement
-from gflow.core.scheduling.preemption import make_way
+from gflow.core.scheduling.preemption import preempt
 from gflow.core.state.queue import Walk
 from gflow.core.state.queue_index import Group, Room
 from gflow.core.state.state import State
@@ -21,7 +28,7 @@ from gflow.core.transitions import RUNNING, move
 
 
 def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
-    """Start every job that may start now, in order. For events that may have freed something."""
+    """Start every job that may start now, in order. For events that may have freed resources."""
     state.postpone(at)
     state.wall, state.now = at
     if state.reserved.live:
@@ -29,46 +36,50 @@ def run_round(state: State, at: Moment, effects: list[Effect]) -> None:
         free_reserved(state, effects)
     state.history.pass_time(at.boot)
     if state.ready:
-        _look_around(state, at)
-        state.promises = due(state, at.boot)
+        _refresh_order(state, at)
+        state.start_reservations = reservations_due(state, at.boot)
         _start_all(state, at, effects)
-        while state.preemptible and make_way(state, at, effects):
-            _start_all(state, at, effects)  # what is promised has changed: somebody may pass now
+        while state.preemptible and preempt(state, at, effects):
+            _start_all(state, at, effects)  # the reservations changed: other jobs may backfill now
     else:
         state.ready.set_bands({})
-        state.promises = []
-    if state.outbound:  # last: who races and can start here does
+        state.start_reservations = []
+    if state.outbound:  # last: a racing job that can start here does
         hand_over(state, at, effects)
 
 
 def _start_all(state: State, at: Moment, effects: list[Effect]) -> None:
-    """One pass over the queue, under the promises that there are."""
+    """One pass over the queue, under the current start reservations."""
     walk, room = Walk(state.ready), _room(state)
-    # Whether all of a lane get the same GPUs, and those that come later run longer.
-    alike = state.policy.strategy == "sequential" and state.policy.order == "shortest"
+    # Whether all jobs of a bucket would get the same GPUs, and later ones run longer.
+    is_uniform = state.policy.strategy == "sequential" and state.policy.order == "shortest"
     while (key := walk.next(room)) is not None:
         job = state.jobs[key]
         gpu_ids = placement(state, job)
         if gpu_ids is None:
             walk.skip(job)
         elif not may_backfill(state, job, gpu_ids):
-            if alike and not is_quiet(state) and is_kept_for_some(state, gpu_ids):
-                walk.skip_lane(job, state.promises)  # it is kept from the rest of its lane too
+            if is_uniform and not is_quiet(state) and is_reserved(state, gpu_ids):
+                walk.skip_bucket(job, state.start_reservations)  # the rest of its bucket cannot start either
             else:
                 walk.skip(job)
         else:
-            before, was_quiet = state.promises, is_quiet(state)
+            before, was_quiet = state.start_reservations, is_quiet(state)
             start(state, job, gpu_ids, at, effects)
             room = _room(state)
-            if not before or len(before) != len(state.promises) or (was_quiet and not is_quiet(state)):
-                state.promises = due(state, at.boot)
-                if before or state.promises:
-                    walk = walk.again()  # who had to wait for a promise may not have to any more
+            if (
+                not before
+                or len(before) != len(state.start_reservations)
+                or (was_quiet and not is_quiet(state))
+            ):
+                state.start_reservations = reservations_due(state, at.boot)
+                if before or state.start_reservations:
+                    walk = walk.restart()  # jobs that a reservation blocked may start now
     walk.close()
 
 
-def _look_around(state: State, at: Moment) -> None:
-    """What time and ends have changed about the order."""
+def _refresh_order(state: State, at: Moment) -> None:
+    """Update the order of the queue: changed runtime estimates, and the bands of fair share."""
     if state.history.changed:
         state.ready.refresh()
     if state.policy.fair_share:
@@ -76,72 +87,76 @@ def _look_around(state: State, at: Moment) -> None:
 
 
 def _bands(state: State, now: float) -> dict[int, int]:
-    """Of all who want or have something now; nobody else's is remembered, as after a restart."""
-    uses, people = state.shares.uses, state.ready.people.keys()
-    if len(uses) < 2 and uses.keys() >= people:  # one person, and nobody to compare with
+    """The bands of users with waiting jobs or running GPUs. No other user has one, as after a restart."""
+    uses, waiting = state.shares.uses, state.ready.people.keys()
+    if len(uses) < 2 and uses.keys() >= waiting:  # one user: nothing to compare
         return {}
     return state.shares.bands(
-        people | {uid for uid, use in uses.items() if use.gpus}, len(state.machine.gpus), now
+        waiting | {uid for uid, use in uses.items() if use.gpus}, len(state.machine.gpus), now
     )
 
 
 def start_among(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
-    """Start what may start of these groups, in order. For events that freed nothing: whoever
-    waited before still waits, so only groups with newcomers need a look. O(groups + started)."""
+    """Start the jobs of these groups that may start, in order. O(groups + jobs started).
+
+    For events that free no resources: jobs that waited before still wait, so that only groups with new jobs
+    are examined.
+    """
     if state.ready:
-        _start_these(state, groups, at, effects)
+        _start_groups(state, groups, at, effects)
     if state.outbound:
         hand_over(state, at, effects)
 
 
-def _start_these(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
+def _start_groups(state: State, groups: Iterable[Group | None], at: Moment, effects: list[Effect]) -> None:
     state.wall, state.now = at
     now = at.boot
-    for promise in state.promises:
-        if promise.now < now:
-            promise.now = now
+    for reservation in state.start_reservations:
+        if reservation.now < now:
+            reservation.now = now
     was_quiet = is_quiet(state)
     new = [group for group in groups if group is not None]
-    is_kept = _look_for_due(state, new, now)
+    needs_round = _refresh_reservations(state, new, now)
     room = _room(state)
-    line = [state.ready.standing(group) for group in new if group.lane.may_fit(room)]
-    heapq.heapify(line)
-    while line:
-        _, (_, head, _, group) = heapq.heappop(line)
-        if not group.lane.may_fit(_room(state)):
+    heap = [state.ready.position_of(group) for group in new if group.bucket.may_fit(room)]
+    heapq.heapify(heap)
+    while heap:
+        _, (_, head, _, group) = heapq.heappop(heap)
+        if not group.bucket.may_fit(_room(state)):
             continue
         job = state.jobs[head]
         gpu_ids = placement(state, job)
         if gpu_ids is not None and may_backfill(state, job, gpu_ids):
-            is_kept = is_kept or any(promise.key == job.key for promise in state.promises)
+            needs_round = needs_round or any(one.key == job.key for one in state.start_reservations)
             start(state, job, gpu_ids, at, effects)
             if group.members:
-                heapq.heappush(line, state.ready.standing(group))
-            if line and not state.promises:
-                state.promises = due(state, now)
-    is_freer = is_kept or (was_quiet and bool(state.promises) and not is_quiet(state))
-    if is_freer or (state.preemptible and make_way(state, at, effects)):
-        run_round(state, at, effects)  # who had to wait for what is promised may not have to any longer
+                heapq.heappush(heap, state.ready.position_of(group))
+            if heap and not state.start_reservations:
+                state.start_reservations = reservations_due(state, now)
+    needs_round = needs_round or (was_quiet and bool(state.start_reservations) and not is_quiet(state))
+    if needs_round or (state.preemptible and preempt(state, at, effects)):
+        run_round(state, at, effects)  # jobs that a reservation blocked may start now
 
 
-def _look_for_due(state: State, new: list[Group], now: float) -> bool:
-    """Somebody like the newcomers may have waited long enough by now; whether others moved by that."""
-    had = {promise.group.shape.gpus > 0 for promise in state.promises}
+def _refresh_reservations(state: State, new: list[Group], now: float) -> bool:
+    """Look for new reservations, of the kind (with GPUs or without) of the new jobs; whether any replaced
+    existing ones."""
+    had = {reservation.group.shape.gpus > 0 for reservation in state.start_reservations}
     if all((group.shape.gpus > 0) in had for group in new):
         return False
-    found = due(state, now)
-    if had and all((promise.group.shape.gpus > 0) in had for promise in found):
+    found = reservations_due(state, now)
+    if had and all((reservation.group.shape.gpus > 0) in had for reservation in found):
         return False
-    state.promises = found
+    state.start_reservations = found
     return bool(had)
 
 
 def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> None:
-    """Start the job for which others have made way, if it waits and fits now: nobody else is to have that."""
+    """Start the job for which others were preempted, if it waits and fits now, before any other job."""
     state.postpone(at)
-    first = first_of(state, key)
-    if first is not None:
-        job = state.jobs[first]
+    head = head_of(state, key)
+    if head is not None:
+        job = state.jobs[head]
         state.wall, state.now = at
         gpu_ids = placement(state, job)
         if gpu_ids is not None and may_backfill(state, job, gpu_ids):
@@ -149,7 +164,7 @@ def start_first(state: State, key: JobKey, at: Moment, effects: list[Effect]) ->
 
 
 def hand_over(state: State, at: Moment, effects: list[Effect]) -> None:
-    """Give other targets the jobs that wait for nothing here any more; an array as a whole."""
+    """Hand over to their targets the jobs that nothing here keeps waiting; an array in one piece."""
     if state.machine.is_drained:
         return
     for key in sorted(state.outbound):
@@ -167,24 +182,24 @@ def hand_over(state: State, at: Moment, effects: list[Effect]) -> None:
 
 
 def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects: list[Effect]) -> None:
-    """Start a job, or the next task of an array. One that another target has is first taken back."""
+    """Start a job, or the next task of an array. A job that another target has is withdrawn first."""
     key, spec, now = job.key, job.spec, at.boot
     if key in state.abroad:
-        _reckon(state, job, gpu_ids)
+        _charge_reservations(state, job, gpu_ids)
         state.keep(job, gpu_ids)
         effects += (Save(job), Recall(key, job.attempt))
         return
-    is_promised = bool(state.promises) and _reckon(state, job, gpu_ids)
+    has_reservation = bool(state.start_reservations) and _charge_reservations(state, job, gpu_ids)
     batch = state.ready.group_of(job).batch
     state.shares.run(job.uid, spec.gpus, now)
     if state.foretold.record.open:
         state.foretold.started(key, now)
     if job.progress is not None:
-        if is_promised:
-            state.wait_again(job, now)  # the promise was for one task: the next waits its turn
+        if has_reservation:
+            state.restart_wait(job, now)  # the reservation was for one task: the next begins a new wait
         job = _next_task(state, job, at, effects)
     else:
-        state.leave_line(job)
+        state.leave_queue(job)
         job.target = LOCAL
     move(job, RUNNING)
     job.attempt += 1
@@ -200,16 +215,18 @@ def start(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment, effects:
     effects += (Save(job), AddAuditEntry(key, "started", detail), Start(key, attempt))
 
 
-def _reckon(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
-    """What a start takes of what others are promised; whether it was promised itself."""
-    shape, (bound, guess), key = state.ready.shape_of(job), state.ready.known_of(job), job.key
-    is_promised = False
-    for promise in state.promises:
-        promise.take(shape, gpu_ids, taken_for(promise.caution, bound, guess))
-        is_promised = is_promised or promise.key == key
-    if is_promised:
-        state.promises = [promise for promise in state.promises if promise.key != key]
-    return is_promised
+def _charge_reservations(state: State, job: Job, gpu_ids: tuple[int, ...]) -> bool:
+    """Subtract a start from the reservations of other jobs; whether the job had a reservation itself."""
+    shape, (limit_s, estimated_s), key = state.ready.shape_of(job), state.ready.runtime_bounds(job), job.key
+    has_reservation = False
+    for reservation in state.start_reservations:
+        reservation.take(shape, gpu_ids, assumed_length(reservation.caution, limit_s, estimated_s))
+        has_reservation = has_reservation or reservation.key == key
+    if has_reservation:
+        state.start_reservations = [
+            reservation for reservation in state.start_reservations if reservation.key != key
+        ]
+    return has_reservation
 
 
 def _next_task(state: State, array: Job, at: Moment, effects: list[Effect]) -> Job:

@@ -1,7 +1,7 @@
-"""When something is due: time limits, warnings before them, begin times, ends of patience with this machine.
+"""Deadlines of jobs: time limits, warnings before them, begin times, retries and overflow.
 
-Heaps whose entries may be stale: a job that ended or changed leaves its entries behind, and who looks
-for the next one skips them.
+They are heaps with lazy deletion: a job that ends or changes leaves its entries behind, and the search for
+the next deadline skips them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import heapq
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, JobState, Moment
 
-# The reason of a running job that has been warned of its limit; it is saved, so a restart warns nobody twice.
+# The reason of a running job that has been warned of its limit. It is stored, so that a restart does not warn
+# twice.
 WARNED = "Warned"
 
 
 class Alarms:
-    """Of these jobs: begin times on the wall clock, everything else on the boot clock."""
+    """The deadlines of all jobs. Begin times are on the wall clock, all others on the boot clock."""
 
     def __init__(self, jobs: dict[JobKey, Job], later: set[JobKey]) -> None:
         self._jobs = jobs
@@ -28,11 +29,11 @@ class Alarms:
         # (boot time, job)
         self.retries: list[tuple[float, JobKey]] = []
         self.overflows: list[tuple[float, JobKey]] = []
-        # The boot time at which starts that failed are tried again; None: none did.
+        # The boot time at which failed starts are tried again; None: none failed.
         self.resume_at: float | None = None
 
     def set_limit(self, job: Job) -> None:
-        """Note when a running job's time is up, and when to warn it."""
+        """Enter when a running job reaches its time limit, and when to warn it."""
         if job.spec.time_limit_s and job.started_boot is not None:
             due = job.started_boot + job.spec.time_limit_s
             heapq.heappush(self.limits, (due, job.key, job.attempt))
@@ -40,19 +41,19 @@ class Alarms:
                 heapq.heappush(self.warnings, (due - job.spec.warning[1], job.key, job.attempt))
 
     def set_begin(self, job: Job, at: Moment) -> None:
-        """Note when a job that waits for its time may begin: its begin time, the pause before a retry."""
+        """Enter when a waiting job may begin: its begin time, and the end of the pause before a retry."""
         if job.spec.begin_at > at.wall:
             heapq.heappush(self.begins, (job.spec.begin_at, job.key))
         if job.retry_boot > at.boot:
             heapq.heappush(self.retries, (job.retry_boot, job.key))
 
     def set_overflow(self, job: Job) -> None:
-        """Note when a job that waits here has waited long enough."""
+        """Enter when a job that waits here overflows to another target."""
         if (due := job.overflows_at) is not None:
             heapq.heappush(self.overflows, (due, job.key))
 
     def next_overflow(self) -> float | None:
-        """The boot time at which the next job has."""
+        """The boot time at which the next job overflows."""
         while self.overflows:
             due, key = self.overflows[0]
             job = self._jobs.get(key)
@@ -82,7 +83,7 @@ class Alarms:
         return None
 
     def next_alarm(self) -> float | None:
-        """The boot time at which a limit, a warning, a retry, an overflow or a new try of starts is due."""
+        """The boot time of the next limit, warning, retry, overflow or new attempt of failed starts."""
         times = (
             self.next_limit(),
             self.next_warning(),
@@ -112,7 +113,7 @@ class Alarms:
 
 
 def _runs_until(job: Job, due: float, attempt: int) -> bool:
-    """Whether an entry of `limits` still speaks of this job."""
+    """Whether an entry of `limits` is still valid for this job."""
     return (
         job.state is JobState.RUNNING
         and job.attempt == attempt

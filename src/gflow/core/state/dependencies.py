@@ -1,4 +1,4 @@
-"""What a job waits for: parents that must all succeed, and parents of which one must."""
+"""Dependencies: parents that must all succeed, and parents of which one must."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Wait:
         # Parents of which one must succeed; None when one has, or none was asked for.
         self.any_of = any_of
         self.broken = broken
-        # Who waits; and whether more jobs may come that do.
+        # The jobs that wait; and whether more may join them.
         self.jobs: set[JobKey] = set()
         self.is_open = False
 
     @classmethod
     def of(cls, spec: Spec, outcome: Outcome) -> Wait:
-        """Judge a spec's parents by how they ended; None means not ended."""
+        """The unmet dependencies of a spec. `outcome`: how a parent ended; None: it has not."""
         wait = cls(set(), None, None)
         for key in spec.depends_on:
             ended = outcome(key)
@@ -51,7 +51,7 @@ class Wait:
 
     @property
     def parents(self) -> set[JobKey]:
-        """Active jobs whose end matters here."""
+        """Active parents whose end can change this."""
         return self.unmet | (self.any_of or set())
 
     def parent_ended(self, key: JobKey, ended: JobState) -> None:
@@ -78,23 +78,23 @@ class Wait:
 def ancestors(
     jobs: dict[JobKey, Job], start: Iterable[JobKey], tasks: dict[JobKey, set[JobKey]] | None = None
 ) -> set[JobKey]:
-    """`start` and all active ancestors: waiting for `start`, none of these may wait for you.
+    """`start` and all its active ancestors. A job that depends on `start` must not be one of them: a cycle.
 
-    `tasks`: the started tasks of each array, whose end is part of the array's.
+    `tasks`: the started tasks of each array. An array ends when they have ended.
     """
-    line = list(start)
+    stack = list(start)
     seen: set[JobKey] = set()
     found: set[JobKey] = set()
-    while line:
-        key = line.pop()
+    while stack:
+        key = stack.pop()
         if key in seen:
             continue
         seen.add(key)
-        # A task that waits in its array begins with it; an array ends with its tasks.
+        # A task that waits in its array starts from it; an array ends with its tasks.
         job = jobs.get(key) or jobs.get(job_key(number_of(key)))
         found.add(key)
         if job is not None:
             found.add(job.key)
-            line += job.spec.parents
-            line += (tasks or {}).get(key, ())
+            stack += job.spec.parents
+            stack += (tasks or {}).get(key, ())
     return found

@@ -1,4 +1,4 @@
-"""When running jobs are expected to be over, soonest first; kept up as jobs start, end and outlast it."""
+"""Expected end times of running jobs, soonest first. Updated when a job starts, ends or exceeds it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gflow.core.model import Job
 from gflow.core.resources import slots_of
 
 
-class Leaver:
-    """What a running job leaves behind when it ends. None of it changes while it runs."""
+class EndingJob:
+    """The resources that a running job frees when it ends. They do not change while it runs."""
 
     __slots__ = ("cpus", "end", "gpu_ids", "key", "memory_mib", "shared")
 
@@ -20,34 +20,34 @@ class Leaver:
         self.cpus = slots_of(spec)
         self.memory_mib = spec.memory_mib
         self.gpu_ids = job.gpu_ids
-        # Whether others may be on its GPUs.
+        # Whether other jobs may use its GPUs too.
         self.shared = spec.shared
-        # When it is expected to be over.
+        # The expected end (boot clock).
         self.end = 0.0
 
 
-class Timetable:
-    """Expected ends in order. A change costs O(log n) and a shift of memory."""
+class EndTimes:
+    """Expected ends, sorted. A change costs O(log n) and one move of list memory."""
 
     def __init__(self) -> None:
-        # A job is there once, so that two that leave are never compared.
-        self.line: list[tuple[float, JobKey, Leaver]] = []
-        self._leavers: dict[JobKey, Leaver] = {}
+        # One entry per job, so that two `EndingJob`s are never compared.
+        self.entries: list[tuple[float, JobKey, EndingJob]] = []
+        self._ending: dict[JobKey, EndingJob] = {}
 
     def put(self, job: Job, end: float) -> None:
-        """This job is expected to be over then, whatever was expected before."""
+        """Set or change the expected end of a job."""
         key = job.key
-        leaver = self._leavers.get(key)
-        if leaver is None:
-            leaver = self._leavers[key] = Leaver(job)
-        elif leaver.end == end:
+        ending = self._ending.get(key)
+        if ending is None:
+            ending = self._ending[key] = EndingJob(job)
+        elif ending.end == end:
             return
         else:
-            del self.line[bisect_left(self.line, (leaver.end, key))]
-        leaver.end = end
-        insort(self.line, (end, key, leaver))
+            del self.entries[bisect_left(self.entries, (ending.end, key))]
+        ending.end = end
+        insort(self.entries, (end, key, ending))
 
     def remove(self, key: JobKey) -> None:
-        leaver = self._leavers.pop(key, None)
-        if leaver is not None:
-            del self.line[bisect_left(self.line, (leaver.end, key))]
+        ending = self._ending.pop(key, None)
+        if ending is not None:
+            del self.entries[bisect_left(self.entries, (ending.end, key))]

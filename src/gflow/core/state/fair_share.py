@@ -1,7 +1,11 @@
-"""Who had how much: GPU-seconds that fade.
+"""Fair share: decayed GPU-seconds per user, and the band that orders users within a priority.
 
-Everything here is a few numbers; they are kept with every commit after a change, so that a restart goes on
-with exactly the same ones.
+The GPU time that a user has used decays with a half-life (`policy.half_life_s`). Each user with waiting or
+running jobs is compared with the mean of the others, which gives one of four bands: under, about, over, far
+over. Jobs of a lower band start first.
+
+The record is a few numbers. The daemon saves it with every commit after a change, so that a restart continues
+with exactly the same numbers.
 """
 
 from __future__ import annotations
@@ -11,97 +15,98 @@ from math import exp, log
 
 import msgspec
 
-# The name under which what people had is kept.
+# The key of the record in the database's meta table.
 SHARES = "shares"
 HOUR_S = 3600.0
-# A person's use against the mean of the others who want something: from when on it is far over, over, about.
+# Lower bounds of the bands, as a ratio: a user's use to the mean of the other users'.
 FAR_OVER, OVER, ABOUT = 8.0, 2.0, 0.5
 UNDER_BAND, ABOUT_BAND, OVER_BAND, FAR_BAND = 0, 1, 2, 3
 BANDS = 4
 
 
 class Use:
-    """GPU-seconds that one person had, faded up to `at`."""
+    """GPU-seconds that one user has used, decayed to the time `at` (boot clock)."""
 
     __slots__ = ("at", "gpus", "seconds")
 
     def __init__(self, seconds: float, at: float) -> None:
         self.seconds = seconds
         self.at = at
-        # GPUs of theirs that run now; known from the running jobs.
+        # GPUs of the user's running jobs. Not in the record: derived from the running jobs.
         self.gpus = 0
 
 
 class Record(msgspec.Struct, omit_defaults=True):
-    """What is kept of it. Members that older versions kept besides are passed over."""
+    """The stored form. Members that older versions stored are ignored."""
 
-    # For each person, GPU-seconds and up to when they are faded.
+    # uid -> decayed GPU-seconds, and the time to which they are decayed.
     uses: dict[int, tuple[float, float]] = {}
 
 
 class Shares:
-    """Use per person."""
+    """Decayed GPU-seconds of all users."""
 
     def __init__(self, half_life_s: float) -> None:
         self.uses: dict[int, Use] = {}
-        # Whether there is more than the latest record has.
+        # Whether anything differs from the latest record.
         self.changed = False
         self._rate = log(2) / half_life_s if half_life_s else 0.0
 
     # ------------------------------------------------------------ counting
 
     def run(self, uid: int, gpus: int, now: float) -> None:
-        """`gpus` more (or fewer) of this person's GPUs run from now on."""
+        """The user's jobs use `gpus` more GPUs from now on (fewer, if negative)."""
         if not gpus:
             return
         self.changed = True
         use = self.uses.get(uid)
         if use is None:
             use = self.uses[uid] = Use(0.0, now)
-        use.seconds = self._faded(use, now)
+        use.seconds = self._decay(use, now)
         use.at = now
         use.gpus += gpus
 
     def resume(self, uid: int, gpus: int) -> None:
-        """After a restart: these GPUs have been running since the record was made."""
+        """After a restart: the user's jobs have used these GPUs since the record was made."""
         if gpus:
             self.uses.setdefault(uid, Use(0.0, 0.0)).gpus += gpus
 
     def use(self, uid: int, now: float) -> float:
-        """What this person had by now: what runs counts as it goes."""
+        """The user's decayed GPU-seconds as of now, including those of running jobs so far."""
         use = self.uses.get(uid)
-        return 0.0 if use is None else self._faded(use, now)
+        return 0.0 if use is None else self._decay(use, now)
 
-    def _faded(self, use: Use, now: float) -> float:
+    def _decay(self, use: Use, now: float) -> float:
         passed = max(0.0, now - use.at)
         if not self._rate:
             return use.seconds + use.gpus * passed
-        left = exp(-self._rate * passed)
-        return use.seconds * left + use.gpus * (1.0 - left) / self._rate
+        factor = exp(-self._rate * passed)
+        return use.seconds * factor + use.gpus * (1.0 - factor) / self._rate
 
-    # ------------------------------------------------------------ judging
+    # ------------------------------------------------------------ bands
 
-    def bands(self, people: Iterable[int], pool: int, now: float) -> dict[int, int]:
-        """The band of each of these, who want or have something now.
+    def bands(self, uids: Iterable[int], pool: int, now: float) -> dict[int, int]:
+        """The band of each of these users, compared with the others among them.
 
-        An hour of the whole pool is added on both sides: less is not worth a difference.
+        An hour of all `pool` GPUs is added on both sides of the ratio, so that small differences do not
+        matter.
         """
-        used = {uid: self.use(uid, now) for uid in people}
+        used = {uid: self.use(uid, now) for uid in uids}
         if len(used) < 2:
             return dict.fromkeys(used, ABOUT_BAND)
-        total, others, little = sum(used.values()), len(used) - 1, HOUR_S * max(1, pool)
-        return {uid: _band((had + little) / ((total - had) / others + little)) for uid, had in used.items()}
+        total, others, floor = sum(used.values()), len(used) - 1, HOUR_S * max(1, pool)
+        return {uid: _band((own + floor) / ((total - own) / others + floor)) for uid, own in used.items()}
 
-    # ------------------------------------------------------------ keeping
+    # ------------------------------------------------------------ storing
 
     def record(self) -> str:
-        """What is to be kept: nothing of it is new then."""
+        """The record to store; marks the shares as unchanged."""
         self.changed = False
         uses = {uid: (use.seconds, use.at) for uid, use in self.uses.items()}
         return msgspec.json.encode(Record(uses)).decode()
 
     def recall(self, text: str) -> None:
-        """Go on from a record. Which GPUs run comes with the jobs."""
+        """Load a record. The GPUs in use are added by `resume`, for each running job."""
         kept = msgspec.json.decode(text, type=Record)
         self.uses = {uid: Use(seconds, at) for uid, (seconds, at) in kept.uses.items()}
 

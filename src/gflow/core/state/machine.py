@@ -1,4 +1,4 @@
-"""What there is to give out on this machine, and who has it."""
+"""The machine's resources: CPU slots, memory and GPUs, what is free, and which jobs hold the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = tuple[str, int]
 
 
 class Machine:
-    """CPU slots, memory and GPUs: all of it, what is free, and why some of it is not to be had."""
+    """CPU slots, memory and GPUs: totals, what is free, and why a GPU is not available."""
 
     def __init__(self, cpus: int, memory_mib: int, allowed: frozenset[int] | None) -> None:
         self.cpus, self.memory_mib = cpus, memory_mib
@@ -27,39 +27,38 @@ class Machine:
         self.simulated: frozenset[int] = frozenset()
         # GPU indices that new jobs may get; None: all.
         self.allowed = allowed
-        # GPU index -> who else uses it: another user's daemon. Never given out.
+        # GPU index -> the other daemon that has leased it. Never given to jobs.
         self.foreign: dict[int, str] = {}
-        # GPU index -> why it gets no new jobs; MiB of it that tolerated processes of others use.
+        # GPU index -> why it gets no new jobs; GPU index -> MiB that tolerated unmanaged processes use.
         self.blocked: dict[int, Block] = {}
         self.taken: dict[int, int] = {}
-        # Why nobody can tell what GPUs there are (empty: they are known); and which card each number means,
-        # as it was last kept for the next daemon.
+        # Why the GPUs cannot be listed (empty: they can); and which card each index means, as stored last.
         self.gpu_trouble = self.gpu_names = ""
-        # UUID -> what is wrong with that card, kept until somebody has looked at it.
+        # UUID -> the fault of that card, kept until an operator resumes it.
         self.faults: dict[str, str] = {}
-        # GPU index -> when the last job left it (boot clock). Not kept: it is only told.
+        # GPU index -> when the last job left it (boot clock). Not stored: for display only.
         self.freed_at: dict[int, float] = {}
-        # GPU index -> the running jobs on it and the memory each declared; 0: has it alone.
+        # GPU index -> the running jobs on it, with the memory (MiB) that each declared; 0: exclusive use.
         self.holders: dict[int, dict[JobKey, int]] = {}
-        # Derived from the above: GPUs we may give out, those nobody has, those no job has alone.
+        # Derived from the above: GPUs that jobs may get, those that no job has, those that no job has alone.
         self.usable: set[int] = set()
         self.idle: set[int] = set()
-        # The same in order.
-        self.idle_line: list[int] = []
+        # `idle`, sorted.
+        self.idle_sorted: list[int] = []
         self.open: set[int] = set()
         # Whether jobs have GPUs that are not usable any more.
         self.has_strays = False
-        # Derived too, when somebody asks: see `fitting` and `of_kind`.
+        # Derived lazily: see `fitting` and `of_kind`.
         self._fitting: dict[Kind, frozenset[int]] = {}
         self._of_kind: dict[Kind, int] = {}
-        # Where nothing more is to start, by people's word; and whether the daemon is about to leave.
+        # Drains set by operators; and whether the daemon is shutting down.
         self.drained = Drained()
         self.leaving = False
-        # How many jobs may run here at once: each takes descriptors of the daemon's.
+        # How many jobs may run at once: each takes file descriptors of the daemon.
         self.most_runs = UNBOUNDED
-        # Why starts fail at the moment (see `stalling`), and how often in a row they did.
+        # Why starts fail at present (empty: they do not), and how many failed in a row.
         self.stalled, self.stalls = "", 0
-        # What the cloud said that takes this machine away. Never kept: a machine that is there again is here.
+        # The cloud's notice that it reclaims this machine. Not stored: after a restart the machine is back.
         self.reclaimed = ""
 
     def see_gpus(self, gpus: Iterable[Gpu]) -> None:
@@ -79,11 +78,11 @@ class Machine:
 
     @property
     def drained_why(self) -> str | None:
-        """What was said about it; None: that nothing may start is nobody's word."""
+        """The drain reason; None if the machine is shutting down rather than drained by an operator."""
         return self.reclaimed or self.drained.everything
 
     def closed(self, index: int) -> Block | None:
-        """Why this GPU gets no new jobs, whoever found that out; None: it may get some."""
+        """Why this GPU gets no new jobs; None: it may get some."""
         if index in self.blocked:
             return self.blocked[index]
         if index in self.foreign:
@@ -94,16 +93,16 @@ class Machine:
         return None if is_allowed else Block("Restricted", "")
 
     def recount(self) -> None:
-        """Derive `idle` and `open` anew. O(GPUs)."""
+        """Recompute `usable`, `idle` and `open`. O(GPUs)."""
         self.usable = usable = {index for index in self.gpus if self.closed(index) is None}
         self.idle = {index for index in usable if index not in self.holders}
-        self.idle_line = sorted(self.idle)
+        self.idle_sorted = sorted(self.idle)
         self.has_strays = not usable.issuperset(self.holders)
         self.open = {index for index in usable if 0 not in self.holders.get(index, {}).values()}
         self._fitting.clear()
 
     def fitting(self, shape: Shape) -> frozenset[int]:
-        """Usable GPUs on which a job of this shape has room, if no other job is there."""
+        """Usable GPUs of this kind with enough memory for a job of this shape, if no other job is there."""
         kind = (shape.gpu_type, shape.gpu_memory_mib)
         found = self._fitting.get(kind)
         if found is None:
@@ -115,14 +114,14 @@ class Machine:
         return found
 
     def of_kind(self, shape: Shape) -> int:
-        """How many GPUs are of the kind that a job of this shape asks for, whoever has them."""
+        """How many GPUs are of the kind that a job of this shape asks for, in use or not."""
         kind = (shape.gpu_type, shape.gpu_memory_mib)
         if kind not in self._of_kind:
             self._of_kind[kind] = sum(suits(gpu, shape) for gpu in self.gpus.values())
         return self._of_kind[kind]
 
     def take(self, job: Job) -> None:
-        """This job has what it asked for, and its GPUs, from now on."""
+        """Book the resources and the GPUs of a job."""
         spec = job.spec
         self.free_cpus -= slots_of(spec)
         self.free_memory_mib -= spec.memory_mib
@@ -131,14 +130,14 @@ class Machine:
             self.holders.setdefault(index, {})[job.key] = declared
             if index in self.idle:
                 self.idle.discard(index)
-                del self.idle_line[bisect_left(self.idle_line, index)]
+                del self.idle_sorted[bisect_left(self.idle_sorted, index)]
             elif index not in self.usable:
                 self.has_strays = True
             if not declared:
                 self.open.discard(index)
 
     def give_back(self, job: Job, now: float) -> None:
-        """It has them no more."""
+        """Release the resources and the GPUs of a job."""
         spec = job.spec
         self.free_cpus += slots_of(spec)
         self.free_memory_mib += spec.memory_mib
@@ -151,18 +150,18 @@ class Machine:
             if index in self.usable:
                 if not holders:
                     self.idle.add(index)
-                    insort(self.idle_line, index)
+                    insort(self.idle_sorted, index)
                 if 0 not in holders.values():
                     self.open.add(index)
 
 
 def has_room(machine: Machine, index: int, shape: Shape) -> bool:
-    """Whether what others use of an idle GPU leaves as much memory as the job needs."""
+    """Whether unmanaged processes leave as much memory of an idle GPU as the job needs."""
     return shape.gpu_memory_mib <= (machine.gpus[index].memory_mib - machine.taken.get(index, 0)) * SLACK
 
 
 def suits(gpu: Gpu, shape: Shape) -> bool:
-    """Whether the GPU is of the kind asked for, whoever has it."""
+    """Whether the GPU is of the type and size that the shape asks for, in use or not."""
     if shape.gpu_type and shape.gpu_type.lower() not in gpu.model.lower():
         return False
     return shape.gpu_memory_mib <= gpu.memory_mib * SLACK

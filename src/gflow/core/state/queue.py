@@ -1,12 +1,12 @@
-"""Jobs that only wait for resources, grouped so that a round never walks the whole queue.
+"""The ready queue: jobs that wait only for resources, grouped so that a round never scans all of them.
 
-Jobs of one owner, priority, shape, cap and expected length are interchangeable to the scheduler
-except for their order of arrival: if the first may not start, none may. So the queue is a set of
-groups, and a round looks at each group's head. Groups are kept in lanes: one per priority, band of
-fair share, and kind and number of GPUs. A lane whose smallest wish exceeds what is free is not
-looked at, and within a lane the shortest come first.
+Jobs of one user, priority, shape, cap and expected length are an equivalence class, here a group: the
+scheduler treats them alike except for their order of arrival. If the first cannot start, none can, so that a
+round examines only the head of each group. Groups are kept in buckets: one per precedence, band of fair
+share, and kind and number of GPUs. A bucket whose smallest request exceeds what is free is skipped. Within a
+bucket the shortest jobs come first.
 
-Cost: add and remove O(log n); a round O(lanes + groups looked at + jobs started).
+Cost: add and remove O(log n); a round O(buckets + groups examined + jobs started).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gflow.core.resources import INFINITE, Shape, named, shape_of
 from gflow.core.state.fair_share import ABOUT_BAND
 from gflow.core.state.queue_index import (
     MOST_STALE,
-    Ages,
+    Bucket,
+    BucketKey,
     Entry,
     Group,
     GroupKey,
-    Lane,
-    LaneKey,
+    OldestFirst,
     Room,
     place_of,
 )
@@ -36,30 +36,30 @@ from gflow.core.state.runtime_estimates import SPAN_S, Batch, History, what_of
 if TYPE_CHECKING:
     from gflow.core.state.start_reservations import StartReservation
 
-# Limits are generous: of a job's waiting, this part of its limit is counted as its length.
+# Users set generous limits: this part of the limit counts as the job's length when patience is measured.
 LIMITS_COUNT: Final = 0.18
-# Standing (see `Spec.standing`), and whether it asks for GPUs: who is oldest is judged apart.
+# Precedence (see `Spec.precedence`), and whether the job asks for GPUs: each has its own oldest-first index.
 AgeKind = tuple[int, bool]
 
 
 class ReadyQueue:
-    """All groups, and their order within each lane."""
+    """All groups of waiting jobs, their buckets, and the oldest-first indexes."""
 
     def __init__(self, history: History, *, by_length: bool, use_history: bool) -> None:
         self.groups: dict[GroupKey, Group] = {}
-        self.lanes: dict[LaneKey, Lane] = {}
-        # Where each job waits.
+        self.buckets: dict[BucketKey, Bucket] = {}
+        # The group of each waiting job.
         self.where: dict[JobKey, Group] = {}
-        # Who waits, with their groups; and the band of each (see `core.state.fair_share`).
+        # uid -> groups of this user; uid -> band of fair share (see `core.state.fair_share`).
         self.people: dict[int, set[Group]] = {}
         self.bands: dict[int, int] = {}
-        self.ages: dict[AgeKind, Ages] = {}
+        self.ages: dict[AgeKind, OldestFirst] = {}
         self._history = history
         self._by_length = by_length
         self._use_history = use_history
         self._of_batch: dict[Batch, set[Group]] = {}
-        # How many groups there have been, and how many stamps.
-        self._made = self._stamps = 0
+        # The last group number and the last generation that were given out.
+        self._last_group = self._last_generation = 0
 
     def __len__(self) -> int:
         return len(self.where)
@@ -72,7 +72,7 @@ class ReadyQueue:
         return self.where[job.key]
 
     def shape_of(self, job: Job) -> Shape:
-        """What a job needs; of one that waits here it is known already."""
+        """The shape of a job. For a job in the queue it is cached in the group."""
         group = self.where.get(job.key)
         return job.spec.shape if group is None else group.shape
 
@@ -107,8 +107,8 @@ class ReadyQueue:
         if not batch.waiting:
             self._history.look_at(batch)
         batch.waiting += 1
-        self._made += 1
-        group = self.groups[key] = Group(key, batch, self._made)
+        self._last_group += 1
+        group = self.groups[key] = Group(key, batch, self._last_group)
         self._of_batch.setdefault(batch, set()).add(group)
         self.people.setdefault(key.uid, set()).add(group)
         self._set_length(group)
@@ -122,86 +122,89 @@ class ReadyQueue:
         _discard(self._of_batch, batch, group)
         _discard(self.people, key.uid, group)
         self._leave(group)
-        group.aged = 0
+        group.age_generation = 0
 
     def _enter(self, group: Group) -> None:
-        """Into the lane that its owner's band makes it one of."""
+        """Add a group to its bucket, which depends on the band of its user."""
         shape, band = group.shape, self.bands.get(group.key.uid, ABOUT_BAND)
-        place = place_of(group.standing, band)
+        place = place_of(group.precedence, band)
         key = (place, shape.gpus, shape.shared, shape.gpu_type, shape.gpu_memory_mib)
-        lane = self.lanes.get(key)
-        if lane is None:
-            lane = self.lanes[key] = Lane(key)
-        group.lane = lane
-        lane.groups += 1
-        lane.guessed += group.guess < INFINITE
-        lane.cpus.add(shape.cpus)
-        lane.memory.add(shape.memory_mib)
+        bucket = self.buckets.get(key)
+        if bucket is None:
+            bucket = self.buckets[key] = Bucket(key)
+        group.bucket = bucket
+        bucket.groups += 1
+        bucket.estimated += group.estimated_s < INFINITE
+        bucket.cpus.add(shape.cpus)
+        bucket.memory.add(shape.memory_mib)
 
     def _leave(self, group: Group) -> None:
-        lane, shape = group.lane, group.shape
-        group.listed = 0
-        lane.groups -= 1
-        lane.guessed -= group.guess < INFINITE
-        lane.cpus.remove(shape.cpus)
-        lane.memory.remove(shape.memory_mib)
-        if not lane.groups:
-            del self.lanes[lane.key]
+        bucket, shape = group.bucket, group.shape
+        group.bucket_generation = 0
+        bucket.groups -= 1
+        bucket.estimated -= group.estimated_s < INFINITE
+        bucket.cpus.remove(shape.cpus)
+        bucket.memory.remove(shape.memory_mib)
+        if not bucket.groups:
+            del self.buckets[bucket.key]
 
     # ------------------------------------------------------------ order
 
     def expected_s(self, job: Job) -> float:
-        """How long a job that waits or runs is expected to take."""
-        return min(self.known_of(job))
+        """How long a waiting or running job is expected to run in all."""
+        return min(self.runtime_bounds(job))
 
-    def surely_s(self, job: Job) -> float:
-        """Within which time a waiting job will be over, as far as anybody can know: its limit, or history."""
+    def reliable_s(self, job: Job) -> float:
+        """The expected length of a waiting job, if it rests on a limit or on earlier runs; else infinite."""
         if job.spec.time_limit_s or self.where[job.key].batch.is_known:
             return self.expected_s(job)
         return INFINITE
 
-    def known_of(self, job: Job) -> tuple[float, float]:
-        """How long a job may run, and how long it probably does by what is known: see `Group`."""
+    def runtime_bounds(self, job: Job) -> tuple[float, float]:
+        """The time limit and the runtime estimate of a job (infinite: none); see `Group`."""
         group = self.where.get(job.key)
         if group is not None:
-            return group.bound, group.guess
+            return group.limit_s, group.estimated_s
         limit = job.spec.time_limit_s
-        return limit or INFINITE, self.guess(limit, self._history.batch_of(job))
+        return limit or INFINITE, self.estimate(limit, self._history.batch_of(job))
 
     def length(self, limit_s: int, batch: Batch) -> float:
-        """How long such a job is expected to take: its limit bounds what history says."""
-        guess = self.guess(limit_s, batch)
-        return limit_s if 0 < limit_s < guess else guess
+        """The expected length of such a job: the runtime estimate, but at most the limit."""
+        estimated_s = self.estimate(limit_s, batch)
+        return limit_s if 0 < limit_s < estimated_s else estimated_s
 
-    def guess(self, limit_s: int, batch: Batch) -> float:
-        """What history says of such a job. A limit says more than what other work of that many GPUs took (and
-        of course than nothing), and less than what the same work took."""
+    def estimate(self, limit_s: int, batch: Batch) -> float:
+        """The runtime estimate from finished jobs; infinite if there is none, or if the limit is better.
+
+        A limit is better than an estimate from other work with as many GPUs, and worse than one from earlier
+        runs of the same work.
+        """
         if not self._use_history or (limit_s and not (batch.kind[1] and batch.is_known)):
             return INFINITE
         return batch.length
 
     def _set_length(self, group: Group) -> None:
         limit = group.key.limit_s
-        group.bound = limit or INFINITE
-        group.guess = self.guess(limit, group.batch)
-        group.length = min(group.bound, group.guess)
-        group.counted = min(group.guess, LIMITS_COUNT * group.bound)
-        # Wide jobs cost others more: four GPUs count as if the job took twice as long.
-        group.rank = group.length * sqrt(group.shape.gpus or 1) if self._by_length else 0.0
+        group.limit_s = limit or INFINITE
+        group.estimated_s = self.estimate(limit, group.batch)
+        group.length = min(group.limit_s, group.estimated_s)
+        group.patience_basis_s = min(group.estimated_s, LIMITS_COUNT * group.limit_s)
+        # Wide jobs cost other jobs more: with four GPUs, a job counts as twice as long.
+        group.sort_key = group.length * sqrt(group.shape.gpus or 1) if self._by_length else 0.0
 
     def refresh(self) -> None:
-        """Take in what history has learnt since."""
+        """Apply the runtime estimates that changed since the last call."""
         changed, self._history.changed = self._history.changed, set()
         for batch in changed:
             for group in self._of_batch.get(batch, ()):
-                before, was_guessed = group.rank, group.guess < INFINITE
+                before, was_estimated = group.sort_key, group.estimated_s < INFINITE
                 self._set_length(group)
-                group.lane.guessed += (group.guess < INFINITE) - was_guessed
-                if group.rank != before:
+                group.bucket.estimated += (group.estimated_s < INFINITE) - was_estimated
+                if group.sort_key != before:
                     self._list(group)
 
     def set_bands(self, bands: dict[int, int]) -> None:
-        """Other bands for people: their groups change lanes. Whoever is not named is about average."""
+        """Replace the bands of users and move their groups. A user without an entry is in band `about`."""
         before, self.bands = self.bands, bands
         if before == bands:
             return
@@ -212,94 +215,97 @@ class ReadyQueue:
                     self._enter(group)
                     self._list(group)
 
-    def standing(self, group: Group) -> tuple[int, Entry]:
-        """Where this group stands in the order of start."""
+    def position_of(self, group: Group) -> tuple[int, Entry]:
+        """The position of this group in the order of start, as a sort key."""
         head = group.head()
         assert head is not None
-        return group.lane.place, (group.rank, head, group.listed, group)
+        return group.bucket.place, (group.sort_key, head, group.bucket_generation, group)
 
     def _push(self, group: Group, head: JobKey) -> None:
-        """This is its first job now."""
-        self._stamps += 1
-        stamp = group.listed = group.aged = self._stamps
-        group.lane.list((group.rank, head, stamp, group))
-        kind = (group.standing, group.shape.gpus > 0)
+        """Enter a group whose head has changed into its bucket and into the oldest-first index."""
+        self._last_generation += 1
+        generation = group.bucket_generation = group.age_generation = self._last_generation
+        group.bucket.list((group.sort_key, head, generation, group))
+        kind = (group.precedence, group.shape.gpus > 0)
         ages = self.ages.get(kind)
         if ages is None:
-            ages = self.ages[kind] = Ages()
-        ages.add((group.members[head], head, stamp, group))
-        if len(ages) > MOST_STALE + 2 * len(self.groups):  # where nobody asks for the oldest
-            ages.tidy()
+            ages = self.ages[kind] = OldestFirst()
+        ages.add((group.members[head], head, generation, group))
+        if len(ages) > MOST_STALE + 2 * len(
+            self.groups
+        ):  # stale entries pile up if no round asks for the oldest
+            ages.compact()
 
     def _list(self, group: Group) -> None:
-        """It belongs elsewhere in its lane by now, or into another lane."""
+        """Enter a group into its bucket again, after its sort key or its bucket has changed."""
         head = group.head()
         assert head is not None
-        self._stamps += 1
-        group.listed = self._stamps
-        group.lane.list((group.rank, head, group.listed, group))
+        self._last_generation += 1
+        group.bucket_generation = self._last_generation
+        group.bucket.list((group.sort_key, head, group.bucket_generation, group))
 
 
 class Walk:
-    """A pass over the queue in order. A group that may not start is set aside until the pass ends."""
+    """A pass over the queue in order. A group that cannot start is set aside until the pass ends."""
 
     def __init__(self, queue: ReadyQueue) -> None:
         self._queue = queue
-        self._aside: list[tuple[Lane, Entry]] = []
-        # Lanes of which only these are still looked at, the first of them last.
-        self._closed: dict[LaneKey, list[Entry]] = {}
+        self._aside: list[tuple[Bucket, Entry]] = []
+        # Skipped buckets -> entries that are still examined (jobs with start reservations), in reverse order.
+        self._closed: dict[BucketKey, list[Entry]] = {}
 
     def next(self, room: Room) -> JobKey | None:
-        """The first job, in order, of a lane that may fit into `room`."""
+        """The first job, in order, of the buckets that may fit into `room`."""
         best: Entry | None = None
         place, idle, closed = 0, room.idle_gpus, self._closed
-        for lane in self._queue.lanes.values():
-            # Most lanes ask for too many GPUs: that is seen without a call.
-            if (lane.gpus > idle and not lane.shared) or not lane.may_fit(room):
+        for bucket in self._queue.buckets.values():
+            # Most buckets ask for too many GPUs: check that first, without a call.
+            if (bucket.gpus > idle and not bucket.shared) or not bucket.may_fit(room):
                 continue
-            if closed and (left := closed.get(lane.key)) is not None:
+            if closed and (left := closed.get(bucket.key)) is not None:
                 entry = left[-1] if left else None
             else:
-                entry = lane.first()
+                entry = bucket.first()
             if entry is not None and (
-                best is None or lane.place < place or (lane.place == place and entry < best)
+                best is None or bucket.place < place or (bucket.place == place and entry < best)
             ):
-                best, place = entry, lane.place
+                best, place = entry, bucket.place
         return None if best is None else best[1]
 
     def skip(self, job: Job) -> None:
-        """This job may not start, so nothing of its group may."""
-        lane = self._queue.group_of(job).lane
-        left = self._closed.get(lane.key)
+        """Set the group of this job aside: if its head cannot start, none of it can."""
+        bucket = self._queue.group_of(job).bucket
+        left = self._closed.get(bucket.key)
         if left is not None:
             left.pop()
         else:
-            self._aside.append((lane, heapq.heappop(lane.entries)))
+            self._aside.append((bucket, heapq.heappop(bucket.entries)))
 
-    def skip_lane(self, job: Job, promises: Iterable[StartReservation]) -> None:
-        """Nor may any that comes after it in its lane, but those that are promised their start themselves.
+    def skip_bucket(self, job: Job, reservations: Iterable[StartReservation]) -> None:
+        """Skip the rest of this job's bucket, except jobs that have start reservations themselves.
 
-        Those that come later are expected to take longer. But what is guessed is taken for less beside a
-        promise, and a limit is not: behind one with a limit, one without may still pass.
+        Later jobs of a bucket are expected to run longer, so that they cannot backfill either. Exception:
+        backfill discounts estimates but not limits, so that a job with an estimate may still start after a
+        job with a limit could not.
         """
         group = self._queue.where[job.key]
-        lane = group.lane
-        if lane.key in self._closed or (lane.guessed and group.guess > group.bound):
+        bucket = group.bucket
+        if bucket.key in self._closed or (bucket.estimated and group.estimated_s > group.limit_s):
             self.skip(job)
             return
-        here = self._queue.standing(group)
-        places = [self._queue.standing(one.group) for one in promises if one.group.lane is lane]
-        self._closed[lane.key] = sorted((place[1] for place in places if place > here), reverse=True)
+        here = self._queue.position_of(group)
+        places = [self._queue.position_of(one.group) for one in reservations if one.group.bucket is bucket]
+        self._closed[bucket.key] = sorted((place[1] for place in places if place > here), reverse=True)
 
-    def again(self) -> Walk:
-        """The same from the start."""
+    def restart(self) -> Walk:
+        """End this pass and begin another."""
         self.close()
         return Walk(self._queue)
 
     def close(self) -> None:
-        for lane, entry in self._aside:
-            if entry[3].listed == entry[2]:
-                heapq.heappush(lane.entries, entry)
+        for bucket, entry in self._aside:
+            if entry[3].bucket_generation == entry[2]:
+                heapq.heappush(bucket.entries, entry)
 
 
 def group_key(job: Job) -> GroupKey:
@@ -325,7 +331,7 @@ def group_key(job: Job) -> GroupKey:
 
 
 def _discard(table: dict[Any, set[Group]], name: Any, group: Group) -> None:
-    """Out of a set that is not kept when it is empty."""
+    """Remove a group from a set of the table; an empty set is deleted."""
     table[name].discard(group)
     if not table[name]:
         del table[name]

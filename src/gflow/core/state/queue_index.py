@@ -1,6 +1,7 @@
-"""What the queue is made of: groups of jobs that fit or wait together, and lanes of groups.
+"""Data structures of the ready queue: groups (equivalence classes), buckets of groups, an oldest-first index.
 
-Who has waited longest: the first few in order, as every round looks at them, and the rest as a heap.
+Entries of heaps are deleted lazily. Each carries a generation and is stale unless that is the group's present
+one.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from bisect import insort
 from typing import NamedTuple
 
 from gflow.core.ids import JobKey
-from gflow.core.resources import Shape, standing_of
+from gflow.core.resources import Shape, precedence_of
 from gflow.core.state.fair_share import BANDS
 from gflow.core.state.runtime_estimates import Batch
 
-# So many entries that are not true any more may lie about before somebody tidies up.
+# Stale entries that a heap may hold, beside as many as it has live ones, before it is rebuilt.
 MOST_STALE = 64
 
 
 class GroupKey(NamedTuple):
-    """What makes jobs interchangeable."""
+    """Jobs with equal keys are one equivalence class."""
 
     priority: int
     preemptible: bool
@@ -28,16 +29,16 @@ class GroupKey(NamedTuple):
     group: int
     max_concurrent: int
     project: str
-    # What predictions go by: the work, the half day in which it was submitted, the time limit.
+    # For the runtime estimate: the work, the half day in which it was submitted, the time limit (0: none).
     what: str
     span: int
     limit_s: int
-    # With the limit it bounds how long a job can hold its GPUs; 0 without a limit.
+    # Limit and grace time bound how long a job can hold its GPUs; 0 without a limit.
     grace_s: int
 
 
 class Room:
-    """What is free, for a first look that costs nothing."""
+    """Free resources as totals, for a cheap first check."""
 
     __slots__ = ("cpus", "idle_gpus", "memory_mib", "open_gpus")
 
@@ -50,40 +51,58 @@ EVERYTHING = Room(*[1 << 62] * 4)
 
 
 class Group:
-    """Waiting jobs of one key, oldest first. Removal is lazy: a heap cannot lose its middle."""
+    """Waiting jobs of one key, in order of job id. Jobs are removed from the heap lazily."""
 
     __slots__ = (
-        "aged", "batch", "bound", "counted", "cpus", "gpus", "guess", "key", "kind", "lane", "length",
-        "listed", "members", "memory_mib", "number", "order", "rank", "removed", "shape", "standing",
+        "age_generation",
+        "batch",
+        "bucket",
+        "bucket_generation",
+        "cpus",
+        "estimated_s",
+        "gpus",
+        "key",
+        "kind",
+        "length",
+        "limit_s",
+        "members",
+        "memory_mib",
+        "number",
+        "order",
+        "patience_basis_s",
+        "precedence",
+        "removed",
+        "shape",
+        "sort_key",
     )  # fmt: skip
 
     def __init__(self, key: GroupKey, batch: Batch, number: int) -> None:
         self.key = key
-        # What is in the key, at hand: see `Spec.standing`, and `Prospect` for the kind.
+        # Derived from the key. `kind` selects the availability profile.
         self.shape = shape = key.shape
         self.gpus, self.cpus, self.memory_mib = shape.gpus, shape.cpus, shape.memory_mib
         self.kind = (shape.gpu_type, shape.gpu_memory_mib, shape.shared)
-        self.standing = standing_of(key.priority, key.preemptible)
+        self.precedence = precedence_of(key.priority, key.preemptible)
         self.batch = batch
-        # No other group has it.
+        # Unique among groups.
         self.number = number
-        # The stamps of its place in its lane and of that among those who wait longest (0: none): whatever
-        # else lies in those heaps is stale.
-        self.listed = self.aged = 0
-        # How long each of it may run, probably runs by what is known, and is expected to run: the lesser.
-        self.bound = self.guess = self.length = 0.0
-        # That as far as the order goes by it; and as far as it is judged whether it has waited long enough.
-        self.rank = self.counted = 0.0
-        self.lane: Lane
+        # Generations of its entries in its bucket and in the oldest-first index (0: none). Entries with
+        # another generation are stale.
+        self.bucket_generation = self.age_generation = 0
+        # Of each job: time limit, runtime estimate (infinite: none), and expected length: the lesser of both.
+        self.limit_s = self.estimated_s = self.length = 0.0
+        # The sort key within the bucket; and the length by which patience is measured.
+        self.sort_key = self.patience_basis_s = 0.0
+        self.bucket: Bucket
         self.order: list[JobKey] = []
-        # Each with since when it waits; see `Job.ready_at`.
+        # Job -> the time since which it waits; see `Job.ready_at`.
         self.members: dict[JobKey, float] = {}
-        # Those that are still in `order` and no members any more.
+        # Jobs that are still in `order` and no longer members.
         self.removed: set[JobKey] = set()
 
     def add(self, key: JobKey, since: float) -> None:
         self.members[key] = since
-        if key in self.removed:  # it comes back, and its place in the order is still there
+        if key in self.removed:  # it returns, and its entry in `order` is still there
             self.removed.discard(key)
         else:
             heapq.heappush(self.order, key)
@@ -128,75 +147,79 @@ class Least:
             self.value = self._heap[0] if self._heap else 0
 
 
-# A group's place in its lane: the shortest first, then earlier arrival. Length, first job, stamp, group; as
-# with `core.state.queue_index.Age`, it is true only while the stamp is the group's own.
+# A group's entry in its bucket: sort key, head, generation, group. Shortest first, then earlier arrival.
+# Stale unless the generation equals `Group.bucket_generation`.
 Entry = tuple[float, JobKey, int, Group]
 
 
-class Lane:
-    """Groups of one priority and band that ask for GPUs of the same kind and number in the same way."""
+class Bucket:
+    """Groups of one precedence and band that ask for the same number and kind of GPUs, shared or not."""
 
-    __slots__ = ("cpus", "entries", "gpus", "groups", "guessed", "key", "memory", "place", "shared")
+    __slots__ = ("cpus", "entries", "estimated", "gpus", "groups", "key", "memory", "place", "shared")
 
-    def __init__(self, key: LaneKey) -> None:
+    def __init__(self, key: BucketKey) -> None:
         self.key = key
         self.place, self.gpus, self.shared = key[0], key[1], key[2]
-        # How many groups, and of how many of them history says something.
-        self.groups = self.guessed = 0
-        # A heap; of a group only the one with its stamp is true.
+        # How many groups, and how many of them have a runtime estimate.
+        self.groups = self.estimated = 0
+        # A heap, with stale entries.
         self.entries: list[Entry] = []
         self.cpus = Least()
         self.memory = Least()
 
     def may_fit(self, room: Room) -> bool:
-        """Whether the least demanding group could fit; says nothing about any one group."""
+        """Whether the smallest requests of the bucket fit. Necessary, not sufficient, for any one group."""
         gpus = room.open_gpus if self.shared else room.idle_gpus
         return self.gpus <= gpus and self.cpus.value <= room.cpus and self.memory.value <= room.memory_mib
 
     def list(self, entry: Entry) -> None:
         heapq.heappush(self.entries, entry)
         if len(self.entries) > MOST_STALE + 2 * self.groups:
-            # Lengths change, and what they were may never come to the front.
-            self.entries = [entry for entry in self.entries if entry[3].listed == entry[2]]
+            # Sort keys change, and stale entries may never reach the front of the heap.
+            self.entries = [entry for entry in self.entries if entry[3].bucket_generation == entry[2]]
             heapq.heapify(self.entries)
 
     def first(self) -> Entry | None:
-        """The first entry that still speaks the truth; stale ones are dropped."""
+        """The first entry that is not stale; stale ones before it are dropped."""
         entries = self.entries
         while entries:
             entry = entries[0]
-            if entry[3].listed == entry[2]:
+            if entry[3].bucket_generation == entry[2]:
                 return entry
             heapq.heappop(entries)
         return None
 
 
-# Its place among the lanes (see `place_of`), GPUs, whether shared, their type and memory.
-LaneKey = tuple[int, int, bool, str, int]
+# Place in the order of buckets (see `place_of`), number of GPUs, whether shared, their type and memory.
+BucketKey = tuple[int, int, bool, str, int]
 
 
-def place_of(standing: int, band: int) -> int:
-    """The less, the earlier: higher priority first, then those who do not make way, then the lower band."""
-    return band - BANDS * standing
+def place_of(precedence: int, band: int) -> int:
+    """Sort key of buckets, lower first: higher precedence, then the lower band of fair share."""
+    return band - BANDS * precedence
 
 
-# Since when a group's first job waits, that job, the stamp, the group. No two have one stamp, so that groups
-# themselves are never compared; and it is true only while it is the group's own stamp (see `Group.aged`).
+# An entry of the oldest-first index: the time since which a group's head waits, the head, generation, group.
+# Generations are unique, so that groups are never compared. Stale unless the generation equals
+# `Group.age_generation`.
 Age = tuple[float, JobKey, int, "Group"]
 
 
-class Ages:
-    """Of one kind of jobs. Those that are not true any more are dropped when somebody comes across them."""
+class OldestFirst:
+    """An index of groups by the waiting time of their heads, oldest first. Stale entries are dropped lazily.
+
+    The first few are a sorted list, as every round reads them; the rest are a heap.
+    """
 
     __slots__ = ("_first", "_rest")
 
     def __init__(self) -> None:
-        # Whoever is in `_first` has waited longer than all in `_rest`.
+        # Each entry of `_first` precedes all entries of `_rest`.
         self._first: list[Age] = []
         self._rest: list[Age] = []
 
     def __len__(self) -> int:
-        """How many there are, true or not."""
+        """The number of entries, stale ones included."""
         return len(self._first) + len(self._rest)
 
     def add(self, age: Age) -> None:
@@ -206,12 +229,12 @@ class Ages:
             heapq.heappush(self._rest, age)
 
     def at(self, place: int) -> Age | None:
-        """Who has waited longest but so many; None: there are not as many."""
+        """The entry at this place, the oldest at 0; None: there are not as many."""
         first, rest = self._first, self._rest
         while True:
             if place < len(first):
                 age = first[place]
-                if age[3].aged == age[2]:
+                if age[3].age_generation == age[2]:
                     return age
                 del first[place]
             elif rest:
@@ -219,7 +242,7 @@ class Ages:
             else:
                 return None
 
-    def tidy(self) -> None:
-        """Drop all that are not true any more."""
-        self._rest = sorted(age for age in self._first + self._rest if age[3].aged == age[2])
+    def compact(self) -> None:
+        """Drop all stale entries."""
+        self._rest = sorted(age for age in self._first + self._rest if age[3].age_generation == age[2])
         self._first = []

@@ -1,9 +1,7 @@
-"""How much one person or one project may have at once.
+"""Quotas: how many running jobs, running GPUs and waiting jobs a user or a project may have, and has.
 
-A quota holds back starts, never what runs. Names are as the jobs carry them; who is not named has
-what is said for everybody.
-
-What people and projects may have at once, what of theirs runs, and what waits.
+A quota delays starts and never stops running jobs. Names are those in the job records. A user or project
+without a quota of its own has the default one.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ USER, PROJECT = "user", "project"
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What one of them may have at once; None: not said."""
+    """The quota of one user or project; None: not set."""
 
     max_running_jobs: int | None = None
     max_running_gpus: int | None = None
     max_queued_jobs: int | None = None
 
     def over(self, other: Limits) -> Limits:
-        """These, and where nothing is said the other's."""
+        """These limits, completed by those of `other` where they are not set."""
         own = msgspec.structs.asdict(self)
         return Limits(**{name: getattr(other, name) if own[name] is None else own[name] for name in own})
 
@@ -33,7 +31,7 @@ NO_LIMITS = Limits()
 
 
 class Quotas(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All quotas. The name "" stands for everybody who is not named."""
+    """All quotas. The name "" is the default for users or projects without one."""
 
     users: dict[str, Limits] = {}
     projects: dict[str, Limits] = {}
@@ -45,18 +43,18 @@ class Quotas(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.users if scope == USER else self.projects
 
     def of(self, scope: str, name: str) -> Limits:
-        """What holds for this person or project; a job without a project belongs to none."""
+        """The limits in force for this user or project. A job without a project has no project limits."""
         named = self.named(scope)
         if not named or (scope == PROJECT and not name):
             return NO_LIMITS
         return named.get(name, NO_LIMITS).over(named.get("", NO_LIMITS))
 
     def over(self, other: Quotas) -> Quotas:
-        """These, and where nothing is said the other's."""
+        """These quotas, completed by those of `other` where they are not set."""
         return Quotas(_overlay(self.users, other.users), _overlay(self.projects, other.projects))
 
     def changed(self, scope: str, name: str, limits: Limits | None) -> Quotas:
-        """With other limits for one of them: those not said stay; None takes all away."""
+        """A copy with other limits for one name. Limits that are not set stay; None removes all of them."""
         named = dict(self.named(scope))
         if limits is None:
             named.pop(name, None)
@@ -71,12 +69,13 @@ def _overlay(first: dict[str, Limits], second: dict[str, Limits]) -> dict[str, L
 
 
 class Usage:
-    """What one of them has."""
+    """What one user or project has at present."""
 
     __slots__ = ("gpus", "jobs", "waiting")
 
     def __init__(self) -> None:
-        # Jobs that run and their GPUs; jobs that wait: an array counts once until it is over, no task does.
+        # Running jobs, their GPUs, and waiting jobs. An array counts as one waiting job until it ends; its
+        # tasks do not count.
         self.jobs = self.gpus = self.waiting = 0
 
     def __eq__(self, other: object) -> bool:
@@ -91,37 +90,37 @@ NOTHING = Usage()
 
 
 class QuotaUsage:
-    """All of it."""
+    """The quotas in force, and what all users and projects have at present."""
 
     def __init__(self, given: Quotas = Quotas()) -> None:  # noqa: B008 - it is frozen
-        # What the configuration says, what people said since, and what holds.
+        # Quotas of the configuration, those set with gctl, and the combination, which is in force.
         self.given = given
         self.said = Quotas()
         self.quotas = given
         self.is_limited = bool(given)
-        # By name. Whoever has nothing is not there.
+        # By name. Users and projects with no jobs have no entry.
         self.users: dict[str, Usage] = {}
         self.projects: dict[str, Usage] = {}
-        # Bytes of what people's jobs are made of, by uid; tasks share those of their array.
+        # uid -> size of the specs of active jobs, in bytes; tasks share the spec of their array.
         self.bytes: dict[int, int] = {}
-        # How many parents they name, by uid.
+        # uid -> number of parents that these jobs name.
         self.links: dict[int, int] = {}
 
     def say(self, said: Quotas) -> None:
-        """What people said holds over what the configuration says."""
+        """Set the quotas made with gctl; they override those of the configuration."""
         self.said, self.quotas = said, said.over(self.given)
         self.is_limited = bool(self.quotas)
 
     def named(self, scope: str) -> dict[str, Usage]:
-        """What all people have, or all projects."""
+        """The usage of all users, or of all projects."""
         return self.users if scope == USER else self.projects
 
     def of(self, scope: str, name: str) -> Usage:
-        """What this one has."""
+        """The usage of this user or project."""
         return self.named(scope).get(name, NOTHING)
 
     def add(self, job: Job, sign: int = 1) -> None:
-        """A job becomes known, or is final (-1)."""
+        """Count a new job, or remove a final one (-1)."""
         if job.key & TASK_MASK:
             return
         self.weigh(job.uid, sign * size_of(job.spec), sign * links_of(job.spec))
@@ -130,20 +129,20 @@ class QuotaUsage:
             _count(self.projects, project, 0, 0, sign)
 
     def weigh(self, uid: int, size: int, links: int) -> None:
-        """Count what a person's jobs are made of."""
+        """Count the size and the number of parents of a user's jobs."""
         if size:
             _add(self.bytes, uid, size)
         if links:
             _add(self.links, uid, links)
 
     def reserve(self, user: str, projects: dict[str, int], count: int, sign: int) -> None:
-        """Jobs that are to come wait already; or they do not come (-1)."""
+        """Count the announced jobs of a staged submission as waiting, or take that back (-1)."""
         _count(self.users, user, 0, 0, count)
         for project, number in projects.items():
             _count(self.projects, project, 0, 0, sign * number)
 
     def run(self, job: Job, sign: int = 1) -> None:
-        """A job starts, or runs no longer (-1)."""
+        """Count a job that starts, or remove one that no longer runs (-1)."""
         gpus, waits = sign * job.spec.gpus, 0 if job.key & TASK_MASK else -sign
         _count(self.users, job.user, sign, gpus, waits)
         if project := job.spec.project:
@@ -159,41 +158,41 @@ def _add(table: dict[int, int], uid: int, more: int) -> None:
 
 
 def _count(table: dict[str, Usage], name: str, jobs: int, gpus: int, waiting: int) -> None:
-    having = table.get(name)
-    if having is None:
-        having = table[name] = Usage()
-    having.jobs += jobs
-    having.gpus += gpus
-    having.waiting += waiting
-    if not (having.jobs or having.gpus or having.waiting):
+    usage = table.get(name)
+    if usage is None:
+        usage = table[name] = Usage()
+    usage.jobs += jobs
+    usage.gpus += gpus
+    usage.waiting += waiting
+    if not (usage.jobs or usage.gpus or usage.waiting):
         del table[name]
 
 
-def exceeded(ledger: QuotaUsage, job: Job, usual: int = 0, *, is_private: bool = False) -> str | None:
-    """What keeps a job from starting, in words; None: no quota does.
+def exceeded(usages: QuotaUsage, job: Job, usual: int = 0, *, is_private: bool = False) -> str | None:
+    """The quota that keeps a job from starting, in words; None: no quota does.
 
-    `usual`: jobs that a person may run of whom no quota says how many; 0: any number. `is_private`: what a
-    project has, of which others are members too, is not told.
+    `usual`: the limit of running jobs for users without a quota; 0: none. `is_private`: omit the usage of a
+    project, because it includes that of other users.
     """
-    limits = ledger.quotas.of(USER, job.user)
+    limits = usages.quotas.of(USER, job.user)
     most = limits.max_running_jobs
     if most is None and usual:
         most = usual
-    why = _exceeds(ledger.of(USER, job.user), most, limits, job, job.user)
+    why = _exceeds(usages.of(USER, job.user), most, limits, job, job.user)
     project = job.spec.project
     if why is None and project:
-        limits = ledger.quotas.of(PROJECT, project)
-        having = ledger.of(PROJECT, project)
-        why = _exceeds(having, limits.max_running_jobs, limits, job, f"project {project}")
+        limits = usages.quotas.of(PROJECT, project)
+        usage = usages.of(PROJECT, project)
+        why = _exceeds(usage, limits.max_running_jobs, limits, job, f"project {project}")
         if why is not None and is_private:
             why = f"the quota of project {project} is used up"
     return why
 
 
-def _exceeds(having: Usage, most: int | None, limits: Limits, job: Job, whose: str) -> str | None:
-    if most is not None and having.jobs >= most:
-        return f"{whose} runs {having.jobs} of {most} jobs"
+def _exceeds(usage: Usage, most: int | None, limits: Limits, job: Job, whose: str) -> str | None:
+    if most is not None and usage.jobs >= most:
+        return f"{whose} runs {usage.jobs} of {most} jobs"
     most, wanted = limits.max_running_gpus, job.spec.gpus
-    if most is not None and wanted and having.gpus + wanted > most:
-        return f"{whose} has {having.gpus} of {most} GPUs, and this needs {wanted}"
+    if most is not None and wanted and usage.gpus + wanted > most:
+        return f"{whose} has {usage.gpus} of {most} GPUs, and this needs {wanted}"
     return None

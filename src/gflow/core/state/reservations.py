@@ -1,9 +1,9 @@
-"""Reservations: GPUs for one user alone, for some time.
+"""GPU reservations: GPUs kept for one user from a start time to an end time. Made by operators.
 
-While a reservation is active, no job of another user starts on its GPUs; before it begins, none starts there
-that could still have them then. Only a job's hard end counts for that: its time limit and its grace time.
-What it is expected to take does not, and a job without a limit has no hard end. When the reservation begins,
-its GPUs are freed (`core.scheduling.eviction`).
+While a reservation is active, no job of another user starts on its GPUs. Before it begins, no job of another
+user starts there that could still hold them when it begins. Only a job's hard end counts for that, which is
+its time limit plus its grace time. A runtime estimate does not count, and a job without a limit has no hard
+end. When the reservation begins, its GPUs are freed (`core.scheduling.eviction`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gflow.core.model import Job, Moment, Spec
 from gflow.core.resources import INFINITE
 from gflow.errors import Refused
 
-# How many that are over are remembered.
+# How many ended or cancelled reservations are kept.
 REMEMBERED = 200
 
 
 class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some GPUs for one person, from `start` until `end` (wall clock)."""
+    """Some GPUs for one user, from `start` to `end` (wall clock)."""
 
     id: int
     user: str
@@ -45,10 +45,10 @@ class ReservationTable:
 
     def __init__(self) -> None:
         self.all: dict[int, Reservation] = {}
-        # Those that are not over, and of them those that have begun, as of `pass_time`.
+        # Reservations that have not ended, and those of them that have begun, as of `pass_time`.
         self.live: list[Reservation] = []
         self.active: list[Reservation] = []
-        # The wall time at which the next one begins or is over.
+        # The wall time at which the next one begins or ends.
         self.next_change: float | None = None
 
     def record(self) -> str:
@@ -60,7 +60,7 @@ class ReservationTable:
         self._sort([one for one in found if one.cancelled_at is None], [])
 
     def put(self, one: Reservation, wall: float) -> None:
-        """A new one, or one that changed."""
+        """Add or replace a reservation."""
         self.all[one.id] = one
         over = sorted(key for key, other in self.all.items() if other.is_over(wall))
         for key in over[:-REMEMBERED]:
@@ -69,7 +69,7 @@ class ReservationTable:
         self.pass_time(wall)
 
     def pass_time(self, wall: float) -> bool:
-        """Bring `live` and `active` up to date; whether a reservation has begun or is over since."""
+        """Bring `live` and `active` up to date; whether a reservation has begun or ended since."""
         before = self.active
         live = [one for one in self.live if not one.is_over(wall)]
         self._sort(live, [one for one in live if one.start <= wall])
@@ -87,27 +87,27 @@ class ReservationTable:
         return frozenset(gpu for one in self.against(user, wall, wall + length) for gpu in one.gpus)
 
     def against(self, user: str, start: float, end: float) -> Iterator[Reservation]:
-        """Reservations of other users that overlap this time."""
+        """Reservations of other users that overlap this span of time."""
         return (one for one in self.between(start, end) if one.user != user)
 
     def between(self, start: float, end: float) -> Iterator[Reservation]:
-        """Those that overlap this time."""
+        """Reservations that overlap this span of time."""
         return (one for one in self.live if one.start < end and start < one.end)
 
 
 def chosen(
-    book: ReservationTable,
+    table: ReservationTable,
     known: Iterable[int],
     wanted: tuple[int, ...],
     count: int,
     span: tuple[float, float],
     held: Set[int] = frozenset(),
 ) -> tuple[int, ...]:
-    """The GPUs of a new reservation: those wanted, or so many that are not reserved then.
+    """The GPUs of a new reservation: the wanted ones, or `count` that are not reserved in this span.
 
-    `held`: GPUs that jobs of other users may still have when it begins; they come last.
+    `held`: GPUs that jobs of other users may still hold when it begins; they are the last choice.
     """
-    known, taken = sorted(known), {gpu: one for one in book.between(*span) for gpu in one.gpus}
+    known, taken = sorted(known), {gpu: one for one in table.between(*span) for gpu in one.gpus}
     for gpu in wanted:
         if gpu not in known:
             raise Refused(f"there is no GPU {gpu} here", hint="see what there is with ginfo")
@@ -117,7 +117,7 @@ def chosen(
             )
     if wanted:
         return tuple(sorted(set(wanted)))
-    # From the end: jobs take the first ones first.
+    # Highest index first: jobs take the lowest first.
     free = sorted((gpu for gpu in known if gpu not in taken), key=lambda gpu: (gpu in held, -gpu))
     if len(free) < count:
         only = f"only {len(free)} of the {len(known)} GPUs" if free else "no GPU"
@@ -126,11 +126,11 @@ def chosen(
 
 
 def hard_s(spec: Spec) -> float:
-    """The longest that an attempt can hold its GPUs: time limit and grace; without a limit, for ever."""
+    """The longest time an attempt can hold its GPUs: time limit plus grace time; infinite without a limit."""
     return float(spec.time_limit_s + spec.grace_s) if spec.time_limit_s else INFINITE
 
 
 def hard_end(job: Job, spec: Spec, at: Moment) -> float:
-    """The wall time at which a running job has given its GPUs back at the latest, if this is its spec."""
+    """The wall time by which a running job with this spec has released its GPUs."""
     assert job.started_boot is not None
     return at.wall + (job.started_boot - at.boot) + hard_s(spec)

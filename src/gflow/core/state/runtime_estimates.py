@@ -1,12 +1,12 @@
-"""How long jobs of a kind take, learnt from those that ended.
+"""Runtime estimates: how long a job is expected to run, from finished jobs of the same kind.
 
-A kind is what one person calls by one name, or starts by the same words, with as many GPUs. Jobs
-of a kind that were submitted within the same half day are a batch: people try one thing at a time, so
-what most of a batch took says more about the rest of it than last month does. A batch without an end
-yet goes by its neighbours.
+A kind is one user, one name (or the same first words of the command) and one number of GPUs. Jobs of a kind
+that were submitted within the same half day are a batch. The 75th percentile of a batch is the estimate for
+the rest of it: users work on one experiment at a time, so that a batch predicts itself better than last
+month's jobs do. A batch without a finished job uses the estimate of the nearest batches.
 
-All of it follows from finished jobs and the clock, in whatever order they came: a restart
-learns the same again.
+Estimates depend only on the finished jobs and the clock, not on the order of ends: a restart computes the
+same ones.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from gflow.core.ids import JobKey
 from gflow.core.model import LOCAL, Job, Spec
 from gflow.core.transitions import FINISHED
 
-# Submitted within the same span, as they are counted since 1970.
+# The length of a span, half a day; spans are numbered since 1970.
 SPAN_S = 43200.0
-# How far, in spans, a batch without an end looks for one that has some.
+# How far away, in spans, a batch without a finished job looks for one that has some.
 NEAR = 14
 FAR = 1 << 62
-# Whoever has run longer than expected is expected to take so many times as long.
+# If a running job exceeds its estimate, the estimate is multiplied by this.
 OUTLASTS = 4
-# What nobody knows anything about.
+# The estimate where nothing is known.
 UNKNOWN_S = 7200.0
 SHORTEST_S = 1.0
-# Of each kind so many batches are kept.
+# Batches that are kept of each kind.
 KEPT_SPANS = 120
-# So many starts of jobs that ended may lie about before somebody tidies up.
+# Stale entries that a heap may hold, beside as many as it has live ones, before it is rebuilt.
 MOST_STALE = 64
 
 
-# Jobs that probably take about as long as each other: whose, what it is, how many GPUs.
+# Jobs that probably run about as long as each other: uid, work (see `what_of`), number of GPUs.
 Kind = tuple[int, str, int]
 
 
 def what_of(spec: Spec) -> str:
-    """What a person would call this work: its name, or the program and what it is given first."""
+    """The work that a job does: its name, or the program and its first argument."""
     if spec.name:
         return spec.name
     words = spec.template or spec.command
@@ -52,12 +52,12 @@ def what_of(spec: Spec) -> str:
 
 
 def length_of(job: Job) -> float:
-    """How long a job that ended ran."""
+    """How long a finished job ran, in seconds."""
     return 0.0 if job.ran_s is None else max(SHORTEST_S, job.ran_s)
 
 
 class Batch:
-    """Jobs of one kind and span: what most that ended took, and since when others run."""
+    """Jobs of one kind and span: run times of the finished ones, start times of the running ones."""
 
     __slots__ = (
         "_order", "due", "ended", "is_known", "kind", "length", "most", "near", "span", "starts", "waiting",
@@ -66,37 +66,37 @@ class Batch:
     def __init__(self, kind: Kind, span: int) -> None:
         self.kind = kind
         self.span = span
-        # How long those took that ended, in order; what three in four of them did not exceed (0: none ended).
+        # Run times of finished jobs, sorted; and their 75th percentile (0: none finished).
         self.ended: list[float] = []
         self.most = 0.0
-        # Start of each running job of it; and the same as a heap, in which those that ended may still lie.
+        # Start of each running job (boot clock); and the same as a heap, with stale entries of ended jobs.
         self.starts: dict[JobKey, float] = {}
         self._order: list[tuple[float, JobKey]] = []
-        # How many groups of the queue wait for a prediction of it.
+        # How many groups of the queue use the estimate of this batch.
         self.waiting = 0
         self.length = UNKNOWN_S
-        # Whether anything is known of it, or of work like it; how far off the batches are that it goes by.
+        # Whether the estimate rests on runs of this work, or on near ones; how many spans away these are.
         self.is_known = False
         self.near = FAR
-        # When that is exceeded by the one that has run longest, as `History` has noted it.
+        # When the longest running job exceeds the estimate, as in the heap of `History`; 0: not in it.
         self.due = 0.0
 
     def begin(self, key: JobKey, at: float) -> None:
-        """A job of it runs from now on."""
+        """Note the start of a job of this batch."""
         self.starts[key] = at
         heapq.heappush(self._order, (at, key))
         if len(self._order) > MOST_STALE + 2 * len(self.starts):
             self._order = sorted((start, other) for other, start in self.starts.items())
 
     def learn(self, length: float) -> bool:
-        """One of it took so long; whether that says something new."""
+        """Add the run time of a finished job; whether the percentile changed."""
         ended, before = self.ended, self.most
         insort(ended, length)
         self.most = ended[(3 * len(ended) + 3) // 4 - 1]
         return self.most != before
 
     def oldest(self) -> float:
-        """Since when the one runs that has run longest; somebody must."""
+        """The start of the job that has run longest. At least one job must be running."""
         order = self._order
         while self.starts.get(order[0][1]) != order[0][0]:
             heapq.heappop(order)
@@ -104,18 +104,18 @@ class Batch:
 
 
 class History:
-    """All batches, and the prediction of each as of the latest round."""
+    """All batches, and the estimate of each as of the latest round."""
 
     def __init__(self) -> None:
         self.kinds: dict[Kind, dict[int, Batch]] = {}
-        # Those of each kind without an end of their own: they go by the others.
+        # Batches of each kind without a finished job: they use the estimates of others.
         self._endless: dict[Kind, dict[int, Batch]] = {}
-        # (when its prediction is exceeded, kind, span); `Batch.due` says which of them are still true.
+        # A heap of (time at which the estimate is exceeded, kind, span); stale unless equal to `Batch.due`.
         self._due: list[tuple[float, Kind, int]] = []
         self._now = 0.0
-        # Batches whose prediction changed since the queue was last told.
+        # Batches whose estimate changed since `ReadyQueue.refresh`.
         self.changed: set[Batch] = set()
-        # Those with running jobs whose prediction changed since the ends of these were last looked at.
+        # Batches with running jobs whose estimate changed since `State.ends`.
         self.moved: set[Batch] = set()
 
     def batch(self, kind: Kind, span: int) -> Batch:
@@ -128,17 +128,17 @@ class History:
             if len(spans) >= KEPT_SPANS:
                 self._forget(spans)
             batch = spans[span] = self._endless[kind][span] = Batch(kind, span)
-            batch.length = self._judge(spans, batch)
+            batch.length = self._estimate(spans, batch)
         return batch
 
     def batch_of(self, job: Job) -> Batch:
         spec = job.spec
         return self.batch((job.uid, what_of(spec), spec.gpus), int(job.submitted_at // SPAN_S))
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def started(self, job: Job, batch: Batch | None = None) -> Batch:
-        """It runs now. `batch`: its own, where that is known."""
+        """Note the start of a job. `batch`: that of the job, if the caller knows it."""
         assert job.started_boot is not None
         if batch is None:
             batch = self.batch_of(job)
@@ -147,12 +147,12 @@ class History:
         return batch
 
     def stopped(self, job: Job, batch: Batch) -> None:
-        """It runs no longer, however it ended."""
+        """Note that a job no longer runs, however it ended."""
         batch.starts.pop(job.key, None)
         self._refresh(self.kinds[batch.kind], batch)
 
     def learn(self, job: Job) -> None:
-        """A job is final. Only success, and here, says how long the work takes."""
+        """Learn from a final job. Only successful jobs of this machine count."""
         if job.state is not FINISHED or job.progress is not None or job.target != LOCAL:
             return
         length = length_of(job)
@@ -165,7 +165,7 @@ class History:
         if batch.waiting or batch.starts:
             self._refresh(spans, batch)
         for other in endless.values():
-            # What goes by a nearer one does not go by this one.
+            # A batch that uses a nearer one is not affected.
             if (other.waiting or other.starts) and abs(other.span - span) <= other.near:
                 self._refresh(spans, other)
 
@@ -174,7 +174,7 @@ class History:
             self.learn(job)
 
     def pass_time(self, now: float) -> None:
-        """Predictions that are exceeded by now (boot clock) grow."""
+        """Raise the estimates that running jobs have exceeded by now (boot clock)."""
         self._now = now
         while self._due and self._due[0][0] <= now:
             due, kind, span = heapq.heappop(self._due)
@@ -183,15 +183,15 @@ class History:
                 spans[span].due = 0.0
                 self._refresh(spans, spans[span])
 
-    # ------------------------------------------------------------ what follows
+    # ------------------------------------------------------------ estimates
 
     def look_at(self, batch: Batch) -> None:
-        """Somebody wants to know again: predictions that nobody waits for are not kept up."""
-        batch.length = self._judge(self.kinds[batch.kind], batch)
+        """Compute the estimate of a batch that had no waiting jobs: such estimates are not kept current."""
+        batch.length = self._estimate(self.kinds[batch.kind], batch)
 
     def _refresh(self, spans: dict[int, Batch], batch: Batch) -> None:
         was_known = batch.is_known
-        length = self._judge(spans, batch)
+        length = self._estimate(spans, batch)
         if length != batch.length or was_known != batch.is_known:
             batch.length = length
             if batch.waiting:
@@ -199,14 +199,14 @@ class History:
             if batch.starts:
                 self.moved.add(batch)
 
-    def _judge(self, spans: dict[int, Batch], batch: Batch) -> float:
-        """What most took that ended; a multiple of it once one that runs has exceeded it."""
+    def _estimate(self, spans: dict[int, Batch], batch: Batch) -> float:
+        """The 75th percentile of finished jobs; a multiple of it once a running job has exceeded it."""
         length, batch.is_known = batch.most, True
         if not length:
-            length, batch.is_known, batch.near = _beside(spans, batch)
+            length, batch.is_known, batch.near = _estimate_from_neighbours(spans, batch)
         if batch.starts:
             oldest = batch.oldest()
-            # By the same sum as `due`: a difference may round otherwise, and then it is due for ever.
+            # The same sum as in `due`: a difference may round differently, and then the entry stays due.
             while oldest + length <= self._now:
                 length *= OUTLASTS
             if batch.due != oldest + length:
@@ -215,7 +215,7 @@ class History:
         return length
 
     def _forget(self, spans: dict[int, Batch]) -> None:
-        """Make room for one more. Whoever waits or runs goes by the oldest, too: those stay."""
+        """Drop the oldest batches, to make room for one. Batches with waiting or running jobs stay."""
         for span in sorted(spans)[: 1 - KEPT_SPANS]:
             batch = spans[span]
             if not batch.starts and not batch.waiting:
@@ -223,9 +223,9 @@ class History:
                 self._endless[batch.kind].pop(span, None)
 
 
-def _beside(spans: dict[int, Batch], batch: Batch) -> tuple[float, bool, int]:
-    """What the nearest batches say, and for work that has a name also what it once took; whether that is to
-    be relied on, and how far off they are."""
+def _estimate_from_neighbours(spans: dict[int, Batch], batch: Batch) -> tuple[float, bool, int]:
+    """The estimate of the nearest batches, or for named work of its latest; whether it is reliable, and how
+    many spans away these are."""
     is_named = bool(batch.kind[1])
     if len(spans) > 1:
         for distance in range(1, NEAR + 1):

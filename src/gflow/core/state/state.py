@@ -1,4 +1,4 @@
-"""All that the engine remembers. Rebuilt from the store by `restore`, never saved as a whole."""
+"""The engine's state. Rebuilt from the store by `restore`, never stored as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gflow.core.policy import USUAL, Policy
 from gflow.core.resources import INFINITE
 from gflow.core.state.deadlines import Alarms
 from gflow.core.state.dependencies import Wait
-from gflow.core.state.end_times import Leaver, Timetable
+from gflow.core.state.end_times import EndingJob, EndTimes
 from gflow.core.state.fair_share import Shares
 from gflow.core.state.machine import Machine
 from gflow.core.state.queue import ReadyQueue
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 # How far back `@~N` reaches, per user.
 RECENT = 100
-# What is about many jobs is done to so many of them in one turn: about 5 ms of work.
+# Bulk work is done to at most this many jobs in one turn of the loop: about 5 ms.
 PART = 100
 NO_GPUS: frozenset[int] = frozenset()
-# By the parents that all must succeed, and those of which one must.
+# By the parents that must all succeed, and those of which one must.
 Waits = dict[tuple[tuple[JobKey, ...], tuple[JobKey, ...]], Wait]
 
 
@@ -44,21 +44,23 @@ class State:
     def __init__(self, *, cpus: int, memory_mib: int, policy: Policy = USUAL) -> None:
         self.policy = policy
         self.machine = Machine(cpus, memory_mib, policy.gpus)
-        # Jobs that do not use GPUs they have. Not kept: the next daemon looks for itself.
+        # Jobs that do not use their GPUs. Not stored: the next daemon finds out itself.
         self.unused: dict[JobKey, Idle] = {}
-        # Jobs that were killed and live on, and which process it is. Their shims tell the next daemon too.
+        # Killed jobs that are still alive, with the process that is. Not stored: shims tell the next daemon
+        # too.
         self.stuck: dict[JobKey, str] = {}
 
         self.jobs: dict[JobKey, Job] = {}
         self.next_number = 1
-        # A waiting job is in exactly one of: waits (for parents), later (for its time), ready; those of other
-        # targets, instead of ready: outbound (to be handed over next), then abroad.
+        # A waiting job is in exactly one of: waits (for parents), later (for its begin time or a retry),
+        # ready. A job of another target, instead of in ready: in outbound (pending hand-over), then in abroad
+        # (remote).
         self.waits: dict[JobKey, Wait] = {}
         self.later: set[JobKey] = set()
-        # All that is abroad stays there while it runs: nothing of this machine is booked for it. One that
-        # races here too is in `ready` beside that, until one of the two has it.
+        # A remote job stays in `abroad` while it runs: no resources of this machine are booked for it. A job
+        # that races is in `ready` as well, until it starts here or there.
         self.outbound, self.abroad = set[JobKey](), set[JobKey]()
-        # Those in `ready` of which nobody has looked yet whether they start here soon enough.
+        # Jobs in `ready` for which it has not been decided yet whether they overflow to another target.
         self.undecided = set[JobKey]()
         self.history = History()
         self.ready = ReadyQueue(
@@ -67,54 +69,54 @@ class State:
             use_history=policy.lengths == "history",
         )
         self.shares = Shares(policy.half_life_s)
-        # What people may have and what they have; which GPUs are reserved.
+        # Quotas and their usage; GPU reservations.
         self.ledger, self.reserved = QuotaUsage(policy.quotas), ReservationTable()
-        # Starts that are promised to those who have waited too long, as of the latest round.
-        self.promises: list[StartReservation] = []
-        # What became of earlier forecasts.
+        # Start reservations of jobs that have waited long enough, as of the latest round.
+        self.start_reservations: list[StartReservation] = []
+        # Outcomes of earlier forecasts.
         self.foretold = EtaCalibration()
-        # Jobs that run, without the records of arrays.
+        # Jobs that run here, without the records of arrays.
         self.running: dict[JobKey, Job] = {}
-        # What the expected end of each goes by, and these ends (see `ends`).
+        # The batch of each, for its runtime estimate; and their expected ends (see `ends`).
         self.batches: dict[JobKey, Batch] = {}
-        self._timetable = Timetable()
-        # Running jobs that make way if they must; those that do, and for whom.
+        self._end_times = EndTimes()
+        # Running jobs that may be preempted; those that are being preempted -> the job that needs their GPUs.
         self.preemptible: set[JobKey] = set()
         self.yielding: dict[JobKey, JobKey] = {}
-        # Parent -> what waits for it, by identity: jobs with the same parents share a Wait, so that the links
-        # of many jobs to many parents are as many as both together.
+        # Parent -> the Waits on it, by identity. Jobs with the same parents share a Wait, so that m jobs with
+        # n parents take m + n links.
         self.children: dict[JobKey, dict[int, Wait]] = {}
-        # Array -> its tasks that somebody waits for.
+        # Array -> its tasks that are parents of waiting jobs.
         self.awaited: dict[JobKey, set[JobKey]] = {}
         # Array -> its tasks that are jobs of their own and not final.
         self.tasks: dict[JobKey, set[JobKey]] = {}
-        # Group -> how many of it run.
+        # Group id -> how many of its jobs run.
         self.group_running: Counter[int] = Counter()
-        # uid -> how many active jobs that person has; an array is one, and so is each of its running tasks.
+        # uid -> number of the user's active jobs; an array counts as one, and so does each running task.
         self.of_person: Counter[int] = Counter()
-        # uid -> that person's latest jobs, oldest first.
+        # uid -> the user's latest jobs, oldest first.
         self.recent: dict[int, deque[JobKey]] = {}
-        # Submissions that are taken in parts, by their first number; see `core.lifecycle.staged_submit`.
+        # Staged submissions, by their first number; see `core.lifecycle.staged_submit`.
         self.open: dict[int, Opened] = {}
-        # Jobs that are yet to be put where they wait, a few in each turn: those of a large submission that
-        # is closed (by its first number), and those whose last parent has ended (0).
+        # Jobs that have yet to enter the queue, some in each turn: those of a staged submission that is
+        # closed (its first number), and those whose last parent has ended (0).
         self.arriving: dict[JobKey, int] = {}
-        # Jobs that are being cancelled, held or updated in parts: none of them starts meanwhile.
+        # Jobs of a bulk cancel, hold or update that is not finished: they do not start.
         self.claimed: set[JobKey] = set()
-        # How many jobs one end may let go on, or cut off, in its own turn.
+        # How many children one ended job may release or cancel in its own turn.
         self.part = PART
-        # Jobs that ended since the last commit: out of `jobs`, not yet in the store.
+        # Jobs that ended since the last commit: no longer in `jobs`, not yet in the store.
         self.ended: dict[JobKey, Job] = {}
         self.alarms = Alarms(self.jobs, self.later)
-        # The latest begin time that has come: a wall clock before it has been set back.
+        # The latest begin time that has passed: if the wall clock is before it, it has been set back.
         self.latest_begin = 0.0
-        # What time it was last, on the wall clock and on the boot clock.
+        # The time of the latest round, on the wall clock and on the boot clock.
         self.wall = self.now = 0.0
 
-    # ------------------------------------------------------------ what runs
+    # ------------------------------------------------------------ running jobs
 
     def book(self, job: Job, batch: Batch | None = None) -> None:
-        """Take the resources of a job that runs from now on. `batch`: what its end goes by, if known."""
+        """Book the resources of a job that starts. `batch`: that of its runtime estimate, if known."""
         key, spec = job.key, job.spec
         self.machine.take(job)
         self.regroup(None, spec.group)
@@ -127,11 +129,11 @@ class State:
         self.alarms.set_limit(job)
 
     def unbook(self, job: Job, now: float = 0.0) -> None:
-        """Give them back. `now`: on the boot clock."""
+        """Release the resources of a job. `now`: on the boot clock."""
         key, spec = job.key, job.spec
         del self.running[key]
         self.history.stopped(job, self.batches.pop(key))
-        self._timetable.remove(key)
+        self._end_times.remove(key)
         self.preemptible.discard(key)
         self.yielding.pop(key, None)
         self.ledger.run(job, -1)
@@ -142,49 +144,49 @@ class State:
         self.stuck.pop(key, None)
 
     def send(self, job: Job) -> None:
-        """Another target has it from now on."""
+        """Note that another target has the job from now on."""
         self.outbound.discard(job.key)
         self.abroad.add(job.key)
         if not job.is_array:
             self.regroup(None, job.spec.group)
 
     def keep(self, job: Job, gpu_ids: tuple[int, ...]) -> None:
-        """Nobody else gets these: it starts with them if it can be taken back."""
+        """Book these GPUs for a remote job that is being withdrawn: it starts on them if that succeeds."""
         assert job.abroad is not None
-        self.leave_line(job)
+        self.leave_queue(job)
         job.abroad = msgspec.structs.replace(job.abroad, kept=gpu_ids)
         self.machine.take(msgspec.structs.replace(job, gpu_ids=gpu_ids))
 
     def leave_race(self, job: Job, now: float) -> bool:
-        """It does not start here any more, for now. Whether others may have what it had or kept."""
-        was_promised = any(promise.key == job.key for promise in self.promises)
-        self.leave_line(job)
+        """Remove a racing job from the queue here; whether that frees GPUs or a reservation."""
+        had_reservation = any(reservation.key == job.key for reservation in self.start_reservations)
+        self.leave_queue(job)
         if job.abroad is None or job.abroad.kept is None:
-            return was_promised
+            return had_reservation
         self.machine.give_back(msgspec.structs.replace(job, gpu_ids=job.abroad.kept), now)
         job.abroad = msgspec.structs.replace(job.abroad, kept=None)
         return True
 
     def fetch(self, job: Job) -> None:
-        """It does not have it any more."""
+        """Note that the other target no longer has the job."""
         self.abroad.discard(job.key)
         job.abroad = None
         if not job.is_array:
             self.regroup(job.spec.group, None)
 
     def expected_end(self, job: Job, now: float) -> float:
-        """When a running job is expected to be over, on the boot clock: not before now."""
+        """The expected end of a running job, on the boot clock: not before now."""
         assert job.started_boot is not None
         return max(now, job.started_boot + self.ready.length(job.spec.time_limit_s, self.batches[job.key]))
 
     def set_end(self, job: Job) -> None:
-        """Note when a job that runs here is expected to be over: one that is being stopped, at once."""
-        if job.key not in self.running:  # a job abroad has nothing that others could get here
+        """Update the expected end of a job that runs here. A job that is being stopped ends at once."""
+        if job.key not in self.running:  # a remote job holds no resources here
             return
-        self._timetable.put(job, 0.0 if job.stopping else self.expected_end(job, 0.0))
+        self._end_times.put(job, 0.0 if job.stopping else self.expected_end(job, 0.0))
 
     def note_stop(self, job: Job) -> None:
-        """Note that a running job is being stopped, and for whom it makes way, if it is and does."""
+        """Note whether a running job is being stopped, and for which job it is preempted, if it is."""
         self.set_end(job)
         if job.stopping is QUEUED and (whom := parse_label(job.reason.removeprefix(PREEMPTED))):
             self.yielding[job.key] = whom
@@ -192,27 +194,27 @@ class State:
             self.yielding.pop(job.key, None)
 
     def is_stopping(self, key: JobKey) -> bool:
-        """Whether whoever has a GPU is being stopped."""
+        """Whether this job runs here and is being stopped."""
         return key in self.running and self.running[key].stopping is not None
 
     def note_preemptible(self, job: Job) -> None:
-        """Note whether a job that runs here makes way if it must."""
+        """Note whether a job that runs here may be preempted."""
         if job.spec.preemptible and job.key in self.running:
             self.preemptible.add(job.key)
         else:
             self.preemptible.discard(job.key)
 
-    def ends(self) -> list[tuple[float, JobKey, Leaver]]:
-        """When each running job is expected to be over, soonest first. That may have been some time ago."""
+    def ends(self) -> list[tuple[float, JobKey, EndingJob]]:
+        """Expected ends of the running jobs, soonest first. They may lie in the past."""
         if self.history.moved:
             moved, self.history.moved = self.history.moved, set()
             for batch in moved:
                 for key in batch.starts:
                     self.set_end(self.running[key])
-        return self._timetable.line
+        return self._end_times.entries
 
     def regroup(self, old: int | None, new: int | None) -> None:
-        """A running job leaves one group and joins another."""
+        """Move a running job from one group to another; None: from none, or to none."""
         if new is not None:
             self.group_running[new] = self.group_running.get(new, 0) + 1
         if old is not None:
@@ -246,7 +248,7 @@ class State:
                 del self.tasks[array]
 
     def count_person(self, uid: int, more: int) -> None:
-        """A person has so many more active jobs."""
+        """Add to the number of a user's active jobs."""
         now = self.of_person.get(uid, 0) + more
         if now:
             self.of_person[uid] = now
@@ -264,23 +266,23 @@ class State:
         return array if task in array.progress.pending else None
 
     def is_active(self, key: JobKey) -> bool:
-        """Whether this is a job, or a task that still waits in its array, and not final."""
+        """Whether this is a job that is not final, or a task that still waits in its array."""
         return key in self.jobs or self.array_with(key) is not None
 
     def outcome(self, key: JobKey) -> JobState | None:
-        """How this ended, as far as memory knows what the store does not know yet."""
+        """How this job ended, if that is not in the store yet; None: it has not ended, or it is."""
         if key in self.ended:
             return self.ended[key].state
-        task, whole = task_of(key), job_key(number_of(key))
-        array = self.jobs.get(whole) or self.ended.get(whole)
+        task, array_key = task_of(key), job_key(number_of(key))
+        array = self.jobs.get(array_key) or self.ended.get(array_key)
         if task is None or array is None or array.progress is None or task not in array.progress.pending:
             return None
         return array.stopping or (array.state if array.is_final else None)
 
     def admit(self, job: Job, at: Moment, *, again: bool = False) -> Group | None:
-        """Put a queued job where it waits: for parents, for its time, or for resources (its group then).
+        """Put a queued job where it waits: for parents, for its time, or for resources (returns its group).
 
-        `again`: it was there before, and has waited since.
+        `again`: it waited there before, and its waiting time continues.
         """
         key, spec = job.key, job.spec
         if key in self.waits:
@@ -302,14 +304,14 @@ class State:
             self.alarms.set_overflow(job)
         return self.ready.add(job)
 
-    def wait_again(self, job: Job, now: float) -> None:
-        """How long this job has waited so far is forgotten."""
+    def restart_wait(self, job: Job, now: float) -> None:
+        """Let the waiting time of this job begin now."""
         self.ready.remove(job)
         job.ready_at = now
         self.ready.add(job)
 
     def postpone(self, at: Moment) -> None:
-        """After the clock was set back: jobs whose begin time is to come again wait for it again."""
+        """After the wall clock was set back: let jobs wait again whose begin time is in the future again."""
         if at.wall >= self.latest_begin:
             return
         self.latest_begin = 0.0
@@ -323,44 +325,44 @@ class State:
             self.admit(job, at, again=True)
 
     def wait_for(self, job: Job, wait: Wait) -> None:
-        """`job` becomes ready only when `wait` is over."""
+        """Let `job` wait until `wait` is over."""
         self.waits[job.key] = wait
         if not wait.jobs and not wait.is_open:
             self.link(wait)
         wait.jobs.add(job.key)
 
     def link(self, wait: Wait) -> None:
-        """Let the ends of its parents be told to it."""
+        """Register a Wait with its parents, so that their ends reach it."""
         for parent in wait.parents:
             self.children.setdefault(parent, {})[id(wait)] = wait
             if task_of(parent) is not None:
                 self.awaited.setdefault(job_key(number_of(parent)), set()).add(parent)
 
     def stop_waiting(self, job: Job) -> None:
-        """Take a waiting job out of everything it waits in."""
+        """Remove a waiting job from everything it waits in."""
         wait = self.waits.pop(job.key, None)
         if wait is not None:
             wait.jobs.discard(job.key)
             self.unlink_idle(wait)
         if self.arriving:
             self.arriving.pop(job.key, None)
-        self.leave_line(job)
+        self.leave_queue(job)
 
     def unlink_idle(self, wait: Wait) -> None:
-        """Nothing is told any more to what has no jobs and will have none."""
+        """Unregister a Wait that has no jobs and gets none."""
         if not wait.jobs and not wait.is_open:
             for parent in wait.parents:
                 self.unlink(parent, wait)
 
-    def leave_line(self, job: Job) -> None:
-        """Out of all places in which it waits for its turn."""
+    def leave_queue(self, job: Job) -> None:
+        """Remove a job from `later`, `outbound` and `ready`."""
         key = job.key
         self.later.discard(key)
         self.outbound.discard(key)
         self.ready.remove(job)
 
     def unlink(self, parent: JobKey, wait: Wait) -> None:
-        """`wait` is not about `parent` any more."""
+        """Unregister `wait` from `parent`."""
         del self.children[parent][id(wait)]
         if not self.children[parent]:
             self.take_waits(parent)
@@ -370,7 +372,7 @@ class State:
         return sorted(key for wait in self.children.get(parent, {}).values() for key in wait.jobs)
 
     def take_waits(self, parent: JobKey) -> list[Wait]:
-        """What waits for `parent`: from now on it does not."""
+        """Remove and return the Waits on `parent`."""
         if task_of(parent) is not None and parent in self.children:
             array = job_key(number_of(parent))
             self.awaited[array].discard(parent)
@@ -379,7 +381,7 @@ class State:
         return list(self.children.pop(parent, {}).values())
 
     def is_capped(self, job: Job) -> bool:
-        """Whether as many jobs of its group run as may."""
+        """Whether the cap of its group (`max_concurrent`) keeps this job from starting."""
         cap = job.spec.max_concurrent
         if not cap:
             return False
@@ -388,18 +390,18 @@ class State:
 
     @property
     def is_ruled(self) -> bool:
-        """Whether there are quotas or reservations at all: most often there are none."""
+        """Whether any quota or GPU reservation exists. Usually none does, and checks are skipped."""
         return bool(self.policy.most_running or self.ledger.is_limited or self.reserved.live)
 
     def over_quota(self, job: Job) -> str | None:
-        """Which quota keeps this job from starting, in words; None: none does."""
+        """The quota that keeps this job from starting, in words; None: none does."""
         usual = self.policy.most_running
         if not usual and not self.ledger.is_limited:
             return None
         return exceeded(self.ledger, job, usual if job.uid else 0, is_private=self.policy.is_private)
 
     def barred(self, job: Job) -> frozenset[int]:
-        """GPUs that are reserved for others before this job would be over at the latest."""
+        """GPUs that are reserved for other users before the hard end of this job, if it started now."""
         if not self.reserved.live:
             return NO_GPUS
         return self.reserved.barred(job.user, self.wall, hard_s(job.spec))
@@ -413,13 +415,13 @@ class State:
     # ------------------------------------------------------------ time
 
     def next_start_reservation(self) -> float | None:
-        """The boot time at which the next promised start is due."""
-        if not self.promises:
+        """The boot time of the next reserved start."""
+        if not self.start_reservations:
             return None
         first = INFINITE
-        for one in self.promises:
-            if one.now < one.until < first:
-                first = one.until
+        for one in self.start_reservations:
+            if one.now < one.start_at < first:
+                first = one.start_at
         return first if first < INFINITE else None
 
 
@@ -430,7 +432,7 @@ def next_look(state: State) -> float | None:
 
 
 def next_alarm(state: State) -> float | None:
-    """The boot time at which an alarm is due, or a job is not to start as promised."""
+    """The boot time of the next deadline or reserved start."""
     times = (state.alarms.next_alarm(), state.next_start_reservation())
     return min((at for at in times if at is not None), default=None)
 
@@ -444,7 +446,7 @@ def restore(
     at: Moment,
     finished: Iterable[Job] = (),
 ) -> None:
-    """Fill an empty state from what the store has. `outcomes`: how final parents ended."""
+    """Fill an empty state from the store. `outcomes`: how final parents ended."""
     state.next_number = next_number
     state.history.pass_time(at.boot)
     state.history.learn_all(finished)
@@ -464,14 +466,14 @@ def restore(
                 state.shares.resume(job.uid, job.spec.gpus)
             continue
         if job.spec.parents:
-            _wait_again(state, job, outcomes, waits)
+            _restore_wait(state, job, outcomes, waits)
         if job.state is QUEUED:
-            # Its last parent may have ended, and the daemon before the job was told.
+            # The daemon may have ended after the last parent, before the job was released.
             state.admit(job, at, again=bool(job.ready_at))
 
 
-def _wait_again(state: State, job: Job, outcomes: dict[JobKey, JobState], waits: Waits) -> None:
-    """Let a job wait for its parents; those with the same parents share that."""
+def _restore_wait(state: State, job: Job, outcomes: dict[JobKey, JobState], waits: Waits) -> None:
+    """Let a job wait for its parents; jobs with the same parents share a Wait."""
     parents = job.spec.depends_on, job.spec.depends_any
     wait = waits.get(parents)
     if wait is None:
@@ -479,11 +481,11 @@ def _wait_again(state: State, job: Job, outcomes: dict[JobKey, JobState], waits:
     if not wait.is_over:
         state.wait_for(job, wait)
     if wait.broken is not None and not job.spec.no_auto_cancel:
-        state.arriving[job.key] = 0  # the daemon ended before it was cut off
+        state.arriving[job.key] = 0  # the daemon ended before the job was cancelled
 
 
 def _join_race(state: State, job: Job) -> None:
-    """A job that another target has, and that may start here too."""
+    """Restore a remote job that races here too."""
     assert job.abroad is not None
     if job.abroad.kept is not None:
         state.keep(job, job.abroad.kept)

@@ -1,4 +1,4 @@
-"""Submissions of many jobs that are still being taken (see `core.lifecycle.staged_submit`)."""
+"""Staged submissions that are not complete yet (see `core.lifecycle.staged_submit`)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from gflow.core.ids import JobKey
 from gflow.core.model import Job, Spec
 from gflow.core.state.dependencies import Wait
 
-# By the identities of the sets of parents; the spec keeps those alive.
+# By the identities of the two tuples of parents; the spec keeps these alive.
 Judgements = dict[tuple[int, int], tuple[Spec, Wait | None]]
 
 
 class Opened:
-    """A submission that is being taken: what it has reserved, and its jobs until it is closed."""
+    """A staged submission: the counts it has reserved, and its jobs until it is closed."""
 
     __slots__ = (
         "at", "bytes", "count", "cursor", "first", "is_closed", "jobs", "left", "links", "origin", "projects",
@@ -23,13 +23,13 @@ class Opened:
         self.first, self.count = first, event.count
         self.uid, self.user, self.at, self.origin = event.uid, event.user, event.at, event.origin
         self.projects = dict(event.projects)
-        # What its jobs are made of, so far.
+        # Size and number of parents of its jobs so far.
         self.bytes = self.links = 0
         self.jobs: dict[JobKey, Job] = {}
         self.is_closed = False
-        # How many have yet to arrive, and how many were looked for in order.
+        # How many jobs have not arrived in the queue yet, and how many have been scanned in order.
         self.left, self.cursor = event.count, 0
-        # By the identities of both sets of parents, which jobs of one request share.
+        # Jobs of one request share their tuples of parents, and so one `Wait`.
         self.waits: Judgements = {}
 
     def wait_of(self, spec: Spec) -> Wait | None:

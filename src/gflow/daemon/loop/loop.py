@@ -28,7 +28,7 @@ from gflow.core.invariants import check
 from gflow.core.lifecycle.admin import QUOTAS, RESERVATIONS
 from gflow.core.model import AuditEntry, Job, Moment
 from gflow.core.policy import DRAINED, Drained
-from gflow.core.queries.audit_log import FEW, told_once
+from gflow.core.queries.audit_log import FEW, group_entries
 from gflow.core.state.fair_share import SHARES
 from gflow.core.state.quotas import Quotas
 from gflow.core.state.state import PART, State, next_alarm, next_look, restore
@@ -503,7 +503,7 @@ def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: st
         elif isinstance(effect, Keep):
             changes.meta[effect.name] = effect.value
             lines.append(AuditEntry(at.wall, None, uid, origin, effect.name, effect.value))
-    changes.audit += told_once(lines) if len(lines) > FEW else lines
+    changes.audit += group_entries(lines) if len(lines) > FEW else lines
 
 
 def keep_counts(changes: Changes, state: State) -> None:

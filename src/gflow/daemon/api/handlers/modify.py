@@ -141,7 +141,7 @@ async def _preview_cancel(request: Request, keys: list[JobKey], over: dict[JobKe
     """Preview a cancel: its effect on these jobs, and on jobs that depend on them."""
     context, viewer = context_of(request), viewer_of(request)
     blocked = Blocked(context.loop.state, [key for key in keys if key not in over])
-    while blocked.look(SLICE):
+    while blocked.search(SLICE):
         await asyncio.sleep(0)
     rows: list[Row] = [(key, "invalid" if key in over else "ok", []) for key in keys]
     rows += [
