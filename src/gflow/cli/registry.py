@@ -1,4 +1,4 @@
-"""All programs: what each is for, and how completion finds its way through it."""
+"""All programs: a one-line description of each, and what completion needs to know about it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ if TYPE_CHECKING:
 
     from gflow.options.table import Option
 
-# In the order in which a newcomer meets them.
+# In the order in which a new user needs them.
 PROGRAMS = {
     "gflowd": "the daemon: start it, stop it, configure it",
     "gbatch": "submit a job",
-    "grun": "run a job in the foreground: its output here, Ctrl-C ends it",
-    "gqueue": "see the jobs that run and wait, and why",
-    "gjob": "look at one job and its log, and change it",
-    "gcancel": "end jobs",
-    "ginfo": "see the GPUs and who has them",
-    "gstats": "see what was used, by whom, and how it went",
-    "gctl": "govern the machine: which GPUs, draining, limits",
+    "grun": "run a job in the foreground: show its output, cancel it with Ctrl-C",
+    "gqueue": "list running and waiting jobs, and why they wait",
+    "gjob": "show a job and its log, or change it",
+    "gcancel": "cancel jobs",
+    "ginfo": "show the GPUs and the jobs that use them",
+    "gstats": "show statistics of jobs, by user and project",
+    "gctl": "administer the machine: GPUs, drain, limits",
 }
 # Only as `gflow NAME`.
 TOOLS = {
-    "gpus": "which GPU to take, and what those of this machine do",
+    "gpus": "catalogue of GPUs, which one to choose, and load of this machine's GPUs",
     "fit": "predict the memory of a training run, without a GPU",
-    "plan": "find the fastest way to train that fits",
+    "plan": "find the fastest training setup that fits into GPU memory",
     "launch": "run a training script on one GPU or several",
-    "scale": "run a training script at several sizes: how well does it scale?",
-    "spot": "run a command on a machine that the cloud may take away",
-    "events": "print what happens, as it happens",
+    "scale": "measure how well a training script scales",
+    "spot": "run a command on a spot instance, and stop it before the instance is reclaimed",
+    "events": "print events as they occur",
     "mcp": "serve gflow to an assistant (MCP)",
-    "api": "print the description of the HTTP API",
-    "simulate": "replay a trace under another policy, before you change it",
+    "api": "print the OpenAPI description of the HTTP API",
+    "simulate": "replay a trace under other scheduling policies",
 }
 
 
@@ -55,13 +55,13 @@ class Described:
         self.options = options
         # Sub-commands, and what each does.
         self.commands = commands or {}
-        # What the words after a sub-command are ("" for any other): jobs, active jobs, files.
+        # Kind of the arguments of a sub-command ("" for any other): jobs, active jobs, files.
         self.takes = takes or {}
         # Options of a sub-command, where they differ.
         self.of_command = of_command or {}
         # Short names of sub-commands.
         self.aliases = aliases or {}
-        # Whether options end at the first word, and the rest is somebody else's command line.
+        # Whether options end at the first word and the rest is the command line of another program.
         self.until_word = until_word
 
     def spelled(self, command: str, before: list[str]) -> dict[str, Option]:
@@ -75,14 +75,14 @@ def describe(program: str) -> Described:
 
 
 def _module(program: str) -> Any:
-    """A program's module, by name: only what is asked about is loaded."""
+    """Import the module of one program."""
     return __import__(f"gflow.cli.{program}", fromlist=("run",))
 
 
 def _gbatch(about: str) -> Described:
     from gflow.options.table import GBATCH, SLURM
 
-    new = {"new": "write a script to start from", "completion": "print a completion script"}
+    new = {"new": "write a script template", "completion": "print a completion script"}
     ours = tuple(option for option in GBATCH if option not in SLURM)
     return Described(about, ours, new, until_word=True)
 
@@ -119,13 +119,13 @@ def _gjob(about: str) -> Described:
 
 
 def _ginfo(about: str) -> Described:
-    return Described(about, _module("ginfo").OPTIONS, {"info": "all about each GPU"})
+    return Described(about, _module("ginfo").OPTIONS, {"info": "details of each GPU"})
 
 
 def _gctl(about: str) -> Described:
     gctl = _module("gctl")
     return Described(
-        about, gctl.OPTIONS, dict.fromkeys((*gctl.COMMANDS, *gctl.GOVERNING), ""), {"set-limit": "active"}
+        about, gctl.OPTIONS, dict.fromkeys((*gctl.COMMANDS, *gctl.NESTED), ""), {"set-limit": "active"}
     )
 
 

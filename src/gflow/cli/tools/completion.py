@@ -1,9 +1,7 @@
 """Completion for bash, zsh and fish.
 
-The scripts only pass the words on to `gflow __complete`, which answers from the option tables and,
-for job ids, from the daemon. So they never get out of date.
-
-The completion scripts. PROGRAMS stands for the programs they are for.
+The scripts only pass the words to `gflow __complete`, which answers from the option tables and, for job ids,
+from the daemon. So they never get out of date. PROGRAMS in a script is replaced by the programs' names.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from gflow.options.table import Option
 
 
-# Told to the shell instead of a candidate: it knows these itself.
+# Markers printed instead of candidates: the shell completes these itself.
 FILES = ":files"
 COMMANDS = ":commands"
 SHELLS = ("bash", "zsh", "fish")
@@ -27,7 +25,7 @@ NEWEST = 50
 
 
 def script(program: str, words: list[str]) -> int:
-    """`gbatch completion bash`: what the shell is to read at its start."""
+    """`gbatch completion bash`: print the script that the shell reads at its start."""
     if len(words) != 1 or words[0] not in SHELLS:
         asked = f"not {words[0]!a}" if words else "say which"
         raise UsageError(f"completion is for {', '.join(SHELLS)}: {asked}", hint=f"{program} completion bash")
@@ -39,7 +37,7 @@ def script(program: str, words: list[str]) -> int:
 
 
 def complete(words: list[str]) -> int:
-    """`gflow __complete CURSOR WORD…`: one candidate a line, a tab, what it means."""
+    """`gflow __complete CURSOR WORD…`: print one candidate per line, a tab and its meaning."""
     found = jobs(active=False) if words == ["jobs"] else candidates(words[1:], int(words[0]))
     for word, meaning in found:
         sys.stdout.write(f"{word}\t{meaning}\n" if meaning else f"{word}\n")
@@ -50,7 +48,7 @@ Candidate = tuple[str, str]
 
 
 def candidates(words: list[str], cursor: int) -> list[Candidate]:
-    """What may stand at `cursor`; words[0] is the program."""
+    """Candidates for the word at `cursor`; words[0] is the program."""
     program = words[0].rpartition("/")[2]
     current = words[cursor] if cursor < len(words) else ""
     before = words[1:cursor]
@@ -66,7 +64,7 @@ def candidates(words: list[str], cursor: int) -> list[Candidate]:
 
 
 def _within(program: Described, before: list[str], current: str) -> list[Candidate]:
-    if current == "=":  # bash takes `--states=Ru` for three words
+    if current == "=":  # bash splits `--states=Ru` into three words
         before, current = [*before, "="], ""
     if len(before) >= 2 and before[-1] == "=":
         before = before[:-1]
@@ -84,7 +82,7 @@ def _within(program: Described, before: list[str], current: str) -> list[Candida
 
 
 def _read(program: Described, before: list[str]) -> tuple[str, dict[str, Option], Option | None, list[str]]:
-    """The sub-command, its options, the option that waits for its value, and the other words."""
+    """The sub-command, its options, the option that still needs its value, and the other words."""
     command = next((word for word in before if word in program.commands), "")
     spelled = program.spelled(command, before)
     awaited: Option | None = None
@@ -121,7 +119,7 @@ def _values(option: Option, program: Described, current: str) -> list[Candidate]
 
 
 def _listed(kind: str | tuple[str, ...], program: Described, current: str) -> list[Candidate]:
-    """What begins like the last part of a list with commas."""
+    """Candidates for the last item of a comma-separated list."""
     if kind == "files":
         return [(FILES, "")]
     head, comma, last = current.rpartition(",")
@@ -145,7 +143,7 @@ def _source(kind: str, program: Described) -> list[Candidate]:
 
 
 def jobs(*, active: bool) -> list[Candidate]:
-    """Ids of jobs with their state and name. Without a daemon, none: Tab is no place for errors."""
+    """Ids of jobs with their state and name. None if the daemon cannot be reached: Tab prints no errors."""
     from gflow.client import hot_path
 
     query = "format=JOBID,ST,NAME" + ("" if active else f"&all=1&limit=-{NEWEST}")
@@ -167,7 +165,7 @@ def _starting(current: str, known: list[Candidate]) -> list[Candidate]:
     return [(word, meaning) for word, meaning in known if word.lower().startswith(current.lower())]
 
 
-# What the value of an option is, where it has no choices: by its name, or by its kind.
+# Kind of an option's value where it has no choices: by the option's name, or by its kind.
 NAMES = {"jobs": "jobs", "states": "states", "state": "states", "format": "columns", "param-file": "files"}
 KINDS = {"depends": "jobs", "path": "files"}
 
