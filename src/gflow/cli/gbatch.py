@@ -104,7 +104,7 @@ def _json(status: int, headers: bytes, content: bytes) -> Any:
     answer = json.loads(content)
     if status >= 400:
         raise http.DaemonError(answer)
-    hot_path.tell(headers)
+    hot_path.print_note(headers)
     return answer
 
 

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from gflow.client import hot_path, http
-from gflow.client.capture import read_file, resolved
+from gflow.client.capture import read_file, resolve
 from gflow.client.request_builder import program_of
 from gflow.errors import UsageError
 from gflow.options.table import Option
@@ -54,7 +54,7 @@ def redo(values: dict[str, Any], jobs: list[str]) -> int:
     status, headers, content = hot_path.deliver(json.dumps(body).encode(), path, accept)
     if status >= 400:
         raise http.refusal(headers, content, accept)
-    hot_path.tell(headers, "gjob")
+    hot_path.print_note(headers, "gjob")
     hot_path.write(1, http.json_line(content) if "json" in values else content)
     return 0
 
@@ -64,7 +64,7 @@ def _overrides(values: dict[str, Any], table: tuple[Option, ...]) -> dict[str, A
     names = {option.name for option in table}
     given = {name: value for name, value in values.items() if name in names}
     cleared = {name.removeprefix("clear-") for name in values if name.startswith("clear-")} & names
-    return resolved(given) | dict.fromkeys(cleared)
+    return resolve(given) | dict.fromkeys(cleared)
 
 
 def _script(path: str) -> bytes:

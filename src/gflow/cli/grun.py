@@ -65,7 +65,7 @@ def run(words: list[str]) -> int:
     status, headers, content = hot_path.deliver(body, "/jobs", "application/json")
     if status >= 400:
         raise http.refusal(headers, content, "application/json")
-    foreground = Foreground(str(http.parsed(content)["jobs"][0]["id"]))
+    foreground = Foreground(str(http.parse_json(content)["jobs"][0]["id"]))
     return foreground.attach(is_detachable=is_detachable) if "pty" in values else foreground.show()
 
 

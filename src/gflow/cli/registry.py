@@ -37,7 +37,7 @@ TOOLS = {
 }
 
 
-class Described:
+class ProgramInfo:
     """A program as completion sees it."""
 
     def __init__(
@@ -64,12 +64,12 @@ class Described:
         # Whether options end at the first word and the rest is the command line of another program.
         self.until_word = until_word
 
-    def spelled(self, command: str, before: list[str]) -> dict[str, Option]:
+    def options_by_spelling(self, command: str, before: list[str]) -> dict[str, Option]:
         command = command or next((word for word in before if word in self.of_command), "")
         return spellings(self.of_command.get(command, self.options))
 
 
-def describe(program: str) -> Described:
+def describe(program: str) -> ProgramInfo:
     """What completion needs to know about a program."""
     return DESCRIBE[program](PROGRAMS[program])
 
@@ -79,35 +79,35 @@ def _module(program: str) -> Any:
     return __import__(f"gflow.cli.{program}", fromlist=("run",))
 
 
-def _gbatch(about: str) -> Described:
+def _gbatch(about: str) -> ProgramInfo:
     from gflow.options.table import GBATCH, SLURM
 
     new = {"new": "write a script template", "completion": "print a completion script"}
     ours = tuple(option for option in GBATCH if option not in SLURM)
-    return Described(about, ours, new, until_word=True)
+    return ProgramInfo(about, ours, new, until_word=True)
 
 
-def _grun(about: str) -> Described:
-    return Described(about, _module("grun").OPTIONS, until_word=True)
+def _grun(about: str) -> ProgramInfo:
+    return ProgramInfo(about, _module("grun").OPTIONS, until_word=True)
 
 
-def _gqueue(about: str) -> Described:
+def _gqueue(about: str) -> ProgramInfo:
     from gflow.options.listing import GQUEUE
 
-    return Described(about, GQUEUE, takes={"": "jobs"})
+    return ProgramInfo(about, GQUEUE, takes={"": "jobs"})
 
 
-def _gstats(about: str) -> Described:
+def _gstats(about: str) -> ProgramInfo:
     from gflow.options.listing import GSTATS
 
-    return Described(about, GSTATS)
+    return ProgramInfo(about, GSTATS)
 
 
-def _gcancel(about: str) -> Described:
-    return Described(about, _module("gcancel").OPTIONS, takes={"": "active"})
+def _gcancel(about: str) -> ProgramInfo:
+    return ProgramInfo(about, _module("gcancel").OPTIONS, takes={"": "active"})
 
 
-def _gjob(about: str) -> Described:
+def _gjob(about: str) -> ProgramInfo:
     from gflow.options.table import COMMON, JSON
 
     gjob = _module("gjob")
@@ -115,23 +115,23 @@ def _gjob(about: str) -> Described:
     options = {name: (*command.options, JSON, *COMMON) for name, command in commands.items()}
     abouts = {name: command.about for name, command in commands.items()}
     takes = {"": "jobs", "hold": "active", "release": "active", "update": "active", "wait": "active"}
-    return Described(about, (JSON, *COMMON), abouts, takes, of_command=options, aliases=gjob.ALIASES)
+    return ProgramInfo(about, (JSON, *COMMON), abouts, takes, of_command=options, aliases=gjob.ALIASES)
 
 
-def _ginfo(about: str) -> Described:
-    return Described(about, _module("ginfo").OPTIONS, {"info": "details of each GPU"})
+def _ginfo(about: str) -> ProgramInfo:
+    return ProgramInfo(about, _module("ginfo").OPTIONS, {"info": "details of each GPU"})
 
 
-def _gctl(about: str) -> Described:
+def _gctl(about: str) -> ProgramInfo:
     gctl = _module("gctl")
-    return Described(
+    return ProgramInfo(
         about, gctl.OPTIONS, dict.fromkeys((*gctl.COMMANDS, *gctl.NESTED), ""), {"set-limit": "active"}
     )
 
 
-def _gflowd(about: str) -> Described:
+def _gflowd(about: str) -> ProgramInfo:
     gflowd = _module("gflowd")
-    return Described(
+    return ProgramInfo(
         about,
         gflowd.OPTIONS,
         {name: about for name, (about, _, _) in gflowd.COMMANDS.items()},

@@ -17,7 +17,7 @@ MIB = 1 << 20
 PLAN_HINT = "gflow plan --out plan.json or gflow fit --json > fit.json writes one"
 
 
-def captured(values: dict[str, Any]) -> tuple[str, bytes]:
+def capture(values: dict[str, Any]) -> tuple[str, bytes]:
     """The job's working folder and environment block."""
     folder = os.path.abspath(values["chdir"]) if "chdir" in values else hot_path.working_folder()
     if not os.path.isdir(folder):
@@ -51,7 +51,7 @@ def _exported(spec: str) -> dict[bytes, bytes]:
     return kept
 
 
-def resolved(values: dict[str, Any]) -> dict[str, Any]:
+def resolve(values: dict[str, Any]) -> dict[str, Any]:
     """Replace --venv and --conda-env by folders and --fit by its figure.
 
     The client resolves them, because they depend on the user's environment and working folder.

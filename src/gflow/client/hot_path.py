@@ -273,7 +273,7 @@ def find_socket() -> str:
     return address
 
 
-def talk_to(path: str) -> None:
+def use_socket(path: str) -> None:
     """Use the daemon at this socket from now on."""
     posix.environ[b"GFLOW_SOCKET"] = path.encode(errors="surrogateescape")
 
@@ -290,14 +290,14 @@ def unreachable(path: str, error: OSError) -> NoReturn:
 def show(status: int, headers: bytes, body: bytes) -> int:
     """Print an answer; return the exit code."""
     if status < 400:
-        tell(headers)
+        print_note(headers)
         write(1, body)
         return 0
     write(2, b"gbatch: " + body)
     return exit_code(headers)
 
 
-def tell(headers: bytes, program: str = "gbatch") -> None:
+def print_note(headers: bytes, program: str = "gbatch") -> None:
     """Print the daemon's note, if any, on standard error: standard output may be read by a program."""
     at = headers.find(b"\r\nx-gflow-note: ")
     if at >= 0:

@@ -37,7 +37,7 @@ def get_within(path: str, seconds: float) -> Any:
     status, headers, content = hot_path.request("GET", path, b"", "application/json", seconds)
     if status >= 400:
         raise refusal(headers, content, "application/json")
-    return parsed(content)
+    return parse_json(content)
 
 
 def post(path: str, body: Any, **query: str) -> Any:
@@ -71,7 +71,7 @@ def ask(method: str, path: str, body: bytes, accept: str, query: dict[str, str])
 
 
 def refusal(headers: bytes, content: bytes, accept: str) -> DaemonError:
-    return _text_error(headers, content) if accept == "text/plain" else DaemonError(parsed(content))
+    return _text_error(headers, content) if accept == "text/plain" else DaemonError(parse_json(content))
 
 
 def _text_error(headers: bytes, content: bytes) -> DaemonError:
@@ -81,10 +81,10 @@ def _text_error(headers: bytes, content: bytes) -> DaemonError:
 
 
 def _exchange(method: str, path: str, body: bytes, query: dict[str, str]) -> Any:
-    return parsed(ask(method, path, body, "application/json", query))
+    return parse_json(ask(method, path, body, "application/json", query))
 
 
-def parsed(content: bytes) -> Any:
+def parse_json(content: bytes) -> Any:
     """Decode a JSON answer; other content becomes the title of a problem."""
     import json
 

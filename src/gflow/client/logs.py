@@ -41,7 +41,7 @@ def start_of_last(fd: int, lines: int) -> int:
     return 0
 
 
-def followed(
+def follow_log(
     job: str, path: str, last: int | None = None, between: Callable[[], None] = lambda: None
 ) -> Generator[bytes, None, dict[str, Any]]:
     """Yield the job's output as it is written, through all attempts; return the final job.

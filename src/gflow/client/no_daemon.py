@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gflow.paths import Getenv
 
 
-def is_machine_served(get: Getenv) -> bool:
+def has_system_daemon(get: Getenv) -> bool:
     """Whether a system-wide daemon is set up on this machine, running or not."""
     return any(map(os.path.exists, paths.machine_signs(get)))
 
@@ -20,7 +20,7 @@ def is_machine_served(get: Getenv) -> bool:
 def unreachable(get: Getenv) -> Unreachable:
     """The error for a daemon that does not answer."""
     chosen = get("GFLOW_SOCKET")
-    if not is_machine_served(get) or chosen not in (
+    if not has_system_daemon(get) or chosen not in (
         None,
         "",
         paths.system_socket(get),

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from gflow.client import hot_path
-from gflow.client.capture import captured, read_file, resolved
+from gflow.client.capture import capture, read_file, resolve
 from gflow.errors import UsageError
 from gflow.options import directives, slurm
 
@@ -38,7 +38,7 @@ def describe(values: dict[str, Any], command: list[str]) -> str:
     if "config" in values:
         from gflow.client.jobfile import options_of
 
-        values = merged(options_of(values["config"]), values)
+        values = merge_options(options_of(values["config"]), values)
     if not command or command[0] == "-":
         if os.isatty(0):
             raise UsageError("there is no command to run", hint=NO_COMMAND)
@@ -78,7 +78,7 @@ def program_of(command: list[str], *, in_sight: bool) -> list[str]:
     raise UsageError(f"{shown} is neither a file nor a program on your PATH")
 
 
-def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merge_options(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Merge option values: `over` takes precedence, except that notify options are combined."""
     both = under | over
     for name in ("notify-email", "notify-on"):
@@ -110,15 +110,15 @@ def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[s
     options, ignored = slurm.sbatch(text, where)
     if ignored:
         sys.stderr.write(f"gbatch: {where}: #SBATCH options that have no effect here: {', '.join(ignored)}\n")
-    options = merged(options, directives.read(text, where))
+    options = merge_options(options, directives.read(text, where))
     hot_path.check_utf8(path, "the path of the script", "enter its folder through a link: ln -s")
     script = f',"script":"{hot_path.base64(content)}","script_path":{hot_path.dumps(path)}'
-    return _body(merged(options, values), arguments, script)
+    return _body(merge_options(options, values), arguments, script)
 
 
 def _body(values: dict[str, Any], command: list[str], script: str = "") -> str:
     rows = f',"rows":{hot_path.dumps(_rows(values["param-file"]))}' if "param-file" in values else ""
-    return hot_path.job_body(resolved(values), command, script + rows, captured(values))
+    return hot_path.job_body(resolve(values), command, script + rows, capture(values))
 
 
 def _rows(path: str) -> list[dict[str, str]]:

@@ -35,7 +35,7 @@ OUTBOX_MAX = 1 << 18
 LEAVE = b"\x1c"
 
 
-class Left(Exception):
+class Detached(Exception):
     """The user detached; the job continues."""
 
 
@@ -43,11 +43,11 @@ def is_terminal() -> bool:
     return os.isatty(0) and os.isatty(1)
 
 
-def sit(sock: socket.socket, *, is_tty: bool, is_host: bool, may_leave: bool) -> int | None:
+def relay(sock: socket.socket, *, is_tty: bool, is_host: bool, may_leave: bool) -> int | None:
     """Relay bytes until the command ends; return its exit code (negative: a signal).
 
-    None if the connection was lost. Raises `Left` after Ctrl-\\. `is_host`: the job gets HUP if this process
-    disconnects without a goodbye, as when its own terminal is closed.
+    None if the connection was lost. Raises `Detached` after Ctrl-\\. `is_host`: the job gets HUP if this
+    process disconnects without a goodbye, as when its own terminal is closed.
     """
     rows, columns = _size()
     hello = frame(HELLO, GREETING.pack(rows, columns, is_host))
@@ -103,7 +103,7 @@ class _Relay:
         if self._may_leave and self._is_tty and LEAVE in data:
             self._sock.setblocking(True)
             self._sock.sendall(self._outbox + frame(INPUT, data.partition(LEAVE)[0]) + frame(BYE))
-            raise Left
+            raise Detached
         if not data and self._is_tty:
             raise ConnectionResetError("the terminal is gone")
         self._outbox += frame(INPUT, data) if data else frame(NO_MORE)

@@ -75,4 +75,4 @@ async def _get(path: str) -> Any:
     answer = hot_path.read_body(headers, content)
     if int(headers[9:12]) >= 400:
         raise http.refusal(headers, answer, "application/json")
-    return http.parsed(answer)
+    return http.parse_json(answer)

@@ -19,11 +19,11 @@ def choose(values: dict[str, Any]) -> None:
     if {"system", "private"} <= values.keys():
         raise UsageError("--system and --private do not go together")
     if "private" in values:
-        hot_path.talk_to(paths.own_socket(get))
+        hot_path.use_socket(paths.own_socket(get))
     elif os.geteuid():
         raise Refused("--system requires root", hint="gflowd up starts a daemon of your own")
     else:
-        hot_path.talk_to(paths.system_socket(get))
+        hot_path.use_socket(paths.system_socket(get))
 
 
 def check_alone(values: dict[str, Any]) -> None:
@@ -35,7 +35,7 @@ def check_alone(values: dict[str, Any]) -> None:
             "this machine has a system-wide gflow daemon, and gbatch uses it",
             hint="gflowd up --private starts one of your own in addition",
         )
-    if no_daemon.is_machine_served(hot_path.getenv):
+    if no_daemon.has_system_daemon(hot_path.getenv):
         system = "--system selects it" if os.geteuid() == 0 else "root starts it with gflowd up --system"
         raise Refused(
             "this machine has a system-wide gflow daemon, and it is down",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, BinaryIO, TypeVar
 
 from gflow.client import hot_path, http
-from gflow.client.logs import CHUNK, chunks, followed, start_of_last
+from gflow.client.logs import CHUNK, chunks, follow_log, start_of_last
 from gflow.errors import clean_page
 
 T = TypeVar("T")
@@ -21,12 +21,12 @@ T = TypeVar("T")
 def print_lines(path: str, first: int | None, last: int | None, *, is_harmless: bool = False) -> int:
     """Copy the log, or some lines of it, to standard output: unchanged, or with escapes (`is_harmless`)."""
     content = _read(path, first, last)
-    for chunk in harmless(content) if is_harmless else content:
+    for chunk in escape_controls(content) if is_harmless else content:
         hot_path.write(1, chunk)
     return 0
 
 
-def harmless(coming: Generator[bytes, None, T]) -> Generator[bytes, None, T]:
+def escape_controls(coming: Generator[bytes, None, T]) -> Generator[bytes, None, T]:
     """Replace every unprintable character but newlines and tabs by an escape.
 
     For another user's log on a terminal: its control sequences could rewrite the screen, or worse.
@@ -85,9 +85,9 @@ def follow(
     is_harmless: bool = False,
 ) -> dict[str, Any]:
     """Copy the log as it grows, until the job is final; return the final job."""
-    coming = followed(job, path, last, between)
+    coming = follow_log(job, path, last, between)
     if is_harmless:
-        coming = harmless(coming)
+        coming = escape_controls(coming)
     while True:
         try:
             hot_path.write(1, next(coming))

@@ -42,7 +42,7 @@ def report(program: str, error: Exception, words: list[str]) -> int:
 def is_answerable(words: list[str]) -> bool:
     """Whether to offer to start a daemon: on a terminal, where no system-wide daemon is set up."""
     is_interactive = "--json" not in words and os.isatty(0) and os.isatty(2)
-    return is_interactive and not no_daemon.is_machine_served(hot_path.getenv)
+    return is_interactive and not no_daemon.has_system_daemon(hot_path.getenv)
 
 
 def start() -> int | None:

@@ -14,7 +14,7 @@ EVERY_S = 0.5
 
 
 @contextlib.contextmanager
-def shown(what: str) -> Iterator[None]:
+def show_status(what: str) -> Iterator[None]:
     """While the block runs, show `what` and the elapsed seconds."""
     if not sys.stderr.isatty():
         yield

@@ -41,8 +41,8 @@ def attach_to(program: str, job: str, sock: socket.socket, *, is_host: bool) -> 
     """Attach to the job's terminal until the job ends; False if the user detached before."""
     with sock:
         try:
-            terminal.sit(sock, is_tty=True, is_host=is_host, may_leave=not is_host)
-        except terminal.Left:
+            terminal.relay(sock, is_tty=True, is_host=is_host, may_leave=not is_host)
+        except terminal.Detached:
             sys.stderr.write(
                 f"\r\n{program}: detached; job {job} is still running (gjob attach {job} returns to it)\n"
             )
@@ -87,7 +87,7 @@ def execute(values: dict[str, Any], words: list[str]) -> int:
                 raise
             time.sleep(0.01)
     with sock:
-        code = terminal.sit(sock, is_tty=is_tty, is_host=True, may_leave=False)
+        code = terminal.relay(sock, is_tty=is_tty, is_host=True, may_leave=False)
     if code is None:
         sys.stderr.write(f"gjob: the command was ended because job {job} ended\n")
         return 125

@@ -243,7 +243,7 @@ def restart(values: dict[str, Any]) -> int:
         running, flags = False, {}
     passing = {setting.flag for setting in SETTINGS if setting.flag and not setting.kept}
     kept = {name: value for name, value in flags.items() if name not in passing}
-    if "system" not in kept | values and running and no_daemon.is_machine_served(hot_path.getenv):
+    if "system" not in kept | values and running and no_daemon.has_system_daemon(hot_path.getenv):
         kept["private"] = True  # it was started before the system-wide daemon
     if "system" in kept and os.geteuid():
         raise Forbidden("the system-wide gflow daemon belongs to root")

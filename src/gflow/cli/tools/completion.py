@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from gflow.cli.registry import PROGRAMS, Described, describe
+from gflow.cli.registry import PROGRAMS, ProgramInfo, describe
 from gflow.errors import GflowError, UsageError
 
 TYPE_CHECKING = False
@@ -56,21 +56,21 @@ def candidates(words: list[str], cursor: int) -> list[Candidate]:
         names = {name: describe(name).about for name in PROGRAMS}
         short = {name.removeprefix("g"): name for name in PROGRAMS}
         if not before:
-            return _starting(current, [*names.items(), ("completion", "print a completion script")])
+            return _with_prefix(current, [*names.items(), ("completion", "print a completion script")])
         program, before = short.get(before[0], before[0]), before[1:]
     if program not in PROGRAMS:
         return []
     return _within(describe(program), before, current)
 
 
-def _within(program: Described, before: list[str], current: str) -> list[Candidate]:
+def _within(program: ProgramInfo, before: list[str], current: str) -> list[Candidate]:
     if current == "=":  # bash splits `--states=Ru` into three words
         before, current = [*before, "="], ""
     if len(before) >= 2 and before[-1] == "=":
         before = before[:-1]
     elif current.startswith("--") and "=" in current:
         name, _, value = current.partition("=")
-        option = program.spelled("", before).get(name)
+        option = program.options_by_spelling("", before).get(name)
         found = _values(option, program, value) if option else []
         return [(f"{name}={word}", meaning) for word, meaning in found if not word.startswith(":")]
     command, spelled, awaited, words = _read(program, before)
@@ -81,10 +81,10 @@ def _within(program: Described, before: list[str], current: str) -> list[Candida
     return _words(program, command, words, current)
 
 
-def _read(program: Described, before: list[str]) -> tuple[str, dict[str, Option], Option | None, list[str]]:
+def _read(program: ProgramInfo, before: list[str]) -> tuple[str, dict[str, Option], Option | None, list[str]]:
     """The sub-command, its options, the option that still needs its value, and the other words."""
     command = next((word for word in before if word in program.commands), "")
-    spelled = program.spelled(command, before)
+    spelled = program.options_by_spelling(command, before)
     awaited: Option | None = None
     words: list[str] = []
     for word in before:
@@ -100,12 +100,12 @@ def _read(program: Described, before: list[str]) -> tuple[str, dict[str, Option]
 
 def _options(spelled: dict[str, Option], current: str) -> list[Candidate]:
     long = [(name, option.help) for name, option in spelled.items() if name == f"--{option.name}"]
-    return _starting(current, long)
+    return _with_prefix(current, long)
 
 
-def _words(program: Described, command: str, words: list[str], current: str) -> list[Candidate]:
+def _words(program: ProgramInfo, command: str, words: list[str], current: str) -> list[Candidate]:
     if program.commands and not command and not words:
-        found = _starting(current, list(program.commands.items()))
+        found = _with_prefix(current, list(program.commands.items()))
         return found + ([(COMMANDS, "")] if program.until_word else [])
     if program.until_word:
         return [(FILES if words else COMMANDS, "")]
@@ -113,22 +113,24 @@ def _words(program: Described, command: str, words: list[str], current: str) -> 
     return _listed(kind, program, current) if kind else []
 
 
-def _values(option: Option, program: Described, current: str) -> list[Candidate]:
+def _values(option: Option, program: ProgramInfo, current: str) -> list[Candidate]:
     kind = option.choices or NAMES.get(option.name) or KINDS.get(option.kind, "")
     return _listed(kind, program, current)
 
 
-def _listed(kind: str | tuple[str, ...], program: Described, current: str) -> list[Candidate]:
+def _listed(kind: str | tuple[str, ...], program: ProgramInfo, current: str) -> list[Candidate]:
     """Candidates for the last item of a comma-separated list."""
     if kind == "files":
         return [(FILES, "")]
     head, comma, last = current.rpartition(",")
     chosen = set(head.split(","))
     known = [(word, "") for word in kind] if isinstance(kind, tuple) else _source(kind, program)
-    return [(head + comma + word, meaning) for word, meaning in _starting(last, known) if word not in chosen]
+    return [
+        (head + comma + word, meaning) for word, meaning in _with_prefix(last, known) if word not in chosen
+    ]
 
 
-def _source(kind: str, program: Described) -> list[Candidate]:
+def _source(kind: str, program: ProgramInfo) -> list[Candidate]:
     if kind in ("jobs", "active"):
         return jobs(active=kind == "active")
     if kind == "states":
@@ -161,7 +163,7 @@ def jobs(*, active: bool) -> list[Candidate]:
     ]
 
 
-def _starting(current: str, known: list[Candidate]) -> list[Candidate]:
+def _with_prefix(current: str, known: list[Candidate]) -> list[Candidate]:
     return [(word, meaning) for word, meaning in known if word.lower().startswith(current.lower())]
 
 

@@ -83,7 +83,7 @@ def _train(values: dict[str, Any]) -> int:
         tape = tape_of(values, recipe, gpu.card if gpu else HOPPER)
         found = answer(tape, gpu.card if gpu else HOPPER)
     gpus = {gpu.name: gpu} if gpu else catalogue()
-    page: dict[str, Any] = shown(found)
+    page: dict[str, Any] = as_json(found)
     page["gpus"] = [] if "cap" in values else verdicts(found, tape, gpus)
     if space is not None:
         page["fits"] = fit_gpu.fits(tape, found, space)
@@ -126,7 +126,7 @@ def _print(values: dict[str, Any], page: dict[str, Any], found: Any) -> int:
     return 0
 
 
-def shown(found: Any) -> dict[str, Any]:
+def as_json(found: Any) -> dict[str, Any]:
     """The estimate as JSON: every field, plus the key names of the usual PyTorch snippet."""
     import msgspec
 

@@ -41,7 +41,7 @@ def largest(values: dict[str, Any], recipe: Any, card: Any, room: int) -> int:
 
 def ways(values: dict[str, Any], recipe: Any, gpu: Any) -> list[Any]:
     """Training setups with the same batch that fit, fastest first (as found by `gflow plan`)."""
-    from gflow.cli.common.status_line import shown
+    from gflow.cli.common.status_line import show_status
     from gflow.cli.tools.plan import runs_of
     from gflow.ml.fit.plan import PlanRequest, plan
 
@@ -51,7 +51,7 @@ def ways(values: dict[str, Any], recipe: Any, gpu: Any) -> list[Any]:
     request = PlanRequest(card, 1, batch, recipe.sequence, recipe.precision, has_states)
     try:
         runs = runs_of(values, recipe, card.card, request)
-        with shown("comparing training setups"):
+        with show_status("comparing training setups"):
             found = plan(runs, request)
     except Refused:
         return []

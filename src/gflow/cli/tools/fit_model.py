@@ -91,7 +91,7 @@ def run_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
 
 
 def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
-    from gflow.cli.common.status_line import shown
+    from gflow.cli.common.status_line import show_status
     from gflow.ml.fit.estimate import one_of, record
     from gflow.ml.fit.models import hf_config, lazy_torch
 
@@ -100,9 +100,9 @@ def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
     if "hf" in given:
         # Report an unreadable file before PyTorch is loaded.
         given["hf"] = hf_config.read(given["hf"])
-    with shown("loading PyTorch"):
+    with show_status("loading PyTorch"):
         lazy_torch.load(transformers="hf" in given, is_ours="py" not in given)
-    with shown(f"recording a run with batch {recipe.batch}"):
+    with show_status(f"recording a run with batch {recipe.batch}"):
         return record(**given, recipe=recipe, card=card)
 
 

@@ -58,7 +58,7 @@ def run(words: list[str]) -> int:
         )
     import msgspec
 
-    from gflow.cli.common.status_line import shown
+    from gflow.cli.common.status_line import show_status
     from gflow.ml.fit.plan import PlanRequest, plan
 
     recipe, without = recipe_of(values), _without(values)
@@ -73,7 +73,7 @@ def run(words: list[str]) -> int:
         without,
     )
     runs = runs_of(values, recipe, gpu.card, request)
-    with shown("comparing training setups"):
+    with show_status("comparing training setups"):
         found = plan(runs, request)
     found = msgspec.structs.replace(found, optimizer=recipe.optimizer, clip=recipe.clip, lora=recipe.lora)
     made = {**msgspec.to_builtins(found), "command": _command(found.chosen, values.get("out"))}

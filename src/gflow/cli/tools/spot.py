@@ -58,10 +58,10 @@ def run(words: list[str]) -> int:
     clouds = answering(bases_of(values["cloud"]) if values.get("cloud") else {})
     if not clouds:
         sys.stderr.write("gflow spot: no metadata service answers, so there is nothing to watch\n")
-    return Watched(rest, clouds, float(values.get("every", 5))).run()
+    return WatchedCommand(rest, clouds, float(values.get("every", 5))).run()
 
 
-class Watched:
+class WatchedCommand:
     """A command, and a thread that polls for termination notices."""
 
     def __init__(self, command: list[str], clouds: list[Any], every_s: float) -> None:
