@@ -37,15 +37,15 @@ ABOUT = """Administer the machine. Running jobs are not affected.
 
 commands:
   show-gpus              each GPU: index, status, notes
-  set-gpus LIST          new jobs get only these GPUs: 0,2 or 0-3, or all; persistent
+  set-gpus LIST          limit new jobs to GPUs: 0,2 or 0-3, or all; persistent
   drain [--gpu LIST]     start no more jobs, at all or on these GPUs; persistent
   resume [--gpu LIST]    start jobs again
-  set-limit JOB N        run at most N tasks of this array at once, or N of the jobs
+  set-limit JOB N        run at most N tasks of this array at once, or N jobs
                          submitted together with this one; 0: no limit
   gpu-process ignore     let jobs use a GPU despite a process (--gpu 0 --pid 47)
   gpu-process unignore   let the process block its GPU again
   gpu-process list       ignored processes, until the daemon stops
-  token create           create an access token for the daemon's port (daemon.port)
+  token create           create an access token for the port (daemon.port)
   token list             your tokens
   token revoke ID        revoke a token
   notify test            send a test to every configured webhook and mailbox

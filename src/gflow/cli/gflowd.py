@@ -61,13 +61,13 @@ COMMANDS = {
     "up": ("start the daemon in the background", "daemon.lifecycle", "up"),
     "start": ("same as up", "daemon.lifecycle", "up"),
     "down": (
-        "stop the daemon; running jobs continue, and the next daemon takes them over",
+        "stop the daemon; running jobs continue under the next daemon",
         "daemon.lifecycle",
         "down",
     ),
     "stop": ("same as down", "daemon.lifecycle", "down"),
     "restart": (
-        "stop and start the daemon; running jobs continue, other commands wait for it",
+        "replace the daemon; running jobs continue, other commands wait",
         "daemon.lifecycle",
         "restart",
     ),
@@ -86,7 +86,7 @@ COMMANDS = {
         "restore_backup",
     ),
     "service": (
-        "install|uninstall: run the daemon as a systemd service (--system: for all users)",
+        "install|uninstall: the systemd service (--system: for all users)",
         "daemon.service",
         "service",
     ),

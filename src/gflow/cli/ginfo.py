@@ -20,7 +20,7 @@ OPTIONS = (
 ABOUT = """Show the GPUs of this machine and the jobs that use them: one row for idle GPUs, one for each job,
 one for each reason why GPUs get no jobs. `ginfo info` is the same as `ginfo --long`."""
 EXAMPLES = """ginfo
-ginfo -l                # model, memory, load, temperature, jobs, idle since, free at
+ginfo -l                # model, memory, load, temperature, jobs, idle since
 ginfo -w
 ginfo --json"""
 

@@ -235,13 +235,11 @@ def _change(verb: str) -> Callable[[Values, list[str]], int]:
 COMMANDS = {
     "show": Command("show all details of jobs", (), _show),
     "log": Command("print the output of a job", LOG, _log),
-    "attach": Command(
-        "attach to the terminal of a job (--pty), or follow its output to the end", (), _attach
-    ),
+    "attach": Command("attach to its terminal (--pty) or follow its output to the end", (), _attach),
     "exec": Command(
         "run a command in a job, with its environment, GPUs and limits", EXEC, _exec, until_word=True
     ),
-    "why": Command("show why a job waits, when it will start, and what would start now", (), _why),
+    "why": Command("show why it waits, when it will start, what would start now", (), _why),
     "history": Command("show everything that happened to a job, and who did it", (), _history),
     "usage": Command("show how a job used its GPUs; on Slurm, what it uses now", USAGE, _usage),
     "hold": Command("prevent waiting jobs from starting", (), _change("hold")),

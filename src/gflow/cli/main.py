@@ -81,7 +81,7 @@ def _help() -> str:
     commands = "\n".join(f"  {name:<9} {about}" for name, about in {**PROGRAMS, **TOOLS}.items())
     return f"""usage: gflow COMMAND …
 
-gflow schedules GPU jobs: submit commands, and each runs when the GPUs it needs are free.
+gflow schedules GPU jobs: submit commands; each starts when its GPUs are free.
 
 start here:
   gflowd up                              start your daemon

@@ -24,12 +24,12 @@ PROGRAMS = {
 }
 # Only as `gflow NAME`.
 TOOLS = {
-    "gpus": "catalogue of GPUs, which one to choose, and load of this machine's GPUs",
+    "gpus": "GPU catalogue, choice of a GPU, load of this machine's GPUs",
     "fit": "predict the memory of a training run, without a GPU",
     "plan": "find the fastest training setup that fits into GPU memory",
     "launch": "run a training script on one GPU or several",
     "scale": "measure how well a training script scales",
-    "spot": "run a command on a spot instance, and stop it before the instance is reclaimed",
+    "spot": "run a command on a spot instance; stop it before it is reclaimed",
     "events": "print events as they occur",
     "mcp": "serve gflow to an assistant (MCP)",
     "api": "print the OpenAPI description of the HTTP API",

@@ -23,8 +23,8 @@ ABOUT = """Catalogue of GPUs: memory available to a program, bandwidth, dense TF
 prices, each with its source and date. Prices are examples: change them in your own file.
 
   gflow gpus          the catalogue
-  gflow gpus tables   model sizes, and the memory that sharding and other techniques save
-  gflow gpus pick     the cheapest, the fastest and the best value for a workload
+  gflow gpus tables   model sizes; memory saved by sharding and other techniques
+  gflow gpus pick     the cheapest, fastest and best-value GPU for a workload
   gflow gpus watch    load of this machine's GPUs"""
 EXAMPLES = """gflow gpus
 gflow gpus pick --workload finetune-7b
