@@ -119,7 +119,7 @@ def test_a_daemon_that_runs_makes_room_and_its_jobs_go_on(stubbed: Box) -> None:
     wait_until(lambda: box.job(job)["state"] == "Running")
     done = box.run("gflowd", "service", "install")
     assert done.returncode == 0, done.stderr
-    assert "it ran with --cpus=3: put that into gflow.toml" in done.stdout
+    assert "the previous daemon ran with --cpus=3: put that into gflow.toml" in done.stdout
     wait_until(lambda: box.run("gflowd", "status").returncode == 0)
     assert box.job(job)["state"] == "Running"
     os.kill(int((box.home / "daemon").read_text()), signal.SIGTERM)

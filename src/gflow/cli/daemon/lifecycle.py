@@ -173,7 +173,7 @@ def down(values: dict[str, Any]) -> int:
         return systemd.hand_over(values | scope, "stop")
     is_again = "again" in values and _handles(status["pid"], signal.SIGUSR2)
     _terminate(status["pid"], signal.SIGUSR2 if is_again else signal.SIGTERM)
-    left = f"; {running} running job{'s' if running > 1 else ''} left running" if running else ""
+    left = f"; {running} running job{'s continue' if running > 1 else ' continues'}" if running else ""
     if "again" not in values or "json" not in values:
         say(values, f"gflowd is down{left}", running=False, stopped=True, running_jobs=running)
     return 0
