@@ -1,11 +1,11 @@
-# Every target sets up what it needs. `make demo` and `make test` are the two that matter.
+# Every target installs what it needs. Start with `make demo` and `make test`.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.tools
 FIT    := $(VENV)/.fit
-# Bytecode halves the start of every command; some machines switch it off.
+# Bytecode halves the start-up time of every command; some machines disable it.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow check bench docs clean coverage fuzz soak
@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml hatch_build.py scripts/setup scripts/launcher.sh $(wild
 	PYTHON=$(PYTHON) scripts/setup $(VENV)
 	@touch $(STAMP)
 
-# Everything but the demo: a minute of downloads that it does not wait for.
+# Needed by every target but the demo, which does not wait for these downloads (one minute).
 $(TOOLS): $(STAMP) scripts/setup-tests
 	scripts/setup-tests $(VENV)
 	@touch $(TOOLS)
@@ -29,32 +29,33 @@ check: $(TOOLS)          ## format, lint, types, import rules: under a minute
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/structure.py --check
 
-# PyTorch for the CPU and transformers for the tests of gflow fit and gflow.train, and the loops that have callbacks of ours: two minutes, once.
+# For the tests of gflow fit and gflow.train: PyTorch (CPU), transformers, and the trainers with gflow callbacks.
+# Two minutes, once.
 $(FIT): tests/fit/constraints.txt $(TOOLS)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tests/fit/constraints.txt --editable '.[fit,plot]' accelerate pytorch-lightning
 	@touch $(FIT)
 
-test: $(TOOLS) $(FIT) check  ## everything that runs in minutes
+test: $(TOOLS) $(FIT) check  ## all tests that finish within minutes
 	$(BIN)/pytest -n 4 -m "not slow and not gpu" tests
 
-test-slow: $(TOOLS)      ## kills, soaks, long searches, a Slurm cluster
+test-slow: $(TOOLS)      ## crash tests, soak tests, long searches, a Slurm cluster
 	@scripts/slurm-packages --accounting
 	$(BIN)/pytest -m "slow and not gpu" tests
 
-fuzz: $(TOOLS)           ## nonsense for every parser and route, for half an hour
+fuzz: $(TOOLS)           ## random input for every parser and route, for half an hour
 	$(BIN)/python -m tests.fuzz 1800
 
-soak: $(TOOLS)           ## ten thousand jobs of three people, everything killed now and then
+soak: $(TOOLS)           ## ten thousand jobs of three users, with processes killed at random
 	GFLOW_SOAK_JOBS=10000 $(BIN)/pytest -s -m slow tests/soak
 
 coverage: $(TOOLS)
 	$(BIN)/coverage run -m pytest -q -m "not slow and not gpu" tests/unit tests/property
 	$(BIN)/coverage combine -q && $(BIN)/coverage report
 
-bench: $(STAMP)          ## side by side with the peers on this machine
+bench: $(STAMP)          ## compare with other schedulers on this machine
 	benchmarks/run
 
-docs: $(STAMP)           ## regenerate the parts of docs/ that come from code
+docs: $(STAMP)           ## regenerate the pages of docs/ that are derived from code
 	$(BIN)/python scripts/gen_docs.py
 
 clean:

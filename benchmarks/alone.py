@@ -1,4 +1,4 @@
-"""Our daemon alone: does its cost follow change, or size?
+"""Benchmark this daemon alone: does its cost grow with the rate of change, or with the queue?
 
     benchmarks/run alone            prints one line per question; --json FILE keeps them
 
@@ -34,7 +34,7 @@ class Alone(Ours):
     env_more: dict[str, str] = {}
 
     def start_filled(self, *fill: str) -> float:
-        """Seconds from `gflowd up` until it serves."""
+        """Seconds from `gflowd up` until it accepts requests."""
         self.stop()
         self.fresh(PATH=f"{self.bin}:/usr/local/bin:/usr/bin:/bin")
         self.env |= self.folders(
@@ -53,7 +53,7 @@ class Alone(Ours):
         return time.perf_counter() - begin
 
     def _serve_everybody(self) -> None:
-        """Jobs of several people are for the machine's daemon alone, which root starts."""
+        """Jobs of several users need the system-wide daemon, which root starts."""
         if os.geteuid():
             raise NotOffered("only root runs jobs as others")
         machine = self.dir / "machine"
@@ -155,7 +155,7 @@ def _round_trip_ms(client: socket.socket, body: bytes) -> float:
 
 
 def looking(system: Alone) -> dict[str, Any]:
-    """`gqueue` as a command with many jobs waiting, and what a listing costs whoever asks meanwhile."""
+    """Time of `gqueue` with many waiting jobs, and the latency of other requests during a listing."""
     found: dict[str, Any] = {}
     for waiting in (0, 10_000, 100_000):
         system.start_filled(f"--waiting={waiting}", "--shapes=10000", "--users=200", "--finished=20000")
@@ -204,7 +204,7 @@ def _lag(system: Alone, words: list[str]) -> dict[str, float]:
 
 
 def running(system: Alone) -> dict[str, Any]:
-    """Jobs that just run: memory beside each, and what the daemon and all shims do meanwhile."""
+    """Running jobs: memory overhead of each, and CPU time of the daemon and all shims."""
     found = {}
     for shim in ("plain", "python"):
         system.env_more = {"GFLOW_SHIM": shim}

@@ -1,11 +1,11 @@
-"""Runs trials on systems, round by round, and writes the figures.
+"""Run trials on systems, round by round, and write the figures.
 
     python3 -m benchmarks.bench [-s SYSTEMS] [-t TRIALS] [--rounds N] [--quick] [-o FILE] [key=value …]
     python3 -m benchmarks.bench --list
     python3 -m benchmarks.bench --table FILE
 
-The machine's mood changes within minutes, so systems take turns: each round asks every
-question of every system before the next round begins, and each round begins with another
+The speed of a shared machine changes within minutes, so the systems are interleaved: each round
+runs every trial on every system before the next round begins, and each round begins with another
 system. Samples of all rounds are joined.
 """
 
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def only_one() -> IO[str]:
-    """Two runs in the same folder would end each other's daemons."""
+    """Lock the folder: two runs in it would stop each other's daemons."""
     ROOT.mkdir(parents=True, exist_ok=True)
     lock = open(ROOT / "lock", "w")
     try:

@@ -1,8 +1,8 @@
-"""Where the time goes between the end of a job and the beginning of the next one in its slot.
+"""Break down the time between the end of a job and the start of the next one in its slot.
 
     benchmarks/run breakdown [JOBS]      needs root and `perf`
 
-The kernel tells when processes end, begin, read, sync and send; nothing is added to the daemon.
+Kernel trace points report when processes exit, start, read, sync and send; the daemon is not instrumented.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main(count: int) -> None:
 
 
 def recorded(system: Ours, count: int) -> str:
-    """What the kernel saw while one slot ran so many jobs."""
+    """Kernel events while one slot runs this many jobs."""
     stamped = system.work / "stamps"
     with tempfile.TemporaryDirectory() as folder:
         data = str(Path(folder, "perf.data"))
@@ -95,7 +95,7 @@ def events_of(text: str) -> Iterator[Event]:
 
 
 def gaps_of(events: list[Event], daemon: int) -> Iterator[list[float]]:
-    """The length of each step, of each gap."""
+    """The duration of each step of each gap."""
     for number, event in enumerate(events):
         if event.what == "sched_process_exit" and "comm=sh " in event.detail:
             gap = steps_of(event.at_ms, events[number:], daemon)
@@ -104,7 +104,7 @@ def gaps_of(events: list[Event], daemon: int) -> Iterator[list[float]]:
 
 
 def steps_of(began: float, events: list[Event], daemon: int) -> list[float] | None:
-    """None: no job came after that end."""
+    """The steps of one gap; None if no job followed."""
     lengths: list[float] = []
     after = iter(events)
     for _, what, whose in STEPS:

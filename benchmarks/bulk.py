@@ -1,12 +1,11 @@
-"""What other clients wait for while one client submits, changes or lists a hundred thousand jobs.
+"""Measure the latency of other clients while one client submits, changes or lists 100,000 jobs.
 
     python3 -m benchmarks.bulk                      # this repository's daemon
     python3 -m benchmarks.bulk --python OTHER/bin/python --jobs 10000 -t submit,cancel
 
-Beside each request a second client asks for /info every 5 ms. Figures: how long the request took; the
-longest and the 99th percentile that the other client waited; the longest that the daemon's loop was at one
-thing, in CPU time (which other work on the machine does not lengthen); the daemon's CPU time and its
-largest memory. See README.md.
+During each request a second client gets /info every 5 ms. Figures: duration of the request; maximum and
+99th percentile of the second client's latency; longest uninterrupted work of the daemon's loop, in CPU time
+(independent of other load on the machine); the daemon's CPU time and peak memory. See README.md.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 EVERY_S = 0.005
-# What the loop did in one go is noted from so much CPU time on.
+# Uninterrupted work of the loop is recorded from this much CPU time on.
 NOTED_S = 0.005
 TURNS = "BULK_TURNS"
 TRIALS = ("submit", "sweep", "array", "list", "first5", "hold", "release", "update", "cancel")
 
 
 class Figures(NamedTuple):
-    """What one trial showed. Times in ms, memory in MiB."""
+    """Results of one trial. Times in ms, memory in MiB."""
 
     took: float
     longest: float
@@ -74,7 +73,7 @@ def ask(path: Path, method: str, what: str, body: bytes = b"") -> tuple[int, byt
 
 
 def be_daemon(arguments: list[str]) -> None:
-    """The daemon, with a note of each thing that its loop was at for long."""
+    """Run the daemon and record long uninterrupted work of its loop."""
     from asyncio import events
 
     run, path = events.Handle._run, os.environ[TURNS]
@@ -93,7 +92,7 @@ def be_daemon(arguments: list[str]) -> None:
 
 
 class Daemon:
-    """A daemon of its own in a folder of its own."""
+    """A separate daemon in a separate folder."""
 
     def __init__(self, python: str, folder: Path) -> None:
         self.turns = folder / "turns"
@@ -129,7 +128,7 @@ class Daemon:
         return [(took, what) for at, took, what in rows if at >= began]
 
     def end(self) -> None:
-        """Leave no job behind: they outlive their daemon."""
+        """Kill all jobs, because they outlive their daemon."""
         ask(self.socket, "POST", "/drain", b'{"on": true}')
         ask(self.socket, "POST", "/jobs/cancel", b'{"states": ["Running"], "now": true}')
         while json.loads(ask(self.socket, "GET", "/jobs?states=Running")[1])["total"]:
@@ -153,7 +152,7 @@ def daemon(python: str) -> Iterator[Daemon]:
 
 
 def measured(one: Daemon, work: Callable[[], None], *, is_verbose: bool) -> Figures:
-    """Do the work in a process of its own, and ask meanwhile."""
+    """Do the work in a separate process and measure the second client meanwhile."""
     one.forget_peak()
     began, cpu = time.monotonic(), one.cpu_s()
     child = multiprocessing.get_context("fork").Process(target=work)

@@ -1,6 +1,6 @@
-"""Fills a database as if people had used it for long: waiting jobs of many shapes and people, finished ones.
+"""Fill a database with waiting jobs of many shapes and users, and with finished jobs.
 
-Run by the Python of the build that is measured: it writes through that build's own store.
+Run it with the Python of the measured build, because it writes through that build's store.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
         )  # fmt: skip
 
     def holder(n: int) -> Job:
-        """Has all GPUs. The daemon finds no process of it and starts it again, as it must."""
+        """A job that holds all GPUs. The daemon finds no process of it and restarts it, as specified."""
         spec = Spec(command=("sleep", "86400"), cwd="/", gpus=GPUS, environ=address_of(b"PATH=/usr/bin:/bin"))
         return Job(
             key=job_key(n), spec=spec, uid=0, user="root", submitted_at=now, started_at=now, started_boot=0.0,

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What watching GPUs costs: 8 GPUs (a stand-in for NVIDIA's library), 100 jobs that share them.
+"""Measure the cost of GPU monitoring: 8 GPUs (a mock of NVML) shared by 100 jobs.
 
     .venv/bin/python benchmarks/gpus.py [seconds]
 
-CPU time of the daemon while nothing else happens, the longest turn of its loop, the longest that it kept a
-caller waiting, and the room that a week of such samples takes.
+Figures: CPU time of the otherwise idle daemon, longest turn of its loop, longest latency of a caller, and
+the disk space of one week of samples.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ def week(box: Box, folder: Path) -> None:
 
 
 def daemon(report: str) -> None:
-    """A daemon that notes how long the turns of its loop take."""
+    """Run a daemon that records the duration of its loop turns."""
     worst = {"count": 0, "cpu": 0.0, "wall": 0.0, "watch_cpu": 0.0}
     run = asyncio.Handle._run
 
@@ -125,7 +125,7 @@ def daemon(report: str) -> None:
     from gflow.cli.gflowd import run as gflowd
 
     def tell(*_: object) -> None:
-        """How it was since the last time: starting and stopping are no watching."""
+        """Print the figures since the last call, which excludes start-up and shutdown."""
         text = json.dumps(worst)
         worst.update(count=0, cpu=0.0, wall=0.0, watch_cpu=0.0)
         Path(report).write_text(text)

@@ -1,9 +1,9 @@
-"""How fast the simulator is: many jobs of a trace's shape, on as many GPUs as give the load, or on a box.
+"""Measure the speed of the simulator: many jobs resampled from a trace, on a pool sized by load or given.
 
     python -m benchmarks.million philly.csv                         a million jobs, load 0.9
     python -m benchmarks.million philly.csv --pool 8 --jobs 100000  thinned to an 8-GPU box
 
-The trace is repeated as often as needed. Each time jobs are drawn from it anew (seeded, with replacement), so that days
+The trace is repeated as often as needed. Each repetition resamples its jobs (seeded, with replacement), so that days
 and bursts stay as they are and no two rounds are the same.
 """
 
@@ -25,7 +25,7 @@ from gflow.simulate.trace import Entry, read_trace
 
 
 def resampled(trace: list[Entry], jobs: int, random: Random) -> Iterator[Entry]:
-    """As many jobs as asked for: the trace again and again, drawn anew each time."""
+    """The requested number of jobs: repetitions of the trace, each resampled."""
     span = trace_transform.span(trace)
     for number in range(jobs):
         drawn = random.choice(trace)

@@ -1,4 +1,4 @@
-"""The adapter of this repository's gflow, installed like a user would: a plain wheel, no editable.
+"""The adapter of this repository's gflow, installed as a user would: from a wheel, not editable.
 
 Folder of its commands: $GFLOW_OURS_BIN. The instance lives in its own HOME and XDG folders.
 """
@@ -102,7 +102,7 @@ class Ours(System):
                 print(f"ours: {len(left)} processes outlived `gflowd down --kill-jobs`: {left}", flush=True)
 
     def pids(self) -> list[int]:
-        """The daemon and what forks and attends its jobs, without the jobs: those carry our mark."""
+        """The daemon, the zygote and the shims, without the jobs, which carry the benchmark's mark."""
         jobs = set(marked(self.mark)) - {self.pid}
         return [pid for pid in with_descendants(self.pid) if pid not in jobs]
 
@@ -194,7 +194,7 @@ class Ours(System):
 
 @register
 class OursForAll(Ours):
-    """The same as root's daemon for everybody: jobs run as the person `nobody`, who submits them."""
+    """The same with the system-wide daemon: jobs are submitted by and run as the user `nobody`."""
 
     name = "ours-system"
     person = 65534
@@ -221,7 +221,7 @@ class OursForAll(Ours):
             self.sweep()
 
     def connection(self) -> UnixConnection:
-        """As that person: the kernel notes who connects."""
+        """Connect as that user: the daemon reads the peer's uid."""
         connection = UnixConnection(str(self.dir / "machine/run/gflow/gflowd.sock"))
         os.seteuid(self.person)
         try:

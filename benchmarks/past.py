@@ -1,10 +1,10 @@
-"""What questions about the past cost: `gstats` and `gqueue -a` over many jobs that are over.
+"""Measure queries about the past: `gstats` and `gqueue -a` over many finished jobs.
 
     python -m benchmarks.past /tmp/past.db --jobs 1000000
 
-Makes a database of that many finished jobs of twenty people (once; a file that is there is used as it is), then asks it
-what the daemon asks for `gstats` and for listings, each with a connection of its own, and prints seconds by the clock and of
-one core: on a busy machine only the latter mean something.
+Makes a database of that many finished jobs of twenty users (an existing file is used unchanged), runs the daemon's
+queries for `gstats` and for listings, each on a separate connection, and prints wall-clock and CPU seconds. On a busy
+machine only the CPU seconds are meaningful.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STATES = (
 
 
 def fill(path: Path, jobs: int) -> None:
-    """A year of jobs; one in twenty was tried twice."""
+    """Write one year of jobs; one in twenty has two attempts."""
     random, store = Random(0), SqliteStore(path)
     for first in range(1, jobs + 1, CHUNK):
         made = [_over(random, number, jobs) for number in range(first, min(first + CHUNK, jobs + 1))]

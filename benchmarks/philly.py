@@ -1,4 +1,4 @@
-"""The table that the defaults of the scheduler stand on: a trace of Philly's columns, pool by pool.
+"""The table behind the scheduler's defaults: replay a trace in Philly's format, pool by pool.
 
     python -m benchmarks.philly philly.csv                     all rows
     python -m benchmarks.philly philly.csv default --seeds 5   one row, the mean of five jitters of the arrivals
@@ -93,7 +93,7 @@ def figure(found: list[dict[str, Any]], path: tuple[str, ...]) -> float:
 
 
 def greedy_of(entries: list[Entry], gpus: int, name: tuple[Any, ...]) -> dict[str, Any]:
-    """What several rows are compared with, replayed once."""
+    """The greedy baseline of several rows, replayed once."""
     if name not in _GREEDY:
         _GREEDY[name] = replayed(entries, gpus, "greedy")
     return _GREEDY[name]

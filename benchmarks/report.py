@@ -78,7 +78,7 @@ def _ratio(results: Results, peer: str, trial: str, figure: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits are all that a noisy machine can tell."""
+    """Three significant digits; a noisy machine gives no more."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

@@ -1,6 +1,6 @@
-"""What `run.log` and telling gflow how far a run is cost, in microseconds: python benchmarks/train_log.py
+"""Measure the cost of `run.log` and of progress reports, in microseconds: python benchmarks/train_log.py
 
-A listener takes what is said, as the daemon does. Printed: the median and the 99th percentile of single calls.
+A listener receives the reports, as the daemon does. Printed: the median and the 99th percentile of single calls.
 """
 
 import os

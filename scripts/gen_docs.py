@@ -1,4 +1,4 @@
-"""Writes docs/reference.md from the option table and the state table. `make docs` runs it."""
+"""Generate docs/reference.md from the code's tables and docs/modules.md from docstrings (`make docs`)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def settings() -> list[str]:
 
 
 def permissions() -> list[str]:
-    """Who may use which route of the machine's daemon."""
+    """Required permission of each route of the system-wide daemon."""
     lines = [
         "",
         "## Who may do what",
@@ -73,23 +73,23 @@ def permissions() -> list[str]:
 
 
 def modules() -> str:
-    """Every module of every room, by its own first line."""
+    """Every module by package, with the first paragraph of its docstring."""
     source = TARGET.parents[1] / "src/gflow"
     lines = ["# Every module in a line", "", "Written by `make docs` from their first lines; edit those.", ""]
-    rooms: dict[str, list[Path]] = {}
+    packages: dict[str, list[Path]] = {}
     for path in sorted(source.rglob("*.py")):
         if path.name != "__init__.py":
-            rooms.setdefault(path.parent.relative_to(source).as_posix(), []).append(path)
-    for room, paths in rooms.items():
-        lines += [f"## {room if room != '.' else 'gflow'}", "", "| module | what it is |", "|---|---|"]
+            packages.setdefault(path.parent.relative_to(source).as_posix(), []).append(path)
+    for package, paths in packages.items():
+        lines += [f"## {package if package != '.' else 'gflow'}", "", "| module | what it is |", "|---|---|"]
         lines += [f"| `{path.stem}` | {first_sentence(path)} |" for path in paths]
         lines.append("")
     return "\n".join(lines)
 
 
 def first_sentence(path: Path) -> str:
-    said = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
-    return " ".join(said.split()).replace("|", "\\|")
+    docstring = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
+    return " ".join(docstring.split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

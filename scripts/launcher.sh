@@ -1,6 +1,6 @@
 #!/bin/sh
 # Starts gflow's command line with `python -I -S`: no site, no environment, one cached module.
-# Where the package is not a plain folder beside this script (editable installs), the ordinary way.
+# If the package is not a plain folder next to this script (editable installs), use `python -m gflow`.
 me=$0
 [ -L "$me" ] && me=$(readlink -f "$me")
 bin=${me%/*}

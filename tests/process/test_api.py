@@ -46,7 +46,7 @@ def test_the_daemon_serves_what_is_printed(box: Box, document: dict[str, Any]) -
 
 def test_without_words(box: Box) -> None:
     done = box.run("gflow", "api", "nonsense")
-    assert done.returncode == 2 and "takes no words" in done.stderr
+    assert done.returncode == 2 and "takes no arguments" in done.stderr
     assert "OpenAPI" in box.ok("gflow", "api", "--help")
 
 

@@ -119,7 +119,7 @@ def test_a_folder_of_somebody_elses_is_no_place_for_a_daemon() -> None:
         theirs.data.mkdir(parents=True)
         os.chown(theirs.data, bob.pw_uid, bob.pw_gid)
         done = ours.run("gflowd", "run", "--simulate-gpus", "1x80G", env={"HOME": str(theirs.home)})
-        assert (done.returncode, "belongs to somebody else" in done.stderr) == (1, True)
+        assert (done.returncode, "belongs to another user" in done.stderr) == (1, True)
         assert list(theirs.data.iterdir()) == []
 
 
@@ -146,7 +146,7 @@ def test_a_socket_that_somebody_squats_gets_nothing() -> None:
             for words in (["gbatch", "true"], ["gqueue"]):
                 done = box.run(*words, env={"XDG_RUNTIME_DIR": str(root / "runtime"), "KEY": SECRET})
                 assert done.returncode == 1
-                assert "belongs to somebody else" in done.stderr
+                assert "belongs to another user" in done.stderr
                 assert squatter.stdout.readline() == b"0\n"
         finally:
             squatter.kill()

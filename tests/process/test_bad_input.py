@@ -104,7 +104,7 @@ BUSY = [
     ((G, "--gpus", "1", "--shared", "true"), 2, "--shared needs"),
     ((G, "--gpus", "1", "--shared", "--gpu-memory", "82G", "true"), 1, "with 82 GiB"),
     ((G, "--gpus", "1", "--fit", "/nothing", "true"), 2, "/nothing cannot be read"),
-    ((G, "--gpus", "1", "--fit", "/etc/passwd", "true"), 2, "is not a plan: it is no JSON"),
+    ((G, "--gpus", "1", "--fit", "/etc/passwd", "true"), 2, "is not a plan: it is not JSON"),
     ((G, "--fit", "/etc/passwd", "true"), 2, "is not a plan"),
     ((G, "--gpus", "1", "--shared", "--gpu-memory", "900G", "true"), 1, "with 900 GiB"),
     # names
@@ -134,7 +134,7 @@ BUSY = [
     ((G, "--param", "a=1:200", "--param", "b=1:200", "echo"), 2, "at most 10,000 jobs, not 40,000"),
     ((G, "--param", "lr=1", "--param", "lr=2", "echo"), 2, "given twice"),
     ((G, "--param-file", "nothing.csv", "echo"), 2, "No such file"),
-    ((G, "--param-file", "names.csv", "echo"), 2, "needs a row of names"),
+    ((G, "--param-file", "names.csv", "echo"), 2, "needs a header row"),
     ((G, "--param-file", "rows.csv", "echo"), 2, "row 3 has 1 values"),
     ((G, "--param-file", "twice.csv", "echo"), 2, "twice"),
     # dependencies
@@ -166,11 +166,11 @@ BUSY = [
     ((G, "--output", "", "true"), 2, "takes a path"),
     ((G, "--config", "nothing.yaml", "true"), 2, "No such file"),
     ((G, "--config", "typo.yaml", "true"), 2, "did you mean --gpus?"),
-    ((G, "--config", "text.yaml", "true"), 2, "must hold options"),
+    ((G, "--config", "text.yaml", "true"), 2, "must contain options"),
     ((G, "--config", "broken.toml", "true"), 2, "cannot be read"),
     ((G, "--config", "broken.json", "true"), 2, "cannot be read"),
     ((G, "new"), 2, "takes one name"),
-    ((G, "new", "secret"), 1, "is there already"),
+    ((G, "new", "secret"), 1, "already exists"),
     # retries and notices
     ((G, "--retry-on", "oom", "true"), 2, "needs --max-retries"),
     ((G, "--max-retries", "1", "--retry-on", "sadness", "true"), 2, "does not understand"),
@@ -202,7 +202,7 @@ BUSY = [
     (("gjob", "release", "3"), 1, "gjob redo 3 does it again"),
     (("gjob", "update", "3", "--time", "10"), 1, "job 3 is over: Finished"),
     (("gjob", "hold", "99"), 1, "there is no job 99"),
-    (("gcancel", "all"), 2, "gcancel --all cancels all of yours"),
+    (("gcancel", "all"), 2, "gcancel --all cancels all your jobs"),
     (("gqueue", "foo"), 2, "jobs are named 42, 42_3, 5-9 or @"),
     (("gjob", "hold", "4_2"), 1, "name the array: 4"),
     (("gjob", "release", "7"), 1, "is running"),
@@ -299,7 +299,7 @@ def test_a_folder_that_is_gone(busy: Box) -> None:
     line = "mkdir gone && cd gone && rmdir ../gone && exec gbatch true"
     done = busy.run_shell(line)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "does not exist any more" in done.stderr
+    assert "no longer exists" in done.stderr
     assert contents(busy) == before
 
 
@@ -315,11 +315,11 @@ def test_path_that_is_not_utf8_is_named_and_a_link_to_it_helps(busy: Box) -> Non
         assert done.returncode == 2 and not done.stdout, done
         return done.stderr.decode(errors="replace")
 
-    in_folder = "gbatch: the name of the working folder holds bytes that are not UTF-8\ngo there by a link"
+    in_folder = "gbatch: the name of the working folder contains bytes that are not UTF-8\nenter the folder"
     assert said(G, "true", cwd=folder).startswith(in_folder)
     assert said(G, "--chdir", folder, "true").startswith(in_folder)
     assert said(G, folder + b"/script.sh").startswith(
-        "gbatch: the path of the script holds bytes that are not"
+        "gbatch: the path of the script contains bytes that are not"
     )
     for words in ((G, "--output", folder + b"/log", "true"), ("gjob", "update", "1", "--output", folder)):
         assert "holds text that is not UTF-8" in said(*words)

@@ -26,7 +26,7 @@ def test_init_writes_a_file_that_the_daemon_reads_and_never_overwrites_one(box: 
     before = path.read_text()
     again = box.run("gflowd", "init", "--yes")
     assert (again.returncode, path.read_text()) == (1, before)
-    assert again.stderr == f"gflowd: {path} is there already\ngflowd init --force writes over it\n"
+    assert again.stderr == f"gflowd: {path} already exists\ngflowd init --force overwrites it\n"
     box.up("--simulate-gpus", "4x80G")
     status = json.loads(box.ok("gflowd", "status", "--json"))
     assert status["settings"]["daemon.gpus"] == {"value": [0, 2], "origin": str(path)}

@@ -22,11 +22,11 @@ def test_up_status_down(box: Box) -> None:
     assert "PID: " in status
     assert "GPUs: 3 (3 free), simulated" in status
     job = box.submit("sleep", "60")
-    assert box.ok("gflowd", "down") == "gflowd is down; 1 running job goes on\n"
+    assert box.ok("gflowd", "down") == "gflowd is down; 1 running job continues\n"
     assert box.run("gqueue").returncode == 3
     box.ok("gflowd", "up")
     assert box.job(job)["state"] == "Running"
-    assert box.ok("gflowd", "stop") == "gflowd is down; 1 running job goes on\n"
+    assert box.ok("gflowd", "stop") == "gflowd is down; 1 running job continues\n"
     assert "gflowd is running (PID: " in box.ok("gflowd", "start")
     box.ok("gflowd", "down", "--kill-jobs")
     wait_until(lambda: box.processes() == [], what="the last shim to leave")

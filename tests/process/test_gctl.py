@@ -90,7 +90,7 @@ def test_what_gctl_refuses(daemon: Box) -> None:
     alone = daemon.submit("sleep", "60")
     cases = [
         (("set-gpus", "9"), 1, "there is no GPU 9 here"),
-        (("set-gpus", "x"), 2, "'x' does not name GPUs"),
+        (("set-gpus", "x"), 2, "'x' is not a list of GPUs"),
         (("set-gpus",), 2, "gctl set-gpus takes LIST"),
         (("set-gpus", "0", "--gpu", "1"), 2, "takes no --gpu"),
         (("drain", "--gpu", "9"), 1, "there is no GPU 9 here"),

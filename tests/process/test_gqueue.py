@@ -182,8 +182,8 @@ BAD = [
     ("-f JOBID,NMAE", 2, "unknown column 'NMAE'", "did you mean NAME?"),
     ("-r nmae", 2, "unknown order 'nmae'", "did you mean name?"),
     ("-r ''", 0, "", ""),
-    ("-o xml", 2, "unknown form of output 'xml'", "choose from: table, json, csv, yaml"),
-    ("-o jsn", 2, "unknown form of output 'jsn'", "did you mean json?"),
+    ("-o xml", 2, "unknown output format 'xml'", "choose from: table, json, csv, yaml"),
+    ("-o jsn", 2, "unknown output format 'jsn'", "did you mean json?"),
     ("-n many", 2, "--limit takes a whole number, not 'many'", ""),
     ("-n 99999999999", 2, "--limit takes a whole number", ""),
     ("--offset -1", 2, "--offset must be at least 0, not -1", ""),
@@ -198,7 +198,7 @@ BAD = [
     ("-j [", 2, "does not name jobs", ""),
     (f"-j {','.join(f'{n}-{n}' for n in range(1, 2000, 2))}", 2, "more than 500 separate jobs", "5-9"),
     ("-g -t", 2, "--group or --tree, not both", ""),
-    ("-t -o csv", 2, "--group and --tree are tables, and no csv", ""),
+    ("-t -o csv", 2, "--group and --tree print tables, not csv", ""),
     ("--colour", 2, "unknown option '--colour'", ""),
     ("--statess R", 2, "unknown option '--statess'", "did you mean --states?"),
     ("-f", 2, "--format needs a value", ""),
@@ -325,7 +325,7 @@ def test_watching_redraws_and_survives_a_restart_of_the_daemon(box: Box) -> None
     wait_until(lambda: "first" in terminal.read())
     assert "Every 1 s: gqueue --watch" in terminal.text
     box.down()
-    wait_until(lambda: "the daemon is away" in terminal.read())
+    wait_until(lambda: "daemon unreachable" in terminal.read())
     box.up()
     box.submit("--hold", "--name", "second", "true")
     wait_until(lambda: "second" in terminal.read())

@@ -95,11 +95,11 @@ def test_simulated_jobs_are_left_out_where_gpus_are_real_or_none(used: Box) -> N
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("-o xml", "unknown form of output 'xml'\nchoose from: table, json, csv"),
-        ("-o yaml", "unknown form of output 'yaml'"),
+        ("-o xml", "unknown output format 'xml'\nchoose from: table, json, csv"),
+        ("-o yaml", "unknown output format 'yaml'"),
         ("--since soon", "--since does not understand 'soon'"),
         ("-u ann -a", "--user or --all-users, not both"),
-        ("ann", "what is 'ann' for?"),
+        ("ann", "unexpected argument 'ann'"),
         ("--usr ann", "did you mean --user?"),
     ],
 )

@@ -41,7 +41,7 @@ def test_a_backup_of_the_machine_never_runs_in_roots_own_daemon(made: System) ->
     for words in (["restore", str(backup)], ["up"], ["run"]):
         done = made.box.run("gflowd", *words)
         assert done.returncode == 1, words
-        assert "for everybody" in done.stderr and "--system" in done.stderr, done.stderr
+        assert "system-wide" in done.stderr and "--system" in done.stderr, done.stderr
     done = made.box.run("gflowd", "restore", "--private", str(backup))
     assert done.returncode == 1 and "machine's daemon" in done.stderr, done.stderr
     own = made.box.home / ".local/share/gflow"
@@ -83,7 +83,7 @@ def test_a_machine_whose_daemon_is_down_is_named_as_such(made: System) -> None:
     made.box.down()
     done = made.ann.run("gqueue")
     assert done.returncode == 3
-    assert "machine's gflow daemon is down" in done.stderr and "root" in done.stderr, done.stderr
+    assert "the system-wide gflow daemon is down" in done.stderr and "root" in done.stderr, done.stderr
     assert "gflowd up --system" in made.ann.run("gflowd", "status").stdout
     assert "gflowd up --system" in made.box.run("gqueue").stderr
     assert made.ann.run("gflowd", "up").returncode == 1

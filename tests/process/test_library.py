@@ -86,7 +86,7 @@ def test_failures_waits_and_refusals_are_exceptions(lab: Box) -> None:
         """,
     )
     assert said[0].startswith("JobFailed: job 1 ended as Failed")
-    assert said[1] == "TimeoutError: job 2 is not over yet"
+    assert said[1] == "TimeoutError: job 2 has not ended yet"
     assert "99 GPUs" in said[2]
     assert said[3].startswith("UsageError: unknown option '--gpuss'")
     assert "makes several jobs" in said[4]

@@ -165,7 +165,7 @@ def test_backup_and_restore(daemon: Box) -> None:
     assert refused.returncode == 1
     assert "already runs" in refused.stderr
     daemon.down()
-    assert daemon.ok("gflowd", "restore", path).startswith(f"restored {path}; what was there is now ")
+    assert daemon.ok("gflowd", "restore", path).startswith(f"restored {path}; the previous database is now ")
     daemon.up()
     assert list(daemon.jobs()) == [1]
     assert daemon.submit("true") == 3, "a number that was given out is not given out again"

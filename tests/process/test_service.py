@@ -81,8 +81,8 @@ def test_its_life(stubbed: Box) -> None:
     done = box.run("gflowd", "service", "install")
     assert done.returncode == 0, done.stderr
     unit = box.home / ".config/systemd/user/gflowd.service"
-    assert f"gflowd is a service now: {unit}" in done.stdout
-    assert "it ends when you log out" in done.stdout, "loginctl refused"
+    assert f"gflowd is now a systemd service: {unit}" in done.stdout
+    assert "gflowd and your jobs end when you log out" in done.stdout, "loginctl refused"
     assert asked(box) == ["--user daemon-reload", "--user enable --now gflowd.service"]
     wait_until(lambda: box.run("gflowd", "status").returncode == 0)
     job = box.submit("sleep", "600")
@@ -93,7 +93,7 @@ def test_its_life(stubbed: Box) -> None:
     wait_until(lambda: box.run("gflowd", "status").returncode == 0)
     assert box.job(job)["state"] == "Running", "jobs go on"
     refused = box.run("gflowd", "restart", "--cpus", "3")
-    assert refused.returncode == 2 and "flags do not reach a service" in refused.stderr
+    assert refused.returncode == 2 and "a systemd service takes no flags" in refused.stderr
     assert asked(box) == []
 
     box.ok("gflowd", "down")
@@ -105,7 +105,7 @@ def test_its_life(stubbed: Box) -> None:
     assert box.job(job)["state"] == "Running"
 
     pid = int((box.home / "daemon").read_text())
-    assert "running jobs go on" in box.ok("gflowd", "service", "uninstall")
+    assert "running jobs continue" in box.ok("gflowd", "service", "uninstall")
     assert asked(box) == ["--user disable --now gflowd.service", "--user daemon-reload"]
     assert not unit.exists()
     wait_until(lambda: ends(pid))
@@ -119,7 +119,7 @@ def test_a_daemon_that_runs_makes_room_and_its_jobs_go_on(stubbed: Box) -> None:
     wait_until(lambda: box.job(job)["state"] == "Running")
     done = box.run("gflowd", "service", "install")
     assert done.returncode == 0, done.stderr
-    assert "it ran with --cpus=3: put that into gflow.toml" in done.stdout
+    assert "the previous daemon ran with --cpus=3: put that into gflow.toml" in done.stdout
     wait_until(lambda: box.run("gflowd", "status").returncode == 0)
     assert box.job(job)["state"] == "Running"
     os.kill(int((box.home / "daemon").read_text()), signal.SIGTERM)
@@ -132,7 +132,7 @@ def test_what_is_refused(stubbed: Box) -> None:
     unit.write_text("[Service]\nExecStart=/bin/mine\n")
     for verb in ("install", "uninstall"):
         done = box.run("gflowd", "service", verb)
-        assert done.returncode == 1 and "of gflow's making" in done.stderr
+        assert done.returncode == 1 and "not written by gflow" in done.stderr
     assert unit.read_text() == "[Service]\nExecStart=/bin/mine\n"
     assert asked(box) == []
     assert box.run("gflowd", "service", "start").returncode == 2
@@ -140,7 +140,7 @@ def test_what_is_refused(stubbed: Box) -> None:
     box.env["PATH"] = ":".join(part for part in box.env["PATH"].split(":") if "stubs" not in part)
     if shutil.which("systemctl", path=box.env["PATH"]) is None:
         done = box.run("gflowd", "service", "install")
-        assert done.returncode == 1 and "no systemd here" in done.stderr
+        assert done.returncode == 1 and "systemd is not installed" in done.stderr
 
 
 def test_systemd_says_why_it_failed(stubbed: Box) -> None:

@@ -50,7 +50,7 @@ class Telling(Replay):
         self.promised: set[int] = set()
         self._known, self._were = 0, set[int]()
 
-    def _take(self, effects, now):
+    def _apply(self, effects, now):
         running = {key >> 20 for key in self.state.running}
         if self.state.next_number - 1 > self._known:
             self._known += 1
@@ -61,7 +61,7 @@ class Telling(Replay):
             self.story.append(Told("tick", 0, now))
         self._were = running
         self.promised |= {promise.key >> 20 for promise in self.state.start_reservations}
-        super()._take(effects, now)
+        super()._apply(effects, now)
 
 
 class Clock:

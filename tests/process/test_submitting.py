@@ -85,14 +85,18 @@ def test_a_script_for_slurm_finds_slurms_variables_and_others_do_not(daemon: Box
         ("nosuch --lr 1", "nosuch is neither a file nor a program on your PATH", ""),
         ("./nosuch.sh --lr 1", "there is no file ./nosuch.sh", ""),
         ("./folder --lr 1", "./folder is a folder, not a script", ""),
-        ("cd folder '&&' ls", "cd is a word of the shell", "quote the whole line: gbatch 'cd folder && ls'"),
-        ("A=1 nosuch", "A=1 is a word of the shell", "quote the whole line: gbatch 'A=1 nosuch'"),
+        (
+            "cd folder '&&' ls",
+            "cd is a shell builtin or shell syntax",
+            "quote the whole line: gbatch 'cd folder && ls'",
+        ),
+        ("A=1 nosuch", "A=1 is a shell builtin or shell syntax", "quote the whole line: gbatch 'A=1 nosuch'"),
         (
             "train.py",
-            "train.py does not say what runs it",
+            "train.py has no #! line",
             "gbatch python3 train.py, or #!/usr/bin/env python3",
         ),
-        ("./train.py --lr 1", "./train.py does not say what runs it", "gbatch python3 ./train.py --lr 1, or"),
+        ("./train.py --lr 1", "./train.py has no #! line", "gbatch python3 ./train.py --lr 1, or"),
     ],
 )
 def test_what_cannot_be_run_is_refused_at_once(daemon: Box, line: str, sentence: str, hint: str) -> None:

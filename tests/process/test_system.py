@@ -212,7 +212,7 @@ def test_why_does_not_show_paths_of_others(machine: System) -> None:
 def test_a_daemon_of_ones_own_beside_it_needs_a_word(machine: System) -> None:
     done = machine.ann.run("gflowd", "up")
     assert done.returncode == 1
-    assert "for everybody" in done.stderr and "--private" in done.stderr
+    assert "system-wide" in done.stderr and "--private" in done.stderr
     said = machine.ann.ok("gflowd", "up", "--private", "--simulate-gpus", "1x24G")
     socket = said.split("GFLOW_SOCKET=")[1].split()[0]
     try:

@@ -146,7 +146,7 @@ def test_a_detachable_one_goes_on_and_is_attached_again(box: Box, window: Window
     inside(window, "--detachable")
     window.type("x=kept; clear")
     window.press("C-\\")
-    window.shows("grun: job 1 goes on; gjob attach 1 comes back")
+    window.shows("grun: detached; job 1 is still running (gjob attach 1 returns to it)")
     assert box.job(1)["state"] == "Running"
     window.type("clear; gjob attach 1")
     window.shows("inside> ")
@@ -198,7 +198,7 @@ def test_without_a_terminal_it_is_refused(box: Box) -> None:
     done = box.run("grun", "--pty", "bash")
     assert (done.returncode, box.jobs()) == (2, {})
     assert "--pty needs a terminal" in done.stderr
-    assert "--detachable is for --pty" in box.run("grun", "--detachable", "true").stderr
+    assert "--detachable requires --pty" in box.run("grun", "--detachable", "true").stderr
 
 
 def test_what_cannot_start_says_so(box: Box, window: Window) -> None:

@@ -38,8 +38,8 @@ class Watched(Replay):
         super().__init__(entries, POOL, policy, exact=True)
         self.promised: dict[int, float] = {}
 
-    def _take(self, effects, now):
-        super()._take(effects, now)
+    def _apply(self, effects, now):
+        super()._apply(effects, now)
         for promise in self.state.start_reservations[:1]:  # later ones give way to the first
             self.promised.setdefault((promise.key >> 20) - 1, promise.start_at)
 

@@ -26,7 +26,7 @@ def test_a_terminal_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(status_line, "PATIENCE_S", 0.001)
     monkeypatch.setattr("sys.stderr", terminal)
-    with status_line.shown("playing"):
+    with status_line.show_status("playing"):
         assert terminal.told.wait(10)
     assert terminal.getvalue().startswith("\rplaying: 0 s\033[K")
     assert terminal.getvalue().endswith("\r\033[K")
@@ -36,7 +36,7 @@ def test_what_is_quick_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(status_line, "PATIENCE_S", 60)
     monkeypatch.setattr("sys.stderr", terminal)
-    with status_line.shown("playing"):
+    with status_line.show_status("playing"):
         pass
     assert terminal.getvalue() == ""
 
@@ -45,7 +45,7 @@ def test_a_file_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     monkeypatch.setattr(status_line, "PATIENCE_S", 0)
     monkeypatch.setattr("sys.stderr", file)
-    with status_line.shown("playing"):
+    with status_line.show_status("playing"):
         pass
     assert file.getvalue() == ""
 
@@ -54,7 +54,7 @@ def test_a_failure_goes_through_and_the_line_is_gone(monkeypatch: pytest.MonkeyP
     terminal = Terminal()
     monkeypatch.setattr(status_line, "PATIENCE_S", 0.001)
     monkeypatch.setattr("sys.stderr", terminal)
-    with pytest.raises(ValueError), status_line.shown("playing"):
+    with pytest.raises(ValueError), status_line.show_status("playing"):
         assert terminal.told.wait(10)
         raise ValueError
     assert terminal.getvalue().endswith("\r\033[K")

@@ -1,7 +1,7 @@
 import pytest
 
 from gflow.client import http
-from gflow.client.hot_path import joined, whole
+from gflow.client.hot_path import join_chunks, read_body
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from gflow.client.hot_path import joined, whole
     ],
 )
 def test_a_whole_answer(headers, content, body):
-    assert whole(headers, content) == body
+    assert read_body(headers, content) == body
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ def test_a_whole_answer(headers, content, body):
 )
 def test_an_answer_that_was_cut_off_is_not_taken_for_whole(headers, content):
     with pytest.raises(ConnectionResetError):
-        whole(headers, content)
+        read_body(headers, content)
 
 
 def test_a_chunk_may_hold_what_looks_like_an_end():
-    assert joined(b"7\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n") == b"\r\n0\r\n\r\n"
+    assert join_chunks(b"7\r\n\r\n0\r\n\r\n\r\n0\r\n\r\n") == b"\r\n0\r\n\r\n"
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def test_a_daemon_that_went_away_with_the_answer_is_waited_for(
     away: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon = Daemon(30.0, away, monkeypatch)
-    assert retry.insist(daemon.ask, ConnectionResetError()) == ANSWER
-    assert capsys.readouterr().err.count("waiting for it to come back") == 1
+    assert retry.retry(daemon.ask, ConnectionResetError()) == ANSWER
+    assert capsys.readouterr().err.count("waiting for the daemon") == 1
 
 
 def test_one_that_does_not_come_back_is_given_up_and_the_job_may_be_there(
@@ -42,7 +42,7 @@ def test_one_that_does_not_come_back_is_given_up_and_the_job_may_be_there(
 ) -> None:
     daemon = Daemon(1e9, ConnectionRefusedError(), monkeypatch)
     with pytest.raises(Unreachable, match="before it answered") as lost:
-        retry.insist(daemon.ask, ConnectionResetError())
+        retry.retry(daemon.ask, ConnectionResetError())
     assert "gqueue" in lost.value.hint
     assert 60.0 <= daemon.now < 62.0
 
@@ -50,13 +50,13 @@ def test_one_that_does_not_come_back_is_given_up_and_the_job_may_be_there(
 def test_one_that_was_not_there_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert retry.insist(Daemon(1.5, ConnectionRefusedError(), monkeypatch).ask, ConnectionRefusedError())
+    assert retry.retry(Daemon(1.5, ConnectionRefusedError(), monkeypatch).ask, ConnectionRefusedError())
     daemon = Daemon(1e9, ConnectionRefusedError(), monkeypatch)
     with pytest.raises(ConnectionRefusedError):
-        retry.insist(daemon.ask, ConnectionRefusedError())
+        retry.retry(daemon.ask, ConnectionRefusedError())
     assert daemon.now < 3.0
     gone = Daemon(1e9, Unreachable(), monkeypatch)
     with pytest.raises(Unreachable):
-        retry.insist(gone.ask, ConnectionRefusedError())
+        retry.retry(gone.ask, ConnectionRefusedError())
     assert not gone.now
     assert not capsys.readouterr().err

@@ -47,12 +47,12 @@ def test_toml_and_json(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("gflow: 5\n", "must hold options"),
+        ("gflow: 5\n", "must contain options"),
         ("gflow:\n  gpuss: 1\n", "did you mean --gpus?"),
         ("gflow:\n  gpus: many\n", "whole number"),
         ("gflow:\n  just words\n", "is not an option"),
         ("gflow:\n  name: |\n    text\n", "is not an option"),
-        ("gflow:\n  gpus: &x 1\n", "more YAML"),
+        ("gflow:\n  gpus: &x 1\n", "YAML syntax that is not supported"),
         ("gflow:\n  depends-on: [1,\n    2]\n", "is not an option"),
         ("gflow:\n  cwd: /tmp\n", "unknown option"),
     ],

@@ -19,7 +19,7 @@ SIT = """
 import socket, sys
 from gflow.client import terminal
 sock = socket.socket(fileno=int(sys.argv[1]))
-print("code", terminal.sit(sock, is_tty=False, is_host=True, may_leave=False))
+print("code", terminal.relay(sock, is_tty=False, is_host=True, may_leave=False))
 """
 
 

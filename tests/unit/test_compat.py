@@ -57,7 +57,9 @@ def test_every_entry_names_a_test_or_says_why_not():
 
 def spelled(program: str, command: str = "") -> set[str]:
     """Every way to write every option of a program; Slurm's words are not completed, but understood."""
-    return set(spellings(GBATCH) if program == "gbatch" else describe(program).spelled(command, []))
+    return set(
+        spellings(GBATCH) if program == "gbatch" else describe(program).options_by_spelling(command, [])
+    )
 
 
 def test_covered_flags_are_in_the_option_tables():

@@ -31,7 +31,7 @@ def stopped(entries: list[Entry], gpus: int = 4, policy: Policy | None = None, e
     """The state when the last of these has been submitted, and its job."""
     replay = Replay(entries, gpus, policy or Policy(fair_share=False), exact=exact)
     for entry in entries:
-        replay._take(step(replay.state, replay._submission(entry, entry.submit)), entry.submit)
+        replay._apply(step(replay.state, replay._submission(entry, entry.submit)), entry.submit)
     return replay.state, replay.state.jobs[len(entries) << 20], entries[-1].submit
 
 

@@ -79,7 +79,7 @@ def test_the_command_gets_the_stop_contract(metadata):
 def test_without_a_cloud_the_command_just_runs():
     process = spot("--cloud", "aws=http://127.0.0.1:9", "--", "bash", "-c", "exit 3")
     _, err = process.communicate(timeout=20)
-    assert process.returncode == 3 and "no cloud answers here" in err
+    assert process.returncode == 3 and "no metadata service answers" in err
 
 
 def test_term_goes_to_the_command():

@@ -1,4 +1,4 @@
-"""gbatch: what the hot path leaves: scripts, shell lines, sweeps from files, --wait, --json, --help."""
+"""gbatch beyond the hot path: scripts, shell lines, sweeps from files, --wait, --json, --help."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gflow.options.table import GBATCH, SLURM, Option
 
 ABOUT = """Submit a job: a command, a script, or a script on standard input.
 
-The first word that is no option is a program or a script, and what follows is passed on to
-it untouched. A single word with spaces or shell characters is a line for bash. Scripts may
-carry options in lines that start with `# GFLOW` (or `#SBATCH`); `gbatch new NAME` writes one
-to start from."""
+The first word that is not an option is a program or a script; the words after it are passed to
+it unchanged. A single word with spaces or shell characters is a command line for bash. Scripts may
+contain options in lines that start with `# GFLOW` (or `#SBATCH`); `gbatch new NAME` writes a
+template."""
 EXAMPLES = """gbatch --gpus 1 python train.py --lr 3e-4
 gbatch --gpus 2 --time 4:00:00 --name big train.sh --epochs 90
 gbatch 'cd runs && ./all.sh > out.txt'
@@ -56,27 +56,25 @@ def run(words: list[str]) -> int:
 
 
 def groups() -> dict[str, tuple[Option, ...]]:
-    """The options for the help, in the order in which people ask themselves about them."""
+    """The options by heading, in the order of the help."""
     by_name = {option.name: option for option in GBATCH}
     return {heading: tuple(by_name[name] for name in names.split()) for heading, names in HEADINGS.items()}
 
 
 HEADINGS = {
-    "what the job needs": (
-        "gpus gpu-memory fit gpu-type shared cpus memory time stop-if-idle allow-unsatisfiable"
-    ),
+    "resources": ("gpus gpu-memory fit gpu-type shared cpus memory time stop-if-idle allow-unsatisfiable"),
     "on a cluster": (
         "on overflow overflow-after nodes shape partition qos constraint reservation exclusive race"
         " effective-batch slurm"
     ),
-    "what it is called": "name project comment",
-    "when it starts": "depends-on depends-on-any no-auto-cancel begin hold priority preemptible",
-    "many at once": "array param param-file max-concurrent",
-    "when it fails or its time is up": "max-retries retry-on retry-delay requeue resume-args signal grace",
-    "its world": "chdir export venv conda-env config output error pty",
-    "whom to tell": "notify-email notify-on",
-    "gbatch itself": "wait parsable json dry-run auto-close help version",
-    "understood from Slurm": " ".join(option.name for option in SLURM),
+    "labels": "name project comment",
+    "start": "depends-on depends-on-any no-auto-cancel begin hold priority preemptible",
+    "arrays and sweeps": "array param param-file max-concurrent",
+    "retries, requeueing, time limit": "max-retries retry-on retry-delay requeue resume-args signal grace",
+    "environment and files": "chdir export venv conda-env config output error pty",
+    "notifications": "notify-email notify-on",
+    "gbatch": "wait parsable json dry-run auto-close help version",
+    "accepted from Slurm": " ".join(option.name for option in SLURM),
 }
 
 
@@ -106,7 +104,7 @@ def _json(status: int, headers: bytes, content: bytes) -> Any:
     answer = json.loads(content)
     if status >= 400:
         raise http.DaemonError(answer)
-    hot_path.tell(headers)
+    hot_path.print_note(headers)
     return answer
 
 
@@ -124,7 +122,7 @@ def _wait(jobs: list[dict[str, Any]], *, as_json: bool) -> int:
 
 
 def _dry_run(body: bytes, values: dict[str, Any]) -> int:
-    """What would be submitted, judged by the daemon if there is one."""
+    """Show what would be submitted; the daemon checks it, if one is running."""
     as_json = "json" in values
     try:
         return http.show_answer("POST", "/jobs?dry-run", body, as_json=as_json)
@@ -137,7 +135,5 @@ def _dry_run(body: bytes, values: dict[str, Any]) -> int:
         specs = [found.spec for job in wanted.jobs for found in Reader(lambda text: "-").read_all(job)]
         view = encode(dry_run_view(specs))
         hot_path.write(1, http.json_line(view) if as_json else dry_run_page(specs).encode())
-        sys.stderr.write(
-            "gbatch: the daemon is not running, so it could not say whether the machine has this\n"
-        )
+        sys.stderr.write("gbatch: the daemon is not running, so this was not checked against the machine\n")
         return 0

@@ -1,4 +1,4 @@
-"""gcancel: end jobs that wait or run."""
+"""gcancel: cancel waiting and running jobs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
 OPTIONS = (
-    Option("now", "flag", "kill at once, without the grace time"),
-    Option("dry-run", "flag", "list the jobs and all that depend on them, and cancel nothing"),
-    Option("all", "flag", "all your jobs that wait or run", short="a"),
+    Option("now", "flag", "kill immediately, without the grace time"),
+    Option("dry-run", "flag", "list the jobs and their dependents without cancelling them"),
+    Option("all", "flag", "all your waiting and running jobs", short="a"),
     Option(
         "name",
         "text",
-        "jobs of this name; exp-* for several",
+        "jobs with this name; * matches any text: exp-*",
         short="n",
         aliases=("names",),
         metavar="NAME",
@@ -32,14 +32,14 @@ OPTIONS = (
         many=True,
     ),
     Option("project", "text", "jobs of this project", short="P", metavar="CODE", many=True),
-    Option("user", "text", "jobs of this person", short="u", aliases=("users",), metavar="USER", many=True),
-    Option("cancel", "flag", "does nothing: what gcancel does anyway", aliases=("kill",)),
+    Option("user", "text", "jobs of this user", short="u", aliases=("users",), metavar="USER", many=True),
+    Option("cancel", "flag", "does nothing: gcancel always cancels", aliases=("kill",)),
     JSON,
     *COMMON,
 )
-ABOUT = """Cancel jobs. A running job gets TERM, then 30 seconds, then KILL; whatever it started
-goes with it. Jobs that depend on it are cancelled too. Jobs are named by id, or chosen by
-what they are; with both, those of the named that match."""
+ABOUT = """Cancel jobs. A running job gets TERM and, 30 seconds later, KILL, together with every
+process that it started. Jobs that depend on it are cancelled too. Jobs are selected by id, by
+filter options, or by both: then a job must match both."""
 EXAMPLES = """gcancel 42
 gcancel 42,43 45-50
 gcancel 42_3 42_[10-20]          # tasks of an array
@@ -68,7 +68,7 @@ def run(words: list[str]) -> int:
     if not jobs and not filters and "all" not in values:
         raise UsageError("which jobs?", hint="gcancel 42, gcancel @ for your latest, or gcancel --all")
     if "all" in jobs:
-        raise UsageError("'all' is not a job id", hint="gcancel --all cancels all of yours")
+        raise UsageError("'all' is not a job id", hint="gcancel --all cancels all your jobs")
     body = {
         "jobs": jobs,
         "now": "now" in values,

@@ -1,4 +1,4 @@
-"""gctl: which GPUs new jobs get, whether anything starts, how many run at once."""
+"""gctl: administer the machine: GPUs for new jobs, drain and resume, limits, tokens."""
 
 from __future__ import annotations
 
@@ -19,36 +19,38 @@ OPTIONS = (
     Option(
         "gpu",
         "text",
-        "drain, resume: only these GPUs: 1 or 0,2-3; gpu-process: this one",
+        "drain, resume: only these GPUs: 1 or 0,2-3; gpu-process: the GPU",
         short="g",
         aliases=("gpus",),
         metavar="LIST",
     ),
-    Option("reason", "text", "drain: why, for whoever wonders", short="r", metavar="TEXT"),
+    Option("reason", "text", "drain: the reason, shown to users", short="r", metavar="TEXT"),
     Option("pid", "count", "gpu-process: the process", metavar="PID", low=1),
     Option("name", "text", "token create: what it is for", short="n", metavar="TEXT"),
-    Option("days", "count", "token create: how long it is good (default 90)", metavar="N", low=1, high=3650),
+    Option(
+        "days", "count", "token create: days until it expires (default 90)", metavar="N", low=1, high=3650
+    ),
     JSON,
     *COMMON,
 )
-ABOUT = """Govern the machine. Running jobs are never touched.
+ABOUT = """Administer the machine. Running jobs are not affected.
 
 commands:
   show-gpus              each GPU: index, status, notes
-  set-gpus LIST          new jobs get only these GPUs: 0,2 or 0-3, or all; kept
-  drain [--gpu LIST]     start nothing more, at all or on these GPUs; kept
-  resume [--gpu LIST]    start again
-  set-limit JOB N        at most N at once of this array's tasks, or of the jobs
-                         submitted together with this one; 0: any number
-  gpu-process ignore     a process (--gpu 0 --pid 47) keeps no jobs off its GPU
-  gpu-process unignore   it does again
-  gpu-process list       those that are ignored, for the daemon's life
-  token create           a token of yours, for the daemon's port (daemon.port)
+  set-gpus LIST          limit new jobs to GPUs: 0,2 or 0-3, or all; persistent
+  drain [--gpu LIST]     start no more jobs, at all or on these GPUs; persistent
+  resume [--gpu LIST]    start jobs again
+  set-limit JOB N        run at most N tasks of this array at once, or N jobs
+                         submitted together with this one; 0: no limit
+  gpu-process ignore     let jobs use a GPU despite a process (--gpu 0 --pid 47)
+  gpu-process unignore   let the process block its GPU again
+  gpu-process list       ignored processes, until the daemon stops
+  token create           create an access token for the port (daemon.port)
   token list             your tokens
-  token revoke ID        take one away
-  notify test            send a test to every webhook and mailbox configured
-  quota …                what people and projects may have: gctl quota --help
-  reserve …              GPUs for one person for a while: gctl reserve --help"""
+  token revoke ID        revoke a token
+  notify test            send a test to every configured webhook and mailbox
+  quota …                limits of users and projects: gctl quota --help
+  reserve …              reserve GPUs for a user: gctl reserve --help"""
 EXAMPLES = """gctl set-gpus 0,2
 gctl set-gpus all
 gctl drain --gpu 1 --reason 'its fan is loud'
@@ -58,12 +60,12 @@ gctl gpu-process ignore --gpu 0 --pid 4711
 gctl token create --name dashboard --days 30
 gctl quota set --user ann --max-running-gpus 4
 gctl reserve create --user ann --gpus 2 --start 14:00 --duration 2h"""
-# Those with commands and options of their own; see `cli.gctl_quota`.
-GOVERNING = ("quota", "reserve")
+# Commands with subcommands and options of their own; see `cli.gctl_quota`.
+NESTED = ("quota", "reserve")
 
 
 def run(words: list[str]) -> int:
-    if words and words[0] in GOVERNING:
+    if words and words[0] in NESTED:
         from gflow.cli import gctl_quota
 
         return gctl_quota.run(words[0], words[1:])
@@ -74,15 +76,15 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gctl COMMAND [options]", ABOUT, OPTIONS, EXAMPLES))
         return 0 if "help" in values else 2
     name, *given = rest
-    if name in GOVERNING:
-        raise UsageError(f"options of gctl {name} come after it", hint=f"see gctl {name} --help")
+    if name in NESTED:
+        raise UsageError(f"options of gctl {name} must follow it", hint=f"see gctl {name} --help")
     if name not in COMMANDS:
-        known = (*COMMANDS, *GOVERNING)
+        known = (*COMMANDS, *NESTED)
         hint = did_you_mean(name, known, otherwise="commands: " + ", ".join(known))
         raise UsageError(f"gctl has no command {name!a}", hint=hint)
     handler, wanted = COMMANDS[name]
     if len(given) > len(wanted) or len(given) < sum(not word.startswith("[") for word in wanted):
-        raise UsageError(f"gctl {name} takes {' '.join(wanted) or 'no words'}", hint="see gctl --help")
+        raise UsageError(f"gctl {name} takes {' '.join(wanted) or 'no arguments'}", hint="see gctl --help")
     if "gpu" in values and name not in ("drain", "resume", "gpu-process"):
         raise UsageError(f"gctl {name} takes no --gpu")
     return handler(values, *given)
@@ -97,14 +99,14 @@ def _set_gpus(values: dict[str, Any], spec: str) -> int:
 
 
 def _drain(values: dict[str, Any]) -> int:
-    return _draining(values, on=True)
+    return _set_drain(values, on=True)
 
 
 def _resume(values: dict[str, Any]) -> int:
-    return _draining(values, on=False)
+    return _set_drain(values, on=False)
 
 
-def _draining(values: dict[str, Any], *, on: bool) -> int:
+def _set_drain(values: dict[str, Any], *, on: bool) -> int:
     gpus = _indices(values["gpu"]) if "gpu" in values else None
     return _post("/drain", {"on": on, "gpus": gpus, "reason": values.get("reason", "")}, values)
 
@@ -112,7 +114,7 @@ def _draining(values: dict[str, Any], *, on: bool) -> int:
 def _set_limit(values: dict[str, Any], job: str, limit: str) -> int:
     if not limit.isascii() or not limit.isdecimal() or len(limit) > 9:
         raise UsageError(
-            f"a limit is a whole number, not {limit!a}", hint="gctl set-limit 42 4; 0 takes it away"
+            f"a limit is a whole number, not {limit!a}", hint="gctl set-limit 42 4; 0 removes the limit"
         )
     return _post("/limits", {"job": job, "max_concurrent": int(limit)}, values)
 
@@ -133,14 +135,15 @@ def _token(values: dict[str, Any], verb: str, number: str = "") -> int:
         raise UsageError(f"gctl token has no command {verb!a}", hint="commands: create, list, revoke")
     if (verb == "revoke") != bool(number):
         raise UsageError(
-            f"gctl token {verb} takes {'an ID' if verb == 'revoke' else 'no words'}", hint="see gctl --help"
+            f"gctl token {verb} takes {'an ID' if verb == 'revoke' else 'no arguments'}",
+            hint="see gctl --help",
         )
     if verb == "list":
         return http.show("/tokens", as_json="json" in values)
     if verb == "revoke":
         return _post("/tokens/revoke", {"id": number}, values)
-    asked: dict[str, Any] = {name: values[name] for name in ("name", "days") if name in values}
-    return _post("/tokens", asked, values)
+    body: dict[str, Any] = {name: values[name] for name in ("name", "days") if name in values}
+    return _post("/tokens", body, values)
 
 
 def _notify(values: dict[str, Any], verb: str) -> int:
@@ -152,7 +155,7 @@ def _notify(values: dict[str, Any], verb: str) -> int:
 def _indices(text: str) -> list[int]:
     found = parse_indices(text)
     if found is None:
-        raise UsageError(f"{text!a} does not name GPUs", hint="write 0,2 or 0-3; ginfo shows what there is")
+        raise UsageError(f"{text!a} is not a list of GPUs", hint="write 0,2 or 0-3; ginfo shows the GPUs")
     return list(found)
 
 

@@ -1,4 +1,4 @@
-"""gctl quota and gctl reserve."""
+"""`gctl quota` and `gctl reserve`: quotas and GPU reservations."""
 
 from __future__ import annotations
 
@@ -17,53 +17,59 @@ if TYPE_CHECKING:
     from typing import Any
 
 QUOTA = (
-    Option("user", "text", "whose: this person's", short="u", metavar="NAME"),
-    Option("project", "text", "this project's", metavar="NAME"),
-    Option("default-user", "flag", "of every person who has none of their own"),
-    Option("default-project", "flag", "of every project that has none of its own"),
-    Option("max-running-jobs", "count", "jobs that run at once", metavar="N", low=0),
-    Option("max-running-gpus", "count", "GPUs that running jobs have", metavar="N", low=0),
-    Option("max-queued-jobs", "count", "jobs that wait; an array counts once", metavar="N", low=0),
+    Option("user", "text", "quota of this user", short="u", metavar="NAME"),
+    Option("project", "text", "quota of this project", metavar="NAME"),
+    Option("default-user", "flag", "quota of every user without one of their own"),
+    Option("default-project", "flag", "quota of every project without one of its own"),
+    Option("max-running-jobs", "count", "running jobs at once", metavar="N", low=0),
+    Option("max-running-gpus", "count", "GPUs of running jobs at once", metavar="N", low=0),
+    Option("max-queued-jobs", "count", "waiting jobs; an array counts once", metavar="N", low=0),
     JSON,
     *COMMON,
 )
-QUOTA_ABOUT = """What people and projects may have at once. A quota holds back starts, never what runs;
-whoever waits for one sees (Quota) in gqueue.
+QUOTA_ABOUT = """Limit what users and projects may use at once. A quota delays the start of jobs and never
+stops running ones; a job that waits for a quota shows (Quota) in gqueue.
 
 commands:
-  list      every quota: used/limit, - for any number
-  set       say a quota; limits that are not named stay as they are
-  remove    take it away"""
+  list      every quota: used/limit, - for no limit
+  set       set a quota; limits that are not given stay unchanged
+  remove    remove a quota"""
 QUOTA_EXAMPLES = """gctl quota set --user ann --max-running-gpus 4
 gctl quota set --default-user --max-running-jobs 20 --max-queued-jobs 1000
 gctl quota remove --user ann"""
 RESERVE = (
-    Option("user", "text", "create: for whom; list: whose", short="u", metavar="NAME"),
-    Option("gpus", "count", "how many GPUs, whichever are not reserved then", short="g", metavar="N", low=1),
-    Option("gpu-spec", "text", "these GPUs: 0,2-3", metavar="LIST"),
+    Option(
+        "user",
+        "text",
+        "create: the user to reserve for; list: only reservations of this user",
+        short="u",
+        metavar="NAME",
+    ),
+    Option("gpus", "count", "number of GPUs, any that are not reserved then", short="g", metavar="N", low=1),
+    Option("gpu-spec", "text", "exactly these GPUs: 0,2-3", metavar="LIST"),
     Option(
         "start",
         "time",
-        "from when on: 14:00, 2026-12-24T08:00, now+2h (default: now)",
+        "start time: 14:00, 2026-12-24T08:00, now+2h (default: now)",
         short="s",
         metavar="TIME",
     ),
-    Option("duration", "text", "how long: 2h30m, 90m, 1d or 1-02:00:00", short="d", metavar="TIME"),
+    Option("duration", "text", "duration: 2h30m, 90m, 1d or 1-02:00:00", short="d", metavar="TIME"),
     Option("status", "text", "list: pending, active, completed or cancelled", metavar="STATE"),
-    Option("active", "flag", "list: only those that are not over"),
-    Option("timeline", "flag", "list: as bars over the next two days"),
-    Option("range", "text", "timeline: the next 48h, or -24h:+24h", metavar="SPAN"),
+    Option("active", "flag", "list: only reservations that have not ended"),
+    Option("timeline", "flag", "list: draw bars over the next two days"),
+    Option("range", "text", "timeline: time span to draw: 48h, or -24h:+24h", metavar="SPAN"),
     JSON,
     *COMMON,
 )
-RESERVE_ABOUT = """Keep GPUs for one person for a while. Nobody else's job starts on them then, nor before
-if it would run into that time: by its --time, or else by how long it is expected to take.
+RESERVE_ABOUT = """Reserve GPUs for one user for some time. Jobs of other users do not start on them then,
+nor before if they would still run when the reservation starts, by --time or by their expected runtime.
 
 commands:
   create    --user NAME --gpus N|--gpu-spec LIST [--start TIME] --duration TIME
-  list      all of them, or by --user, --status, --active; --timeline
-  get ID    one
-  cancel ID"""
+  list      all reservations, or by --user, --status, --active; --timeline
+  get ID    show one reservation
+  cancel ID cancel it"""
 RESERVE_EXAMPLES = """gctl reserve create --user ann --gpus 2 --start 14:00 --duration 2h30m
 gctl reserve create --user ann --gpu-spec 0-1 --duration 1d
 gctl reserve list --timeline
@@ -88,7 +94,9 @@ def run(name: str, words: list[str]) -> int:
         hint = did_you_mean(verb, commands, otherwise="commands: " + ", ".join(commands))
         raise UsageError(f"gctl {name} has no command {verb!a}", hint=hint)
     if len(given) != (verb in ("get", "cancel")):
-        raise UsageError(f"gctl {name} {verb} takes {'an id' if verb in ('get', 'cancel') else 'no words'}")
+        raise UsageError(
+            f"gctl {name} {verb} takes {'an id' if verb in ('get', 'cancel') else 'no arguments'}"
+        )
     code: int = commands[verb](values, *given)
     return code
 
@@ -104,14 +112,14 @@ def _quota_set(values: dict[str, Any]) -> int:
     limits = {name.replace("-", "_"): values[name] for name in values if name.startswith("max-")}
     if not limits:
         raise UsageError("a quota needs a limit", hint="gctl quota set --user ann --max-running-gpus 4")
-    return _send("PUT", "/quotas", {**_whose(values), **limits}, values)
+    return _send("PUT", "/quotas", {**_scope(values), **limits}, values)
 
 
 def _quota_remove(values: dict[str, Any]) -> int:
-    return _send("PUT", "/quotas", {**_whose(values), "remove": True}, values)
+    return _send("PUT", "/quotas", {**_scope(values), "remove": True}, values)
 
 
-def _whose(values: dict[str, Any]) -> dict[str, str]:
+def _scope(values: dict[str, Any]) -> dict[str, str]:
     named = [name for name in ("user", "project", "default-user", "default-project") if name in values]
     if len(named) != 1:
         raise UsageError(
@@ -129,14 +137,14 @@ def _create(values: dict[str, Any]) -> int:
         if name not in values:
             raise UsageError(f"gctl reserve create needs --{name}", hint="see gctl reserve --help")
     if ("gpus" in values) == ("gpu-spec" in values):
-        raise UsageError("how many GPUs, or which?", hint="--gpus 2, or --gpu-spec 0,2-3")
+        raise UsageError("how many GPUs, or which ones?", hint="--gpus 2, or --gpu-spec 0,2-3")
     body: dict[str, Any] = {"user": values["user"], "duration_secs": _seconds(values["duration"], "duration")}
     if "gpus" in values:
         body["gpu_count"] = values["gpus"]
     else:
         found = parse_indices(values["gpu-spec"])
         if not found:
-            raise UsageError(f"{values['gpu-spec']!a} does not name GPUs", hint="write 0,2 or 0-3")
+            raise UsageError(f"{values['gpu-spec']!a} is not a list of GPUs", hint="write 0,2 or 0-3")
         body["gpu_indices"] = list(found)
     if "start" in values:
         body["start_time"] = values["start"]
@@ -144,20 +152,20 @@ def _create(values: dict[str, Any]) -> int:
 
 
 def _list(values: dict[str, Any]) -> int:
-    asked: dict[str, str] = {name: values[name] for name in ("user", "status") if name in values}
+    query: dict[str, str] = {name: values[name] for name in ("user", "status") if name in values}
     if "active" in values:
-        asked["active"] = "1"
+        query["active"] = "1"
     if "timeline" in values or "range" in values:
         from time import time
 
         begin, end = _range(values.get("range", "48h"))
         now = time()
-        asked |= {"timeline": "1", "from": str(now + begin), "to": str(now + end)}
-    return http.show("/reservations", as_json="json" in values, **asked)
+        query |= {"timeline": "1", "from": str(now + begin), "to": str(now + end)}
+    return http.show("/reservations", as_json="json" in values, **query)
 
 
 def _range(text: str) -> tuple[float, float]:
-    """`48h` is the next two days, `-24h` the last one, `-24h:+24h` both."""
+    """Parse --range: `48h` is the next 48 hours, `-24h` the last 24, `-24h:+24h` both."""
     left, colon, right = text.partition(":")
     if colon:
         return _signed(left), _signed(right)
@@ -179,7 +187,7 @@ def _cancel(values: dict[str, Any], number: str) -> int:
 
 
 def _seconds(text: str, name: str) -> int:
-    """`2h30m`, or as time limits are written."""
+    """Parse `2h30m`, or the format of time limits."""
     found = _SPAN.fullmatch(text)
     if found and any(found.groups()):
         parts = [int(part or 0) for part in found.groups()]

@@ -1,4 +1,4 @@
-"""gflowd: the daemon's life. What takes more than one question is in `hosting` and `configuring`."""
+"""gflowd: run and configure the daemon. Most commands are in `cli.daemon`."""
 
 from __future__ import annotations
 
@@ -16,30 +16,36 @@ if TYPE_CHECKING:
 
 START = (
     *FLAGS,
-    Option("config", "path", "read this file too; it wins over gflow.toml", short="c", metavar="FILE"),
+    Option(
+        "config",
+        "path",
+        "also read this file; it takes precedence over gflow.toml",
+        short="c",
+        metavar="FILE",
+    ),
     Option("paranoid", "flag", "check every invariant after every step (slow)"),
     Option(
-        "system", "flag", "the daemon of the whole machine: everybody's jobs, each run as its owner (root)"
+        "system", "flag", "the system-wide daemon: runs the jobs of all users, each as its owner (root only)"
     ),
-    Option("private", "flag", "your own daemon although the machine has one; see GFLOW_SOCKET"),
+    Option("private", "flag", "your own daemon, even if a system-wide one exists; see GFLOW_SOCKET"),
 )
 INIT = (
-    Option("yes", "flag", "ask nothing, take the defaults and the flags", short="y"),
-    Option("force", "flag", "write over a gflow.toml that is there"),
+    Option("yes", "flag", "ask nothing; use the defaults and the flags", short="y"),
+    Option("force", "flag", "overwrite an existing gflow.toml"),
     Option("advanced", "flag", "ask for every setting"),
     Option("timezone", "text", "time zone in which times are read and shown", metavar="TZ"),
 )
-DOWN = (Option("kill-jobs", "flag", "end the running jobs too; what waits goes on waiting"),)
+DOWN = (Option("kill-jobs", "flag", "also kill the running jobs; waiting jobs stay in the queue"),)
 OPTIONS = (*START, *DOWN, *INIT, JSON, *COMMON)
-ABOUT = """The daemon and its life. It serves you alone, needs no rights, and lives until you stop it.
-With --system, root runs one for everybody on the machine.
+ABOUT = """Run and configure the daemon. It serves only you, needs no privileges, and runs until you stop it.
+With --system, root runs one for all users of the machine.
 
 commands:
 {commands}
 
-Settings come from gflow.toml, then the file of --config, then variables such as
-GFLOW_DAEMON__CPUS, then flags; later wins. --gpus, --gpu-allocation-strategy and
---gpu-poll-interval-secs hold for this daemon's life, the other flags through restarts."""
+Settings come from gflow.toml, the file of --config, environment variables such as
+GFLOW_DAEMON__CPUS, and flags; later ones take precedence. gflowd restart keeps the flags, except
+--gpus, --gpu-allocation-strategy and --gpu-poll-interval-secs."""
 EXAMPLES = """gflowd up
 gflowd up --simulate-gpus 4x80G
 gflowd restart --gpus 0-3
@@ -48,40 +54,44 @@ gflowd down
 sudo gflowd up --system
 gflowd service install         # started by systemd, also after a reboot
 sudo gflowd service install --system"""
-# Commands that take a word, and what it is.
-TAKES = {"restore": "the file of a backup", "service": "install or uninstall"}
+# Commands that take an argument, and its description.
+TAKES = {"restore": "a backup file", "service": "install or uninstall"}
 # What each command does, and the module and function that do it.
 COMMANDS = {
-    "up": ("start it, apart from this terminal", "daemon.lifecycle", "up"),
-    "start": ("the same", "daemon.lifecycle", "up"),
-    "down": ("stop it; running jobs go on, and the next daemon takes them over", "daemon.lifecycle", "down"),
-    "stop": ("the same", "daemon.lifecycle", "down"),
+    "up": ("start the daemon in the background", "daemon.lifecycle", "up"),
+    "start": ("same as up", "daemon.lifecycle", "up"),
+    "down": (
+        "stop the daemon; running jobs continue under the next daemon",
+        "daemon.lifecycle",
+        "down",
+    ),
+    "stop": ("same as down", "daemon.lifecycle", "down"),
     "restart": (
-        "replace it; running jobs go on, and other commands wait for it",
+        "replace the daemon; running jobs continue, other commands wait",
         "daemon.lifecycle",
         "restart",
     ),
     "reload": (
-        "settings and code anew in the same process: nobody is turned away",
+        "reload settings and code in the same process; no request is refused",
         "daemon.lifecycle",
         "reload",
     ),
-    "status": ("what it is doing", "gflowd", "status"),
-    "config": ("every setting, its value, and where that comes from", "daemon.config", "show"),
+    "status": ("show the state of the daemon", "gflowd", "status"),
+    "config": ("show every setting, its value and its source", "daemon.config", "show"),
     "init": ("write a gflow.toml", "daemon.config", "init"),
-    "backup": ("a checked copy of its database now (one a day is made anyway)", "gflowd", "backup"),
+    "backup": ("make a verified copy of the database now (one a day is automatic)", "gflowd", "backup"),
     "restore": (
-        "put such a copy in the database's place, which is kept",
+        "replace the database by a backup; the old database is kept",
         "daemon.lifecycle",
         "restore_backup",
     ),
     "service": (
-        "install|uninstall: let systemd start it (--system: the machine's)",
+        "install|uninstall: the systemd service (--system: for all users)",
         "daemon.service",
         "service",
     ),
-    "unit": ("print a systemd unit for the machine's daemon (--system)", "daemon.systemd", "show"),
-    "run": ("the daemon in the foreground; also what gflowd alone does", "daemon.lifecycle", "run"),
+    "unit": ("print the systemd unit of the system-wide daemon", "daemon.systemd", "show"),
+    "run": ("run the daemon in the foreground; the default without a command", "daemon.lifecycle", "run"),
 }
 
 
@@ -95,7 +105,7 @@ def run(words: list[str]) -> int:
         hint = did_you_mean(name, COMMANDS, otherwise="commands: " + ", ".join(COMMANDS))
         raise UsageError(f"gflowd has no command {name!a}", hint=hint)
     if len(rest[1:]) != (name in TAKES):
-        raise UsageError(f"gflowd {name} takes {TAKES.get(name, 'no words')}")
+        raise UsageError(f"gflowd {name} takes {TAKES.get(name, 'no arguments')}")
     if values.keys() & {"system", "private"}:
         from gflow.cli.common.daemon_choice import choose
 
@@ -116,7 +126,7 @@ def _help() -> str:
 
 
 def say(values: dict[str, Any], text: str, **data: Any) -> None:
-    """Print the text, or the data if JSON is wanted."""
+    """Print the text, or the data as JSON with --json."""
     if "json" in values:
         import json
 

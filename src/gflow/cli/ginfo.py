@@ -1,4 +1,4 @@
-"""ginfo: the GPUs and who has them."""
+"""ginfo: the GPUs and the jobs that use them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, WATCH, Option
 
 OPTIONS = (
-    Option("long", "flag", "all about each GPU: memory, use, heat, jobs, other processes", short="l"),
+    Option(
+        "long", "flag", "details of each GPU: memory, load, temperature, jobs, other processes", short="l"
+    ),
     *WATCH,
     JSON,
     *COMMON,
 )
-ABOUT = """Show the GPUs of this machine and who has them: one row for those that are idle, one for each job,
-one for each reason for which GPUs get no jobs. `ginfo info` is `ginfo --long`."""
+ABOUT = """Show the GPUs of this machine and the jobs that use them: one row for idle GPUs, one for each job,
+one for each reason why GPUs get no jobs. `ginfo info` is the same as `ginfo --long`."""
 EXAMPLES = """ginfo
-ginfo -l                # model, memory, use, heat, who, idle since, free at
+ginfo -l                # model, memory, load, temperature, jobs, idle since
 ginfo -w
 ginfo --json"""
 

@@ -1,4 +1,4 @@
-"""gjob: one job, closely."""
+"""gjob: show and change jobs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     Values = dict[str, Any]
 
-ABOUT = """Look at jobs and change them. A job is an id (42), a task of an array (42_3, 42_[1-5]), @ for
-your latest, @~1 for the one before it; several as 1,3,5-7. `gjob COMMAND --help` has the options.
+ABOUT = """Show and change jobs. A job is given by its id (42), as a task of an array (42_3, 42_[1-5]), as @
+for your latest job, or @~1 for the one before it; several as 1,3,5-7. `gjob COMMAND --help` lists options.
 
 commands:
 """
@@ -30,7 +30,7 @@ gjob update 42 --gpus 2 --priority 50
 gjob update 42 --time +2h               # also while it runs
 gjob update 42 --clear-time --clear-deps
 gjob redo @ --memory 64G
-gjob redo 42 --cascade            # also the jobs that fell with it
+gjob redo 42 --cascade            # also the jobs cancelled with it
 gjob wait 40-45
 gjob history @
 gjob why 42
@@ -40,25 +40,25 @@ gjob usage @ --csv
 gjob usage 42 --json"""
 
 LOG = (
-    Option("follow", "flag", "print what comes, through all attempts, until the job ends", short="f"),
+    Option("follow", "flag", "follow the output through all attempts until the job ends", short="f"),
     Option("first", "count", "only the first N lines", metavar="N", low=0),
     Option("last", "count", "only the last N lines", short="l", aliases=("tail", "n"), metavar="N", low=0),
 )
-EXEC = (Option("no-tty", "flag", "no terminal for the command, even at one", short="T"),)
-RELEASE = (Option("at", "time", "not before this time", metavar="TIME"),)
-USAGE = (Option("csv", "flag", "every reading, as comma-separated values"),)
+EXEC = (Option("no-tty", "flag", "do not allocate a terminal for the command", short="T"),)
+RELEASE = (Option("at", "time", "start not before this time", metavar="TIME"),)
+USAGE = (Option("csv", "flag", "every sample, as comma-separated values"),)
 SESSIONS = (
     Option("jobs", "text", "does nothing", short="j", metavar="IDS"),
     Option("state", "text", "does nothing", short="s", aliases=("states",), metavar="STATES"),
     Option("pattern", "text", "does nothing", short="p", metavar="TEXT"),
     Option("all", "flag", "does nothing", short="a"),
 )
-# Those whose options are times, which may be meant in the zone of the configuration.
+# Commands with times as options, which are read in the configured time zone.
 READ_TIMES = ("release", "update", "redo")
 
 
 class Command:
-    """One of gjob's commands: what it does, its options, and who does it."""
+    """One command of gjob: its description, options and handler."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Command:
         self.options = options
         self.handler = handler
         self.needs_jobs = needs_jobs
-        # Whether what follows the job is somebody else's command line.
+        # Whether the words after the job are the command line of another program.
         self.until_word = until_word
 
 
@@ -82,21 +82,21 @@ def run(words: list[str]) -> int:
     if not name:
         sys.stdout.write(_page())
         return 0 if words else 2
-    meant = ALIASES.get(name, name)
-    command = COMMANDS.get(meant)
+    full_name = ALIASES.get(name, name)
+    command = COMMANDS.get(full_name)
     if command is None:
         hint = did_you_mean(name, COMMANDS, "commands: " + ", ".join(COMMANDS))
         raise UsageError(f"gjob has no command {name!a:.60}", hint=hint)
     rest = list(words)
     rest.remove(name)
     options = (*command.options, JSON, *COMMON)
-    if meant in READ_TIMES:
+    if full_name in READ_TIMES:
         from gflow.config import timezone
 
         timezone.use_configured()
     values, jobs = parse(rest, options, until_word=command.until_word)
     if "help" in values:
-        sys.stdout.write(_command_page(meant, command, options))
+        sys.stdout.write(_command_page(full_name, command, options))
         return 0
     if not jobs and command.needs_jobs:
         raise UsageError("which job?", hint="give an id, or @ for your latest job")
@@ -111,20 +111,20 @@ def _page() -> str:
 
 
 def _command_page(name: str, command: Command, options: tuple[Option, ...]) -> str:
-    """The help of one command; what sets options back is many times the same, so it is said once."""
+    """The help of one command. The --clear-NAME options are described once instead of listed."""
     from gflow.options import help
 
     shown = tuple(option for option in options if option not in CLEARING)
     about = command.about[0].upper() + command.about[1:] + "."
     if len(shown) < len(options):
-        about += "\n\n--clear-NAME sets an option back to its default: --clear-time, --clear-memory, …"
+        about += "\n\n--clear-NAME resets an option to its default: --clear-time, --clear-memory, …"
     examples = "\n".join(line for line in EXAMPLES.splitlines() if line.startswith(f"gjob {name} "))
     return help.render(f"gjob {name} JOB [options]", about, shown, examples)
 
 
 def _one(jobs: list[str]) -> str:
     if len(jobs) != 1:
-        raise UsageError("one job, please")
+        raise UsageError("give exactly one job")
     return jobs[0]
 
 
@@ -140,10 +140,12 @@ def _log(values: Values, jobs: list[str]) -> int:
     if "first" in values and (clash := values.keys() & {"last", "follow"}):
         raise UsageError(f"--first and --{min(clash)} do not go together")
     if {"follow", "json"} <= values.keys():
-        raise UsageError("--follow prints text as it comes", hint="gjob wait 42; gjob log --json 42")
+        raise UsageError(
+            "--follow prints text and cannot be combined with --json", hint="gjob wait 42; gjob log --json 42"
+        )
     place = http.get(http.job_path(_one(jobs), "/log"))
     is_harmless = os.isatty(1) and place["uid"] != os.geteuid()
-    _be_owner(place["uid"])
+    _become_owner(place["uid"])
     if "json" in values:
         return as_json(place, values.get("first"), values.get("last"))
     if "follow" in values:
@@ -152,15 +154,15 @@ def _log(values: Values, jobs: list[str]) -> int:
     return print_lines(place["path"], values.get("first"), values.get("last"), is_harmless=is_harmless)
 
 
-def _be_owner(uid: int) -> None:
-    """Root reads somebody's log as them: its path is theirs, and may lead anywhere."""
+def _become_owner(uid: int) -> None:
+    """As root, drop to the log's owner, who controls its path and could point it at any file."""
     import os
     import pwd
 
     if os.geteuid() == 0 and uid:
-        person = pwd.getpwuid(uid)
-        os.initgroups(person.pw_name, person.pw_gid)
-        os.setgid(person.pw_gid)
+        owner = pwd.getpwuid(uid)
+        os.initgroups(owner.pw_name, owner.pw_gid)
+        os.setgid(owner.pw_gid)
         os.setuid(uid)
 
 
@@ -197,7 +199,7 @@ def _wait(values: Values, jobs: list[str]) -> int:
 
     names = (
         [str(job["id"]) for job in http.get(http.job_path(",".join(jobs)))["jobs"]]
-        if _several(jobs)
+        if _has_several(jobs)
         else jobs
     )
     final, code = wait_for_all(names)
@@ -206,7 +208,7 @@ def _wait(values: Values, jobs: list[str]) -> int:
     return code
 
 
-def _several(jobs: list[str]) -> bool:
+def _has_several(jobs: list[str]) -> bool:
     return len(jobs) > 1 or any(mark in jobs[0] for mark in ",-[")
 
 
@@ -214,12 +216,12 @@ def _close_sessions(values: Values, jobs: list[str]) -> int:
     if "json" in values:
         print('{"closed": 0}')
         return 0
-    print("Nothing to close: jobs of gflow run without terminal sessions. `gjob log -f JOB` follows one.")
+    print("Nothing to close: jobs of gflow run without terminal sessions. `gjob log -f JOB` follows a job.")
     return 0
 
 
 def _change(verb: str) -> Callable[[Values, list[str]], int]:
-    """`hold` and its like, loaded when they are called for."""
+    """A handler that imports `gjob_modify` when it is called."""
 
     def handler(values: Values, jobs: list[str]) -> int:
         from gflow.cli import gjob_modify
@@ -231,20 +233,20 @@ def _change(verb: str) -> Callable[[Values, list[str]], int]:
 
 
 COMMANDS = {
-    "show": Command("all about jobs", (), _show),
-    "log": Command("its output", LOG, _log),
-    "attach": Command("sit at its terminal (--pty), or follow its output to the end", (), _attach),
+    "show": Command("show all details of jobs", (), _show),
+    "log": Command("print the output of a job", LOG, _log),
+    "attach": Command("attach to its terminal (--pty) or follow its output to the end", (), _attach),
     "exec": Command(
-        "run a command beside it: its environment, GPUs and limits", EXEC, _exec, until_word=True
+        "run a command in a job, with its environment, GPUs and limits", EXEC, _exec, until_word=True
     ),
-    "why": Command("say why it waits, when it starts, what would start now", (), _why),
-    "history": Command("everything that happened to it, and who did it", (), _history),
-    "usage": Command("what it did with its GPUs; on Slurm, what it uses now", USAGE, _usage),
-    "hold": Command("keep waiting jobs from starting", (), _change("hold")),
-    "release": Command("let held jobs go", RELEASE, _change("release")),
-    "update": Command("change what was asked for: any job option of gbatch", UPDATE, _change("update")),
-    "redo": Command("do a job again as a new one, with other options if you like", REDO, _change("redo")),
-    "wait": Command("wait for jobs and leave with the worst exit code", (), _wait),
+    "why": Command("show why it waits, when it will start, what would start now", (), _why),
+    "history": Command("show everything that happened to a job, and who did it", (), _history),
+    "usage": Command("show how a job used its GPUs; on Slurm, what it uses now", USAGE, _usage),
+    "hold": Command("prevent waiting jobs from starting", (), _change("hold")),
+    "release": Command("release held jobs", RELEASE, _change("release")),
+    "update": Command("change a job: any job option of gbatch", UPDATE, _change("update")),
+    "redo": Command("submit a job again as a new job, optionally with other options", REDO, _change("redo")),
+    "wait": Command("wait for jobs and exit with the highest exit code", (), _wait),
     "close-sessions": Command(
         "does nothing: there are no sessions", SESSIONS, _close_sessions, needs_jobs=False
     ),

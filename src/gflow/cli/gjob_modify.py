@@ -1,4 +1,4 @@
-"""`gjob hold`, `release`, `update`, `redo`: changing jobs there are."""
+"""`gjob hold`, `release`, `update`, `redo`: change existing jobs or submit them again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from gflow.client import hot_path, http
-from gflow.client.capture import read_file, resolved
+from gflow.client.capture import read_file, resolve
 from gflow.client.request_builder import program_of
 from gflow.errors import UsageError
 from gflow.options.table import Option
@@ -40,7 +40,7 @@ def update(values: dict[str, Any], jobs: list[str]) -> int:
 
 def redo(values: dict[str, Any], jobs: list[str]) -> int:
     if len(jobs) != 1:
-        raise UsageError("one job at a time can be redone", hint="gjob redo 42, or gjob redo @")
+        raise UsageError("gjob redo takes exactly one job", hint="gjob redo 42, or gjob redo @")
     body = {
         "job": jobs[0],
         "token": os.urandom(16).hex(),
@@ -50,21 +50,21 @@ def redo(values: dict[str, Any], jobs: list[str]) -> int:
     }
     path = "/jobs/redo" + ("?parsable" if "parsable" in values else "")
     accept = "application/json" if "json" in values else "text/plain"
-    # By its token, a lost answer is no second job.
+    # The token makes a retry after a lost answer idempotent.
     status, headers, content = hot_path.deliver(json.dumps(body).encode(), path, accept)
     if status >= 400:
         raise http.refusal(headers, content, accept)
-    hot_path.tell(headers, "gjob")
+    hot_path.print_note(headers, "gjob")
     hot_path.write(1, http.json_line(content) if "json" in values else content)
     return 0
 
 
 def _overrides(values: dict[str, Any], table: tuple[Option, ...]) -> dict[str, Any]:
-    """Options by name; None for those that go back to their default."""
+    """Options by name; None resets an option to its default."""
     names = {option.name for option in table}
     given = {name: value for name, value in values.items() if name in names}
     cleared = {name.removeprefix("clear-") for name in values if name.startswith("clear-")} & names
-    return resolved(given) | dict.fromkeys(cleared)
+    return resolve(given) | dict.fromkeys(cleared)
 
 
 def _script(path: str) -> bytes:

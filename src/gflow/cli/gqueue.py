@@ -1,4 +1,4 @@
-"""gqueue: the jobs that wait and run."""
+"""gqueue: list jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-# Options that go to the daemon as they are, and what it calls them.
+# Options that are passed to the daemon unchanged, and their query names.
 PASSED = {
     "states": "states", "jobs": "jobs", "names": "names", "user": "users", "project": "projects",
     "target": "targets", "partition": "partitions",
@@ -52,13 +52,13 @@ def _ask(query: dict[str, str], output: str) -> bytes:
 
 def _check_shape(values: dict[str, Any], output: str) -> None:
     if output != "table" and ("group" in values or "tree" in values):
-        raise UsageError(f"--group and --tree are tables, and no {output}")
+        raise UsageError(f"--group and --tree print tables, not {output}")
     if "group" in values and "tree" in values:
         raise UsageError("--group or --tree, not both")
 
 
 def _query(values: dict[str, Any], output: str) -> dict[str, str]:
-    """What the daemon is asked."""
+    """The query for the daemon."""
     query = {name: _word(values[option]) for option, name in PASSED.items() if option in values}
     query["form"] = "group" if "group" in values else "tree" if "tree" in values else output
     if "since" in values:
@@ -72,11 +72,11 @@ def _word(value: Any) -> str:
     return "1" if value is True else str(value)
 
 
-ABOUT = """List jobs: those that run and those that wait, each with the reason why.
+ABOUT = """List running and waiting jobs, with the reason why each one waits.
 
-columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (GPUs wanted) NODELIST(REASON) (its GPUs, or why
-it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START (~ when it
-is expected to, if it waits) END EXIT ATTEMPT TARGET COMMAND WORKDIR
+columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (requested GPUs) NODELIST(REASON) (its GPUs, or why
+it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START (with ~ the
+expected start of a waiting job) END EXIT ATTEMPT TARGET COMMAND WORKDIR
 
 states: PD Queued, H Hold, R Running, CG being stopped, CD Finished, F Failed, CA Cancelled, TO Timeout"""
 EXAMPLES = """gqueue

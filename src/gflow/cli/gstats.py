@@ -1,4 +1,4 @@
-"""gstats: what was used, by whom, and how it went."""
+"""gstats: statistics of jobs, by user and project."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gstats [options]", ABOUT, GSTATS, EXAMPLES))
         return 0
     if rest:
-        raise UsageError(f"what is {rest[0]!a} for?", hint="gstats -u NAME shows a person's jobs")
+        raise UsageError(f"unexpected argument {rest[0]!a}", hint="gstats -u NAME shows the jobs of a user")
     if "user" in values and "all-users" in values:
         raise UsageError("--user or --all-users, not both")
     output = output_of(values, GSTATS)
@@ -38,10 +38,10 @@ def run(words: list[str]) -> int:
     return 0
 
 
-ABOUT = """Count jobs and what they used: how many, how they ended, how long they waited and ran, GPU-hours,
-the most GPUs in use at one moment; by person and by project.
+ABOUT = """Show statistics of jobs: how many, how they ended, how long they waited and ran, GPU-hours, and the
+peak number of GPUs in use; by user and by project.
 
-Jobs on simulated GPUs are counted only where all GPUs are simulated, and then it says so."""
+Jobs on simulated GPUs are counted only if all GPUs are simulated; the output then says so."""
 EXAMPLES = """gstats
 gstats --all-users --since 7d
 gstats --predictions --since 30d

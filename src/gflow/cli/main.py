@@ -1,10 +1,10 @@
-"""From the name of a program to its module."""
+"""Dispatch a program name to its module, and report its errors."""
 
 from __future__ import annotations
 
 import sys
 
-# Those that read times themselves, which may be meant in the zone of the configuration.
+# Programs that parse times, which are read in the configured time zone.
 READ_TIMES = ("gbatch", "grun")
 
 
@@ -51,7 +51,7 @@ def _umbrella(words: list[str]) -> int:
 
 
 def _run(program: str, words: list[str], package: str) -> int:
-    """As if the program itself had been called: also when it fails."""
+    """Run the program and report errors under its own name, as if it had been called directly."""
     try:
         return run(program, words, package)
     except Exception as error:
@@ -59,7 +59,7 @@ def _run(program: str, words: list[str], package: str) -> int:
 
 
 def fail(program: str, error: Exception, words: list[str]) -> int:
-    """Report an error; its exit code. `gbatch` without a daemon offers to start one."""
+    """Report an error and return its exit code. `gbatch` without a daemon offers to start one."""
     from gflow.cli.common.report import report
     from gflow.errors import Unreachable
 
@@ -81,21 +81,21 @@ def _help() -> str:
     commands = "\n".join(f"  {name:<9} {about}" for name, about in {**PROGRAMS, **TOOLS}.items())
     return f"""usage: gflow COMMAND …
 
-gflow runs GPU work: you hand it commands, it gives each the GPUs it asked for.
+gflow schedules GPU jobs: submit commands; each starts when its GPUs are free.
 
 start here:
   gflowd up                              start your daemon
   gbatch --gpus 1 python train.py        submit a job
-  gqueue                                 see it run, or why it waits
+  gqueue                                 show whether it runs, or why it waits
   gjob log -f @                          follow the output of your latest job
-  gcancel @                              end it
+  gcancel @                              cancel it
 
 commands:
 {commands}
 
-Most are programs of their own: `gqueue`, `gflow gqueue` and `gflow queue` are
-the same. Each has --help with examples. For completion with Tab, say
-eval "$(gflow completion bash)", or zsh or fish.
+Most are also programs of their own: `gqueue`, `gflow gqueue` and
+`gflow queue` are the same. Each has --help with examples. For completion with
+Tab, run eval "$(gflow completion bash)", or with zsh or fish.
 """
 
 

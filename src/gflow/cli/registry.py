@@ -1,4 +1,4 @@
-"""All programs: what each is for, and how completion finds its way through it."""
+"""All programs: a one-line description of each, and what completion needs to know about it."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ if TYPE_CHECKING:
 
     from gflow.options.table import Option
 
-# In the order in which a newcomer meets them.
+# In the order in which a new user needs them.
 PROGRAMS = {
     "gflowd": "the daemon: start it, stop it, configure it",
     "gbatch": "submit a job",
-    "grun": "run a job in the foreground: its output here, Ctrl-C ends it",
-    "gqueue": "see the jobs that run and wait, and why",
-    "gjob": "look at one job and its log, and change it",
-    "gcancel": "end jobs",
-    "ginfo": "see the GPUs and who has them",
-    "gstats": "see what was used, by whom, and how it went",
-    "gctl": "govern the machine: which GPUs, draining, limits",
+    "grun": "run a job in the foreground: show its output, cancel it with Ctrl-C",
+    "gqueue": "list running and waiting jobs, and why they wait",
+    "gjob": "show a job and its log, or change it",
+    "gcancel": "cancel jobs",
+    "ginfo": "show the GPUs and the jobs that use them",
+    "gstats": "show statistics of jobs, by user and project",
+    "gctl": "administer the machine: GPUs, drain, limits",
 }
 # Only as `gflow NAME`.
 TOOLS = {
-    "gpus": "which GPU to take, and what those of this machine do",
+    "gpus": "GPU catalogue, choice of a GPU, load of this machine's GPUs",
     "fit": "predict the memory of a training run, without a GPU",
-    "plan": "find the fastest way to train that fits",
+    "plan": "find the fastest training setup that fits into GPU memory",
     "launch": "run a training script on one GPU or several",
-    "scale": "run a training script at several sizes: how well does it scale?",
-    "spot": "run a command on a machine that the cloud may take away",
-    "events": "print what happens, as it happens",
+    "scale": "measure how well a training script scales",
+    "spot": "run a command on a spot instance; stop it before it is reclaimed",
+    "events": "print events as they occur",
     "mcp": "serve gflow to an assistant (MCP)",
-    "api": "print the description of the HTTP API",
-    "simulate": "replay a trace under another policy, before you change it",
+    "api": "print the OpenAPI description of the HTTP API",
+    "simulate": "replay a trace under other scheduling policies",
 }
 
 
-class Described:
+class ProgramInfo:
     """A program as completion sees it."""
 
     def __init__(
@@ -55,59 +55,59 @@ class Described:
         self.options = options
         # Sub-commands, and what each does.
         self.commands = commands or {}
-        # What the words after a sub-command are ("" for any other): jobs, active jobs, files.
+        # Kind of the arguments of a sub-command ("" for any other): jobs, active jobs, files.
         self.takes = takes or {}
         # Options of a sub-command, where they differ.
         self.of_command = of_command or {}
         # Short names of sub-commands.
         self.aliases = aliases or {}
-        # Whether options end at the first word, and the rest is somebody else's command line.
+        # Whether options end at the first word and the rest is the command line of another program.
         self.until_word = until_word
 
-    def spelled(self, command: str, before: list[str]) -> dict[str, Option]:
+    def options_by_spelling(self, command: str, before: list[str]) -> dict[str, Option]:
         command = command or next((word for word in before if word in self.of_command), "")
         return spellings(self.of_command.get(command, self.options))
 
 
-def describe(program: str) -> Described:
+def describe(program: str) -> ProgramInfo:
     """What completion needs to know about a program."""
     return DESCRIBE[program](PROGRAMS[program])
 
 
 def _module(program: str) -> Any:
-    """A program's module, by name: only what is asked about is loaded."""
+    """Import the module of one program."""
     return __import__(f"gflow.cli.{program}", fromlist=("run",))
 
 
-def _gbatch(about: str) -> Described:
+def _gbatch(about: str) -> ProgramInfo:
     from gflow.options.table import GBATCH, SLURM
 
-    new = {"new": "write a script to start from", "completion": "print a completion script"}
+    new = {"new": "write a script template", "completion": "print a completion script"}
     ours = tuple(option for option in GBATCH if option not in SLURM)
-    return Described(about, ours, new, until_word=True)
+    return ProgramInfo(about, ours, new, until_word=True)
 
 
-def _grun(about: str) -> Described:
-    return Described(about, _module("grun").OPTIONS, until_word=True)
+def _grun(about: str) -> ProgramInfo:
+    return ProgramInfo(about, _module("grun").OPTIONS, until_word=True)
 
 
-def _gqueue(about: str) -> Described:
+def _gqueue(about: str) -> ProgramInfo:
     from gflow.options.listing import GQUEUE
 
-    return Described(about, GQUEUE, takes={"": "jobs"})
+    return ProgramInfo(about, GQUEUE, takes={"": "jobs"})
 
 
-def _gstats(about: str) -> Described:
+def _gstats(about: str) -> ProgramInfo:
     from gflow.options.listing import GSTATS
 
-    return Described(about, GSTATS)
+    return ProgramInfo(about, GSTATS)
 
 
-def _gcancel(about: str) -> Described:
-    return Described(about, _module("gcancel").OPTIONS, takes={"": "active"})
+def _gcancel(about: str) -> ProgramInfo:
+    return ProgramInfo(about, _module("gcancel").OPTIONS, takes={"": "active"})
 
 
-def _gjob(about: str) -> Described:
+def _gjob(about: str) -> ProgramInfo:
     from gflow.options.table import COMMON, JSON
 
     gjob = _module("gjob")
@@ -115,23 +115,23 @@ def _gjob(about: str) -> Described:
     options = {name: (*command.options, JSON, *COMMON) for name, command in commands.items()}
     abouts = {name: command.about for name, command in commands.items()}
     takes = {"": "jobs", "hold": "active", "release": "active", "update": "active", "wait": "active"}
-    return Described(about, (JSON, *COMMON), abouts, takes, of_command=options, aliases=gjob.ALIASES)
+    return ProgramInfo(about, (JSON, *COMMON), abouts, takes, of_command=options, aliases=gjob.ALIASES)
 
 
-def _ginfo(about: str) -> Described:
-    return Described(about, _module("ginfo").OPTIONS, {"info": "all about each GPU"})
+def _ginfo(about: str) -> ProgramInfo:
+    return ProgramInfo(about, _module("ginfo").OPTIONS, {"info": "details of each GPU"})
 
 
-def _gctl(about: str) -> Described:
+def _gctl(about: str) -> ProgramInfo:
     gctl = _module("gctl")
-    return Described(
-        about, gctl.OPTIONS, dict.fromkeys((*gctl.COMMANDS, *gctl.GOVERNING), ""), {"set-limit": "active"}
+    return ProgramInfo(
+        about, gctl.OPTIONS, dict.fromkeys((*gctl.COMMANDS, *gctl.NESTED), ""), {"set-limit": "active"}
     )
 
 
-def _gflowd(about: str) -> Described:
+def _gflowd(about: str) -> ProgramInfo:
     gflowd = _module("gflowd")
-    return Described(
+    return ProgramInfo(
         about,
         gflowd.OPTIONS,
         {name: about for name, (about, _, _) in gflowd.COMMANDS.items()},

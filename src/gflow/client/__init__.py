@@ -1,1 +1,1 @@
-"""Clients of the daemon: `fast` for the command line, `sdk` for Python programs."""
+"""The client side of the command line: requests to the daemon, submissions, logs and terminals."""

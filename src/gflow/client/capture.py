@@ -1,5 +1,7 @@
-"""What of the submitter's world a job gets: folder and environment, as --chdir, --export, --config say;
-where the Python environments are that --venv and --conda-env name, and what is in the file of --fit.
+"""Capture the submitter's context for a job.
+
+The working folder and environment (--chdir, --export, --config), the Python environments of --venv and
+--conda-env, and the prediction in the file of --fit.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from gflow.client import hot_path
 from gflow.errors import UsageError
 
 MIB = 1 << 20
-PLAN_HINT = "gflow plan --out plan.json writes one; gflow fit --json > fit.json as well"
+PLAN_HINT = "gflow plan --out plan.json or gflow fit --json > fit.json writes one"
 
 
-def captured(values: dict[str, Any]) -> tuple[str, bytes]:
+def capture(values: dict[str, Any]) -> tuple[str, bytes]:
     """The job's working folder and environment block."""
     folder = os.path.abspath(values["chdir"]) if "chdir" in values else hot_path.working_folder()
     if not os.path.isdir(folder):
@@ -29,7 +31,7 @@ def captured(values: dict[str, Any]) -> tuple[str, bytes]:
 
 
 def _exported(spec: str) -> dict[bytes, bytes]:
-    """ALL, NONE, or names (taken as they are here) and NAME=value; ALL,A=b adds to all."""
+    """Parse --export: ALL, NONE, or a list of NAME (value from here) and NAME=value; ALL,A=b adds to ALL."""
     here = dict(os.environb)
     if spec == "ALL":
         return here
@@ -49,9 +51,11 @@ def _exported(spec: str) -> dict[bytes, bytes]:
     return kept
 
 
-def resolved(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with folders for --venv and --conda-env, and the figure of --fit: what they mean is known
-    here, not in the daemon."""
+def resolve(values: dict[str, Any]) -> dict[str, Any]:
+    """Replace --venv and --conda-env by folders and --fit by its figure.
+
+    The client resolves them, because they depend on the user's environment and working folder.
+    """
     found = dict(values)
     if values.get("venv"):
         found["venv"] = _existing(os.path.abspath(values["venv"]), "--venv")
@@ -69,7 +73,7 @@ def _existing(prefix: str, option: str) -> str:
 
 
 def _conda_prefix(name: str) -> str:
-    """Where the environment of this name is: a path, or below one of conda's folders."""
+    """Folder of the named environment: a path, or below one of conda's folders."""
     if "/" in name:
         return os.path.abspath(name)
     roots = [os.path.dirname(os.path.dirname(os.environ["CONDA_EXE"]))] if "CONDA_EXE" in os.environ else []
@@ -82,9 +86,7 @@ def _conda_prefix(name: str) -> str:
     for place in places:
         if os.path.isdir(place):
             return place
-    raise UsageError(
-        f"there is no conda environment {name!r}", hint="conda env list shows those that there are"
-    )
+    raise UsageError(f"there is no conda environment {name!r}", hint="conda env list shows the environments")
 
 
 BASIC = (b"HOME", b"USER", b"LOGNAME", b"SHELL", b"PATH", b"LANG")
@@ -100,15 +102,15 @@ def read_file(path: str) -> bytes:
 
 
 def predicted_mib(path: str, gpus: int | None) -> int:
-    """The figure of the file. `gpus`: how many the job asks for, if that is known."""
+    """Predicted MiB per GPU in the file. `gpus`: number of GPUs of the job, if known."""
     try:
         found = json.loads(read_file(path))
     except ValueError:
-        raise UsageError(f"{path} is not a plan: it is no JSON", hint=PLAN_HINT) from None
+        raise UsageError(f"{path} is not a plan: it is not JSON", hint=PLAN_HINT) from None
     way = found.get("chosen") if isinstance(found, dict) else None
     size = _predicted_bytes(found, way)
     if size is None:
-        raise UsageError(f"{path} holds no prediction", hint=PLAN_HINT)
+        raise UsageError(f"{path} contains no prediction", hint=PLAN_HINT)
     planned = way.get("gpus") if isinstance(way, dict) else None
     if gpus is not None and type(planned) is int and planned != gpus:
         raise UsageError(
@@ -118,7 +120,7 @@ def predicted_mib(path: str, gpus: int | None) -> int:
 
 
 def _predicted_bytes(found: Any, way: Any) -> int | None:
-    """Bytes on each GPU: of the chosen way of a plan, or of a prediction."""
+    """Bytes per GPU: of the chosen setup of a plan, or of a prediction."""
     size = way.get("bytes") if isinstance(way, dict) else None
     if size is None and isinstance(found, dict):
         size = found.get("process_bytes")

@@ -20,16 +20,16 @@ TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside ever
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-# Characters that make a single argument a shell line rather than a program's name.
+# Characters that make a single argument a shell command line instead of a program name.
 SHELL = set(" \t\n;&|<>()$`\\\"'*?[]{}~#!=")
 RECEIVE = 1 << 16
-# The shell's name of a folder is kept, so a job can be submitted from a link.
-LINK_TO_FOLDER = 'go there by a link: ln -s "$PWD" ~/link; cd ~/link'
-CUT_OFF = "the daemon hung up in the middle of its answer"
+# The working folder is taken from $PWD, so a job can be submitted through a link.
+LINK_TO_FOLDER = 'enter the folder through a link: ln -s "$PWD" ~/link; cd ~/link'
+CUT_OFF = "the daemon closed the connection in the middle of its answer"
 
 
 def leave(code: int) -> NoReturn:
-    """End at once: nothing is left to clean up, and finding that out takes a millisecond."""
+    """Exit without cleaning up: nothing is left to clean up, and finding that out takes a millisecond."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -41,7 +41,7 @@ def leave(code: int) -> NoReturn:
 
 
 def submit(words: list[str]) -> int | None:
-    """Submit one job and print the answer. None: this is not a plain submission."""
+    """Submit one job, print the answer and return the exit code. None if this is no plain submission."""
     if words and words[0] in ("completion", "new"):
         return None
     values, command = parse(words, GBATCH, until_word=True)
@@ -56,14 +56,14 @@ def submit(words: list[str]) -> int | None:
 
 
 def target(values: dict[str, Any]) -> str:
-    """The path to POST to: how the answer is to be worded."""
+    """The path to POST to; its query selects the format of the answer."""
     if "parsable" in values:
         return "/jobs?parsable"
     return "/jobs?named" if posix.isatty(1) else "/jobs"
 
 
 def is_plain(command: list[str]) -> bool:
-    """Whether the words can only be a program and what it is given: no script, no line for the shell."""
+    """Whether the words are a program and its arguments: no script, no shell command line."""
     if not command:
         return False
     word = command[0]
@@ -79,7 +79,7 @@ def is_on_path(word: str) -> bool:
 
 
 def is_binary(path: str) -> bool:
-    """Whether `path` is a program of machine code."""
+    """Whether `path` is an ELF executable."""
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
     except (OSError, ValueError):
@@ -95,8 +95,10 @@ def is_binary(path: str) -> bool:
 def job_body(
     values: dict[str, Any], command: list[str], script: str = "", captured: tuple[str, bytes] | None = None
 ) -> str:
-    """One job of a submission as JSON. `script`: further members, already JSON; `captured`: the
-    folder and environment, if they are not simply the caller's."""
+    """One job of a submission as JSON.
+
+    `script`: further members, already JSON. `captured`: folder and environment, if not the caller's.
+    """
     options = {name: value for name, value in values.items() if name in JOB_NAMES}
     folder, block = captured or (working_folder(), environment())
     check_utf8("".join(command), "the command", "put it into a script")
@@ -112,13 +114,13 @@ def job_body(
 
 
 def check_utf8(text: str, what: str, hint: str) -> None:
-    """Refuse bytes that JSON cannot carry: Python has them as lone surrogates."""
+    """Refuse text that is not UTF-8 (lone surrogates in Python), because JSON cannot carry it."""
     try:
         text.encode()
     except UnicodeEncodeError:
         from gflow.errors import UsageError
 
-        raise UsageError(f"{what} holds bytes that are not UTF-8", hint=hint) from None
+        raise UsageError(f"{what} contains bytes that are not UTF-8", hint=hint) from None
 
 
 def submission(token: str, job: str) -> bytes:
@@ -126,16 +128,16 @@ def submission(token: str, job: str) -> bytes:
 
 
 def deliver(body: bytes, path: str, accept: str = "text/plain") -> tuple[int, bytes, bytes]:
-    """POST a submission; if the answer is lost, again with the same token."""
+    """POST a submission; if the answer is lost, retry with the same token."""
     try:
         return request("POST", path, body, accept)
     except ConnectionError as error:
-        from gflow.client.retry import insist
+        from gflow.client.retry import retry
 
-        return insist(lambda: request("POST", path, body, accept), error)
+        return retry(lambda: request("POST", path, body, accept), error)
 
 
-# What the hot path leaves to `gflow.cli`. A time is read there: the configuration may name a zone.
+# Options left to `gflow.cli`. `begin` is one, because times depend on the configured time zone.
 SLOW = {"help", "version", "wait", "json", "begin", "dry-run", "venv", "conda-env", "fit"} | {
     option.name for option in CAPTURE
 }
@@ -143,7 +145,7 @@ JOB_NAMES = {option.name for option in JOB}
 
 
 def working_folder() -> str:
-    """The shell's own name for this folder if it is right (links kept), else the kernel's."""
+    """$PWD if it names the current folder (it keeps links), else getcwd()."""
     shown = getenv("PWD") or ""
     try:
         if shown.startswith("/"):
@@ -154,9 +156,7 @@ def working_folder() -> str:
     except OSError:
         from gflow.errors import UsageError
 
-        raise UsageError(
-            "the current folder does not exist any more", hint="cd somewhere else first"
-        ) from None
+        raise UsageError("the current folder no longer exists", hint="cd to another folder first") from None
 
 
 def umask() -> int:
@@ -185,30 +185,30 @@ def request(
     )
     try:
         sock.sendall(head.encode() + body)
-    except BrokenPipeError:  # that is what a reader of ours does who leaves early
-        raise ConnectionResetError("the daemon hung up") from None
+    except BrokenPipeError:  # reserved for a closed pipe on our own output
+        raise ConnectionResetError("the daemon closed the connection") from None
     received = []
     while chunk := sock.recv(RECEIVE):
         received.append(chunk)
     sock.close()
     headers, found, content = b"".join(received).partition(b"\r\n\r\n")
     if not found:
-        raise ConnectionResetError("the daemon hung up before it answered")
-    return int(headers[9:12]), headers, whole(headers, content)
+        raise ConnectionResetError("the daemon closed the connection before it answered")
+    return int(headers[9:12]), headers, read_body(headers, content)
 
 
-def whole(headers: bytes, content: bytes) -> bytes:
-    """The body of an answer, if none of it is missing."""
+def read_body(headers: bytes, content: bytes) -> bytes:
+    """The body of an answer; raises if a part of it is missing."""
     at = headers.find(b"\r\ncontent-length: ")
     if at < 0:
-        return joined(content)
+        return join_chunks(content)
     if len(content) < int(headers[at + 18 :].partition(b"\r\n")[0]):
         raise ConnectionResetError(CUT_OFF)
     return content
 
 
-def joined(content: bytes) -> bytes:
-    """A body that came in chunks: each has its length in front, the last is empty."""
+def join_chunks(content: bytes) -> bytes:
+    """Decode a chunked body: each chunk is preceded by its length, the last one is empty."""
     at, chunks = 0, list[bytes]()
     while (end := content.find(b"\r\n", at)) >= 0:
         length = int(content[at:end], 16)
@@ -221,7 +221,7 @@ def joined(content: bytes) -> bytes:
 
 
 def connect() -> socket:
-    """A connection to the first daemon that is there for us."""
+    """Connect to the daemon of `find_socket`."""
     path = find_socket()
     sock = socket(AF_UNIX, SOCK_STREAM)
     try:
@@ -236,7 +236,7 @@ def connect() -> socket:
         sign = path if path == paths.system_socket(getenv) else paths.address_file(getenv)
         if not exists(sign):
             unreachable(path, error)
-        # A daemon was here and was not taken down: it may be coming back.
+        # The daemon was not stopped properly: it may be restarting.
         raise ConnectionRefusedError(path) from None
     except OSError as error:
         unreachable(path, error)
@@ -246,9 +246,9 @@ def connect() -> socket:
 
 
 def is_ours(sock: socket, path: str) -> bool:
-    """Whether we may tell this daemon everything: it is root's or our own, or somebody named it.
+    """Whether to trust the daemon at this socket: its peer is root or this user, or the user named it.
 
-    The folder of a socket may be one where others can write, and what we send is our environment.
+    Other users may be able to write to the socket's folder, and a submission contains the environment.
     """
     if path in (getenv("GFLOW_SOCKET"), paths.system_socket(getenv)):
         return True
@@ -257,7 +257,7 @@ def is_ours(sock: socket, path: str) -> bool:
 
 
 def find_socket() -> str:
-    """$GFLOW_SOCKET, the system's daemon, or one's own."""
+    """Path of the socket: $GFLOW_SOCKET, the system-wide daemon, or the user's own."""
     chosen = getenv("GFLOW_SOCKET")
     if chosen:
         return chosen
@@ -273,8 +273,8 @@ def find_socket() -> str:
     return address
 
 
-def talk_to(path: str) -> None:
-    """From now on talk to the daemon at this socket, whatever others there are."""
+def use_socket(path: str) -> None:
+    """Use the daemon at this socket from now on."""
     posix.environ[b"GFLOW_SOCKET"] = path.encode(errors="surrogateescape")
 
 
@@ -283,29 +283,29 @@ def unreachable(path: str, error: OSError) -> NoReturn:
     from gflow.errors import Forbidden
 
     if isinstance(error, PermissionError):
-        raise Forbidden(f"the gflow daemon at {path} belongs to somebody else") from None
+        raise Forbidden(f"the gflow daemon at {path} belongs to another user") from None
     raise absent(getenv) from None
 
 
 def show(status: int, headers: bytes, body: bytes) -> int:
-    """Print an answer; the exit code it stands for."""
+    """Print an answer; return the exit code."""
     if status < 400:
-        tell(headers)
+        print_note(headers)
         write(1, body)
         return 0
     write(2, b"gbatch: " + body)
     return exit_code(headers)
 
 
-def tell(headers: bytes, program: str = "gbatch") -> None:
-    """Say what the daemon has to say besides its answer; standard output may be for a program alone."""
+def print_note(headers: bytes, program: str = "gbatch") -> None:
+    """Print the daemon's note, if any, on standard error: standard output may be read by a program."""
     at = headers.find(b"\r\nx-gflow-note: ")
     if at >= 0:
         write(2, program.encode() + b": " + headers[at + 16 :].partition(b"\r\n")[0] + b"\n")
 
 
 def terminal() -> dict[str, str]:
-    """How text may look: as wide as the terminal, and in colour unless NO_COLOR is set."""
+    """Query parameters for text on a terminal: its width, and colour unless NO_COLOR is set."""
     if not posix.isatty(1):
         return {}
     query = {"width": str(posix.get_terminal_size(1).columns)}
@@ -313,7 +313,7 @@ def terminal() -> dict[str, str]:
 
 
 def exit_code(headers: bytes) -> int:
-    """The exit code that a refusal stands for."""
+    """The exit code of a refusal, from its header."""
     at = headers.find(b"\r\nx-gflow-exit: ")
     return int(headers[at + 16 : at + 18].strip() or 1) if at >= 0 else 1
 
@@ -323,11 +323,11 @@ def write(fd: int, data: bytes) -> None:
     while rest:
         try:
             rest = rest[posix.write(fd, rest) :]
-        except BrokenPipeError:  # `gqueue | head`: whoever read has seen enough
+        except BrokenPipeError:  # `gqueue | head`: the reader has closed the pipe
             leave(1)
 
 
-# ---------------------------------------------------------------- small things without os and json
+# ---------------------------------------------------------------- replacements for os and json
 
 
 def getenv(name: str) -> str | None:
@@ -344,7 +344,7 @@ def exists(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether `path` names something that is not a folder."""
+    """Whether `path` exists and is not a folder."""
     try:
         return posix.stat(path).st_mode & 0o170000 != 0o040000
     except (OSError, ValueError):
@@ -360,7 +360,7 @@ def base64(data: bytes) -> str:
 
 
 def dumps(value: Any) -> str:
-    """JSON of what options are made of."""
+    """Encode the types of option values as JSON."""
     if isinstance(value, str):
         return str(quote(value))
     if value is None or isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""Calls to the daemon for commands: an answer, or the error it stands for.
+"""Requests to the daemon: return the answer, or raise its refusal as an error.
 
-Loads nothing that a command which only prints what the daemon says would not need.
+Imports only what a command needs that prints the daemon's answer.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ TYPE_CHECKING = False  # typing, json and urllib cost 25 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-# What needs no escape in a query.
-PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~,")
+# Bytes that need no escape in a query.
+UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~,")
 
 
 class DaemonError(GflowError):
-    """The daemon refused."""
+    """The daemon refused a request."""
 
     def __init__(self, problem: dict[str, Any]) -> None:
         super().__init__(problem.get("title", "the daemon failed"), hint=problem.get("hint", ""))
@@ -37,7 +37,7 @@ def get_within(path: str, seconds: float) -> Any:
     status, headers, content = hot_path.request("GET", path, b"", "application/json", seconds)
     if status >= 400:
         raise refusal(headers, content, "application/json")
-    return parsed(content)
+    return parse_json(content)
 
 
 def post(path: str, body: Any, **query: str) -> Any:
@@ -45,7 +45,7 @@ def post(path: str, body: Any, **query: str) -> Any:
 
 
 def show(path: str, *, as_json: bool, **query: str) -> int:
-    """Print what the daemon says about `path`, as text or JSON."""
+    """Print the daemon's answer for `path`, as text or JSON."""
     return show_answer("GET", path, b"", as_json=as_json, **query)
 
 
@@ -58,12 +58,12 @@ def show_answer(method: str, path: str, body: bytes, *, as_json: bool, **query: 
 
 
 def json_line(content: bytes) -> bytes:
-    """JSON to be printed: what others called their jobs and folders goes to terminals."""
+    """JSON to print, with control characters escaped: names chosen by other users reach the terminal."""
     return clean_json(content) + b"\n"
 
 
 def ask(method: str, path: str, body: bytes, accept: str, query: dict[str, str]) -> bytes:
-    """What the daemon answers, or its refusal as an error."""
+    """The daemon's answer; raises its refusal as an error."""
     status, headers, content = hot_path.request(method, with_query(path, query), body, accept)
     if status >= 400:
         raise refusal(headers, content, accept)
@@ -71,21 +71,21 @@ def ask(method: str, path: str, body: bytes, accept: str, query: dict[str, str])
 
 
 def refusal(headers: bytes, content: bytes, accept: str) -> DaemonError:
-    return _text_error(headers, content) if accept == "text/plain" else DaemonError(parsed(content))
+    return _text_error(headers, content) if accept == "text/plain" else DaemonError(parse_json(content))
 
 
 def _text_error(headers: bytes, content: bytes) -> DaemonError:
-    """The refusal in a text answer: the sentence, then the hint."""
+    """The refusal in a text answer: the message, then the hint."""
     message, _, hint = content.decode(errors="replace").strip().partition("\n")
     return DaemonError({"title": message, "hint": hint, "exit_code": hot_path.exit_code(headers)})
 
 
 def _exchange(method: str, path: str, body: bytes, query: dict[str, str]) -> Any:
-    return parsed(ask(method, path, body, "application/json", query))
+    return parse_json(ask(method, path, body, "application/json", query))
 
 
-def parsed(content: bytes) -> Any:
-    """An answer in JSON; what is none is a problem's title."""
+def parse_json(content: bytes) -> Any:
+    """Decode a JSON answer; other content becomes the title of a problem."""
     import json
 
     try:
@@ -104,6 +104,6 @@ def job_path(reference: str, rest: str = "") -> str:
 
 
 def quote(text: str) -> str:
-    """`text` as part of an address."""
+    """Percent-encode `text` as part of a URL."""
     encoded = text.encode(errors="surrogateescape")
-    return "".join(chr(byte) if byte in PLAIN else f"%{byte:02X}" for byte in encoded)
+    return "".join(chr(byte) if byte in UNRESERVED else f"%{byte:02X}" for byte in encoded)

@@ -1,11 +1,11 @@
-"""`gbatch --config FILE`: a training run's own file, in which the key `gflow` may hold job options.
+"""`gbatch --config FILE`: job options below the key `gflow` of a training run's configuration file.
 
     lr: 0.001
     gflow:
       gpus: 2
       time: 4:00:00
 
-Only that key is read; the rest belongs to the program, and in YAML is not even looked at.
+Only that key is read; the rest belongs to the program. In YAML the rest is not even parsed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def options_of(path: str) -> dict[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: {KEY} must hold options", hint=f"{KEY}: and below it, gpus: 2")
+        raise UsageError(f"{path}: {KEY} must contain options", hint=f"{KEY}: and below it, gpus: 2")
     try:
         words = [word for name, value in found.items() for word in as_words(str(name), value)]
         values, rest = parse(words, JOB + SLURM)
@@ -46,17 +46,17 @@ def options_of(path: str) -> dict[str, Any]:
 
 
 def _section(path: str, text: str) -> Any:
-    """What the file has at its top-level key."""
+    """The value of the file's top-level key `gflow`."""
     if path.endswith(".toml"):
         return tomllib.loads(text).get(KEY)
     if path.endswith(".json"):
-        whole = json.loads(text)
-        return whole.get(KEY) if isinstance(whole, dict) else None
+        content = json.loads(text)
+        return content.get(KEY) if isinstance(content, dict) else None
     return _yaml_section(path, text)
 
 
 def as_words(name: str, value: Any) -> list[str]:
-    """An option as on a command line; `_` is as good as `-`."""
+    """An option as on a command line; `_` may stand for `-`."""
     option = "--" + name.replace("_", "-")
     if isinstance(value, bool):
         return [option] if value else []
@@ -66,7 +66,7 @@ def as_words(name: str, value: Any) -> list[str]:
         return [word for key, values in value.items() for word in _parameter(option, key, values)]
     if isinstance(value, (str, int, float, os.PathLike)):
         return [f"{option}={os.fspath(value) if isinstance(value, os.PathLike) else value}"]
-    raise UsageError(f"{name} has a value that is no option")
+    raise UsageError(f"{name} has a value of a type that options do not take")
 
 
 def _parameter(option: str, name: str, values: Any) -> list[str]:
@@ -74,7 +74,7 @@ def _parameter(option: str, name: str, values: Any) -> list[str]:
     return [f"{option}={name}={shown}"]
 
 
-# ---------------------------------------------------------------- the little YAML that options need
+# ---------------------------------------------------------------- the YAML subset that options need
 
 
 def _yaml_section(path: str, text: str) -> Any:
@@ -83,15 +83,15 @@ def _yaml_section(path: str, text: str) -> Any:
     at = next((n for n, line in enumerate(lines) if line.startswith(f"{KEY}:")), None)
     if at is None:
         return None
-    beside = _uncommented(lines[at][len(KEY) + 1 :]).strip()
-    if beside:
-        return _yaml_value(path, beside)
+    inline = _strip_comment(lines[at][len(KEY) + 1 :]).strip()
+    if inline:
+        return _yaml_value(path, inline)
     block = []
     for line in lines[at + 1 :]:
         if line.strip() and not line[0].isspace() and not line.startswith("#"):
             break
-        if _uncommented(line).strip():
-            block.append(_uncommented(line).rstrip())
+        if _strip_comment(line).strip():
+            block.append(_strip_comment(line).rstrip())
     return _yaml_block(path, block) if block else None
 
 
@@ -99,7 +99,7 @@ def _yaml_block(path: str, lines: list[str]) -> Any:
     """Lines of one indent are a map or a list; deeper ones belong to the line above them."""
     indent = len(lines[0]) - len(lines[0].lstrip())
     is_list = lines[0].strip().startswith("- ")
-    # A list may stand as deep as the name it belongs to.
+    # A list may have the same indent as its key.
     heads = [
         n
         for n, line in enumerate(lines)
@@ -124,7 +124,7 @@ def _yaml_value(path: str, text: str) -> Any:
     if text[:1] in "[{" and text[:1]:
         pairs = {"[": "]", "{": "}"}
         if text[-1] != pairs[text[0]]:
-            raise UsageError(f"{path}: {text!a:.60} does not end on its line")
+            raise UsageError(f"{path}: {text!a:.60} is not closed on the same line")
         parts = [part.strip() for part in text[1:-1].split(",") if part.strip()]
         if text[0] == "[":
             return [_yaml_value(path, part) for part in parts]
@@ -133,7 +133,7 @@ def _yaml_value(path: str, text: str) -> Any:
             for name, _, value in (p.partition(":") for p in parts)
         }
     if text[:1] in ("|", ">", "&", "*", "!"):
-        raise UsageError(f"{path}: {text!a:.60} below {KEY} is more YAML than options need")
+        raise UsageError(f"{path}: {text!a:.60} below {KEY} is YAML syntax that is not supported here")
     return _plain(text)
 
 
@@ -145,7 +145,7 @@ def _plain(text: str) -> Any:
     )
 
 
-def _uncommented(line: str) -> str:
+def _strip_comment(line: str) -> str:
     """The line up to ` #`, quotes respected."""
     quote = ""
     for at, char in enumerate(line):

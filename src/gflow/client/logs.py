@@ -1,4 +1,4 @@
-"""A log that grows, read as it comes; in chunks: a line may be as long as the disk is large."""
+"""Follow a growing log. It is read in chunks, because a single line may be as large as the disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gflow.client.wait import wait_for
 
 CHUNK = 1 << 16
 LOOK_AGAIN_S = 0.05
-# A log that is shorter than it was, and nothing tells where the rest went, is read anew after this long.
+# Seconds after which a log that shrank without a new `.1` is read from its beginning.
 PATIENCE_S = 1.0
 
 
@@ -24,7 +24,7 @@ def chunks(file: BinaryIO, start: int) -> Iterator[bytes]:
 
 
 def start_of_last(fd: int, lines: int) -> int:
-    """Where the last `lines` lines begin, looking from the end."""
+    """Offset of the last `lines` lines, searched from the end."""
     end = os.fstat(fd).st_size
     if not lines:
         return end
@@ -41,12 +41,12 @@ def start_of_last(fd: int, lines: int) -> int:
     return 0
 
 
-def followed(
+def follow_log(
     job: str, path: str, last: int | None = None, between: Callable[[], None] = lambda: None
 ) -> Generator[bytes, None, dict[str, Any]]:
-    """What the job writes, as it comes, through all attempts; returns how it ended.
+    """Yield the job's output as it is written, through all attempts; return the final job.
 
-    `between` is called at every look, some twenty times a second.
+    `between` is called at every poll, about twenty times a second.
     """
     ended = threading.Event()
     found: list[dict[str, Any] | Exception] = []
@@ -54,14 +54,14 @@ def followed(
     def watch() -> None:
         try:
             found.append(wait_for(job))
-        except Exception as error:  # told by the thread that reads
+        except Exception as error:  # raised by the reading thread
             found.append(error)
         ended.set()
 
     tail = Tail(path, last)
     threading.Thread(target=watch, daemon=True).start()
     while True:
-        over = ended.is_set()  # asked before reading: what is read afterwards is the rest
+        over = ended.is_set()  # checked before reading, so that the read below gets the rest
         yield from tail.new(0.0 if over else PATIENCE_S)
         if over:
             break
@@ -74,7 +74,7 @@ def followed(
 
 
 class Tail:
-    """A place in a log that grows, and that is cut at its cap: then its beginning goes to `.1`."""
+    """Read position in a growing log. At its size cap, the beginning of the log is moved to `.1`."""
 
     def __init__(self, path: str, last: int | None = None) -> None:
         self._path = path
@@ -86,24 +86,24 @@ class Tail:
                 self._offset = start_of_last(file.fileno(), last)
 
     def new(self, patience_s: float) -> Iterator[bytes]:
-        """What came since the last time."""
+        """Yield the bytes written since the last call."""
         if not os.path.exists(self._path):
             return
         with open(self._path, "rb", buffering=0) as file:
             while True:
                 chunk = os.pread(file.fileno(), CHUNK, self._offset)
-                # Asked after reading: if it is still the same, this was read before the log was cut.
+                # Checked after reading: if `.1` is unchanged, the chunk was read before a rotation.
                 old = _identity(self._path + ".1")
                 if old != self._old:
-                    yield from self._was_cut(old)
+                    yield from self._after_rotation(old)
                 elif chunk:
                     self._offset += len(chunk)
                     yield chunk
                 elif not self._was_emptied(file.fileno(), patience_s):
                     return
 
-    def _was_cut(self, old: tuple[int, int, int] | None) -> Iterator[bytes]:
-        """What is in `.1` is gone from the log's beginning: what was not yet read of it."""
+    def _after_rotation(self, old: tuple[int, int, int] | None) -> Iterator[bytes]:
+        """Yield the unread part of `.1`, which was cut from the log's beginning, and adjust the offset."""
         self._old = old
         self._short_since = None
         if old is None:
@@ -115,7 +115,7 @@ class Tail:
         self._offset = max(0, self._offset - size)
 
     def _was_emptied(self, fd: int, patience_s: float) -> bool:
-        """Whether somebody emptied the log, so that it is to be read from its beginning."""
+        """Whether the log was truncated; then continue from its beginning."""
         if os.fstat(fd).st_size >= self._offset:
             self._short_since = None
             return False
@@ -130,7 +130,7 @@ class Tail:
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:
-    """Tells a file from another of the same name."""
+    """Identity of a file, which changes when another file gets the same name."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

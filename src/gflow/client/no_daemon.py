@@ -1,4 +1,4 @@
-"""What a command says when no daemon answers: which one is meant, and how it is started."""
+"""The error when no daemon answers: names the daemon and the command that starts it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from gflow.paths import Getenv
 
 
-def is_machine_served(get: Getenv) -> bool:
-    """Whether this machine is set up to have a daemon for everybody, be it up or down."""
+def has_system_daemon(get: Getenv) -> bool:
+    """Whether a system-wide daemon is set up on this machine, running or not."""
     return any(map(os.path.exists, paths.machine_signs(get)))
 
 
 def unreachable(get: Getenv) -> Unreachable:
-    """The error for a daemon that is not there."""
+    """The error for a daemon that does not answer."""
     chosen = get("GFLOW_SOCKET")
-    if not is_machine_served(get) or chosen not in (
+    if not has_system_daemon(get) or chosen not in (
         None,
         "",
         paths.system_socket(get),
@@ -33,4 +33,4 @@ def unreachable(get: Getenv) -> Unreachable:
         hint = "start it with: gflowd up --system"
     else:
         hint = "root starts it with gflowd up --system; gflowd up --private starts one of your own"
-    return Unreachable("the machine's gflow daemon is down", hint=hint)
+    return Unreachable("the system-wide gflow daemon is down", hint=hint)

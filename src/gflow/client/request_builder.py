@@ -1,4 +1,4 @@
-"""From what was typed to a job's JSON: script, shell line, program or standard input, and its options."""
+"""Build a job's JSON from a command line: script, shell line, program or standard input, with options."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 from typing import Any
 
 from gflow.client import hot_path
-from gflow.client.capture import captured, read_file, resolved
+from gflow.client.capture import capture, read_file, resolve
 from gflow.errors import UsageError
 from gflow.options import directives, slurm
 
 NO_COMMAND = "gbatch COMMAND ARGS…, or gbatch script.sh"
-# With these, what is there when the job starts cannot be seen from here and now.
-OUT_OF_SIGHT = {"venv", "conda-env", "export", "chdir", "depends-on", "depends-on-any", "begin", "hold", "on"}
-OF_THE_SHELL = {
+# Options with which files and programs of the job cannot be checked at submission.
+UNCHECKABLE = {"venv", "conda-env", "export", "chdir", "depends-on", "depends-on-any", "begin", "hold", "on"}
+SHELL_WORDS = {
     ".",
     "alias",
     "cd",
@@ -34,30 +34,30 @@ OF_THE_SHELL = {
 
 
 def describe(values: dict[str, Any], command: list[str]) -> str:
-    """The job's JSON. Options on the command line win over --config, that over lines in the script."""
+    """The job's JSON. Precedence of options: command line, then --config, then lines in the script."""
     if "config" in values:
         from gflow.client.jobfile import options_of
 
-        values = merged(options_of(values["config"]), values)
+        values = merge_options(options_of(values["config"]), values)
     if not command or command[0] == "-":
         if os.isatty(0):
             raise UsageError("there is no command to run", hint=NO_COMMAND)
         return _script(values, "", sys.stdin.buffer.read(), command[1:])
     if _is_script(command):
         return _file(values, command)
-    return _body(values, program_of(command, in_sight=not values.keys() & OUT_OF_SIGHT))
+    return _body(values, program_of(command, in_sight=not values.keys() & UNCHECKABLE))
 
 
 def _is_script(command: list[str]) -> bool:
-    """Whether the first word is a file rather than a program's name."""
+    """Whether the first word is a file and not a program name."""
     word = command[0]
     return hot_path.is_file(word) and (len(command) == 1 or "/" in word or not hot_path.is_on_path(word))
 
 
 def program_of(command: list[str], *, in_sight: bool) -> list[str]:
-    """The command that the words stand for: a line for the shell, or a program and what it is given.
+    """The argv of the words: a shell command line, or a program and its arguments.
 
-    `in_sight`: what is not here now will not be there for the job.
+    `in_sight`: a program that does not exist now will not exist for the job either, so refuse it.
     """
     word = command[0]
     if not word.strip():
@@ -71,15 +71,15 @@ def program_of(command: list[str], *, in_sight: bool) -> list[str]:
         raise UsageError(f"{shown} is a folder, not a script")
     if "/" in word:
         raise UsageError(f"there is no file {shown}")
-    if word in OF_THE_SHELL or hot_path.SHELL.intersection(word):
+    if word in SHELL_WORDS or hot_path.SHELL.intersection(word):
         line = " ".join(command)
         hint = f"quote the whole line: gbatch '{line}'" if len(line) <= 200 and "'" not in line else ""
-        raise UsageError(f"{shown} is a word of the shell", hint=hint or "quote the whole line")
+        raise UsageError(f"{shown} is a shell builtin or shell syntax", hint=hint or "quote the whole line")
     raise UsageError(f"{shown} is neither a file nor a program on your PATH")
 
 
-def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Values of two places: the second wins, and recipients of mail add up."""
+def merge_options(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Merge option values: `over` takes precedence, except that notify options are combined."""
     both = under | over
     for name in ("notify-email", "notify-on"):
         if name in under and name in over:
@@ -88,14 +88,14 @@ def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _file(values: dict[str, Any], command: list[str]) -> str:
-    """A file and what it is given: a program, or a script."""
+    """A file and its arguments: an executable or a script."""
     path = os.path.abspath(command[0])
     if hot_path.is_binary(path):
         return _body(values, [path, *command[1:]])
     content = read_file(command[0])
     if path.endswith(".py") and not content.startswith(b"#!"):
         raise UsageError(
-            f"{command[0]} does not say what runs it, so bash would",
+            f"{command[0]} has no #! line, so bash would run it",
             hint=f"gbatch python3 {shlex.join(command)}, or #!/usr/bin/env python3 as its first line",
         )
     return _script(values, path, content, command[1:])
@@ -105,24 +105,24 @@ def _script(values: dict[str, Any], path: str, content: bytes, arguments: list[s
     if not content.strip():
         raise UsageError(f"the script {path or 'on standard input'} is empty")
     if b"\0" in content[:1024]:
-        return _body(values, [path, *arguments])  # a program, not a text
+        return _body(values, [path, *arguments])  # a binary, not text
     text, where = content.decode(errors="replace"), path or "standard input"
-    asked, ignored = slurm.sbatch(text, where)
+    options, ignored = slurm.sbatch(text, where)
     if ignored:
-        sys.stderr.write(f"gbatch: {where}: #SBATCH options that mean nothing here: {', '.join(ignored)}\n")
-    asked = merged(asked, directives.read(text, where))
-    hot_path.check_utf8(path, "the path of the script", "go to its folder by a link: ln -s")
+        sys.stderr.write(f"gbatch: {where}: #SBATCH options that have no effect here: {', '.join(ignored)}\n")
+    options = merge_options(options, directives.read(text, where))
+    hot_path.check_utf8(path, "the path of the script", "enter its folder through a link: ln -s")
     script = f',"script":"{hot_path.base64(content)}","script_path":{hot_path.dumps(path)}'
-    return _body(merged(asked, values), arguments, script)
+    return _body(merge_options(options, values), arguments, script)
 
 
 def _body(values: dict[str, Any], command: list[str], script: str = "") -> str:
     rows = f',"rows":{hot_path.dumps(_rows(values["param-file"]))}' if "param-file" in values else ""
-    return hot_path.job_body(resolved(values), command, script + rows, captured(values))
+    return hot_path.job_body(resolve(values), command, script + rows, capture(values))
 
 
 def _rows(path: str) -> list[dict[str, str]]:
-    """The rows of a CSV file by the names in its first."""
+    """The rows of a CSV file as dictionaries, keyed by its header row."""
     text = read_file(path)
     try:
         lines = list(csv.reader(text.decode("utf-8-sig").splitlines(), skipinitialspace=True, strict=True))
@@ -130,11 +130,13 @@ def _rows(path: str) -> list[dict[str, str]]:
         raise UsageError(f"{path} is not a CSV file: {error}") from None
     lines = [line for line in lines if line]
     if len(lines) < 2:
-        raise UsageError(f"{path} needs a row of names, then one row for each job")
+        raise UsageError(f"{path} needs a header row and one row for each job")
     names = [name.strip() for name in lines[0]]
     if len(set(names)) < len(names):
-        raise UsageError(f"{path} has a name twice in its first row")
+        raise UsageError(f"{path} has a duplicate name in its header row")
     for number, line in enumerate(lines[1:], 2):
         if len(line) != len(names):
-            raise UsageError(f"{path}: row {number} has {len(line)} values, and there are {len(names)} names")
+            raise UsageError(
+                f"{path}: row {number} has {len(line)} values, but the header has {len(names)} names"
+            )
     return [dict(zip(names, line, strict=True)) for line in lines[1:]]

@@ -1,4 +1,4 @@
-"""A submission whose answer was lost is sent again, with the same token: the daemon may be restarting."""
+"""Retry a submission whose answer was lost, with the same token: the daemon may be restarting."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from collections.abc import Callable
 
 from gflow.errors import Unreachable
 
-# How long a daemon may be away before waiting for it is given up.
+# Seconds to wait for a daemon that went away.
 PATIENCE_S = 60.0
-# Who was not there to begin with may just be restarting; more than that is not worth a wait.
+# Seconds to wait for a daemon that refused the first connection: it may be restarting.
 ABSENT_S = 2.0
 PAUSE_S = 0.05
-# After which time people want to know what takes so long.
+# Seconds of waiting before a message is printed.
 SILENT_S = 1.0
 
 Answer = tuple[int, bytes, bytes]
 
 
-def insist(ask: Callable[[], Answer], first: ConnectionError) -> Answer:
-    """The answer, once there is one. `first`: what came of the first try."""
+def retry(ask: Callable[[], Answer], first: ConnectionError) -> Answer:
+    """Repeat the request until it is answered. `first`: the error of the first try."""
     if isinstance(first, ConnectionRefusedError):
-        return _again(ask, ABSENT_S, ConnectionError)
+        return _repeat(ask, ABSENT_S, ConnectionError)
     try:
-        return _again(ask, PATIENCE_S, (ConnectionError, Unreachable), is_told=True)
+        return _repeat(ask, PATIENCE_S, (ConnectionError, Unreachable), has_message=True)
     except (ConnectionError, Unreachable):
         raise Unreachable(
-            "the daemon went away before it answered, and has not come back",
-            hint="what you submitted may be in its queue: look with gqueue when it is up again",
+            "the connection to the daemon was lost before it answered, and the daemon has not come back",
+            hint="your submission may be in its queue: check with gqueue when the daemon is up again",
         ) from None
 
 
-def _again(
+def _repeat(
     ask: Callable[[], Answer],
     patience_s: float,
     away: type[Exception] | tuple[type[Exception], ...],
     *,
-    is_told: bool = False,
+    has_message: bool = False,
 ) -> Answer:
     began = time.monotonic()
     while True:
@@ -47,7 +47,9 @@ def _again(
             waited = time.monotonic() - began
             if waited > patience_s:
                 raise
-        if is_told and waited > SILENT_S:
-            sys.stderr.write("the daemon went away before it answered; waiting for it to come back\n")
-            is_told = False
+        if has_message and waited > SILENT_S:
+            sys.stderr.write(
+                "the connection to the daemon was lost before it answered; waiting for the daemon\n"
+            )
+            has_message = False
         time.sleep(PAUSE_S)

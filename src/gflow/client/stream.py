@@ -1,4 +1,4 @@
-"""Events from the daemon, as they happen; a daemon that restarts meanwhile is asked for what was missed."""
+"""Stream events from the daemon; after a restart of the daemon, resume at the last event seen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gflow.client.retry import PATIENCE_S
 from gflow.errors import Unreachable
 
 JSON = "application/json"
-# A daemon that says nothing for so long, not even that there is nothing, is gone.
+# Seconds without any data, not even a keep-alive, after which the connection counts as lost.
 SILENCE_S = 60.0
 
 
@@ -26,9 +26,9 @@ def events(
     *,
     follow: bool = True,
 ) -> Iterator[dict[str, Any]]:
-    """Every event from now on, or from the one after `after`; `connected` comes first, each time.
+    """Yield every event from now on, or after the id `after`; each connection begins with `connected`.
 
-    Without `follow` it ends with what there is.
+    Without `follow`, stop after the stored events.
     """
     away_since: float | None = None
     while True:
@@ -39,7 +39,7 @@ def events(
                 yield event
             if not follow:
                 return
-            raise ConnectionResetError("the daemon hung up")
+            raise ConnectionResetError("the daemon closed the connection")
         except (OSError, HTTPException, Unreachable) as error:
             if away_since is None:
                 away_since = time.monotonic()
@@ -51,7 +51,7 @@ def events(
 def _listen(
     names: tuple[str, ...], jobs: tuple[str, ...], after: int | None, follow: bool
 ) -> Iterator[dict[str, Any]]:
-    """What one connection brings."""
+    """Yield the events of one connection."""
     query = {"events": ",".join(names), "job": ",".join(jobs), "after": "" if after is None else str(after)}
     query["follow"] = "" if follow else "0"
     with socket.socket(fileno=hot_path.connect().detach()) as sock:

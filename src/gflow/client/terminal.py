@@ -1,4 +1,4 @@
-"""Sitting at the terminal of a job, or at the pipes of a command beside one: bytes there and back."""
+"""Connect standard input and output to the terminal of a job, or to the pipes of a `gjob exec` command."""
 
 from __future__ import annotations
 
@@ -29,33 +29,34 @@ from gflow.wire.terminal_protocol import (
 )
 
 PIECE = 1 << 16
-# How much may wait to be sent before no more is read.
-MOST_WAITING = 1 << 18
-# Ctrl-\ leaves the terminal and lets the job go on, as in dtach.
+# Bytes waiting to be sent above which no more input is read.
+OUTBOX_MAX = 1 << 18
+# Ctrl-\ detaches from the terminal, and the job continues, as in dtach.
 LEAVE = b"\x1c"
 
 
-class Left(Exception):
-    """Whoever sat there has left, and the job goes on."""
+class Detached(Exception):
+    """The user detached; the job continues."""
 
 
 def is_terminal() -> bool:
     return os.isatty(0) and os.isatty(1)
 
 
-def sit(sock: socket.socket, *, is_tty: bool, is_host: bool, may_leave: bool) -> int | None:
-    """Carry bytes until the end; its code (negative: a signal), None if the line was cut. `Left`: Ctrl-\\.
+def relay(sock: socket.socket, *, is_tty: bool, is_host: bool, may_leave: bool) -> int | None:
+    """Relay bytes until the command ends; return its exit code (negative: a signal).
 
-    `is_host`: the job is hung up when we go without a word, as when our own terminal is closed.
+    None if the connection was lost. Raises `Detached` after Ctrl-\\. `is_host`: the job gets HUP if this
+    process disconnects without a goodbye, as when its own terminal is closed.
     """
     rows, columns = _size()
     hello = frame(HELLO, GREETING.pack(rows, columns, is_host))
     with _raw(is_tty), _resizing() as resized:
-        return _Seat(sock, hello, is_tty=is_tty, may_leave=may_leave).carry(resized)
+        return _Relay(sock, hello, is_tty=is_tty, may_leave=may_leave).run(resized)
 
 
-class _Seat:
-    """Bytes on their way. Nothing waits for one way only: whoever is at the other end may do so, too."""
+class _Relay:
+    """Relays bytes in both directions. Never blocks on one direction: the peer may block on the other."""
 
     def __init__(self, sock: socket.socket, hello: bytes, *, is_tty: bool, may_leave: bool) -> None:
         sock.setblocking(False)
@@ -66,18 +67,18 @@ class _Seat:
         self._is_typing = True
         self._code: int | None = None
 
-    def carry(self, resized: int) -> int | None:
+    def run(self, resized: int) -> int | None:
         line = self._sock.fileno()
         while True:
-            types = self._is_typing and len(self._outbox) < MOST_WAITING
-            reads = [line, resized] + ([0] if types else [])
+            has_input = self._is_typing and len(self._outbox) < OUTBOX_MAX
+            reads = [line, resized] + ([0] if has_input else [])
             ready, writable, _ = select.select(reads, [line] if self._outbox else [], [])
             try:
                 if resized in ready:
                     os.read(resized, 4096)
                     self._outbox += frame(SIZE, struct.pack("!HH", *_size()))
                 if 0 in ready:
-                    self._type()
+                    self._read_input()
                 if writable:
                     self._send()
                 if line in ready and not self._show():
@@ -86,15 +87,15 @@ class _Seat:
                 return self._code
 
     def _send(self) -> None:
-        """Send some of what waits. If the other end has gone, what it said before is still to be read."""
+        """Send a part of the outbox. If the peer is gone, drop it; its last data must still be read."""
         try:
             del self._outbox[: self._sock.send(self._outbox[:PIECE])]
         except (BrokenPipeError, ConnectionResetError):
             self._outbox.clear()
             self._is_typing = False
 
-    def _type(self) -> None:
-        """Take what was typed."""
+    def _read_input(self) -> None:
+        """Read standard input into the outbox."""
         try:
             data = os.read(0, PIECE)
         except OSError:  # our terminal is gone
@@ -102,14 +103,14 @@ class _Seat:
         if self._may_leave and self._is_tty and LEAVE in data:
             self._sock.setblocking(True)
             self._sock.sendall(self._outbox + frame(INPUT, data.partition(LEAVE)[0]) + frame(BYE))
-            raise Left
+            raise Detached
         if not data and self._is_tty:
             raise ConnectionResetError("the terminal is gone")
         self._outbox += frame(INPUT, data) if data else frame(NO_MORE)
         self._is_typing = bool(data)
 
     def _show(self) -> bool:
-        """Print what came; False: that was all."""
+        """Print received data; False at the end of the stream."""
         data = self._sock.recv(PIECE)
         self._inbox += data
         for kind, content in frames(self._inbox):
@@ -132,14 +133,14 @@ def _size() -> tuple[int, int]:
 
 @contextmanager
 def _raw(is_tty: bool) -> Iterator[None]:
-    """Every key is the job's, also Ctrl-C; as it was before, afterwards."""
+    """Raw mode: all keys, including Ctrl-C, go to the job. Restores the terminal afterwards."""
     if not is_tty:
         yield
         return
     before = termios.tcgetattr(0)
     signal.signal(signal.SIGTERM, _leave)
     try:
-        tty.setraw(0, termios.TCSADRAIN)  # what was typed ahead is the job's
+        tty.setraw(0, termios.TCSADRAIN)  # keep type-ahead for the job
         yield
     finally:
         with suppress(termios.error):
@@ -152,7 +153,7 @@ def _leave(number: int, _: object) -> None:
 
 @contextmanager
 def _resizing() -> Iterator[int]:
-    """A descriptor that becomes readable when the window has another size."""
+    """A descriptor that becomes readable when the window size changes."""
     reads, writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = signal.signal(signal.SIGWINCH, lambda *_: os.write(writes, b"w"))
     try:

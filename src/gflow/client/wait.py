@@ -1,4 +1,4 @@
-"""Waiting for jobs, across restarts of the daemon, and the exit code a job passes on."""
+"""Wait for jobs, across restarts of the daemon, and derive exit codes from them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ CODES = {"Timeout": 124, "Cancelled": 130}
 
 
 def wait_for(job: str, timeout: float | None = None) -> dict[str, Any]:
-    """The job once it is final. A daemon that restarts meanwhile is asked again.
+    """Wait until the job is final and return it. Survives restarts of the daemon.
 
-    Raises TimeoutError if that takes more than `timeout` seconds.
+    Raises TimeoutError after `timeout` seconds.
     """
     away_since: float | None = None
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         asked = time.monotonic()
         if end is not None and asked >= end:
-            raise TimeoutError(f"job {job} is not over yet")
+            raise TimeoutError(f"job {job} has not ended yet")
         try:
             path = http.job_path(job, "/wait")
             answer = http.get(path) if end is None else http.get_within(path, end - asked)
             final: dict[str, Any] = answer["jobs"][0]
             return final
-        except TimeoutError:  # the socket's: the end has come
+        except TimeoutError:  # of the socket: the deadline has passed
             continue
         except (ConnectionError, Unreachable):
             now = time.monotonic()
-            if away_since is None or now - asked > 1.0:  # it was there until now
+            if away_since is None or now - asked > 1.0:  # the daemon was up until now
                 away_since = now
             if now - away_since > PATIENCE_S:
                 raise
@@ -40,13 +40,13 @@ def wait_for(job: str, timeout: float | None = None) -> dict[str, Any]:
 
 
 def wait_for_all(jobs: list[str]) -> tuple[list[dict[str, Any]], int]:
-    """All of them once they are final, and the worst of their exit codes."""
+    """Wait for all jobs; return them and the highest exit code."""
     final = [wait_for(job) for job in jobs]
     return final, max(map(exit_code_of, final), default=0)
 
 
 def exit_code_of(job: dict[str, Any]) -> int:
-    """What a command that stands for this job leaves with."""
+    """The exit code of a command that represents this job."""
     if job["state"] in CODES:
         return CODES[job["state"]]
     if job["signal"]:

@@ -72,7 +72,7 @@ async def _get(path: str) -> Any:
         writer.close()
     if not found:
         raise ConnectionResetError("the daemon closed the connection before it answered")
-    answer = hot_path.whole(headers, content)
+    answer = hot_path.read_body(headers, content)
     if int(headers[9:12]) >= 400:
         raise http.refusal(headers, answer, "application/json")
-    return http.parsed(answer)
+    return http.parse_json(answer)

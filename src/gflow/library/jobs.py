@@ -9,7 +9,7 @@ from typing import Any
 
 from gflow.client import hot_path, http
 from gflow.client.jobfile import as_words
-from gflow.client.logs import followed
+from gflow.client.logs import follow_log
 from gflow.client.request_builder import describe
 from gflow.client.retry import PATIENCE_S
 from gflow.client.wait import exit_code_of, wait_for
@@ -88,7 +88,7 @@ class Job:
 
     def follow(self) -> Iterator[bytes]:
         """Yield the log as it is written, of all attempts, until the job ends."""
-        yield from followed(self.id, self._log_path())
+        yield from follow_log(self.id, self._log_path())
 
     def cancel(self, *, now: bool = False) -> None:
         """Cancel the job: TERM, its grace time, KILL; `now` kills it immediately."""
@@ -126,7 +126,7 @@ def sweep(command: Command, **options: Any) -> list[Job]:
 
 def submit_description(job: str) -> list[Job]:
     """Submit a description (JSON); returns the jobs that the daemon creates."""
-    return [Job(job["id"]) for job in http.parsed(_answer(job, "/jobs"))["jobs"]]
+    return [Job(job["id"]) for job in http.parse_json(_answer(job, "/jobs"))["jobs"]]
 
 
 def check_description(job: str) -> None:

@@ -1,4 +1,4 @@
-"""Which daemon a gflowd command is about: one's own, or the machine's."""
+"""Choose the daemon that a gflowd command acts on: the user's own, or the system-wide one."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 
 def choose(values: dict[str, Any]) -> None:
-    """Talk to the machine's daemon, or to one's own, as these flags say."""
+    """Select the system-wide daemon (--system) or the user's own (--private)."""
     get = os.environ.get
     if {"system", "private"} <= values.keys():
         raise UsageError("--system and --private do not go together")
     if "private" in values:
-        hot_path.talk_to(paths.own_socket(get))
+        hot_path.use_socket(paths.own_socket(get))
     elif os.geteuid():
-        raise Refused("--system is for root", hint="gflowd up starts a daemon for yourself")
+        raise Refused("--system requires root", hint="gflowd up starts a daemon of your own")
     else:
-        hot_path.talk_to(paths.system_socket(get))
+        hot_path.use_socket(paths.system_socket(get))
 
 
 def check_alone(values: dict[str, Any]) -> None:
-    """Where the machine has a daemon, be it down, nobody gets to another by mistake."""
+    """Refuse to act on a private daemon unasked where a system-wide daemon is set up, running or not."""
     if values.keys() & {"system", "private"}:
         return
     if os.path.exists(paths.system_socket(os.environ.get)):
         raise Refused(
-            "this machine has a gflow daemon for everybody, and gbatch uses it",
-            hint="gflowd up --private starts one of your own beside it",
+            "this machine has a system-wide gflow daemon, and gbatch uses it",
+            hint="gflowd up --private starts one of your own in addition",
         )
-    if no_daemon.is_machine_served(hot_path.getenv):
-        theirs = "--system means that one" if os.geteuid() == 0 else "root starts it with gflowd up --system"
+    if no_daemon.has_system_daemon(hot_path.getenv):
+        system = "--system selects it" if os.geteuid() == 0 else "root starts it with gflowd up --system"
         raise Refused(
-            "this machine has a gflow daemon for everybody, and it is down",
-            hint=f"{theirs}; --private means one of your own",
+            "this machine has a system-wide gflow daemon, and it is down",
+            hint=f"{system}; --private selects one of your own",
         )

@@ -1,4 +1,4 @@
-"""What gqueue and gstats have in common."""
+"""Options that gqueue and gstats share: the output format and --since."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def output_of(values: dict[str, Any], options: tuple[Option, ...]) -> str:
-    """The form of output that is asked for."""
+    """The requested output format."""
     output: str = "json" if "json" in values else values.get("output", "table").lower()
     (choices,) = [option.choices for option in options if option.name == "output"]
     if output not in choices:
-        raise unknown("form of output", output, choices)
+        raise unknown("output format", output, choices)
     return output
 
 
 def since_of(text: str) -> str:
-    """A time in the past for the daemon. Read here, because days and hours are those of whoever asks."""
+    """The value of --since as a Unix time. Parsed by the client, in the user's time zone."""
     from gflow.config import timezone
     from gflow.options.times import parse_since
 

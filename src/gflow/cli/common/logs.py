@@ -1,6 +1,6 @@
-"""Reading a job's log: all of it, an end of it, or as it grows.
+"""Print a job's log: all of it, its first or last lines, or as it grows.
 
-Everything goes through in chunks: a line may be as long as the disk is large.
+The log is copied in chunks, because a single line may be as large as the disk.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, BinaryIO, TypeVar
 
 from gflow.client import hot_path, http
-from gflow.client.logs import CHUNK, chunks, followed, start_of_last
+from gflow.client.logs import CHUNK, chunks, follow_log, start_of_last
 from gflow.errors import clean_page
 
 T = TypeVar("T")
 
 
 def print_lines(path: str, first: int | None, last: int | None, *, is_harmless: bool = False) -> int:
-    """Copy the log, or some lines of it, to standard output: byte for byte, or made harmless."""
-    wanted = _wanted(path, first, last)
-    for chunk in harmless(wanted) if is_harmless else wanted:
+    """Copy the log, or some lines of it, to standard output: unchanged, or with escapes (`is_harmless`)."""
+    content = _read(path, first, last)
+    for chunk in escape_controls(content) if is_harmless else content:
         hot_path.write(1, chunk)
     return 0
 
 
-def harmless(coming: Generator[bytes, None, T]) -> Generator[bytes, None, T]:
-    """The same text in which all but lines and tabs that is not printable is an escape.
+def escape_controls(coming: Generator[bytes, None, T]) -> Generator[bytes, None, T]:
+    """Replace every unprintable character but newlines and tabs by an escape.
 
-    For a log of another user on a terminal: its sequences could rewrite what is on the screen, or worse.
+    For another user's log on a terminal: its control sequences could rewrite the screen, or worse.
     """
-    decoder = getincrementaldecoder("utf-8")("backslashreplace")  # a character may be in two chunks
+    decoder = getincrementaldecoder("utf-8")("backslashreplace")  # a character may span two chunks
     while True:
         try:
             chunk = next(coming)
@@ -43,16 +43,16 @@ def harmless(coming: Generator[bytes, None, T]) -> Generator[bytes, None, T]:
 
 
 def as_json(place: dict[str, Any], first: int | None, last: int | None) -> int:
-    """The log, or some lines of it, as one object; what is no UTF-8 is replaced."""
+    """Print the log, or some lines of it, as one JSON object; invalid UTF-8 is replaced."""
     path = place["path"]
     size = os.path.getsize(path) if os.path.exists(path) else 0
-    content = b"".join(_wanted(path, first, last)).decode(errors="replace")
+    content = b"".join(_read(path, first, last)).decode(errors="replace")
     view = {"job_id": place["job_id"], "path": path, "size": size, "content": content}
     hot_path.write(1, http.json_line(json.dumps(view).encode()))
     return 0
 
 
-def _wanted(path: str, first: int | None, last: int | None) -> Generator[bytes, None, None]:
+def _read(path: str, first: int | None, last: int | None) -> Generator[bytes, None, None]:
     """The log, or some lines of it."""
     if not os.path.exists(path):
         return  # nothing was written yet
@@ -84,10 +84,10 @@ def follow(
     *,
     is_harmless: bool = False,
 ) -> dict[str, Any]:
-    """Copy the log as it grows, until the job is final and all of it is printed; how it ended."""
-    coming = followed(job, path, last, between)
+    """Copy the log as it grows, until the job is final; return the final job."""
+    coming = follow_log(job, path, last, between)
     if is_harmless:
-        coming = harmless(coming)
+        coming = escape_controls(coming)
     while True:
         try:
             hot_path.write(1, next(coming))

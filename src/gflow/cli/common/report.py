@@ -1,8 +1,7 @@
-"""How a command that failed says so: one sentence, a hint, the right exit code.
+"""Report a failed command: one sentence, a hint and the exit code.
 
-No daemon is running and somebody sits there: offer to start one.
-
-A bug in a command: the traceback goes into a file, the person gets a sentence.
+An unexpected exception is reported as a bug; its traceback goes to a file. `gbatch` without a daemon, on a
+terminal, offers to start one.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from gflow import __version__, paths
 from gflow.client import hot_path, no_daemon
 from gflow.errors import GflowError, clean_json
 
-# Programs whose --output is a form, and not a file; and how it is asked to be JSON.
+# Programs whose --output is a format and not a file, and the ways to request JSON.
 FORMS = ("gqueue", "gstats")
 JSON = {"json", "-ojson", "--output=json"}
 
 
 def report(program: str, error: Exception, words: list[str]) -> int:
-    """Print the error; its exit code. `--json` gets an object on stdout."""
+    """Print the error and return its exit code. With `--json` it is an object on standard output."""
     if isinstance(error, BrokenPipeError):
-        return 1  # `gflowd config | head`: whoever read has seen enough
+        return 1  # `gflowd config | head`: the reader has closed the pipe
     if not isinstance(error, GflowError):
         from gflow.cli.common.report import bug
 
@@ -41,13 +40,13 @@ def report(program: str, error: Exception, words: list[str]) -> int:
 
 
 def is_answerable(words: list[str]) -> bool:
-    """Whether there is a person to ask, and a daemon of their own is what they would want."""
-    is_asked = "--json" not in words and os.isatty(0) and os.isatty(2)
-    return is_asked and not no_daemon.is_machine_served(hot_path.getenv)
+    """Whether to offer to start a daemon: on a terminal, where no system-wide daemon is set up."""
+    is_interactive = "--json" not in words and os.isatty(0) and os.isatty(2)
+    return is_interactive and not no_daemon.has_system_daemon(hot_path.getenv)
 
 
 def start() -> int | None:
-    """Ask; if the answer is yes, start a daemon. Its exit code, or None if the answer is no."""
+    """Ask whether to start a daemon. Return the exit code of `gflowd up`, or None if the answer is no."""
     sys.stderr.write("gbatch: the gflow daemon is not running. Start it now? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -62,20 +61,23 @@ class Bug(GflowError):
 
 
 def bug(program: str, error: BaseException, words: list[str]) -> Bug:
-    """The error to show for one that nobody expected, after writing down where it came from."""
+    """Write the traceback of an unexpected exception to a file; return the error to show."""
     what = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     text = f"{program} {__version__}, Python {sys.version}\n{' '.join(words)}\n\n"
     text += "".join(traceback.format_exception(error))
-    return Bug(f"this is a bug in gflow: {what}", hint=f"please report it, with {_kept(program, text)}")
+    return Bug(
+        f"this is a bug in gflow: {what}", hint=f"please report it, with {_write_crash(program, text)}"
+    )
 
 
-def _kept(program: str, text: str) -> str:
+def _write_crash(program: str, text: str) -> str:
+    """Write the crash report; return its path, or the report itself if it cannot be written."""
     name = time.strftime(f"crash-{program}-%Y%m%d-%H%M%S-{os.getpid()}.txt")
     for folder in (paths.log_dir(os.environ.get), tempfile.gettempdir()):
         path = os.path.join(folder, name)
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
-            # Exclusively: the temporary folder is everybody's.
+            # O_EXCL: other users can write to the temporary folder.
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(text)
         except OSError:

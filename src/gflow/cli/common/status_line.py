@@ -1,4 +1,4 @@
-"""What takes long says so: one line on standard error, on a terminal only, gone when it is done."""
+"""A status line on standard error for slow operations; only on a terminal, erased at the end."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import threading
 import time
 from collections.abc import Iterator
 
-# Who waits less than this does not wonder.
+# Operations shorter than this show no status line.
 PATIENCE_S = 1.0
 EVERY_S = 0.5
 
 
 @contextlib.contextmanager
-def shown(what: str) -> Iterator[None]:
-    """While the block runs: what it does, and for how long already."""
+def show_status(what: str) -> Iterator[None]:
+    """While the block runs, show `what` and the elapsed seconds."""
     if not sys.stderr.isatty():
         yield
         return
     done = threading.Event()
-    teller = threading.Thread(target=_tell, args=(what, done), daemon=True)
-    teller.start()
+    thread = threading.Thread(target=_show, args=(what, done), daemon=True)
+    thread.start()
     try:
         yield
     finally:
         done.set()
-        teller.join()
+        thread.join()
 
 
-def _tell(what: str, done: threading.Event) -> None:
+def _show(what: str, done: threading.Event) -> None:
     began = time.monotonic()
     wait = PATIENCE_S
     while not done.wait(wait):

@@ -1,4 +1,4 @@
-"""Terminals of jobs, as the commands use them: reach one, sit there, run a command beside a job."""
+"""Terminals of jobs, for the commands: connect to one, attach to it, execute a command in a job."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gflow.errors import UsageError
 from gflow.wire.terminal_protocol import reach
 
 ACTIVE = ("Queued", "Hold", "Running")
-# A terminal is there a moment after its job runs.
+# Seconds after the start of a job within which its terminal must accept connections.
 COMING_S = 10.0
 
 
-def reached(job: str, between: Callable[[], None] = lambda: None) -> socket.socket | None:
-    """A connection to the job's terminal, as soon as it has one; None: the job is over."""
+def connect(job: str, between: Callable[[], None] = lambda: None) -> socket.socket | None:
+    """Wait for the job's terminal and connect to it; None if the job has ended."""
     running_since: float | None = None
     while True:
         place = http.get(http.job_path(job, "/terminal"))
@@ -37,27 +37,32 @@ def reached(job: str, between: Callable[[], None] = lambda: None) -> socket.sock
         time.sleep(LOOK_AGAIN_S)
 
 
-def seated(program: str, job: str, sock: socket.socket, *, is_host: bool) -> bool:
-    """Sit at the job's terminal until it is over; False: we left before."""
+def attach_to(program: str, job: str, sock: socket.socket, *, is_host: bool) -> bool:
+    """Attach to the job's terminal until the job ends; False if the user detached before."""
     with sock:
         try:
-            terminal.sit(sock, is_tty=True, is_host=is_host, may_leave=not is_host)
-        except terminal.Left:
-            sys.stderr.write(f"\r\n{program}: job {job} goes on; gjob attach {job} comes back\n")
+            terminal.relay(sock, is_tty=True, is_host=is_host, may_leave=not is_host)
+        except terminal.Detached:
+            sys.stderr.write(
+                f"\r\n{program}: detached; job {job} is still running (gjob attach {job} returns to it)\n"
+            )
             return False
     return True
 
 
 def attach(job: str) -> int | None:
-    """Sit at a job's terminal until it is over or we leave; None: it has none, or we are not at one."""
+    """Attach to a job's terminal until the job ends or the user detaches.
+
+    None if the job has no terminal, or standard input and output are none.
+    """
     if not terminal.is_terminal():
         return None
     place = http.get(http.job_path(job, "/terminal"))
     if place["path"] is None:
         return None
-    sys.stderr.write(f"gjob: this is the terminal of job {place['job_id']}; Ctrl-\\ leaves it\n")
-    sock = reached(str(place["job_id"]))
-    if sock is None or not seated("gjob", str(place["job_id"]), sock, is_host=False):
+    sys.stderr.write(f"gjob: attached to the terminal of job {place['job_id']}; Ctrl-\\ detaches\n")
+    sock = connect(str(place["job_id"]))
+    if sock is None or not attach_to("gjob", str(place["job_id"]), sock, is_host=False):
         return 0
     from gflow.client.wait import exit_code_of, wait_for
 
@@ -65,7 +70,7 @@ def attach(job: str) -> int | None:
 
 
 def execute(values: dict[str, Any], words: list[str]) -> int:
-    """Run a command beside a job; its exit code."""
+    """Execute a command in a job's environment; return its exit code."""
     job, command = words[0], words[2:] if words[1:2] == ["--"] else words[1:]
     if not command:
         raise UsageError("there is no command to run", hint="gjob exec 42 -- nvidia-smi")
@@ -82,8 +87,8 @@ def execute(values: dict[str, Any], words: list[str]) -> int:
                 raise
             time.sleep(0.01)
     with sock:
-        code = terminal.sit(sock, is_tty=is_tty, is_host=True, may_leave=False)
+        code = terminal.relay(sock, is_tty=is_tty, is_host=True, may_leave=False)
     if code is None:
-        sys.stderr.write(f"gjob: the command ended with job {job}\n")
+        sys.stderr.write(f"gjob: the command was ended because job {job} ended\n")
         return 125
     return code if code >= 0 else 128 - code

@@ -1,4 +1,4 @@
-"""The same answer again and again: redrawn in place on a terminal, one below the other elsewhere."""
+"""Repeat a query (--watch): redraw in place on a terminal, append elsewhere."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gflow.text.table import cut
 
 HOME, CLEAR, REST_OF_LINE, REST = "\x1b[H", "\x1b[2J", "\x1b[K", "\x1b[J"
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
-AWAY = "(the daemon is away since {}; asking again)"
+UNREACHABLE = "(daemon unreachable since {}; retrying)"
 
 
 def watch(ask: Callable[[], bytes], interval_s: float, title: str) -> int:
-    """Show what `ask` answers until Ctrl-C. A daemon that goes away is waited for."""
+    """Show the answers of `ask` until Ctrl-C. If the daemon goes away, retry until it is back."""
     is_terminal = os.isatty(1)
     draw = _draw if is_terminal else _append
-    text = ask().decode(errors="replace")  # a daemon that is not there at the start is an error
+    text = ask().decode(errors="replace")  # at the start, an unreachable daemon is an error
     away = ""
     try:
         if is_terminal:
@@ -30,7 +30,7 @@ def watch(ask: Callable[[], bytes], interval_s: float, title: str) -> int:
             try:
                 text, away = ask().decode(errors="replace"), ""
             except (ConnectionError, Unreachable):
-                away = away or AWAY.format(time.strftime("%H:%M:%S"))
+                away = away or UNREACHABLE.format(time.strftime("%H:%M:%S"))
     except KeyboardInterrupt:
         return 0
     finally:
@@ -39,7 +39,7 @@ def watch(ask: Callable[[], bytes], interval_s: float, title: str) -> int:
 
 
 def _draw(text: str, title: str) -> None:
-    """Write over what is there, line by line: nothing is ever blank, so nothing flickers."""
+    """Overwrite the screen line by line instead of clearing it, to avoid flicker."""
     size = os.get_terminal_size(1)
     lines = text.splitlines()
     room = max(1, size.lines - 3)

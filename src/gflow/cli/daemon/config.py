@@ -23,15 +23,15 @@ def init(values: dict[str, Any]) -> int:
     usual = paths.system_config if "system" in values else paths.config_file
     path = values.get("config") or usual(os.environ.get)
     if os.path.lexists(path) and "force" not in values:
-        raise Refused(f"{path} is there already", hint="gflowd init --force writes over it")
+        raise Refused(f"{path} already exists", hint="gflowd init --force overwrites it")
     chosen = _from_flags(values)
     if "yes" not in values:
         if not sys.stdin.isatty():
             raise UsageError(
-                "gflowd init asks questions, and this is no terminal",
-                hint="gflowd init --yes takes the defaults",
+                "gflowd init asks questions, and standard input is not a terminal",
+                hint="gflowd init --yes uses the defaults",
             )
-        chosen |= _asked(chosen, everything="advanced" in values)
+        chosen |= _ask(chosen, everything="advanced" in values)
     _write(path, render_file(chosen))
     if "json" in values:
         print(json.dumps({"path": path}))
@@ -49,19 +49,19 @@ def _from_flags(values: dict[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _asked(chosen: Mapping[str, Any], *, everything: bool) -> dict[str, Any]:
-    """What a person chose; a question answered with nothing leaves the default."""
-    print("Return takes what is in brackets. All of it can be changed in the file later.\n")
+def _ask(chosen: Mapping[str, Any], *, everything: bool) -> dict[str, Any]:
+    """Ask for settings on the terminal; an empty answer keeps the default."""
+    print("Press Return to accept the value in brackets. Every setting can be changed in the file later.\n")
     answers = {}
     for setting in SETTINGS:
         if setting.key not in chosen and (setting.asked or everything):
-            answer = _answer(setting)
+            answer = _ask_one(setting)
             if answer != setting.default:
                 answers[setting.key] = answer
     return answers
 
 
-def _answer(setting: Setting) -> Any:
+def _ask_one(setting: Setting) -> Any:
     usual = "all" if setting.kind == "gpus" else toml(setting.default).strip('"[]')
     while True:
         try:
@@ -71,13 +71,13 @@ def _answer(setting: Setting) -> Any:
         if not text:
             return setting.default
         try:
-            return read(setting, text, "that will not do")
+            return read(setting, text, "invalid value")
         except GflowError as error:
             print(f"  {error.message}")
 
 
 def _write(path: str, text: str) -> None:
-    """Whole or not at all; a link stays a link."""
+    """Write the file atomically; if it is a link, replace the target of the link."""
     place = os.path.realpath(path)
     try:
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
@@ -92,13 +92,13 @@ def _write(path: str, text: str) -> None:
 
 
 def show(values: dict[str, Any]) -> int:
-    """Every setting, its value, and where that comes from."""
+    """Print every setting, its value and its source."""
     is_system = "system" in values
     usual = (paths.system_config if is_system else paths.config_file)(os.environ.get)
     config = load(values, os.environ, values.get("config", ""), usual)
     running, notes = _running(is_system=is_system)
     for key, (value, origin) in running.items():
-        # A flag of the running daemon holds through restarts, unless one is given here.
+        # A flag of the running daemon is kept across restarts, unless one is given here.
         if key in BY_KEY and origin.startswith("--") and not config.found[key].origin.startswith("--"):
             config.found[key] = Found(value, origin)
     changed = {
@@ -113,11 +113,11 @@ def show(values: dict[str, Any]) -> int:
     sys.stdout.write(table(("SETTING", "VALUE", "FROM"), rows))
     which = " --system" if is_system else ""
     if not config.files:
-        notes.append(f"there is no {usual}; gflowd init{which} writes one")
+        notes.append(f"{usual} does not exist; gflowd init{which} writes it")
     notes += config.notes
     if changed:
         names = ", ".join(sorted(changed))
-        notes.append(f"gflowd runs with other values of {names}; gflowd restart{which} applies these")
+        notes.append(f"the running gflowd has other values of {names}; gflowd restart{which} applies these")
     for note in notes:
         print(f"({note})")
     return 0
@@ -139,7 +139,7 @@ def _as_json(config: Config, changed: set[str]) -> dict[str, Any]:
 
 
 def _running(*, is_system: bool) -> tuple[dict[str, Found], list[str]]:
-    """The values with which the daemon of this kind runs, if it does; and notes about one of the other."""
+    """Settings of the running daemon of this kind (none if it is down), and notes about the other kind."""
     from gflow.client import http
 
     try:
@@ -147,11 +147,11 @@ def _running(*, is_system: bool) -> tuple[dict[str, Found], list[str]]:
     except (ConnectionError, Unreachable):
         return {}, []
     if ("--system" in status["flags"]) != is_system:
-        return {}, ["the machine has a daemon for everybody: gflowd config --system shows its settings"]
+        return {}, ["the system-wide daemon is running: gflowd config --system shows its settings"]
     return {key: Found(**found) for key, found in status.get("settings", {}).items()}, []
 
 
 def _plain(key: str, found: Found) -> Any:
-    """A value as the daemon shows it, after a journey through JSON."""
+    """A value as the daemon reports it in JSON."""
     value = BY_KEY[key].shown(found.value)
     return list(value) if isinstance(value, tuple) else value

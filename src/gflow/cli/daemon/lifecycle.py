@@ -1,4 +1,4 @@
-"""Starting and stopping the daemon: `gflowd up`, `down`, `restart`, `run`, `restore`."""
+"""Start and stop the daemon: `gflowd up`, `down`, `restart`, `run`, `restore`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(values: dict[str, Any]) -> int:
 
 
 def up(values: dict[str, Any]) -> int:
-    """Start the daemon apart from this terminal and wait until it serves."""
+    """Start the daemon in the background and wait until it accepts requests."""
     check_alone(values)
     try:
         pid = http.get("/status")["pid"]
@@ -45,7 +45,7 @@ def up(values: dict[str, Any]) -> int:
     except (ConnectionError, Unreachable):
         pass
     settings = _settings(values)
-    if not _told(values):
+    if not _daemon_flags(values):
         from gflow.cli.daemon import systemd
 
         if systemd.is_installed(values):
@@ -53,7 +53,7 @@ def up(values: dict[str, Any]) -> int:
     plan = logind.decide(logind.facts(str(settings.socket)))
     notes = [*settings.notes, *filter(None, [plan.note])]
     log_file = settings.logs / "daemon.log"
-    # Without the user's service manager if that does not do it.
+    # If it does not start through the user's service manager, start it directly.
     pid = (plan.before and _start(plan.before, values, log_file)) or _start((), values, log_file)
     if not pid:
         raise GflowError("gflowd did not start", hint=f"its log is {log_file}")
@@ -74,9 +74,9 @@ def up(values: dict[str, Any]) -> int:
 
 
 def _start(before: tuple[str, ...], values: dict[str, Any], log_file: Path) -> int | None:
-    """Start the daemon; its pid once it serves, None if it ended without a word."""
+    """Start the daemon; return its pid once it accepts requests, None if it exited without a report."""
     ready, ready_in = os.pipe()
-    with _opened(log_file) as log:
+    with _open_log(log_file) as log:
         process = subprocess.Popen(
             [*before, sys.executable, "-m", "gflow", "gflowd", "run", *_start_words(values)],
             stdin=subprocess.DEVNULL,
@@ -88,18 +88,20 @@ def _start(before: tuple[str, ...], values: dict[str, Any], log_file: Path) -> i
             env=os.environ | {"GFLOW_READY_FD": str(ready_in)},
         )
     os.close(ready_in)
-    said = os.read(ready, select.PIPE_BUF).decode() if select.select([ready], [], [], START_S)[0] else ""
+    report = os.read(ready, select.PIPE_BUF).decode() if select.select([ready], [], [], START_S)[0] else ""
     os.close(ready)
-    if not said and _still_runs(process):
-        raise GflowError(f"gflowd (PID {process.pid}) does not serve yet", hint=f"its log is {log_file}")
-    if said and said != "ready\n":
-        _still_runs(process)  # it is about to end
-        raise _refusal(said)
-    return process.pid if said else None
+    if not report and _still_runs(process):
+        raise GflowError(
+            f"gflowd (PID {process.pid}) does not accept requests yet", hint=f"its log is {log_file}"
+        )
+    if report and report != "ready\n":
+        _still_runs(process)  # it is about to exit
+        raise _refusal(report)
+    return process.pid if report else None
 
 
-def _opened(log_file: Path) -> IO[bytes]:
-    """The daemon's log; nothing if it cannot be written, for the daemon itself will say what is wrong."""
+def _open_log(log_file: Path) -> IO[bytes]:
+    """Open the daemon's log, or /dev/null if it cannot be written: the daemon itself reports that error."""
     from gflow.store.files import make_folders
 
     try:
@@ -109,9 +111,9 @@ def _opened(log_file: Path) -> IO[bytes]:
         return open(os.devnull, "ab")
 
 
-def _refusal(said: str) -> GflowError:
-    """The error of a daemon that could not start: its exit code, its sentence, and a hint."""
-    code, message, hint = said.split("\n", 2)
+def _refusal(report: str) -> GflowError:
+    """The error of a daemon that could not start: exit code, message and hint, one per line."""
+    code, message, hint = report.split("\n", 2)
     error = GflowError(message, hint=hint.strip())
     error.exit_code = int(code)
     return error
@@ -126,7 +128,7 @@ def _still_runs(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _settings(values: dict[str, Any]) -> Settings:
-    """What a daemon with these flags would work with, or a refusal."""
+    """The settings of a daemon with these flags; raises if they are invalid."""
     from gflow.daemon.settings import settings_for
 
     if "config" in values:
@@ -149,8 +151,8 @@ def _start_words(values: dict[str, Any]) -> list[str]:
     return words
 
 
-def _told(values: dict[str, Any]) -> list[str]:
-    """What a daemon is to do otherwise; which daemon is meant does not count."""
+def _daemon_flags(values: dict[str, Any]) -> list[str]:
+    """Flags that change the daemon's settings: all but --system and --private, which select the daemon."""
     return _start_words({name: value for name, value in values.items() if name not in ("system", "private")})
 
 
@@ -171,42 +173,42 @@ def down(values: dict[str, Any]) -> int:
         return systemd.hand_over(values | scope, "stop")
     is_again = "again" in values and _handles(status["pid"], signal.SIGUSR2)
     _terminate(status["pid"], signal.SIGUSR2 if is_again else signal.SIGTERM)
-    left = f"; {running} running job{'s go' if running > 1 else ' goes'} on" if running else ""
+    left = f"; {running} running job{'s continue' if running > 1 else ' continues'}" if running else ""
     if "again" not in values or "json" not in values:
         say(values, f"gflowd is down{left}", running=False, stopped=True, running_jobs=running)
     return 0
 
 
 def _kill_jobs() -> None:
-    """Let nothing more start, end what runs, and wait until it is gone. What waits goes on waiting."""
+    """Drain the machine, kill the running jobs and wait for their end. Waiting jobs stay in the queue."""
     http.post("/drain", {"on": True, "passing": True})
     running = [str(job["id"]) for job in http.get("/jobs", states="Running")["jobs"]]
     if running:
         http.post("/jobs/cancel", {"jobs": running, "now": True})
-    for stray in http.get("/status").get("strays", ()):  # an older daemon does not say
+    for stray in http.get("/status").get("strays", ()):  # an older daemon does not report them
         _kill_stray(stray["pid"], stray["started"])
     patience = time.monotonic() + START_S
     while (status := http.get("/status"))["running"] or status.get("strays"):
         if time.monotonic() > patience:
             raise GflowError(
-                "some jobs do not end",
-                hint="gqueue shows them; they may hang in the kernel, or their cluster does not answer",
+                "some jobs could not be ended",
+                hint="gqueue shows them; they may be blocked in the kernel, or their cluster does not answer",
             )
         time.sleep(0.05)
 
 
 def _handles(pid: int, number: int) -> bool:
-    """Whether a process does something with this signal, instead of being ended by it."""
+    """Whether a process catches or ignores this signal, so that the signal does not end it."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # hidden from us: a daemon of today does
+    except OSError:  # /proc is hidden from us; every current daemon handles it
         return True
     masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigCgt:", "SigIgn:"))]
     return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def _kill_stray(pid: int | None, started: int | None) -> None:
-    """Let the shim of a job that the daemon does not know end it at once: exactly that process."""
+    """Tell the shim of a job unknown to the daemon to kill it. The start time guards against pid reuse."""
     from gflow.targets.local.run_record import start_time
 
     if pid is None:
@@ -219,82 +221,80 @@ def _kill_stray(pid: int | None, started: int | None) -> None:
 
 
 def _terminate(pid: int, number: int) -> None:
-    """End exactly this process and wait for it."""
+    """Send the signal to exactly this process and wait for its exit."""
     pidfd = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(pidfd, number)
     except PermissionError:
         raise Forbidden(
-            "the machine's gflow daemon is root's", hint="gflowd down --private stops one of your own"
+            "the system-wide gflow daemon belongs to root", hint="gflowd down --private stops one of your own"
         ) from None
     if not select.select([pidfd], [], [], START_S)[0]:
-        raise GflowError(f"gflowd (PID {pid}) does not stop")
+        raise GflowError(f"gflowd (PID {pid}) did not stop")
     os.close(pidfd)
 
 
 def restart(values: dict[str, Any]) -> int:
-    """Replace the daemon; what it was told about the machine holds, unless said otherwise."""
+    """Replace the daemon. Its flags are kept unless they are given again or hold for one daemon only."""
     running = True
     try:
-        told, _ = parse(http.get("/status")["flags"], OPTIONS)
+        flags, _ = parse(http.get("/status")["flags"], OPTIONS)
     except (ConnectionError, Unreachable):
-        running, told = False, {}
+        running, flags = False, {}
     passing = {setting.flag for setting in SETTINGS if setting.flag and not setting.kept}
-    kept = {name: value for name, value in told.items() if name not in passing}
-    if "system" not in kept | values and running and no_daemon.is_machine_served(hot_path.getenv):
-        kept["private"] = True  # one that was started before the machine had its own
+    kept = {name: value for name, value in flags.items() if name not in passing}
+    if "system" not in kept | values and running and no_daemon.has_system_daemon(hot_path.getenv):
+        kept["private"] = True  # it was started before the system-wide daemon
     if "system" in kept and os.geteuid():
-        raise Forbidden("the machine's gflow daemon is root's")
+        raise Forbidden("the system-wide gflow daemon belongs to root")
     from gflow.cli.daemon import systemd
 
     if systemd.is_active(kept):
-        if _told(values):
+        if _daemon_flags(values):
             raise UsageError(
-                "flags do not reach a service", hint="put it into gflow.toml: gflowd config shows where"
+                "a systemd service takes no flags", hint="put them into gflow.toml: gflowd config shows where"
             )
         return systemd.hand_over(values | kept, "restart")
-    _settings(kept | values)  # what is wrong is said while the old one still runs
+    _settings(kept | values)  # report errors while the old daemon still runs
     down({"again": True} | {name: True for name in values if name == "json"})
     return up(kept | values)
 
 
 def reload(values: dict[str, Any]) -> int:
-    """Let the daemon start anew as the same process. With flags it is another one: a restart."""
+    """Let the daemon re-execute itself in the same process. With new flags, restart it instead."""
     try:
         before = http.get("/status")
     except (ConnectionError, Unreachable):
         return up(values)
-    if _told(values):
+    if _daemon_flags(values):
         return restart(values)
     if not _handles(before["pid"], signal.SIGUSR1):
-        sys.stderr.write(
-            f"gflowd {before['version']} is too old to reload in place: it is restarted instead\n"
-        )
+        sys.stderr.write(f"gflowd {before['version']} cannot reload in place; restarting it instead\n")
         return restart(values)
-    told, _ = parse(before["flags"], OPTIONS)
-    _settings(told)  # what is wrong is said while the old one still runs
+    flags, _ = parse(before["flags"], OPTIONS)
+    _settings(flags)  # report errors while the old daemon still runs
     asked = time.monotonic()
     try:
         os.kill(before["pid"], signal.SIGUSR1)
     except PermissionError:
-        raise Forbidden("the machine's gflow daemon is root's") from None
+        raise Forbidden("the system-wide gflow daemon belongs to root") from None
     while time.monotonic() < asked + START_S:
         with suppress(ConnectionError, Unreachable):
             now = http.get("/status")
             if now["uptime_secs"] < time.monotonic() - asked:
-                say(values, f"gflowd is running anew (PID: {now['pid']})", running=True, pid=now["pid"])
+                say(values, f"gflowd reloaded (PID: {now['pid']})", running=True, pid=now["pid"])
                 return 0
         time.sleep(0.02)
-    raise GflowError("gflowd did not come back", hint="gflowd status; its log says more")
+    raise GflowError("gflowd did not come back", hint="see gflowd status and its log")
 
 
 def restore_backup(values: dict[str, Any], backup: str) -> int:
-    """Put a backup in the database's place, with no daemon running."""
+    """Replace the database by a backup, while no daemon is running."""
     from gflow.daemon.process import directories, instance_lock
     from gflow.store.backup import restore
     from gflow.store.location import first_free_number
 
-    if os.geteuid() == 0:  # root's private daemon is seldom meant where the machine has one
+    if os.geteuid() == 0:  # root rarely means a private daemon where a system-wide one is set up
         check_alone(values)
     settings = _settings(values)
     source = Path(backup).resolve()
@@ -305,18 +305,18 @@ def restore_backup(values: dict[str, Any], backup: str) -> int:
     held = instance_lock.take(settings.data)
     _check_nothing_is_orphaned(settings, source)
     number = first_free_number(settings.data)
-    # Much of what waited then may have run since, and the queue is everybody's: root looks first.
+    # Jobs that waited in the backup may have run since; drain the machine so that root can check first.
     drained = f"restored from {source.name}" if settings.is_system else ""
     kept = restore(source, settings.database, number, settings.kind, drained)
     os.close(held)
-    print(f"restored {source}" + (f"; what was there is now {kept}" if kept else ""))
+    print(f"restored {source}" + (f"; the previous database is now {kept}" if kept else ""))
     if drained:
-        print("(nothing starts until you have looked at the queue: gctl resume)")
+        print("(no job starts until gctl resume: check the queue first)")
     return 0
 
 
 def _check_nothing_is_orphaned(settings: Settings, backup: Path) -> None:
-    """Refuse a backup that does not know a job which runs: nobody would end it or count what it has."""
+    """Refuse a backup that lacks a running job: the daemon could neither stop it nor count its GPUs."""
     from gflow.store.backup import runs_in
     from gflow.targets.local.run_record import list_locked
 
@@ -326,7 +326,7 @@ def _check_nothing_is_orphaned(settings: Settings, backup: Path) -> None:
         jobs = ", ".join(name.rpartition(".")[0] for name in unknown)
         shims = " ".join(str(shim.pid) for name in unknown if (shim := living[name].shim))
         raise Refused(
-            f"job {jobs} runs, and the backup does not know it",
+            f"job {jobs} is running and is not in the backup",
             hint="let it end first: gflowd up; gflowd down --kill-jobs"
             + (f" (or, if the daemon does not start: kill {shims})" if shims else ""),
         )

@@ -1,8 +1,8 @@
-"""What becomes of a daemon when its user logs out, and what to do about it.
+"""Keep a user's daemon alive after logout, or tell the user how to.
 
-logind puts a login into a session scope. Where `KillUserProcesses` is set, everything in there is ended
-with the session. What the user's own service manager starts ends with that manager: at the last logout,
-or never if the user lingers. `decide` is pure; `facts` reads what it needs.
+logind puts a login into a session scope. Where `KillUserProcesses` is set, logind kills every process of that
+scope at the end of the session. A process started by the systemd user manager ends with the manager: at the
+last logout, or never if lingering is enabled. `decide` is pure; `facts` reads its input.
 """
 
 from __future__ import annotations
@@ -12,53 +12,53 @@ import re
 import shutil
 from typing import NamedTuple
 
-# A scope, not a service: when a service's main process ends, its jobs are ended too.
+# A scope, not a service: when the main process of a service exits, systemd kills its jobs too.
 USER_SCOPE = ("systemd-run", "--user", "--scope", "--collect", "--quiet", "--property=Delegate=yes")
 ENDED = (
-    "This machine ends all your processes when you log out, gflowd and its jobs too. "
+    "When you log out, this machine ends all your processes, including gflowd and its jobs. "
     "To keep them: loginctl enable-linger, then gflowd restart"
 )
 NO_MANAGER = (
-    "This machine ends all your processes when you log out, gflowd and its jobs too. "
-    "You linger, but your service manager cannot be reached from here: "
+    "When you log out, this machine ends all your processes, including gflowd and its jobs. "
+    "Lingering is enabled, but the systemd user manager is not reachable from this session: "
     "run gflowd restart after an ordinary login"
 )
 UNREACHABLE = (
-    "When you log out, gflowd and its jobs go on, but the system removes the folder of gflowd's socket. "
+    "When you log out, gflowd and its jobs keep running, but the system removes the folder of its socket. "
     "To keep it: loginctl enable-linger"
 )
 
 
 class Facts(NamedTuple):
-    """What there is to know about this login."""
+    """Properties of this login that `decide` depends on."""
 
     is_root: bool = False
-    # Whether this system has logind at all.
+    # Whether logind runs on this system.
     has_logind: bool = True
     # The text of /proc/self/cgroup.
     cgroup: str = ""
     lingers: bool = False
     kills: bool = False
-    # Whether the user's own service manager can be asked to start something.
+    # Whether the systemd user manager is reachable.
     has_manager: bool = False
-    # Whether gflowd's socket is in the folder that goes with the last session.
+    # Whether gflowd's socket is in the runtime folder, which is removed with the last session.
     socket_goes: bool = False
 
 
 class Plan(NamedTuple):
-    """How to start the daemon: with these words before its own; and what to tell the user."""
+    """How to start the daemon: a command prefix, and a note for the user."""
 
     before: tuple[str, ...] = ()
     note: str = ""
 
 
 def decide(facts: Facts) -> Plan:
-    """How a daemon started here outlives the login, or what the user can do so that it does."""
+    """How to start a daemon that outlives this login, or a note on how the user can allow it."""
     in_session = re.search(r"/session-[^/\n]+\.scope", facts.cgroup)
     in_manager = re.search(r"/user@\d+\.service", facts.cgroup)
     if facts.is_root or not facts.has_logind or not (in_session or in_manager):
         return Plan()
-    if in_manager:  # it ends with the manager, whatever logind does to sessions
+    if in_manager:  # the daemon ends with the manager, whatever logind does to sessions
         return Plan() if facts.lingers else Plan(note=ENDED)
     if facts.lingers and facts.has_manager:
         return Plan(before=USER_SCOPE)
@@ -68,9 +68,9 @@ def decide(facts: Facts) -> Plan:
 
 
 def kills(texts: list[str], user: str) -> bool:
-    """Whether logind ends this user's processes, from its configuration files; later ones win.
+    """Whether logind kills this user's processes, from its configuration files; later files win.
 
-    The file as it is delivered names the built-in values in comments.
+    The file as shipped lists the compiled-in defaults in comments.
     """
     setting = {"KillUserProcesses": "no", "KillOnlyUsers": "", "KillExcludeUsers": "root"}
     comments = dict(setting)
@@ -79,14 +79,14 @@ def kills(texts: list[str], user: str) -> bool:
             found = re.fullmatch(r"\s*(#?)\s*(Kill\w+)\s*=\s*(.*?)\s*", line)
             if found and found[2] in setting:
                 (comments if found[1] else setting)[found[2]] = found[3]
-    said = any(re.search(r"(?m)^\s*KillUserProcesses\s*=", text) for text in texts)
-    value = setting["KillUserProcesses"] if said else comments["KillUserProcesses"]
+    is_set = any(re.search(r"(?m)^\s*KillUserProcesses\s*=", text) for text in texts)
+    value = setting["KillUserProcesses"] if is_set else comments["KillUserProcesses"]
     only = setting["KillOnlyUsers"].split()
     is_chosen = (not only or user in only) and user not in setting["KillExcludeUsers"].split()
     return value.lower() in ("yes", "true", "on", "1") and is_chosen
 
 
-# ---------------------------------------------------------------- reading it all
+# ---------------------------------------------------------------- reading the facts
 
 
 def facts(socket: str) -> Facts:
@@ -112,7 +112,7 @@ def facts(socket: str) -> Facts:
 
 
 def _logind_files() -> list[str]:
-    """logind's configuration, the least important first: one main file, then drop-ins by name."""
+    """logind's configuration files, lowest precedence first: one main file, then drop-ins by name."""
     roots = ("/usr/lib/systemd", "/run/systemd", "/etc/systemd")
     main = [text for root in roots if (text := _read(f"{root}/logind.conf"))][-1:]
     added = {}

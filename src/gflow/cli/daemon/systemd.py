@@ -1,9 +1,9 @@
-"""systemd units for the daemon: the machine's (`gflowd unit` prints it) and a user's own. What is not in
-them matters most.
+"""systemd units for the daemon: system-wide (`gflowd unit` prints it) and per user.
 
-Jobs are children of the daemon, so they inherit whatever systemd does to it: no PrivateTmp, no
-ProtectHome, no PrivateDevices, no NoNewPrivileges (people need sudo and Apptainer), no RuntimeDirectory
-(it would go, with the files of running jobs, when the service stops), no limit on memory or tasks.
+Jobs are children of the daemon and inherit its restrictions. Therefore the units deliberately lack
+PrivateTmp, ProtectHome, PrivateDevices, NoNewPrivileges (jobs may use sudo and Apptainer), RuntimeDirectory
+(systemd would remove it, with the files of running jobs, when the service stops) and limits on memory or
+tasks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gflow.errors import Forbidden, GflowError, UsageError
 
 NAME = "gflowd.service"
 USUAL = "/usr/local/bin/gflowd"
-# KillMode: stopping the service ends the daemon alone; jobs go on. Delegate: their control groups are ours.
+# KillMode: stopping the service ends only the daemon; jobs continue. Delegate: gflow manages their cgroups.
 MARK = "# Written by gflowd service install"
 UNIT = """{mark}
 [Unit]
-Description=gflow: runs GPU jobs of everybody on this machine
+Description=gflow: GPU jobs of all users of this machine
 After=network.target remote-fs.target nss-user-lookup.target nvidia-persistenced.service
 
 [Service]
@@ -46,7 +46,7 @@ WantedBy=multi-user.target
 
 USER_UNIT = """{mark}
 [Unit]
-Description=gflow: runs my GPU jobs
+Description=gflow: GPU jobs of this user
 
 [Service]
 Type=exec
@@ -61,7 +61,7 @@ TasksMax=infinity
 [Install]
 WantedBy=default.target
 """
-# Where things are, if somebody has put them elsewhere: a service has no login shell to tell it.
+# Copied into the unit, because a service does not read the login shell's environment.
 PLACES = ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "GFLOW_CONFIG_FILE")
 
 
@@ -75,14 +75,14 @@ def user_unit(program: str, environ: dict[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As systemd reads it: % begins a specifier, and a line ends where it ends."""
+    """Escape a value for a unit file, where % begins a specifier."""
     if "\n" in text or '"' in text:
-        raise UsageError(f"a systemd unit cannot have {text!a:.60} in it")
+        raise UsageError(f"a systemd unit cannot contain {text!a:.60}")
     return text.replace("\\", "\\\\").replace("%", "%%")
 
 
 def program() -> str:
-    """The gflowd that is running now."""
+    """Path of this installation's gflowd."""
     ours = os.path.join(os.path.dirname(sys.executable), "gflowd")
     return ours if os.path.exists(ours) else USUAL
 
@@ -93,12 +93,12 @@ def show(values: dict[str, Any]) -> int:
 
 
 def is_installed(values: dict[str, Any]) -> bool:
-    """Whether systemd is to start this daemon."""
+    """Whether a gflow unit for this daemon is installed."""
     return shutil.which("systemctl") is not None and _is_ours(unit_path(values))
 
 
 def is_active(values: dict[str, Any]) -> bool:
-    """Whether systemd has started this daemon."""
+    """Whether this daemon runs as a systemd service."""
     if not is_installed(values):
         return False
     words = ["systemctl", *scope_of(values), "is-active", "--quiet", NAME]
@@ -108,10 +108,10 @@ def is_active(values: dict[str, Any]) -> bool:
 def hand_over(values: dict[str, Any], verb: str) -> int:
     """Let systemd start, stop or restart the daemon."""
     if "system" in values and os.geteuid():
-        raise Forbidden("the machine's gflow daemon is root's")
+        raise Forbidden("the system-wide gflow daemon belongs to root")
     systemctl(values, verb, NAME)
-    done = {"start": "is running", "stop": "is down; running jobs go on", "restart": "is running anew"}[verb]
-    say(values, f"gflowd {done} (a service of systemd)", running=verb != "stop", service=True)
+    done = {"start": "is running", "stop": "is down; running jobs continue", "restart": "restarted"}[verb]
+    say(values, f"gflowd {done} (systemd service)", running=verb != "stop", service=True)
     return 0
 
 
@@ -137,8 +137,8 @@ def systemctl(values: dict[str, Any], *words: str) -> None:
     scope = scope_of(values)
     done = subprocess.run(["systemctl", *scope, *words], capture_output=True, text=True)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
+        output = (done.stderr or done.stdout).strip().splitlines()
         raise GflowError(
-            f"systemctl {' '.join([*scope, *words])} failed: {said[-1] if said else done.returncode}",
-            hint="journalctl" + (" --user" if scope else "") + " -u gflowd says more",
+            f"systemctl {' '.join([*scope, *words])} failed: {output[-1] if output else done.returncode}",
+            hint="see journalctl" + (" --user" if scope else "") + " -u gflowd",
         )

@@ -1,4 +1,4 @@
-"""gflow api: the description of the HTTP API, for programs that make clients of it."""
+"""gflow api: print the OpenAPI description of the HTTP API."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from gflow.options.parse import parse
 from gflow.options.table import COMMON
 
-ABOUT = """Print the description of gflow's HTTP API (OpenAPI 3.1): its routes, what they take and answer.
+ABOUT = """Print the description of gflow's HTTP API (OpenAPI 3.1): its routes, requests and responses.
 
-No daemon is needed. A running one serves the same at /openapi.json."""
+No daemon is needed. A running daemon serves the same document at /openapi.json."""
 EXAMPLES = """gflow api > gflow.json
 curl --unix-socket ~/.local/share/gflow/gflowd.sock http://gflow/openapi.json"""
 
@@ -24,7 +24,7 @@ def run(words: list[str]) -> int:
     if rest:
         from gflow.errors import UsageError
 
-        raise UsageError(f"gflow api takes no words, such as {rest[0]!a:.60}")
+        raise UsageError(f"gflow api takes no arguments, such as {rest[0]!a:.60}")
     from gflow.daemon.api.routes import document
 
     sys.stdout.write(document().decode() + "\n")

@@ -1,16 +1,14 @@
 """Completion for bash, zsh and fish.
 
-The scripts only pass the words on to `gflow __complete`, which answers from the option tables and,
-for job ids, from the daemon. So they never get out of date.
-
-The completion scripts. PROGRAMS stands for the programs they are for.
+The scripts only pass the words to `gflow __complete`, which answers from the option tables and, for job ids,
+from the daemon. So they never get out of date. PROGRAMS in a script is replaced by the programs' names.
 """
 
 from __future__ import annotations
 
 import sys
 
-from gflow.cli.registry import PROGRAMS, Described, describe
+from gflow.cli.registry import PROGRAMS, ProgramInfo, describe
 from gflow.errors import GflowError, UsageError
 
 TYPE_CHECKING = False
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from gflow.options.table import Option
 
 
-# Told to the shell instead of a candidate: it knows these itself.
+# Markers printed instead of candidates: the shell completes these itself.
 FILES = ":files"
 COMMANDS = ":commands"
 SHELLS = ("bash", "zsh", "fish")
@@ -27,7 +25,7 @@ NEWEST = 50
 
 
 def script(program: str, words: list[str]) -> int:
-    """`gbatch completion bash`: what the shell is to read at its start."""
+    """`gbatch completion bash`: print the script that the shell reads at its start."""
     if len(words) != 1 or words[0] not in SHELLS:
         asked = f"not {words[0]!a}" if words else "say which"
         raise UsageError(f"completion is for {', '.join(SHELLS)}: {asked}", hint=f"{program} completion bash")
@@ -39,7 +37,7 @@ def script(program: str, words: list[str]) -> int:
 
 
 def complete(words: list[str]) -> int:
-    """`gflow __complete CURSOR WORD…`: one candidate a line, a tab, what it means."""
+    """`gflow __complete CURSOR WORD…`: print one candidate per line, a tab and its meaning."""
     found = jobs(active=False) if words == ["jobs"] else candidates(words[1:], int(words[0]))
     for word, meaning in found:
         sys.stdout.write(f"{word}\t{meaning}\n" if meaning else f"{word}\n")
@@ -50,7 +48,7 @@ Candidate = tuple[str, str]
 
 
 def candidates(words: list[str], cursor: int) -> list[Candidate]:
-    """What may stand at `cursor`; words[0] is the program."""
+    """Candidates for the word at `cursor`; words[0] is the program."""
     program = words[0].rpartition("/")[2]
     current = words[cursor] if cursor < len(words) else ""
     before = words[1:cursor]
@@ -58,21 +56,21 @@ def candidates(words: list[str], cursor: int) -> list[Candidate]:
         names = {name: describe(name).about for name in PROGRAMS}
         short = {name.removeprefix("g"): name for name in PROGRAMS}
         if not before:
-            return _starting(current, [*names.items(), ("completion", "print a completion script")])
+            return _with_prefix(current, [*names.items(), ("completion", "print a completion script")])
         program, before = short.get(before[0], before[0]), before[1:]
     if program not in PROGRAMS:
         return []
     return _within(describe(program), before, current)
 
 
-def _within(program: Described, before: list[str], current: str) -> list[Candidate]:
-    if current == "=":  # bash takes `--states=Ru` for three words
+def _within(program: ProgramInfo, before: list[str], current: str) -> list[Candidate]:
+    if current == "=":  # bash splits `--states=Ru` into three words
         before, current = [*before, "="], ""
     if len(before) >= 2 and before[-1] == "=":
         before = before[:-1]
     elif current.startswith("--") and "=" in current:
         name, _, value = current.partition("=")
-        option = program.spelled("", before).get(name)
+        option = program.options_by_spelling("", before).get(name)
         found = _values(option, program, value) if option else []
         return [(f"{name}={word}", meaning) for word, meaning in found if not word.startswith(":")]
     command, spelled, awaited, words = _read(program, before)
@@ -83,10 +81,10 @@ def _within(program: Described, before: list[str], current: str) -> list[Candida
     return _words(program, command, words, current)
 
 
-def _read(program: Described, before: list[str]) -> tuple[str, dict[str, Option], Option | None, list[str]]:
-    """The sub-command, its options, the option that waits for its value, and the other words."""
+def _read(program: ProgramInfo, before: list[str]) -> tuple[str, dict[str, Option], Option | None, list[str]]:
+    """The sub-command, its options, the option that still needs its value, and the other words."""
     command = next((word for word in before if word in program.commands), "")
-    spelled = program.spelled(command, before)
+    spelled = program.options_by_spelling(command, before)
     awaited: Option | None = None
     words: list[str] = []
     for word in before:
@@ -102,12 +100,12 @@ def _read(program: Described, before: list[str]) -> tuple[str, dict[str, Option]
 
 def _options(spelled: dict[str, Option], current: str) -> list[Candidate]:
     long = [(name, option.help) for name, option in spelled.items() if name == f"--{option.name}"]
-    return _starting(current, long)
+    return _with_prefix(current, long)
 
 
-def _words(program: Described, command: str, words: list[str], current: str) -> list[Candidate]:
+def _words(program: ProgramInfo, command: str, words: list[str], current: str) -> list[Candidate]:
     if program.commands and not command and not words:
-        found = _starting(current, list(program.commands.items()))
+        found = _with_prefix(current, list(program.commands.items()))
         return found + ([(COMMANDS, "")] if program.until_word else [])
     if program.until_word:
         return [(FILES if words else COMMANDS, "")]
@@ -115,22 +113,24 @@ def _words(program: Described, command: str, words: list[str], current: str) -> 
     return _listed(kind, program, current) if kind else []
 
 
-def _values(option: Option, program: Described, current: str) -> list[Candidate]:
+def _values(option: Option, program: ProgramInfo, current: str) -> list[Candidate]:
     kind = option.choices or NAMES.get(option.name) or KINDS.get(option.kind, "")
     return _listed(kind, program, current)
 
 
-def _listed(kind: str | tuple[str, ...], program: Described, current: str) -> list[Candidate]:
-    """What begins like the last part of a list with commas."""
+def _listed(kind: str | tuple[str, ...], program: ProgramInfo, current: str) -> list[Candidate]:
+    """Candidates for the last item of a comma-separated list."""
     if kind == "files":
         return [(FILES, "")]
     head, comma, last = current.rpartition(",")
     chosen = set(head.split(","))
     known = [(word, "") for word in kind] if isinstance(kind, tuple) else _source(kind, program)
-    return [(head + comma + word, meaning) for word, meaning in _starting(last, known) if word not in chosen]
+    return [
+        (head + comma + word, meaning) for word, meaning in _with_prefix(last, known) if word not in chosen
+    ]
 
 
-def _source(kind: str, program: Described) -> list[Candidate]:
+def _source(kind: str, program: ProgramInfo) -> list[Candidate]:
     if kind in ("jobs", "active"):
         return jobs(active=kind == "active")
     if kind == "states":
@@ -145,7 +145,7 @@ def _source(kind: str, program: Described) -> list[Candidate]:
 
 
 def jobs(*, active: bool) -> list[Candidate]:
-    """Ids of jobs with their state and name. Without a daemon, none: Tab is no place for errors."""
+    """Ids of jobs with their state and name. None if the daemon cannot be reached: Tab prints no errors."""
     from gflow.client import hot_path
 
     query = "format=JOBID,ST,NAME" + ("" if active else f"&all=1&limit=-{NEWEST}")
@@ -163,11 +163,11 @@ def jobs(*, active: bool) -> list[Candidate]:
     ]
 
 
-def _starting(current: str, known: list[Candidate]) -> list[Candidate]:
+def _with_prefix(current: str, known: list[Candidate]) -> list[Candidate]:
     return [(word, meaning) for word, meaning in known if word.lower().startswith(current.lower())]
 
 
-# What the value of an option is, where it has no choices: by its name, or by its kind.
+# Kind of an option's value where it has no choices: by the option's name, or by its kind.
 NAMES = {"jobs": "jobs", "states": "states", "state": "states", "format": "columns", "param-file": "files"}
 KINDS = {"depends": "jobs", "path": "files"}
 

@@ -1,4 +1,4 @@
-"""gflow events: what happens, as it happens."""
+"""gflow events: print events as they occur."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gflow.options.table import COMMON, JSON, Option
 
 OPTIONS = (
     Option("on", "text", "only these events: job_failed,job_started", metavar="EVENTS"),
-    Option("after", "count", "begin after the event of this id, not now", metavar="ID", low=0),
-    Option("past", "flag", "only what there is already (with --after; default: all of it)"),
+    Option("after", "count", "start after the event with this id instead of now", metavar="ID", low=0),
+    Option("past", "flag", "print past events only, then exit (default: all; with --after: those after it)"),
     Option("count", "count", "stop after this many", short="c", metavar="N", low=1),
     JSON,
     *COMMON,
 )
-ABOUT = """Print what happens to jobs and GPUs as it happens: submitted, started, ended, held, and so on.
+ABOUT = """Print events of jobs and GPUs as they occur: submitted, started, ended, held, and so on.
 
-With --json one object a line. Each event has an id; who was away asks for the rest with --after.
-What only repeats another event under a second name is shown when you ask for it with --on."""
+With --json, one object per line. Each event has an id; --after continues after the last one seen.
+Events that only repeat another one under a second name are shown only if named with --on."""
 EXAMPLES = """gflow events
 gflow events 17 18                       # of these jobs
 gflow events --on job_failed,job_timeout --json
-gflow events --past 17                   # all that happened to it"""
-# Names under which the same thing is told again.
+gflow events --past 17                   # all past events of job 17"""
+# Second names of events that are reported under another name too.
 REPEATED = frozenset(
     {"job_state_changed", "job_execution_finished", "job_timed_out", "memory_availability_changed"}
 )
@@ -58,7 +58,7 @@ def run(words: list[str]) -> int:
 
 def _line(event: dict[str, Any]) -> str:
     if event["event"] == "missed":
-        return f"(events {event['from']} to {event['to']} are too long ago)"
+        return f"(events {event['from']} to {event['to']} are no longer stored)"
     at = datetime.fromisoformat(event["at"]).astimezone().strftime("%H:%M:%S")
     job = event["job"] or {}
     who = f" {job['name']} ({job['user']})" if job else ""

@@ -1,4 +1,4 @@
-"""gflow fit: will it fit? Memory of a training run, predicted without a GPU."""
+"""gflow fit: predict the memory of a training run without a GPU."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from gflow.options.parse import parse
 from gflow.options.table import COMMON, JSON, Option
 
 CARD = (
-    Option("gpu", "text", "say it for this GPU of the catalogue: H200, A100-40GB", metavar="NAME"),
-    Option("cap", "size", "… or for a card with this much memory: 24G", metavar="SIZE", low=1),
-    Option("largest", "flag", "find the largest batch that fits there (several runs)"),
+    Option("gpu", "text", "check against this GPU of the catalogue: H200, A100-40GB", metavar="NAME"),
+    Option("cap", "size", "check against a GPU with this much memory: 24G", metavar="SIZE", low=1),
+    Option("largest", "flag", "find the largest batch that fits into that GPU (several runs)"),
 )
 CHART = (
-    Option("chart", "flag", "draw memory against the batch, with the limits of the cards (two more runs)"),
-    Option("plot", "path", "the same as a picture: memory.png (needs gflow[plot])", metavar="FILE"),
+    Option("chart", "flag", "draw memory against batch size, with the limits of the GPUs (two more runs)"),
+    Option(
+        "plot", "path", "write the chart to an image file: memory.png (needs gflow[plot])", metavar="FILE"
+    ),
 )
 OPTIONS = (*MODEL, *RECIPE, *CARD, *CHART, *SERVING, JSON, *COMMON)
 GROUPS = {"model": MODEL, "training": RECIPE, "the GPU": CARD, "chart": CHART, "serving": SERVING,
           "options": (JSON, *COMMON)}  # fmt: skip
 ABOUT = """Predict the memory of a training run, without a GPU and without the weights.
 
-The training step itself is run by shape alone (forward, backward, optimizer, three times), every
-request for memory goes through a model of PyTorch's CUDA allocator, and the answer is what
-torch.cuda.max_memory_allocated and max_memory_reserved would say. Needs gflow[fit]; --params and
---infer do not."""
+The training step is executed with shapes only (forward, backward, optimizer, three times). Every
+allocation goes through a model of PyTorch's CUDA allocator, which gives the values that
+torch.cuda.max_memory_allocated and max_memory_reserved would return. Needs gflow[fit], except with
+--params and --infer."""
 EXAMPLES = """gflow fit --hf config.json --batch 8 --seq 2048 --precision bf16 --optimizer adamw
 gflow fit --hf ~/models/llama --batch 4 --seq 4096 --precision bf16-pure --checkpointing
 gflow fit --tv resnet50 --precision bf16 --optimizer sgd:momentum=0.9 --gpu A10G --largest
@@ -47,12 +49,12 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gflow fit [options]", ABOUT, GROUPS, EXAMPLES))
         return 0
     if rest:
-        raise UsageError(f"what is {rest[0]!a} for?", hint="gflow fit --hf config.json")
+        raise UsageError(f"unexpected argument {rest[0]!a}", hint="gflow fit --hf config.json")
     if "infer" in values:
         return serve(values)
     if any(option.name in values for option in SERVING):
         raise UsageError(
-            "--bits, --context, --concurrency and --tensor-parallel are for serving", hint="--infer"
+            "--bits, --context, --concurrency and --tensor-parallel require --infer", hint="--infer"
         )
     return _train(values)
 
@@ -75,13 +77,13 @@ def _train(values: dict[str, Any]) -> int:
         from gflow.ml.fit import formula
 
         if any(name in values for name in ("hf", "tv", "py", "largest")):
-            raise UsageError("--params stands alone: there is no model to run")
+            raise UsageError("--params cannot be combined with a model or --largest")
         tape, found = None, formula.estimate(formula.count(values["params"]), recipe)
     else:
         tape = tape_of(values, recipe, gpu.card if gpu else HOPPER)
         found = answer(tape, gpu.card if gpu else HOPPER)
     gpus = {gpu.name: gpu} if gpu else catalogue()
-    page: dict[str, Any] = shown(found)
+    page: dict[str, Any] = as_json(found)
     page["gpus"] = [] if "cap" in values else verdicts(found, tape, gpus)
     if space is not None:
         page["fits"] = fit_gpu.fits(tape, found, space)
@@ -95,7 +97,7 @@ def _train(values: dict[str, Any]) -> int:
 
 
 def _chart(values: dict[str, Any], recipe: Any, card: Any, gpus: dict[str, Any]) -> Any:
-    """Memory against the batch; drawn into a file if one is named."""
+    """Memory against batch size; also drawn to a file with --plot."""
     from gflow.ml.fit.chart import chart, picture, sizes
 
     cards = {"the card": int(values["cap"]) << 20} if "cap" in values else sizes(gpus)
@@ -124,8 +126,8 @@ def _print(values: dict[str, Any], page: dict[str, Any], found: Any) -> int:
     return 0
 
 
-def shown(found: Any) -> dict[str, Any]:
-    """The estimate as JSON: every field, and the usual snippet's names beside."""
+def as_json(found: Any) -> dict[str, Any]:
+    """The estimate as JSON: every field, plus the key names of the usual PyTorch snippet."""
     import msgspec
 
     return {**msgspec.to_builtins(found), **found.keys()}

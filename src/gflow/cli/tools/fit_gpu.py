@@ -1,4 +1,4 @@
-"""The card of `gflow fit`: whether the run fits there, how large the batch may be, what would make it fit."""
+"""The GPU of `gflow fit`: whether the run fits, the largest batch, and setups that would fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gflow.errors import Refused, UsageError
 
 
 def room_of(values: dict[str, Any], gpu: Any) -> int | None:
-    """What the allocator gets of the named card."""
+    """Bytes of the named GPU that are available to the allocator."""
     if "cap" in values:
         if gpu is not None:
             raise UsageError("--gpu or --cap, not both")
@@ -16,7 +16,7 @@ def room_of(values: dict[str, Any], gpu: Any) -> int | None:
 
         return int(values["cap"]) * (1 << 20) - MEASURED_CONTEXT
     if gpu is None and "largest" in values:
-        raise UsageError("--largest needs a card", hint="--gpu A100-40GB, or --cap 24G")
+        raise UsageError("--largest needs a GPU", hint="--gpu A100-40GB, or --cap 24G")
     return gpu.room if gpu is not None else None
 
 
@@ -40,26 +40,26 @@ def largest(values: dict[str, Any], recipe: Any, card: Any, room: int) -> int:
 
 
 def ways(values: dict[str, Any], recipe: Any, gpu: Any) -> list[Any]:
-    """Ways to train with the same batch that fit there, the fastest first (as `gflow plan` finds them)."""
-    from gflow.cli.common.status_line import shown
+    """Training setups with the same batch that fit, fastest first (as found by `gflow plan`)."""
+    from gflow.cli.common.status_line import show_status
     from gflow.cli.tools.plan import runs_of
     from gflow.ml.fit.plan import PlanRequest, plan
 
     card = gpu or _card(int(values["cap"]))
     batch = recipe.batch * recipe.accumulate
     has_states = recipe.optimizer in ("Adam", "AdamW")
-    wish = PlanRequest(card, 1, batch, recipe.sequence, recipe.precision, has_states)
+    request = PlanRequest(card, 1, batch, recipe.sequence, recipe.precision, has_states)
     try:
-        runs = runs_of(values, recipe, card.card, wish)
-        with shown("trying ways to train"):
-            found = plan(runs, wish)
+        runs = runs_of(values, recipe, card.card, request)
+        with show_status("comparing training setups"):
+            found = plan(runs, request)
     except Refused:
         return []
     return [found.chosen, *found.alternatives]
 
 
 def _card(mib: int) -> Any:
-    """A card of which only the memory is known, taken to be as fast as an H100."""
+    """A GPU of which only the memory is known; assumed to be as fast as an H100."""
     import msgspec
 
     from gflow.ml.fit.catalogue import named

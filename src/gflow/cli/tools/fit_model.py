@@ -1,4 +1,4 @@
-"""Options that describe a model and its training, for gflow fit and gflow plan; and what they describe."""
+"""Options that describe a model and its training, and the recipe they give (gflow fit, gflow plan)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from gflow.options.table import Option
 
 MODEL = (
     Option("hf", "text", "the config.json of a Hugging Face model, or its folder", metavar="FILE"),
-    Option("tv", "text", "a model of torchvision: resnet50", metavar="NAME"),
+    Option("tv", "text", "a torchvision model: resnet50", metavar="NAME"),
     Option("py", "text", "a function that returns model and batch (and step)", metavar="MODULE:NAME"),
-    Option("params", "text", "only the number of parameters: 7B (rough, needs no PyTorch)", metavar="N"),
+    Option(
+        "params", "text", "the number of parameters only: 7B (a rough estimate, without PyTorch)", metavar="N"
+    ),
     Option(
         "task",
         "text",
-        "causal, mlm, seq2seq, sequence, image, speech or audio (default: by the model)",
+        "causal, mlm, seq2seq, sequence, image, speech or audio (default: depends on the model)",
         metavar="NAME",
     ),
 )
@@ -23,22 +25,22 @@ RECIPE = (
     Option(
         "batch",
         "count",
-        "examples in a step on one GPU (default 1)",
+        "examples per step on one GPU (default 1)",
         short="b",
         metavar="N",
         low=1,
         high=1 << 20,
     ),
-    Option("seq", "count", "length of a sequence (default 512)", short="s", metavar="N", low=1, high=1 << 24),
+    Option("seq", "count", "sequence length (default 512)", short="s", metavar="N", low=1, high=1 << 24),
     Option(
         "target-seq",
         "count",
-        "length of what is written (default: a quarter)",
+        "target sequence length (default: a quarter of --seq)",
         metavar="N",
         low=1,
         high=1 << 24,
     ),
-    Option("image", "count", "side of a picture in pixels", metavar="N", low=1, high=1 << 14),
+    Option("image", "count", "image size in pixels (side length)", metavar="N", low=1, high=1 << 14),
     Option(
         "precision", "text", "fp32, bf16 or fp16 (autocast), bf16-pure, fp16-pure", short="p", metavar="NAME"
     ),
@@ -49,25 +51,34 @@ RECIPE = (
         short="o",
         metavar="NAME",
     ),
-    Option("accumulate", "count", "batches before the optimizer steps", metavar="N", low=1, high=1 << 16),
+    Option(
+        "accumulate",
+        "count",
+        "gradient accumulation: batches per optimizer step",
+        metavar="N",
+        low=1,
+        high=1 << 16,
+    ),
     Option("checkpointing", "flag", "recompute activations in the backward pass"),
-    Option("clip", "text", "clip the norm of the gradients: 1.0", metavar="NORM"),
-    Option("attn", "text", "sdpa or eager", metavar="NAME"),
-    Option("lora", "count", "train low-rank adapters of this rank only", metavar="R", low=1, high=1 << 14),
+    Option("clip", "text", "clip the gradient norm: 1.0", metavar="NORM"),
+    Option("attn", "text", "attention implementation: sdpa or eager", metavar="NAME"),
+    Option(
+        "lora", "count", "train only low-rank adapters (LoRA) of this rank", metavar="R", low=1, high=1 << 14
+    ),
     Option(
         "quantize",
         "count",
-        "bits of the weights below the adapters: 4 or 8",
+        "quantize the weights below the adapters to 4 or 8 bits",
         metavar="N",
         low=1,
         high=16,
     ),
-    Option("channels-last", "flag", "pictures with their channels last"),
+    Option("channels-last", "flag", "channels-last memory format for images"),
 )
 
 
 def run_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
-    """The model trained as the recipe says, for any batch."""
+    """The training run of the recipe, for any batch size."""
     import msgspec
 
     if "params" in values:
@@ -80,18 +91,18 @@ def run_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
 
 
 def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
-    from gflow.cli.common.status_line import shown
+    from gflow.cli.common.status_line import show_status
     from gflow.ml.fit.estimate import check_one_model, record
     from gflow.ml.fit.models import hf_config, lazy_torch
 
     check_one_model(values)
     given = {name: values[name] for name in ("hf", "tv", "py", "task") if name in values}
     if "hf" in given:
-        # What cannot be read is told before anything is loaded.
+        # Report an unreadable file before PyTorch is loaded.
         given["hf"] = hf_config.read(given["hf"])
-    with shown("loading PyTorch"):
+    with show_status("loading PyTorch"):
         lazy_torch.load(transformers="hf" in given, is_ours="py" not in given)
-    with shown(f"following a run with batch {recipe.batch}"):
+    with show_status(f"recording a run with batch {recipe.batch}"):
         return record(**given, recipe=recipe, card=card)
 
 

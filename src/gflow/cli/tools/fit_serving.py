@@ -1,4 +1,4 @@
-"""gflow fit --infer: memory of serving a model."""
+"""gflow fit --infer: predict the memory of serving a model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from gflow.errors import UsageError
 from gflow.options.table import Option
 
 SERVING = (
-    Option("infer", "flag", "serve the model instead of training it"),
-    Option("bits", "count", "bits of a weight: 16, 8 or 4 (default 16)", metavar="N", low=4, high=16),
+    Option("infer", "flag", "predict serving the model instead of training it"),
+    Option("bits", "count", "bits per weight: 16, 8 or 4 (default 16)", metavar="N", low=4, high=16),
+    Option("context", "count", "tokens per request (default 4096)", metavar="N", low=1, high=1 << 24),
+    Option("concurrency", "count", "concurrent requests (default 1)", metavar="N", low=1, high=1 << 20),
     Option(
-        "context", "count", "tokens that a request holds (default 4096)", metavar="N", low=1, high=1 << 24
-    ),
-    Option("concurrency", "count", "requests at once (default 1)", metavar="N", low=1, high=1 << 20),
-    Option(
-        "tensor-parallel", "count", "GPUs that share every layer (default 1)", metavar="N", low=1, high=1024
+        "tensor-parallel",
+        "count",
+        "GPUs over which every layer is split (default 1)",
+        metavar="N",
+        low=1,
+        high=1024,
     ),
 )
 
@@ -39,7 +42,7 @@ def serve(values: dict[str, Any]) -> int:
 
         found = serving.by_config(read(values["hf"]), **settings)
     else:
-        raise UsageError("which model is served?", hint="--hf config.json, or --params 7B")
+        raise UsageError("which model is to be served?", hint="--hf config.json, or --params 7B")
     if "json" in values:
         import msgspec
 

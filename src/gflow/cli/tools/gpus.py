@@ -1,4 +1,4 @@
-"""gflow gpus: the catalogue, which one to take, and what the GPUs of this machine do."""
+"""gflow gpus: the GPU catalogue, the choice of a GPU, and the load of this machine's GPUs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gflow.options.parse import parse
 from gflow.options.table import COMMON, Option
 
 OPTIONS = (
-    Option("interval", "count", "seconds between two readings (default 1)", short="n", metavar="S", low=1),
-    Option("count", "count", "stop after this many readings", short="c", metavar="N", low=1),
+    Option("interval", "count", "seconds between samples (default 1)", short="n", metavar="S", low=1),
+    Option("count", "count", "stop after this many samples", short="c", metavar="N", low=1),
     Option("csv", "flag", "comma-separated values, with a header"),
-    Option("json", "flag", "one JSON object a line"),
+    Option("json", "flag", "one JSON object per line"),
     *COMMON,
 )
 COLUMNS = ("time", "gpu", "busy", "memory_mib", "memory_total_mib", "power_w", "temperature", "clock_mhz",
            "slowed", "jobs")  # fmt: skip
-ABOUT = "Read what the GPUs do, again and again: busy, memory, power, temperature, clocks, and whose jobs."
+ABOUT = "Sample the GPUs repeatedly: load, memory, power, temperature, clocks, and their jobs."
 EXAMPLES = """gflow gpus watch
 gflow gpus watch --csv -n 1 > gpus.csv
 gflow gpus watch --json -c 1"""
 
 
-COMMANDS = {"watch": "what the GPUs of this machine do", "pick": "which GPU for some work"}
+COMMANDS = {"watch": "load of this machine's GPUs", "pick": "choose a GPU for a workload"}
 
 
 def run(words: list[str]) -> int:
@@ -54,7 +54,7 @@ def _watch(words: list[str]) -> int:
         sys.stdout.write(help.render("gflow gpus watch [options]", ABOUT, OPTIONS, EXAMPLES))
         return 0
     if rest != ["watch"]:
-        raise UsageError(f"what is {rest[1]!a} for?", hint="gflow gpus watch")
+        raise UsageError(f"unexpected argument {rest[1]!a}", hint="gflow gpus watch")
     if "csv" in values and "json" in values:
         raise UsageError("--csv and --json do not go together")
     left = values.get("count")

@@ -1,4 +1,4 @@
-"""gflow gpus, gflow gpus tables, gflow gpus pick."""
+"""gflow gpus, gflow gpus tables, gflow gpus pick: the GPU catalogue and the choice of a GPU."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gflow.options.table import COMMON, JSON, Option
 
 SHOW = (JSON, *COMMON)
 PICK = (
-    Option("workload", "text", "work by its name: see below", short="w", metavar="NAME"),
+    Option("workload", "text", "a named workload: see above", short="w", metavar="NAME"),
     *MODEL,
     *RECIPE,
     JSON,
     *COMMON,
 )
-ABOUT = """GPUs that people rent, borrow and buy: memory that a program gets, bandwidth, dense TFLOP/s, links,
-and prices, each with its source and date. Prices are examples: change them in your own file.
+ABOUT = """Catalogue of GPUs: memory available to a program, bandwidth, dense TFLOP/s, interconnects and
+prices, each with its source and date. Prices are examples: change them in your own file.
 
   gflow gpus          the catalogue
-  gflow gpus tables   sizes of models, what sharding and other techniques save, computed
-  gflow gpus pick     the cheapest, the fastest and the best value for some work
-  gflow gpus watch    what the GPUs of this machine do"""
+  gflow gpus tables   model sizes; memory saved by sharding and other techniques
+  gflow gpus pick     the cheapest, fastest and best-value GPU for a workload
+  gflow gpus watch    load of this machine's GPUs"""
 EXAMPLES = """gflow gpus
 gflow gpus pick --workload finetune-7b
 gflow gpus pick --hf config.json --batch 8 --seq 2048 --precision bf16
@@ -91,32 +91,32 @@ def pick(words: list[str]) -> int:
         from gflow.options import help
 
         names = "\n".join(f"  {name:<14} {work.about}" for name, work in gpu_choice.WORKLOADS.items())
-        about = f"Which GPU to take. Work is known by name, or given as a model:\n\n{names}"
+        about = f"Choose a GPU. The workload is given by name, or as a model:\n\n{names}"
         sys.stdout.write(help.render("gflow gpus pick [options]", about, PICK, EXAMPLES))
         return 0
     if rest:
-        raise UsageError(f"what is {rest[0]!a} for?", hint="gflow gpus pick --workload finetune-7b")
+        raise UsageError(f"unexpected argument {rest[0]!a}", hint="gflow gpus pick --workload finetune-7b")
     work = _work(values)
     found = gpu_choice.choices(work, catalogue())
     if not found:
         size = work.needs(gpu_choice.COUNTS[-1]) / (1 << 30)
         raise Refused(
-            f"no GPU of the catalogue has the room, not even eight of them: {size:.0f} GiB on each",
-            hint="gflow plan has more ways: checkpointing, an 8-bit optimizer, offloading",
+            f"no GPU of the catalogue has enough memory, not even eight of them: {size:.0f} GiB on each",
+            hint="gflow plan tries more: checkpointing, an 8-bit optimizer, offloading",
         )
     _print(values, found, gpu_choice.pick(found), work)
     return 0
 
 
 def _work(values: dict[str, Any]) -> Any:
-    """Work by its name, or the training of a model."""
+    """The named workload, or the training of a model."""
     from gflow.ml.fit import gpu_choice
 
     models = [name for name in ("hf", "tv", "py", "params") if name in values]
     if "workload" not in values:
         if not models:
             names = ", ".join(gpu_choice.WORKLOADS)
-            raise UsageError("which work?", hint=f"--workload {names}; or --hf config.json, --params 7B")
+            raise UsageError("which workload?", hint=f"--workload {names}; or --hf config.json, --params 7B")
         return _training(values)
     if models:
         raise UsageError(f"--workload or --{models[0]}, not both")
@@ -127,7 +127,7 @@ def _work(values: dict[str, Any]) -> Any:
 
 
 def _training(values: dict[str, Any]) -> Any:
-    """On several GPUs weights, gradients and states are spread over them."""
+    """Training of a model; several GPUs shard weights, gradients and optimizer states (FSDP)."""
     from gflow.cli.tools.fit_model import recipe_of, tape_of
     from gflow.ml.fit import batch_scaling, formula, gpu_choice
     from gflow.ml.fit.cuda.architectures import HOPPER
@@ -169,6 +169,6 @@ def _print(values: dict[str, Any], found: Any, picked: Any, work: Any) -> None:
         for choice in found
     ]
     sys.stdout.write(table(["GPUS", "OF ITS MEMORY", "$/HOUR", ""], rows))
-    print(f"{work.about}: {size(work.needs(1))} if it were one GPU")
+    print(f"{work.about}: {size(work.needs(1))} on a single GPU")
     if not all(choice.is_compared for choice in found):
         print(UNSURE)

@@ -1,4 +1,4 @@
-"""gflow launch: a training script on one GPU or several, one process for each."""
+"""gflow launch: run a training script on one or more GPUs, one process per GPU."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ OPTIONS = (
     Option(
         "gpus",
         "count",
-        "processes, one for each GPU (default: all GPUs of the job, or of this machine)",
+        "number of GPUs, with one process each (default: all GPUs of the job, or of this machine)",
         short="g",
         metavar="G",
         low=1,
         high=1024,
     ),
-    Option("processes", "count", "so many processes without GPUs", metavar="N", low=1, high=1024),
+    Option("processes", "count", "number of processes, without GPUs", metavar="N", low=1, high=1024),
     Option(
         "nodes",
         "count",
-        "nodes of the Slurm job, for a check (default: all of them)",
+        "expected number of nodes of the Slurm job; another number is an error (default: no check)",
         metavar="N",
         low=1,
         high=65536,
@@ -36,7 +36,7 @@ OPTIONS = (
     Option(
         "network",
         "text",
-        "what NCCL uses between nodes: auto (looks what there is, and says so; the default), ethernet or "
+        "network for NCCL between nodes: auto (detect it and print the choice; the default), ethernet or "
         "infiniband",
         metavar="KIND",
         choices=("auto", "ethernet", "infiniband"),
@@ -44,36 +44,36 @@ OPTIONS = (
     Option(
         "plan",
         "path",
-        "a file of gflow plan --out: for train.Run.planned(), and as many GPUs as it has unless you say",
+        "file of gflow plan --out, for train.Run.planned(); also sets the default of --gpus",
         metavar="FILE",
     ),
     Option("module", "flag", "run a Python module instead of a file", short="m"),
-    Option("logs", "path", "keep what each rank prints in this folder", metavar="DIR"),
+    Option("logs", "path", "write the output of each rank to this folder", metavar="DIR"),
     Option(
         "stall",
         "seconds",
-        "end it when no rank has printed anything for so long, in seconds or 10:00 (default: never)",
+        "stop the run after this time without output from any rank, in seconds or 10:00 (default: never)",
         metavar="T",
         low=1,
     ),
     Option(
         "grace",
         "seconds",
-        "time between a stop request and KILL, in seconds or 1:30 (default 60; in a job its --grace counts)",
+        "time between a stop request and KILL, in seconds or 1:30 (default 60, or --grace of the job)",
         metavar="S",
         low=0,
     ),
     *COMMON,
 )
-ABOUT = """Run a training script on one GPU or several: one process for each, as torchrun starts them, which
-find each other at a port that is free. In a job it takes the job's GPUs; in a job on several nodes of a
-Slurm cluster, those of all its nodes.
+ABOUT = """Run a training script on one or more GPUs: one process per GPU, with torchrun's environment and a
+free rendezvous port. In a job it uses the job's GPUs; in a job on several nodes of a Slurm cluster, those
+of all its nodes.
 
-When one process fails the others are ended. A stop request goes to all of them once; a script that uses
-gflow.train then saves itself. The exit code is that of the process that failed first, or 75 when they
-stopped before their end. What NCCL says about itself goes into the folder of logs; over which network and
-how within a node the processes talk is said in one line. NCCL_DEBUG, if you set it, stays yours.
-The first rank's output comes here; that of the others is kept if they fail."""
+When one process fails, the others are stopped. A stop request is sent to all of them once; a script that
+uses gflow.train then saves a checkpoint. The exit code is that of the process that failed first, or 75 if
+they stopped before the end of training. NCCL's log goes to the folder of logs; one line shows the network
+between nodes and the transport within a node. NCCL_DEBUG is not changed if it is set.
+The output of the first rank is printed; that of the others is kept if they fail."""
 EXAMPLES = """gflow launch train.py --lr 0.1
 gflow launch --gpus 4 train.py
 gflow launch --processes 4 -m mylab.train
@@ -109,8 +109,8 @@ def run(words: list[str]) -> int:
             plan = plan._replace(
                 node=here.node, nodes=here.nodes, address=here.address, port=here.port, name=name
             )
-            _tell_network(values.get("network", "auto"), is_first=here.node == 0)
-        _tell_batch(plan)
+            _configure_network(values.get("network", "auto"), is_first=here.node == 0)
+        _print_batch(plan)
         code = launch(
             plan,
             logs=None if logs is None else os.path.abspath(logs),
@@ -121,7 +121,7 @@ def run(words: list[str]) -> int:
 
 
 def _with_plan(values: dict[str, Any]) -> dict[str, Any]:
-    """The options with what a plan says; scripts find its path in GFLOW_PLAN."""
+    """Options completed by the plan file; its path is passed to scripts in GFLOW_PLAN."""
     from gflow.ml.fit import plan as planning
 
     path = os.path.abspath(values["plan"])
@@ -132,8 +132,8 @@ def _with_plan(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "gpus": plan.chosen.gpus}
 
 
-def _tell_batch(plan: Plan) -> None:
-    """What a step consists of, where the job says so: the same in every shape."""
+def _print_batch(plan: Plan) -> None:
+    """Print how the effective batch is split, if the job has one (--effective-batch)."""
     from gflow.ml.launch.plan import batch_line, effective_batch
 
     batch = effective_batch(os.environ)
@@ -142,24 +142,22 @@ def _tell_batch(plan: Plan) -> None:
         sys.stderr.flush()
 
 
-def _tell_network(network: str, *, is_first: bool) -> None:
-    """NCCL's variables for this node; those that somebody has set stay."""
+def _configure_network(network: str, *, is_first: bool) -> None:
+    """Set NCCL's variables for this node, except those already set; the first node prints them."""
     from gflow.ml.launch.network import NETWORKS, choose, detect
 
     if network not in NETWORKS:
-        raise UsageError(f"--network knows no {network!a}", hint=f"there are: {', '.join(NETWORKS)}")
+        raise UsageError(f"unknown network {network!a}", hint=f"--network takes: {', '.join(NETWORKS)}")
     choice = choose(network, *detect())
     new = {name: value for name, value in choice.variables.items() if name not in os.environ}
     os.environ.update(new)
     if is_first:
-        told = " ".join(f"{name}={value}" for name, value in new.items())
-        sys.stderr.write(f"gflow: {choice.why}{': ' + told if told else ''}\n")
+        shown = " ".join(f"{name}={value}" for name, value in new.items())
+        sys.stderr.write(f"gflow: {choice.why}{': ' + shown if shown else ''}\n")
 
 
 def command_of(command: list[str], *, is_module: bool) -> tuple[str, ...]:
-    """What each process runs: Python files and modules with the Python of the caller, other things as they
-    are.
-    """
+    """The command of each process: files and modules run with the caller's Python, programs directly."""
     if not command:
         raise UsageError("there is no script to launch", hint="gflow launch train.py")
     if not is_module and not command[0].endswith(".py"):
@@ -173,7 +171,7 @@ def command_of(command: list[str], *, is_module: bool) -> tuple[str, ...]:
 
 
 def processes_of(values: dict[str, Any]) -> int:
-    """How many processes: what was asked for, as far as there are GPUs for them."""
+    """Number of processes; refuses more than there are GPUs."""
     if "processes" in values:
         if "gpus" in values:
             raise UsageError("--gpus and --processes do not go together")

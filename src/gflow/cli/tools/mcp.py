@@ -1,4 +1,4 @@
-"""gflow mcp: gflow for assistants that speak MCP."""
+"""gflow mcp: serve gflow to assistants over MCP."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gflow.errors import Refused, UsageError
 from gflow.options.parse import parse
 from gflow.options.table import COMMON
 
-ABOUT = """Serve gflow to an assistant over MCP, on standard input and output: tools that look (jobs, GPUs,
-logs, why a job waits), that preview, and that change things. It acts as you, with your rights and no more.
+ABOUT = """Serve gflow to an assistant over MCP, on standard input and output: tools that show (jobs, GPUs,
+logs, why a job waits), preview and change things. The server acts as you and has exactly your permissions.
 
 Needs the extra: pip install 'gflow[mcp]'."""
 EXAMPLES = """gflow mcp serve
@@ -24,12 +24,12 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gflow mcp serve", ABOUT, COMMON, EXAMPLES))
         return 0
     if rest != ["serve"]:
-        raise UsageError("gflow mcp takes one word: serve")
+        raise UsageError("gflow mcp takes one argument: serve")
     try:
         from gflow.mcp.server import serve
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "pydantic"):
             raise
-        raise Refused("MCP needs its own packages", hint="pip install 'gflow[mcp]'") from None
+        raise Refused("gflow mcp needs additional packages", hint="pip install 'gflow[mcp]'") from None
     serve()
     return 0

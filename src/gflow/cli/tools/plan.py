@@ -1,4 +1,4 @@
-"""gflow plan: the fastest way to train a model on some GPUs that is expected to fit."""
+"""gflow plan: find the fastest training setup for some GPUs that is predicted to fit."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gflow.options.table import COMMON, JSON, Option
 CHOSEN = ("batch", "accumulate", "checkpointing")
 TRAINING = tuple(option for option in RECIPE if option.name not in CHOSEN)
 PLAN = (
-    Option("on", "text", "the GPUs: H200, 4xA100-80GB (default: those of this machine)", metavar="GPUS"),
+    Option("on", "text", "the GPUs: H200, 4xA100-80GB (default: the GPUs of this machine)", metavar="GPUS"),
     Option(
         "effective-batch",
         "count",
-        "examples between two steps of the optimizer, on all GPUs (default 32)",
+        "examples per optimizer step over all GPUs (default 32)",
         metavar="N",
         low=1,
         high=1 << 20,
     ),
-    Option("cap", "size", "… with only this much memory: 24G", metavar="SIZE", low=1),
+    Option("cap", "size", "assume only this much memory per GPU: 24G", metavar="SIZE", low=1),
     Option(
         "without",
         "text",
-        "leave these out: 8-bit, offload, sharding, checkpointing",
+        "do not use these techniques: 8-bit, offload, sharding, checkpointing",
         metavar="LIST",
         many=True,
     ),
@@ -36,10 +36,10 @@ PLAN = (
 )
 OPTIONS = (*MODEL, *TRAINING, *PLAN, JSON, *COMMON)
 GROUPS = {"model": MODEL, "training": TRAINING, "plan": PLAN, "options": (JSON, *COMMON)}
-ABOUT = """Find the fastest way to train a model that is expected to fit: micro-batch, accumulation,
-checkpointing, sharding, 8-bit optimizer, offloading, how many of the GPUs. What else would fit comes with
-what it costs in speed. Memory is predicted as gflow fit does; several GPUs, 8-bit states and
-offloading are rules on top of it."""
+ABOUT = """Find the fastest training setup that is predicted to fit: micro-batch, gradient accumulation,
+checkpointing, sharding, 8-bit optimizer, offloading, number of GPUs. Alternatives that fit are listed with
+their cost in speed. Memory is predicted as by gflow fit; sharding, 8-bit states and offloading are
+added by formula."""
 EXAMPLES = """gflow plan --hf config.json --on 4xA100-80GB --seq 4096 --precision bf16 --effective-batch 256
 gflow plan --params 7B --on 8xH100-80GB --precision bf16-pure --effective-batch 64
 gflow plan --hf config.json --on RTX-4090 --out plan.json"""
@@ -53,15 +53,17 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gflow plan [options]", ABOUT, GROUPS, EXAMPLES))
         return 0
     if rest:
-        raise UsageError(f"what is {rest[0]!a} for?", hint="gflow plan --hf config.json --on 4xA100-80GB")
+        raise UsageError(
+            f"unexpected argument {rest[0]!a}", hint="gflow plan --hf config.json --on 4xA100-80GB"
+        )
     import msgspec
 
-    from gflow.cli.common.status_line import shown
+    from gflow.cli.common.status_line import show_status
     from gflow.ml.fit.plan import PlanRequest, plan
 
     recipe, without = recipe_of(values), _without(values)
     gpu, count = _gpus(values)
-    wish = PlanRequest(
+    request = PlanRequest(
         gpu,
         count,
         values.get("effective-batch", 32),
@@ -70,9 +72,9 @@ def run(words: list[str]) -> int:
         recipe.optimizer in ("Adam", "AdamW"),
         without,
     )
-    runs = runs_of(values, recipe, gpu.card, wish)
-    with shown("trying ways to train"):
-        found = plan(runs, wish)
+    runs = runs_of(values, recipe, gpu.card, request)
+    with show_status("comparing training setups"):
+        found = plan(runs, request)
     found = msgspec.structs.replace(found, optimizer=recipe.optimizer, clip=recipe.clip, lora=recipe.lora)
     made = {**msgspec.to_builtins(found), "command": _command(found.chosen, values.get("out"))}
     if "out" in values:
@@ -95,15 +97,15 @@ def _without(values: dict[str, Any]) -> frozenset[str]:
     return found
 
 
-def runs_of(values: dict[str, Any], recipe: Any, card: Any, wish: Any) -> dict[bool, Any]:
-    """Without and with checkpointing; not every model can do that."""
+def runs_of(values: dict[str, Any], recipe: Any, card: Any, request: Any) -> dict[bool, Any]:
+    """Runs without and with checkpointing; not every model supports it."""
     runs = {False: _run(values, recipe, card, False)}
-    if "checkpointing" in wish.without:
+    if "checkpointing" in request.without:
         return runs
     try:
         runs[True] = _run(values, recipe, card, True)
     except Refused as refusal:
-        sys.stderr.write(f"gflow plan: no checkpointing here: {refusal.message}\n")
+        sys.stderr.write(f"gflow plan: checkpointing is not possible: {refusal.message}\n")
     return runs
 
 
@@ -114,14 +116,14 @@ def _run(values: dict[str, Any], recipe: Any, card: Any, checkpointing: bool) ->
 
 
 def _gpus(values: dict[str, Any]) -> tuple[Any, int]:
-    """`4xA100-80GB`, or what the daemon of this machine has."""
+    """The GPUs of --on (`4xA100-80GB`), or those of the local daemon."""
     from gflow.ml.fit.catalogue import named
 
     if "on" in values:
         count, times, name = values["on"].partition("x")
         if times and count.isdigit():
             if not 1 <= int(count) <= 1024:
-                raise UsageError(f"{count} GPUs are not possible", hint="--on 4xA100-80GB")
+                raise UsageError(f"invalid number of GPUs: {count}", hint="--on 4xA100-80GB")
             return _capped(named(name), values), int(count)
         return _capped(named(values["on"]), values), 1
     gpu, count = _of_this_machine()
@@ -129,7 +131,7 @@ def _gpus(values: dict[str, Any]) -> tuple[Any, int]:
 
 
 def _capped(gpu: Any, values: dict[str, Any]) -> Any:
-    """The card with less memory, if that was said."""
+    """The GPU with its memory limited to --cap."""
     import msgspec
 
     return msgspec.structs.replace(gpu, memory_gib=values["cap"] / 1024) if "cap" in values else gpu
@@ -141,7 +143,7 @@ def _of_this_machine() -> tuple[Any, int]:
 
     gpus = http.get("/info")["gpus"]
     if not gpus:
-        raise UsageError("this machine has no GPUs", hint="say which: --on 4xA100-80GB")
+        raise UsageError("this machine has no GPUs", hint="name the GPUs: --on 4xA100-80GB")
     least = min(gpus, key=lambda gpu: gpu["memory_mib"])
     return (
         Gpu(
@@ -157,7 +159,7 @@ def _of_this_machine() -> tuple[Any, int]:
 
 
 def _command(way: Any, path: str | None) -> str:
-    """The line that submits it."""
+    """The gbatch command line for this setup."""
     start = "gflow launch train.py" if way.gpus > 1 else "python train.py"
     size = f"auto --fit {shlex.quote(path)}" if path else f"{-(-way.bytes // (1 << 20))}M"
     return f"gbatch --gpus {way.gpus} --gpu-memory {size} {start}"

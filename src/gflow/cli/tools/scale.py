@@ -1,4 +1,4 @@
-"""gflow scale: a training script at several sizes, and how well it scales."""
+"""gflow scale: run a training script at several sizes and report its scaling efficiency."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 OPTIONS = (
     Option("gpus", "text", "numbers of GPUs to run it on: 1,2,4", short="g", metavar="LIST"),
-    Option("shape", "text", "shapes of a cluster's nodes: n1_gpu4,n4_gpu1", metavar="LIST"),
+    Option("shape", "text", "shapes of nodes and GPUs on a cluster: n1_gpu4,n4_gpu1", metavar="LIST"),
     Option("processes", "text", "numbers of processes without GPUs: 1,2,4", metavar="LIST"),
     Option("on", "target", "a cluster: slurm, or a target of gflow.toml", metavar="TARGET"),
-    Option("direct", "flag", "run it here and now, without the daemon"),
+    Option("direct", "flag", "run directly on this machine, without the daemon"),
     Option(
         "seconds",
         "seconds",
-        "how long each run is measured, in seconds or 1:30 (default 20)",
+        "measuring time of each run, in seconds or 1:30 (default 20)",
         metavar="T",
         low=1,
     ),
     Option(
         "warmup",
         "count",
-        "steps of each run that do not count (default 5)",
+        "warm-up steps of each run that are not measured (default 5)",
         metavar="N",
         low=1,
         high=1_000_000,
@@ -43,7 +43,7 @@ OPTIONS = (
     Option(
         "effective-batch",
         "count",
-        "samples of a step over all GPUs, the same at each size (strong scaling)",
+        "samples per step over all GPUs, the same at each size (strong scaling)",
         metavar="B",
         low=1,
         high=1 << 40,
@@ -51,21 +51,21 @@ OPTIONS = (
     Option(
         "samples",
         "text",
-        "samples a run goes through, for scripts that do not tell: 50000, or 50000/gpu if it grows with them",
+        "samples per run, for scripts that do not report them: 50000, or 50000/gpu if it grows with the GPUs",
         metavar="N",
     ),
     Option("module", "flag", "run a Python module instead of a file", short="m"),
     Option("job", "text", "options of gbatch for each run: '--partition a100 --time 10'", metavar="OPTIONS"),
-    Option("plot", "path", "draw it: a .png, .svg or .pdf (needs gflow[plot])", metavar="FILE"),
+    Option("plot", "path", "write a plot: a .png, .svg or .pdf (needs gflow[plot])", metavar="FILE"),
     JSON,
     *COMMON,
 )  # fmt: skip
-ABOUT = """Run a training script at several sizes, one after the other, and say how well it scales: samples
-per second, speed-up, efficiency (95 % is good, below 85 % is poor), and what is most likely in the way.
+ABOUT = """Run a training script at several sizes, one after the other, and report how well it scales: samples
+per second, speed-up, efficiency (95 % is good, below 85 % is poor), and the most likely bottleneck.
 
-Scripts that use gflow.train are measured for --seconds after a warm-up, then they end; they neither read nor
-write checkpoints meanwhile. Others are measured by what they train.report, or by --samples and the clock.
-The runs are jobs if a daemon is there, else they run directly."""
+Scripts that use gflow.train are measured for --seconds after a warm-up and then stopped; they neither read
+nor write checkpoints. Other scripts are measured by their calls of train.report, or by --samples and the run
+time. The runs are jobs if a daemon is running; otherwise they run directly."""
 EXAMPLES = """gflow scale --gpus 1,2,4 -- train.py --lr 0.1
 gflow scale --gpus 1,2,4,8 --effective-batch 512 --plot scaling.png train.py
 gflow scale --on slurm --shape n1_gpu4,n2_gpu4,n4_gpu4 --job '--time 10' train.py
@@ -73,8 +73,8 @@ gflow scale --processes 1,2,4 --seconds 5 examples/cpu.py --epochs 1000
 gflow scale --gpus 1,2 --samples 50000 theirs.py"""
 
 
-# What a run with a small batch on few GPUs may show to be something else.
-OPEN = ("communication", "not known")
+# Bottlenecks that a control run with a small batch on few GPUs may still rule out.
+UNCERTAIN = ("communication", "not known")
 
 
 def run(words: list[str]) -> int:
@@ -97,22 +97,24 @@ def run(words: list[str]) -> int:
         check_plot(values["plot"])
     runner = _runner(values, sizes)
     folder = tempfile.mkdtemp(
-        prefix=".gflow-scale-" if "on" in values else "gflow-scale-", dir=_where(values)
+        prefix=".gflow-scale-" if "on" in values else "gflow-scale-", dir=_parent_folder(values)
     )
     try:
-        wish = _wish(values, script, folder, samples, each)._replace(threads=_threads(sizes))
-        check(wish, sizes, runner)
-        return _scale(values, wish, sizes, runner)
+        request = _request(values, script, folder, samples, each)._replace(threads=_threads(sizes))
+        check(request, sizes, runner)
+        return _scale(values, request, sizes, runner)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _where(values: dict[str, Any]) -> str | None:
-    """Nodes of a cluster see the folder in which the script is; here any will do."""
+def _parent_folder(values: dict[str, Any]) -> str | None:
+    """On a cluster, the working folder, which all nodes share; otherwise the temporary folder (None)."""
     return os.getcwd() if "on" in values else None
 
 
-def _wish(values: dict[str, Any], script: list[str], folder: str, samples: int, each: bool) -> ScaleRequest:
+def _request(
+    values: dict[str, Any], script: list[str], folder: str, samples: int, each: bool
+) -> ScaleRequest:
     from gflow.ml.scale.runner import ScaleRequest
 
     try:
@@ -132,7 +134,7 @@ def _wish(values: dict[str, Any], script: list[str], folder: str, samples: int, 
 
 
 def _threads(sizes: list[Size]) -> int:
-    """As many for a process at each size: what is compared are processes, not threads."""
+    """Threads of each CPU process, equal at all sizes so that only the processes differ; 0: unset."""
     if sizes[-1].on_gpus or "OMP_NUM_THREADS" in os.environ:
         return 0
     return max(1, len(os.sched_getaffinity(0)) // sizes[-1].each)
@@ -146,21 +148,21 @@ def _samples(text: str) -> tuple[int, bool]:
         number.isascii() and number.isdecimal() and int(number) and unit in (("gpu",) if slash else ("",))
     ):
         raise UsageError(
-            f"--samples: {text!a:.60} is no number of samples", hint="--samples 50000, or 50000/gpu"
+            f"--samples: {text!a:.60} is not a number of samples", hint="--samples 50000, or 50000/gpu"
         )
     return int(number), bool(slash)
 
 
 def _runner(values: dict[str, Any], sizes: list[Size]) -> Runner:
-    """Jobs where a daemon is, unless we are a job ourselves."""
+    """Run as jobs if a daemon is reachable, unless this process is itself in a job."""
     from gflow.client import http
     from gflow.ml.scale.runner import run_as_job, run_directly
 
     if "direct" in values or ("GFLOW_JOB_ID" in os.environ and "on" not in values):
         if "on" in values:
-            raise UsageError("--direct runs it here: it does not go with --on")
+            raise UsageError("--direct runs on this machine and cannot be combined with --on")
         if "job" in values:
-            raise UsageError("--direct makes no jobs: it does not go with --job")
+            raise UsageError("--direct submits no jobs and cannot be combined with --job")
     elif any(size.nodes > 1 for size in sizes) and "on" not in values:
         raise UsageError("several nodes need a cluster", hint="--on slurm")
     else:
@@ -173,51 +175,51 @@ def _runner(values: dict[str, Any], sizes: list[Size]) -> Runner:
     return run_directly
 
 
-def _scale(values: dict[str, Any], wish: ScaleRequest, sizes: list[Size], runner: Runner) -> int:
-    """All runs, then the answer. What was measured before one fails is shown too."""
+def _scale(values: dict[str, Any], request: ScaleRequest, sizes: list[Size], runner: Runner) -> int:
+    """Run all sizes and show the result. If a run fails, the sizes before it are still shown."""
     from gflow.ml.scale.analysis import analyse
 
     found: list[Measured] = []
-    declared = "unknown" if not wish.samples else "weak" if wish.samples_each else "strong"
+    declared = "unknown" if not request.samples else "weak" if request.samples_each else "strong"
     failed: GflowError | None = None
     for number, size in enumerate(sizes, start=1):
         _say(f"{number} of {len(sizes)}: {size.what}")
         try:
-            found.append(_measured(wish, size, runner))
+            found.append(_measure(request, size, runner))
         except Refused as error:
             failed = error
             break
     if failed is not None and len(found) < 2:
         raise failed
     scaling = analyse(found, declared=declared)
-    if failed is None and scaling.kind == "strong" and scaling.bottleneck.name in OPEN:
-        control = _control(wish, found, runner)
+    if failed is None and scaling.kind == "strong" and scaling.bottleneck.name in UNCERTAIN:
+        control = _control(request, found, runner)
         scaling = analyse(found, control, declared)
-    _show(values, wish, scaling)
+    _show(values, request, scaling)
     if failed is not None:
         raise failed
     return 0
 
 
-def _measured(wish: ScaleRequest, size: Size, runner: Runner, effective: int = 0) -> Measured:
+def _measure(request: ScaleRequest, size: Size, runner: Runner, effective: int = 0) -> Measured:
     from gflow.ml.scale.runner import measure
 
-    return measure(wish, size, runner, effective)
+    return measure(request, size, runner, effective)
 
 
-def _control(wish: ScaleRequest, found: list[Measured], runner: Runner) -> Measured | None:
-    """The first size with as few samples for each GPU as the last has, where the script can be told so."""
+def _control(request: ScaleRequest, found: list[Measured], runner: Runner) -> Measured | None:
+    """Run the first size with the last size's batch per GPU, if the script's batch can be set."""
     from gflow.ml.scale.measurement import RUN
 
     first, last = found[0], found[-1]
     if last.source != RUN or last.effective_batch is None:
         return None
     each = max(1, round(last.effective_batch / last.size.gpus))
-    _say(f"once more: {first.size.what} with the small batch of {last.size.what}")
+    _say(f"control run: {first.size.what} with the batch per GPU of {last.size.what}")
     try:
-        return _measured(wish, first.size, runner, each * first.size.gpus)
+        return _measure(request, first.size, runner, each * first.size.gpus)
     except Refused as error:
-        _say(f"that did not work: {error.message}")
+        _say(f"the control run failed: {error.message}")
         return None
 
 
@@ -226,18 +228,22 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _show(values: dict[str, Any], wish: ScaleRequest, scaling: Scaling) -> None:
+def _show(values: dict[str, Any], request: ScaleRequest, scaling: Scaling) -> None:
     if "plot" in values:
         from gflow.ml.scale.analysis import plot
 
-        plot(scaling, " ".join(wish.script)[:80], values["plot"])
+        plot(scaling, " ".join(request.script)[:80], values["plot"])
     if "json" in values:
         import msgspec
 
-        page = {"script": list(wish.script), "warmup_steps": wish.warmup, **msgspec.to_builtins(scaling)}
+        page = {
+            "script": list(request.script),
+            "warmup_steps": request.warmup,
+            **msgspec.to_builtins(scaling),
+        }
         print(msgspec.json.format(msgspec.json.encode(page)).decode())
         return
     from gflow.text.scaling import scaling_page
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    sys.stdout.write(scaling_page(scaling, wish.warmup, width))
+    sys.stdout.write(scaling_page(scaling, request.warmup, width))

@@ -15,7 +15,7 @@ OPTIONS = (
     Option(
         "map",
         "text",
-        "which column means what: submit=…,duration=…,gpus=…,user=…",
+        "meaning of the columns: submit=…,duration=…,gpus=…,user=…",
         short="m",
         metavar="COLUMNS",
     ),
@@ -23,39 +23,44 @@ OPTIONS = (
     Option(
         "pool",
         "count",
-        "GPUs to replay it on (default: as many as --load says)",
+        "number of GPUs to replay on (default: as many as give --load)",
         metavar="N",
         low=1,
         high=65536,
     ),
     Option(
-        "load", "text", "offered load; with --pool, the trace is thinned to it (default 0.9)", metavar="PART"
+        "load",
+        "text",
+        "offered load; with --pool, jobs are dropped to reach it (default 0.9)",
+        metavar="PART",
     ),
     Option("policy", "text", "policies to compare (default greedy,easy,ours)", short="p", metavar="NAMES"),
-    Option("limits", "flag", "give every job a time limit, as people would (seeded)"),
+    Option("limits", "flag", "give every job a time limit, as users typically do (seeded)"),
     Option(
         "jitter",
         "count",
-        "move submissions by up to so many seconds (seeded)",
+        "shift submissions by up to this many seconds (seeded)",
         metavar="S",
         low=0,
         high=10**9,
     ),
-    Option("seed", "count", "seed of all that is random (default 0)", metavar="N", low=0, high=10**9),
-    Option("wide", "count", "what counts as a wide job (default 8 GPUs)", metavar="N", low=1, high=65536),
+    Option("seed", "count", "random seed (default 0)", metavar="N", low=0, high=10**9),
+    Option(
+        "wide", "count", "GPUs from which a job counts as wide (default 8)", metavar="N", low=1, high=65536
+    ),
     Option(
         "plot",
         "path",
-        "draw waits and GPUs in use: a .png, .svg or .pdf (needs gflow[plot])",
+        "plot wait times and GPUs in use: a .png, .svg or .pdf (needs gflow[plot])",
         metavar="FILE",
     ),
     JSON,
     *COMMON,
 )
-ABOUT = """Replay a trace on a pool of GPUs, with the scheduler itself and a clock of its own,
-under one policy or several. Nothing is started.
+ABOUT = """Replay a trace on a pool of GPUs with gflow's scheduler and a simulated clock, under one or
+more policies. No job is started.
 
-A trace is a CSV file (Philly, Alibaba, Helios, Acme, a dump of sacct, anything with --map) or the
+A trace is a CSV file (Philly, Alibaba, Helios, Acme, output of sacct, any other with --map) or the
 database of a gflowd. Policies:
 """
 EXAMPLES = """gflow simulate trace.csv --pool 64 --policy greedy,easy,ours
@@ -88,8 +93,8 @@ def run(words: list[str]) -> int:
         from gflow.plotting import check_plot
 
         check_plot(str(picture))
-    entries, pool = _prepared(Path(rest[0]), values)
-    replays = {name: _replayed(entries, pool, name) for name in names}
+    entries, pool = _prepare(Path(rest[0]), values)
+    replays = {name: _replay(entries, pool, name) for name in names}
     _show(rest[0], replays, pool, values)
     if picture is not None:
         from gflow.simulate.metrics import plot
@@ -99,7 +104,7 @@ def run(words: list[str]) -> int:
 
 
 def _show(trace: str, replays: dict[str, list[Any]], pool: int, values: dict[str, Any]) -> None:
-    """The figures of all replays."""
+    """Print the metrics of all replays."""
     from gflow.simulate.metrics import measure
 
     results = {name: measure(ran, pool, values.get("wide", 8)) for name, ran in replays.items()}
@@ -112,14 +117,14 @@ def _show(trace: str, replays: dict[str, list[Any]], pool: int, values: dict[str
         _print(results, jobs, pool)
 
 
-def _prepared(path: Path, values: dict[str, Any]) -> tuple[list[Any], int]:
+def _prepare(path: Path, values: dict[str, Any]) -> tuple[list[Any], int]:
     """The jobs to replay and the GPUs to replay them on."""
     from gflow.simulate import trace_transform
     from gflow.simulate.trace import read_trace
 
     entries = read_trace(path, _pairs(values, "map"), _pairs(values, "where"))
     if not entries:
-        raise UsageError(f"{path} has no job that ran on a GPU")
+        raise UsageError(f"{path} contains no job that ran on a GPU")
     random = Random(values.get("seed", 0))
     load = _load(values)
     pool = values.get("pool") or trace_transform.pool_for(entries, load or 0.9)
@@ -138,7 +143,7 @@ def _load(values: dict[str, Any]) -> float:
     except ValueError:
         load = -1.0
     if not 0 <= load <= 100:
-        raise UsageError(f"a load is a part of the pool, not {text!a}", hint="--load 0.9")
+        raise UsageError(f"--load takes a fraction of the pool, not {text!a}", hint="--load 0.9")
     return load
 
 
@@ -153,18 +158,18 @@ def _pairs(values: dict[str, Any], name: str) -> dict[str, str]:
     return pairs
 
 
-def _replayed(entries: list[Any], pool: int, name: str) -> list[Any]:
+def _replay(entries: list[Any], pool: int, name: str) -> list[Any]:
     from gflow.simulate.replay import POLICIES, Replay
 
-    watched = sys.stderr.isatty()
+    is_tty = sys.stderr.isatty()
 
-    def told(done: int) -> None:
+    def report(done: int) -> None:
         sys.stderr.write(f"\r{name}: {done * 100 // len(entries)} %\033[K")
 
     ran = Replay(entries, pool, POLICIES[name][1], exact=name == "easy-perfect").run(
-        told if watched else None
+        report if is_tty else None
     )
-    if watched:
+    if is_tty:
         sys.stderr.write("\r\033[K")
     return ran
 

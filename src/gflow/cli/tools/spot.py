@@ -1,4 +1,4 @@
-"""gflow spot watch: a command on a machine that may be taken away."""
+"""gflow spot watch: run a command on a spot instance and stop it when the cloud reclaims the instance."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ OPTIONS = (
     Option(
         "cloud",
         "text",
-        "whom to ask: aws, gcp or azure, with its address if it is another: aws=http://127.0.0.1:8000",
+        "metadata service to poll: aws, gcp or azure, optionally with an address: aws=http://127.0.0.1:8000",
         metavar="NAME",
     ),
-    Option("every", "seconds", "seconds between two looks (default 5)", metavar="S", low=1),
+    Option("every", "seconds", "polling interval in seconds (default 5)", metavar="S", low=1),
     *COMMON,
 )
-ABOUT = """Run a command on a machine that the cloud may take away. When it says so, the command gets a stop
-request: the file $GFLOW_STOP_FILE appears and TERM is sent to its process group. A script that uses
-gflow.train then saves itself and leaves with code 75, which a job with --requeue comes back after.
+ABOUT = """Run a command on a spot instance. When the cloud announces that it reclaims the instance, the
+command gets a stop request: the file $GFLOW_STOP_FILE appears and TERM is sent to its process group. A script
+that uses gflow.train then saves a checkpoint and exits with code 75, and a job with --requeue is requeued.
 
-Asked are the metadata services of AWS, Google and Azure, whichever answers. The exit code is its own."""
+The metadata services of AWS, Google and Azure are polled, if they answer. gflow spot returns the exit code of
+the command."""
 EXAMPLES = """gflow spot watch -- python train.py
 gflow spot watch -- gflow launch train.py
 gbatch --requeue --gpus 4 gflow spot watch -- gflow launch train.py"""
@@ -56,12 +57,12 @@ def run(words: list[str]) -> int:
 
     clouds = answering(bases_of(values["cloud"]) if values.get("cloud") else {})
     if not clouds:
-        sys.stderr.write("gflow spot: no cloud answers here, so there is nothing to watch\n")
-    return Watched(rest, clouds, float(values.get("every", 5))).run()
+        sys.stderr.write("gflow spot: no metadata service answers, so there is nothing to watch\n")
+    return WatchedCommand(rest, clouds, float(values.get("every", 5))).run()
 
 
-class Watched:
-    """A command, and a thread that asks whether the machine stays."""
+class WatchedCommand:
+    """A command, and a thread that polls for termination notices."""
 
     def __init__(self, command: list[str], clouds: list[Any], every_s: float) -> None:
         self._command = command
@@ -69,7 +70,7 @@ class Watched:
         self._every_s = every_s
         self._over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        # In a job the file is the job's own, and gflow may make it too.
+        # In a job, use the stop file of the job, which gflow may create as well.
         self._own = "" if os.environ.get("GFLOW_STOP_FILE") else tempfile.mkdtemp(prefix="gflow-spot-")
         self._stop_file = os.environ.get("GFLOW_STOP_FILE") or os.path.join(self._own, "stop")
 

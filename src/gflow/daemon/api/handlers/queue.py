@@ -39,7 +39,7 @@ async def list_jobs(request: Request) -> Response:
     query = query_of(request, JobsQuery)
     form = query.form or ("table" if wants_text(request) else "json")
     if form not in FORMS:
-        raise unknown("form of output", form, FORMS)
+        raise unknown("output format", form, FORMS)
     context, uid = context_of(request), request.scope["state"]["uid"]
     columns, now = columns_of(query.format, SHARED if context.settings.is_system else DEFAULT), timers.now()
     style = ListingStyle(

@@ -33,7 +33,7 @@ async def show(request: Request) -> Response:
     context, query = context_of(request), query_of(request, StatsQuery)
     form = query.form or ("table" if wants_text(request) else "json")
     if form not in FORMS:
-        raise unknown("form of output", form, FORMS)
+        raise unknown("output format", form, FORMS)
     user = None if query.all else query.user or user_name(caller(request)[0])
     if not viewer_of(request).sees_names and user != user_name(caller(request)[0]):
         raise Forbidden("what others used is private here")
