@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,7 +136,8 @@ def _summed(reader: Reader, question: Question, summaries: Summaries) -> list[Su
         if not span.is_whole:
             summary = _of_span(reader, question, span, going)
         else:
-            of = Fingerprint(*reader.rows(_FINGERPRINT, span._asdict())[0])
+            jobs, keys, ends = reader.rows(_FINGERPRINT, span._asdict())[0]
+            of = Fingerprint(jobs, keys, ends, _checksum(going, span))
             known = summaries.find(span, question.is_simulated, of)
             summary = known or _of_span(reader, question._replace(since=0.0), span, going)
             if known is None:
@@ -169,6 +171,12 @@ def _spans(reader: Reader, question: Question) -> list[Span]:
         spans.append(Span(low, bounds_of(at)[1], is_whole=True))
         low = spans[-1].high
     return [*spans, Span(low, EVER, is_whole=False)]
+
+
+def _checksum(uses: list[Use], span: Span) -> int:
+    """Checksum of these GPU uses as far as they are in the span. The end of a running job does not change it."""
+    inside = sorted((*use[:3], min(use.finished_at, span.high)) for use in uses if use.started_at < span.high)
+    return zlib.crc32(repr(inside).encode())
 
 
 def _of_span(reader: Reader, question: Question, span: Span, going: list[Use]) -> Summary:

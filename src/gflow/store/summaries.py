@@ -21,9 +21,10 @@ from gflow.store import files
 log = logging.getLogger("gflow.statistics")
 
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS summaries (
-    low REAL, high REAL, is_simulated INTEGER, made_by TEXT, jobs INTEGER, keys REAL, ends REAL, summary BLOB,
-    PRIMARY KEY (low, high, is_simulated)
+DROP TABLE IF EXISTS summaries;
+CREATE TABLE IF NOT EXISTS spans (
+    low REAL, high REAL, is_simulated INTEGER, made_by TEXT,
+    jobs INTEGER, keys REAL, ends REAL, later INTEGER, summary BLOB, PRIMARY KEY (low, high, is_simulated)
 ) WITHOUT ROWID;
 """
 
@@ -63,11 +64,15 @@ class Span(NamedTuple):
 
 
 class Fingerprint(NamedTuple):
-    """Tells one set of jobs that are over from another: how many, and sums of their keys and ends."""
+    """Identifies the jobs that ended in the span: their number, the sum of their keys and of their ends.
+
+    `later`: a checksum of the GPU uses in the span by jobs that ended after it. They count in its peak.
+    """
 
     jobs: int
     keys: float
     ends: float
+    later: int
 
 
 class Summaries:
@@ -95,8 +100,8 @@ class Summaries:
             return None
         try:
             row = self._db.execute(
-                "SELECT summary FROM summaries WHERE low = ? AND high = ? AND is_simulated = ?"
-                " AND made_by = ? AND jobs = ? AND keys = ? AND ends = ?",
+                "SELECT summary FROM spans WHERE low = ? AND high = ? AND is_simulated = ?"
+                " AND made_by = ? AND jobs = ? AND keys = ? AND ends = ? AND later = ?",
                 (span.low, span.high, is_simulated, self._made_by, *of),
             ).fetchone()
             return None if row is None else msgspec.msgpack.decode(row[0], type=Summary)
@@ -113,11 +118,11 @@ class Summaries:
                 for span, of, summary in made:
                     ends = (span.low, span.high, is_simulated)
                     self._db.execute(
-                        "DELETE FROM summaries WHERE high > ? AND low < ? AND is_simulated = ?", ends
+                        "DELETE FROM spans WHERE high > ? AND low < ? AND is_simulated = ?", ends
                     )
                     content = msgspec.msgpack.encode(summary)
                     row = (*ends, self._made_by, *of, content)
-                    self._db.execute("INSERT INTO summaries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+                    self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         except sqlite3.Error as error:  # a full disk or a lock: recomputed next time
             log.warning("summaries cannot be kept: %s", error)
 
