@@ -174,7 +174,7 @@ def _spans(reader: Reader, question: Question) -> list[Span]:
 
 
 def _checksum(uses: list[Use], span: Span) -> int:
-    """Checksum of these GPU uses as far as they are in the span. The end of a running job does not change it."""
+    """Checksum of these GPU uses within the span. The end of a running job does not change it."""
     inside = sorted((*use[:3], min(use.finished_at, span.high)) for use in uses if use.started_at < span.high)
     return zlib.crc32(repr(inside).encode())
 
