@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
-from gflow.core.effects import Abandoned, AddAuditEntry, Closed, Effect, Reserved, Settled, Staged
+from gflow.core.effects import Abandoned, AddAuditEntry, Closed, Effect, Reserved, Save, Settled, Staged
 from gflow.core.events import Abandon, Arrive, Close, Open, Stage
 from gflow.core.ids import JobKey, job_key
 from gflow.core.lifecycle.finish import finish, release_or_cut_off
@@ -169,7 +169,10 @@ def place_job(state: State, key: JobKey, at: Moment, effects: list[Effect]) -> G
         if wait is not None:
             state.wait_for(job, wait)
         elif job.state is QUEUED:
-            state.admit(job, at, again=bool(job.ready_at))
+            was_ready_at = job.ready_at
+            state.admit(job, at, again=bool(was_ready_at))
+            if job.ready_at != was_ready_at:  # its begin time has come since the submission was closed
+                effects.append(Save(job))
         _count_arrival(state, opened, effects)
     if key in state.waits and (cut_off := release_or_cut_off(state, job, at, effects)):
         finish(state, job, CANCELLED, cut_off, at, effects)
