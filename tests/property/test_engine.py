@@ -28,7 +28,7 @@ SEED = int(os.environ.get("GFLOW_SEED", "0"))
 PARTS = 4
 # `make test` takes a share of the steps, `make test-slow` all of them.
 STEPS = 10_000
-ALL_STEPS = 40_000
+ALL_STEPS = 20_000
 EXAMPLE_STEPS = 60
 SETTINGS = settings(
     max_examples=STEPS // PARTS // EXAMPLE_STEPS + 20,
