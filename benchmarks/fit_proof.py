@@ -33,7 +33,7 @@ KEYS = (
 
 def predict(cases, out):
     from gflow.fit import Recipe
-    from gflow.ml.fit import estimate
+    from gflow.fit import estimate
 
     for case in cases:
         began = time.time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gflow.errors import Refused, UsageError
-from gflow.ml.fit import estimate
+from gflow.fit import estimate
 from gflow.ml.fit.estimate import record
 from gflow.ml.fit.recipe import Recipe
 from gflow.ml.fit.report import fits

@@ -20,7 +20,7 @@ HOT = {
     "gflow.paths", "gflow.options.table", "gflow.options.values",
 }  # fmt: skip
 CALL = HOT | {"gflow.cli", "gflow.client.http", "gflow.cli.main", "gflow.errors"}
-LOOK = CALL | {"gflow.cli.common.listing", "gflow.options.listing"}
+LOOK = CALL | {"gflow.cli.common", "gflow.cli.common.listing", "gflow.options.listing"}
 # What these would load costs more than all the rest of a command.
 DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing", "urllib.parse"}
 

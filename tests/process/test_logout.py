@@ -11,9 +11,9 @@ from tests.harness import Box, wait_until
 
 UP = """
 import sys
-from gflow.cli.daemon import lifecycle as hosting, logout
-logout.decide = lambda facts: logout.Plan(before=({program!r}, "--scope"), note="a note")
-sys.exit(hosting.up({{}}))
+from gflow.cli.daemon import lifecycle, logind
+logind.decide = lambda facts: logind.Plan(before=({program!r}, "--scope"), note="a note")
+sys.exit(lifecycle.up({{}}))
 """
 
 

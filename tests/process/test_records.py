@@ -174,7 +174,7 @@ def test_restore_under_a_living_job_that_the_backup_does_not_know_is_refused(
     job, backup = stranger
     done = daemon.run("gflowd", "restore", str(backup))
     assert done.returncode == 1
-    assert f"job {job} runs" in done.stderr
+    assert f"job {job} is running" in done.stderr
     daemon.up()
     assert daemon.job(job)["state"] == "Running"
     (daemon.work / "go").touch()

@@ -127,7 +127,7 @@ def test_another_program_is_not_half_loaded(tmp_path):
         ({"device": "cuda:7"}, "no cuda:7"),
         ({"device": "gpu"}, "there is no device"),
         ({"precision": "bf61"}, "unknown precision"),
-        ({"accumulate": 0}, "one batch at least"),
+        ({"accumulate": 0}, "it must be at least 1"),
     ],
 )
 def test_what_cannot_be_is_said_at_once(options, refusal):

@@ -122,7 +122,7 @@ def _make_own(folder: Path) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise StoreError(f"the database cannot be in {folder}: it is no folder")
     if found.st_uid != os.geteuid():
-        raise StoreError(f"the database cannot be in {folder}: it belongs to somebody else")
+        raise StoreError(f"the database cannot be in {folder}: it belongs to another user")
     if found.st_mode & 0o077:
         raise StoreError(
             f"the database cannot be in {folder}: others may use it",

@@ -378,7 +378,7 @@ def bind(path: Path, *, public: bool = False) -> socket.socket:
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.parent.stat().st_uid != os.getuid():
-        raise Refused(f"{path.parent} belongs to somebody else, so no socket can be made there")
+        raise Refused(f"{path.parent} belongs to another user, so no socket can be made there")
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
