@@ -17,10 +17,15 @@ from tests.harness import BIN, Box, wait_until
 
 HOT = {
     "gflow", "gflow.client", "gflow.client.hot_path", "gflow.entry", "gflow.options", "gflow.options.parse",
-    "gflow.paths", "gflow.options.table", "gflow.options.values",
+    "gflow.paths", "gflow.options.table",
 }  # fmt: skip
 CALL = HOT | {"gflow.cli", "gflow.client.http", "gflow.cli.main", "gflow.errors"}
-LOOK = CALL | {"gflow.cli.common", "gflow.cli.common.listing", "gflow.options.listing"}
+LOOK = CALL | {
+    "gflow.cli.common",
+    "gflow.cli.common.listing",
+    "gflow.options.listing",
+    "gflow.options.values",
+}
 # What these would load costs more than all the rest of a command.
 DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing", "urllib.parse"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gflow.options.table import refuse, spellings
-from gflow.options.values import read
 
 TYPE_CHECKING = False  # typing costs 15 ms to import, and this runs inside every gbatch
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ def parse(
                 refuse(f"--{option.name} needs a value")
             value = queue.pop()
         for taken, raw in _translate(option, True if value is None else value, spelled):
+            from gflow.options.values import read  # not needed by a command without options
+
             result = read(taken, raw)
             values[taken.name] = _append(values.get(taken.name), result) if taken.many else result
     return values, rest
