@@ -234,10 +234,10 @@ def main():
     known = {row["id"]: row for row in lines(options.rows) if row["id"] in truths}
     if len(known) < len(truths):
         sys.path.insert(0, str(options.folder))
-        from gflow.ml.fit.models import vision
+        from gflow.ml.fit.models import lazy_torch
 
         try:
-            vision.load()  # the cases import torchvision themselves
+            lazy_torch.torchvision_models()  # the cases import torchvision themselves
         except Exception as refusal:
             print("torchvision:", refusal)
         import cases

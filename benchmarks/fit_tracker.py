@@ -124,9 +124,9 @@ def main():
 def one_by_one(options):
     sys.path.insert(0, options.folder)
     with contextlib.suppress(Exception):  # a torchvision without its compiled operators
-        from gflow.ml.fit.models import vision
+        from gflow.ml.fit.models import lazy_torch
 
-        vision.load()
+        lazy_torch.torchvision_models()
     import cases
 
     signal.signal(signal.SIGPROF, too_long)
