@@ -1,4 +1,4 @@
-"""A training that survives, on a CPU in seconds: stop it with TERM or a time limit and start it again.
+"""A training run on a CPU, for a few seconds. Stop it with TERM or a time limit; the next start resumes.
 
 python examples/cpu.py
 gbatch --requeue --time 0:20 python examples/cpu.py --epochs 40 --pause 0.1
@@ -16,7 +16,7 @@ from gflow import train
 options = argparse.ArgumentParser()
 options.add_argument("--checkpoints", default="checkpoints")
 options.add_argument("--epochs", type=int, default=5)
-options.add_argument("--pause", type=float, default=0.0, help="seconds per step, to have time to stop it")
+options.add_argument("--pause", type=float, default=0.0, help="seconds to sleep after each step")
 options = options.parse_args()
 
 torch.manual_seed(0)

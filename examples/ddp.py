@@ -1,10 +1,11 @@
-"""Several GPUs, each with a replica of the model. On a machine without GPUs: --processes 2.
+"""Data parallel training (DDP): each GPU has a replica of the model. Without GPUs: --processes 2.
 
     gflow launch examples/ddp.py
     gbatch --gpus 4 --requeue --time 4:00:00 gflow launch examples/ddp.py
 
-Coming from DataParallel: take `nn.DataParallel(model)` away, and the loop below in its place. One process for each
-GPU instead of one for all, each with its share of the samples; the effective batch is the one you say.
+To convert a script from DataParallel, remove `nn.DataParallel(model)` and use the loop below. There is one
+process per GPU instead of one for all GPUs, and each gets a share of the samples. `effective_batch` is the
+number of samples per step over all GPUs.
 """
 
 import torch

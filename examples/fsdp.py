@@ -1,4 +1,4 @@
-"""A model that is sharded: parameters, gradients and optimizer state, each rank with its part (FSDP2).
+"""Sharded training (FSDP2): each rank holds a part of the parameters, gradients and optimizer state.
 
 gflow launch examples/fsdp.py
 gflow launch --processes 2 examples/fsdp.py      without GPUs

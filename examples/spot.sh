@@ -1,5 +1,5 @@
 #!/bin/bash
-# A training on a spot machine: when the cloud takes it away, it saves itself, and the job waits for the next one.
+# A training run on a spot machine. On a termination notice it writes a checkpoint, and the job is requeued.
 #   gbatch examples/spot.sh
 # GFLOW --gpus 1
 # GFLOW --requeue
