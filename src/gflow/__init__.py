@@ -1,11 +1,11 @@
-"""gflow runs GPU work for people, on one shared box or on a Slurm cluster.
+"""gflow: a job scheduler for the GPUs of one machine, with Slurm clusters as further targets.
 
     import gflow
     job = gflow.submit("python train.py", gpus=1)
     job.wait()
 
-Importing this package must stay cheap: the command line loads it on every call. So what
-programs use is loaded when it is first asked for.
+Only the public names of the Python library belong here. They are loaded on first access, because the command
+line imports this package on every call.
 """
 
 TYPE_CHECKING = False  # typing costs 15 ms to import

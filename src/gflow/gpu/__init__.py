@@ -1,1 +1,4 @@
-"""The GPUs of this machine: detected, or simulated and marked as such."""
+"""The GPUs of this machine: detected by NVML or simulated, their processes, health and idle times.
+
+Assigning GPUs to jobs belongs in `core`, polling in `daemon.monitors`. Nothing here changes a GPU.
+"""

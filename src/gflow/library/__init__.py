@@ -1,1 +1,4 @@
-"""The Python library: `gflow.submit`, `gflow.jobs`, `gflow.map`, `gflow.Executor`, `gflow.aio`."""
+"""The Python library: `gflow.submit`, `gflow.jobs`, `gflow.map`, `gflow.Executor`, `gflow.aio`.
+
+Public names are exported by `gflow`. Requests to the daemon belong in `client`, training in `ml`.
+"""

@@ -1,1 +1,4 @@
-"""Where jobs run: `local` on this machine, others behind the same port."""
+"""Where jobs run: `local` on this machine, clusters behind the same port, and the routing between them.
+
+Which job starts, and when, is decided in `core`.
+"""

@@ -6,6 +6,8 @@ clock = FakeClock()
 state = State(cpus=4, memory_mib=65536)
 step(state, GpusSeen(at=clock.now(), gpus=gpus(2)))
 step(state, submit(clock, spec(gpus=1), spec(gpus=1, priority=50)))
+
+No other package imports this one. Fixtures of gflow's own tests belong in `tests/`.
 """
 
 from gflow.store.memory import MemoryStore

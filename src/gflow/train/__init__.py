@@ -11,6 +11,7 @@
             run.backward(loss_of(model, batch))
 
 PyTorch is imported on first access to one of these names. `gflow[train]` installs it.
+Only names are exported here; the code is in `gflow.ml.train`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Parts that several commands share: error reports, status lines, log and terminal output."""
+"""Parts that several commands share: error reports, status lines, log and terminal output.
+
+No command belongs here, and nothing that only one command uses.
+"""

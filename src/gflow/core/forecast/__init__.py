@@ -1,1 +1,4 @@
-"""Answers about the future: why a job waits, when it will start, what a cancel would affect. Read-only."""
+"""Forecasts: why a job waits, when it will start, what a cancel would affect.
+
+Read-only: nothing here changes the state. Texts for users belong in `text`.
+"""

@@ -1,1 +1,4 @@
-"""Starting the ranks of a training run, on one node or under srun."""
+"""Starts the ranks of a training run, on one node or under srun, and ends them together.
+
+Never imports PyTorch. What a rank does belongs in `ml.train`.
+"""

@@ -1,1 +1,4 @@
-"""Checkpoints: what goes into one, the directory that holds them, and their durability on disk."""
+"""Checkpoints: what goes into one, the directory that holds them, and their durability on disk.
+
+When to save or stop is decided in `ml.train.run`.
+"""
