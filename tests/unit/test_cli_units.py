@@ -41,4 +41,4 @@ def test_systemd_takes_it(tmp_path):
 
 
 def test_the_docs_have_it():
-    assert system_unit() in (ROOT / "docs/people.md").read_text()
+    assert system_unit() in (ROOT / "docs/multi-user.md").read_text()
