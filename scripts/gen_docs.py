@@ -10,7 +10,7 @@ from gflow.config.template import toml
 from gflow.core.model import SHORT
 from gflow.core.transitions import TRANSITIONS
 from gflow.daemon.api.routes import ROUTES
-from gflow.options.listing import GQUEUE, GSTATS
+from gflow.options.commands import gqueue_options, gstats_options
 from gflow.options.table import GBATCH, Option
 
 TARGET = Path(__file__).parents[1] / "docs/reference.md"
@@ -31,7 +31,8 @@ def reference() -> str:
         "Written by `make docs` from the code's own tables; edit those.",
         "",
     ]
-    for program, options in (("gbatch", GBATCH), ("gqueue", GQUEUE), ("gstats", GSTATS)):
+    tables = (("gbatch", GBATCH), ("gqueue", gqueue_options.OPTIONS), ("gstats", gstats_options.OPTIONS))
+    for program, options in tables:
         lines += [f"## Options of {program}", "", "| option | meaning |", "|---|---|"]
         lines += [f"| {spelled(option)} | {option.help} |" for option in options]
         lines.append("")

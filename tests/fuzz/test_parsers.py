@@ -21,7 +21,8 @@ from gflow.daemon.auth.tokens import Tokens
 from gflow.errors import GflowError
 from gflow.gpu.simulated import simulated_gpus
 from gflow.options import directives, slurm
-from gflow.options.listing import GQUEUE, GSTATS
+from gflow.options.commands.gqueue_options import OPTIONS as GQUEUE
+from gflow.options.commands.gstats_options import OPTIONS as GSTATS
 from gflow.options.lists import parse_indices
 from gflow.options.parse import parse, spellings
 from gflow.options.table import CAPTURE, GBATCH, JOB, SLURM, Option

@@ -23,9 +23,15 @@ CALL = HOT | {"gflow.cli", "gflow.client.http", "gflow.cli.main", "gflow.errors"
 LOOK = CALL | {
     "gflow.cli.common",
     "gflow.cli.common.listing",
-    "gflow.options.listing",
     "gflow.options.values",
 }
+
+
+def options(program: str) -> set[str]:
+    """The modules that declare the options of a program."""
+    return {"gflow.options.commands", f"gflow.options.commands.{program}_options"}
+
+
 # What these would load costs more than all the rest of a command.
 DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing", "urllib.parse"}
 
@@ -34,12 +40,12 @@ DEAR = {"argparse", "collections", "enum", "json", "os", "re", "socket", "typing
     ("words", "modules"),
     [
         ("gbatch true", HOT),
-        ("gqueue -s Running -f JOBID,ST", LOOK | {"gflow.cli.gqueue"}),
-        ("gstats -o csv", LOOK | {"gflow.cli.gstats"}),
-        ("ginfo", CALL | {"gflow.cli.ginfo"}),
-        ("gjob show 1", CALL | {"gflow.cli.gjob", "gflow.options.update"}),
-        ("gjob history 1", CALL | {"gflow.cli.gjob", "gflow.options.update"}),
-        ("gcancel 1", CALL | {"gflow.cli.gcancel"}),
+        ("gqueue -s Running -f JOBID,ST", LOOK | {"gflow.cli.gqueue", *options("gqueue")}),
+        ("gstats -o csv", LOOK | {"gflow.cli.gstats", *options("gstats")}),
+        ("ginfo", CALL | {"gflow.cli.ginfo", *options("ginfo")}),
+        ("gjob show 1", CALL | {"gflow.cli.gjob", *options("gjob")}),
+        ("gjob history 1", CALL | {"gflow.cli.gjob", *options("gjob")}),
+        ("gcancel 1", CALL | {"gflow.cli.gcancel", *options("gcancel")}),
     ],
 )
 def test_what_a_command_that_only_prints_loads(daemon: Box, words: str, modules: set[str]) -> None:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gflow.errors import UsageError
-from gflow.options.listing import GQUEUE
+from gflow.options.commands.gqueue_options import OPTIONS as GQUEUE
 from gflow.options.parse import parse, spellings
 from gflow.options.table import GBATCH, Option
 

@@ -1,11 +1,15 @@
 import importlib
 import pkgutil
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import gflow.cli
+import gflow.options.commands
 from gflow.core.model import Spec
+from gflow.options.commands import gjob_options
 from gflow.options.table import CAPTURE, COMMON, GBATCH, JOB, JSON, SLURM, SUBMIT, Option
 from gflow.options.update import REDO, UPDATE
 from gflow.options.values import READERS, read
@@ -23,8 +27,13 @@ def tables():
         "gbatch": GBATCH,
         "gjob update": (*UPDATE, JSON, *COMMON),
         "gjob redo": (*REDO, JSON, *COMMON),
+        **{f"gjob {name}": (*table, JSON, *COMMON) for name, table in gjob_options.OPTIONS.items()},
     }
-    for module in pkgutil.iter_modules(gflow.cli.__path__, "gflow.cli."):
+    modules = (
+        *pkgutil.iter_modules(gflow.cli.__path__, "gflow.cli."),
+        *pkgutil.iter_modules(gflow.options.commands.__path__, "gflow.options.commands."),
+    )
+    for module in modules:
         for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, tuple) and value and all(isinstance(part, Option) for part in value):
                 found[f"{module.name.rpartition('.')[2]}.{name}"] = value
@@ -44,6 +53,11 @@ def test_no_spelling_is_declared_twice(table):
     shorts = [option.short for option in table if option.short]
     twice = [text for text, count in (Counter(names) + Counter(shorts)).items() if count > 1]
     assert not twice
+
+
+def test_no_command_declares_options_outside_of_the_package_options():
+    sources = {path.name: path.read_text() for path in Path(gflow.cli.__file__).parent.rglob("*.py")}
+    assert not [name for name, text in sources.items() if re.search(r'\bOption\(\s*"', text)]
 
 
 def test_gbatch_understands_all_there_is():

@@ -3,7 +3,7 @@ import pytest
 
 from gflow.cli.gqueue import PASSED
 from gflow.errors import UsageError
-from gflow.options.listing import GQUEUE
+from gflow.options.commands.gqueue_options import OPTIONS as GQUEUE
 from gflow.wire.queries import EventsQuery, JobsQuery, Query, StatsQuery, SubmitQuery, read_query
 
 

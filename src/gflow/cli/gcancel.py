@@ -6,37 +6,9 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.errors import UsageError
+from gflow.options.commands.gcancel_options import OPTIONS
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
 
-OPTIONS = (
-    Option("now", "flag", "kill immediately, without the grace time"),
-    Option("dry-run", "flag", "list the jobs and their dependents without cancelling them"),
-    Option("all", "flag", "all your waiting and running jobs", short="a"),
-    Option(
-        "name",
-        "text",
-        "jobs with this name; * matches any text: exp-*",
-        short="n",
-        aliases=("names",),
-        metavar="NAME",
-        many=True,
-    ),
-    Option(
-        "state",
-        "text",
-        "jobs in these states: Queued, R, …",
-        short="s",
-        aliases=("states",),
-        metavar="STATES",
-        many=True,
-    ),
-    Option("project", "text", "jobs of this project", short="P", metavar="CODE", many=True),
-    Option("user", "text", "jobs of this user", short="u", aliases=("users",), metavar="USER", many=True),
-    Option("cancel", "flag", "does nothing: gcancel always cancels", aliases=("kill",)),
-    JSON,
-    *COMMON,
-)
 ABOUT = """Cancel jobs. A running job gets TERM and, 30 seconds later, KILL, together with every
 process that it started. Jobs that depend on it are cancelled too. Jobs are selected by id, by
 filter options, or by both: then a job must match both."""

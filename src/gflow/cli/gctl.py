@@ -6,33 +6,15 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.errors import UsageError, did_you_mean
+from gflow.options.commands.gctl_options import OPTIONS
 from gflow.options.lists import parse_indices
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-OPTIONS = (
-    Option(
-        "gpu",
-        "text",
-        "drain, resume: only these GPUs: 1 or 0,2-3; gpu-process: the GPU",
-        short="g",
-        aliases=("gpus",),
-        metavar="LIST",
-    ),
-    Option("reason", "text", "drain: the reason, shown to users", short="r", metavar="TEXT"),
-    Option("pid", "count", "gpu-process: the process", metavar="PID", low=1),
-    Option("name", "text", "token create: what it is for", short="n", metavar="TEXT"),
-    Option(
-        "days", "count", "token create: days until it expires (default 90)", metavar="N", low=1, high=3650
-    ),
-    JSON,
-    *COMMON,
-)
 ABOUT = """Administer the machine. Running jobs are not affected.
 
 commands:

@@ -7,26 +7,16 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.errors import UsageError, did_you_mean
+from gflow.options.commands.gctl_options import QUOTA, RESERVE
 from gflow.options.lists import parse_indices
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
+from gflow.options.table import Option
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-QUOTA = (
-    Option("user", "text", "quota of this user", short="u", metavar="NAME"),
-    Option("project", "text", "quota of this project", metavar="NAME"),
-    Option("default-user", "flag", "quota of every user without one of their own"),
-    Option("default-project", "flag", "quota of every project without one of its own"),
-    Option("max-running-jobs", "count", "running jobs at once", metavar="N", low=0),
-    Option("max-running-gpus", "count", "GPUs of running jobs at once", metavar="N", low=0),
-    Option("max-queued-jobs", "count", "waiting jobs; an array counts once", metavar="N", low=0),
-    JSON,
-    *COMMON,
-)
 QUOTA_ABOUT = """Limit what users and projects may use at once. A quota delays the start of jobs and never
 stops running ones; a job that waits for a quota shows (Quota) in gqueue.
 
@@ -37,31 +27,6 @@ commands:
 QUOTA_EXAMPLES = """gctl quota set --user ann --max-running-gpus 4
 gctl quota set --default-user --max-running-jobs 20 --max-queued-jobs 1000
 gctl quota remove --user ann"""
-RESERVE = (
-    Option(
-        "user",
-        "text",
-        "create: the user to reserve for; list: only reservations of this user",
-        short="u",
-        metavar="NAME",
-    ),
-    Option("gpus", "count", "number of GPUs, any that are not reserved then", short="g", metavar="N", low=1),
-    Option("gpu-spec", "text", "exactly these GPUs: 0,2-3", metavar="LIST"),
-    Option(
-        "start",
-        "time",
-        "start time: 14:00, 2026-12-24T08:00, now+2h (default: now)",
-        short="s",
-        metavar="TIME",
-    ),
-    Option("duration", "text", "duration: 2h30m, 90m, 1d or 1-02:00:00", short="d", metavar="TIME"),
-    Option("status", "text", "list: pending, active, completed or cancelled", metavar="STATE"),
-    Option("active", "flag", "list: only reservations that have not ended"),
-    Option("timeline", "flag", "list: draw bars over the next two days"),
-    Option("range", "text", "timeline: time span to draw: 48h, or -24h:+24h", metavar="SPAN"),
-    JSON,
-    *COMMON,
-)
 RESERVE_ABOUT = """Reserve GPUs for one user for some time. Jobs of other users do not start on them then,
 nor before if they would still run when the reservation starts, by --time or by their expected runtime.
 

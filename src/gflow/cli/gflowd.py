@@ -7,35 +7,16 @@ import sys
 from gflow.client import http
 from gflow.config.table import FLAGS
 from gflow.errors import Unreachable, UsageError, did_you_mean
+from gflow.options.commands.gflowd_options import DOWN, INIT, RUN
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
+from gflow.options.table import COMMON, JSON
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-START = (
-    *FLAGS,
-    Option(
-        "config",
-        "path",
-        "also read this file; it takes precedence over gflow.toml",
-        short="c",
-        metavar="FILE",
-    ),
-    Option("paranoid", "flag", "check every invariant after every step (slow)"),
-    Option(
-        "system", "flag", "the system-wide daemon: runs the jobs of all users, each as its owner (root only)"
-    ),
-    Option("private", "flag", "your own daemon, even if a system-wide one exists; see GFLOW_SOCKET"),
-)
-INIT = (
-    Option("yes", "flag", "ask nothing; use the defaults and the flags", short="y"),
-    Option("force", "flag", "overwrite an existing gflow.toml"),
-    Option("advanced", "flag", "ask for every setting"),
-    Option("timezone", "text", "time zone in which times are read and shown", metavar="TZ"),
-)
-DOWN = (Option("kill-jobs", "flag", "also kill the running jobs; waiting jobs stay in the queue"),)
+# The options of up, restart and run.
+START = (*FLAGS, *RUN)
 OPTIONS = (*START, *DOWN, *INIT, JSON, *COMMON)
 ABOUT = """Run and configure the daemon. It serves only you, needs no privileges, and runs until you stop it.
 With --system, root runs one for all users of the machine.

@@ -6,17 +6,9 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.errors import UsageError
+from gflow.options.commands.ginfo_options import OPTIONS
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, WATCH, Option
 
-OPTIONS = (
-    Option(
-        "long", "flag", "details of each GPU: memory, load, temperature, jobs, other processes", short="l"
-    ),
-    *WATCH,
-    JSON,
-    *COMMON,
-)
 ABOUT = """Show the GPUs of this machine and the jobs that use them: one row for idle GPUs, one for each job,
 one for each reason why GPUs get no jobs. `ginfo info` is the same as `ginfo --long`."""
 EXAMPLES = """ginfo

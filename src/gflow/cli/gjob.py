@@ -6,14 +6,16 @@ import sys
 
 from gflow.client import hot_path, http
 from gflow.errors import UsageError, did_you_mean
+from gflow.options.commands.gjob_options import options_of
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
-from gflow.options.update import CLEARING, REDO, UPDATE
+from gflow.options.table import COMMON, JSON
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from gflow.options.table import Option
 
     Values = dict[str, Any]
 
@@ -39,38 +41,22 @@ gjob exec @ bash
 gjob usage @ --csv
 gjob usage 42 --json"""
 
-LOG = (
-    Option("follow", "flag", "follow the output through all attempts until the job ends", short="f"),
-    Option("first", "count", "only the first N lines", metavar="N", low=0),
-    Option("last", "count", "only the last N lines", short="l", aliases=("tail", "n"), metavar="N", low=0),
-)
-EXEC = (Option("no-tty", "flag", "do not allocate a terminal for the command", short="T"),)
-RELEASE = (Option("at", "time", "start not before this time", metavar="TIME"),)
-USAGE = (Option("csv", "flag", "every sample, as comma-separated values"),)
-SESSIONS = (
-    Option("jobs", "text", "does nothing", short="j", metavar="IDS"),
-    Option("state", "text", "does nothing", short="s", aliases=("states",), metavar="STATES"),
-    Option("pattern", "text", "does nothing", short="p", metavar="TEXT"),
-    Option("all", "flag", "does nothing", short="a"),
-)
 # Commands with times as options, which are read in the configured time zone.
 READ_TIMES = ("release", "update", "redo")
 
 
 class Command:
-    """One command of gjob: its description, options and handler."""
+    """One command of gjob: its description and handler. Its options: `options_of`."""
 
     def __init__(
         self,
         about: str,
-        options: tuple[Option, ...],
         handler: Callable[[Values, list[str]], int],
         *,
         needs_jobs: bool = True,
         until_word: bool = False,
     ) -> None:
         self.about = about
-        self.options = options
         self.handler = handler
         self.needs_jobs = needs_jobs
         # Whether the words after the job are the command line of another program.
@@ -89,7 +75,7 @@ def run(words: list[str]) -> int:
         raise UsageError(f"gjob has no command {name!a:.60}", hint=hint)
     rest = list(words)
     rest.remove(name)
-    options = (*command.options, JSON, *COMMON)
+    options = (*options_of(full_name), JSON, *COMMON)
     if full_name in READ_TIMES:
         from gflow.config import timezone
 
@@ -113,6 +99,7 @@ def _page() -> str:
 def _command_page(name: str, command: Command, options: tuple[Option, ...]) -> str:
     """The help of one command. The --clear-NAME options are described once instead of listed."""
     from gflow.options import help
+    from gflow.options.update import CLEARING
 
     shown = tuple(option for option in options if option not in CLEARING)
     about = command.about[0].upper() + command.about[1:] + "."
@@ -233,23 +220,19 @@ def _change(verb: str) -> Callable[[Values, list[str]], int]:
 
 
 COMMANDS = {
-    "show": Command("show all details of jobs", (), _show),
-    "log": Command("print the output of a job", LOG, _log),
-    "attach": Command("attach to its terminal (--pty) or follow its output to the end", (), _attach),
-    "exec": Command(
-        "run a command in a job, with its environment, GPUs and limits", EXEC, _exec, until_word=True
-    ),
-    "why": Command("show why it waits, when it will start, what would start now", (), _why),
-    "history": Command("show everything that happened to a job, and who did it", (), _history),
-    "usage": Command("show how a job used its GPUs; on Slurm, what it uses now", USAGE, _usage),
-    "hold": Command("prevent waiting jobs from starting", (), _change("hold")),
-    "release": Command("release held jobs", RELEASE, _change("release")),
-    "update": Command("change a job: any job option of gbatch", UPDATE, _change("update")),
-    "redo": Command("submit a job again as a new job, optionally with other options", REDO, _change("redo")),
-    "wait": Command("wait for jobs and exit with the highest exit code", (), _wait),
-    "close-sessions": Command(
-        "does nothing: there are no sessions", SESSIONS, _close_sessions, needs_jobs=False
-    ),
+    "show": Command("show all details of jobs", _show),
+    "log": Command("print the output of a job", _log),
+    "attach": Command("attach to its terminal (--pty) or follow its output to the end", _attach),
+    "exec": Command("run a command in a job, with its environment, GPUs and limits", _exec, until_word=True),
+    "why": Command("show why it waits, when it will start, what would start now", _why),
+    "history": Command("show everything that happened to a job, and who did it", _history),
+    "usage": Command("show how a job used its GPUs; on Slurm, what it uses now", _usage),
+    "hold": Command("prevent waiting jobs from starting", _change("hold")),
+    "release": Command("release held jobs", _change("release")),
+    "update": Command("change a job: any job option of gbatch", _change("update")),
+    "redo": Command("submit a job again as a new job, optionally with other options", _change("redo")),
+    "wait": Command("wait for jobs and exit with the highest exit code", _wait),
+    "close-sessions": Command("does nothing: there are no sessions", _close_sessions, needs_jobs=False),
 }
 ALIASES = {
     "a": "attach", "l": "log", "h": "hold", "r": "release", "s": "show", "u": "update",

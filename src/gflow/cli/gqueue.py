@@ -7,7 +7,7 @@ import sys
 from gflow.cli.common.listing import output_of, since_of
 from gflow.client import hot_path, http
 from gflow.errors import UsageError
-from gflow.options.listing import GQUEUE
+from gflow.options.commands.gqueue_options import OPTIONS
 from gflow.options.parse import parse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
@@ -24,15 +24,15 @@ PASSED = {
 
 
 def run(words: list[str]) -> int:
-    values, rest = parse(words, GQUEUE)
+    values, rest = parse(words, OPTIONS)
     if "help" in values:
         from gflow.options import help
 
-        sys.stdout.write(help.render("gqueue [options] [JOB…]", ABOUT, GQUEUE, EXAMPLES))
+        sys.stdout.write(help.render("gqueue [options] [JOB…]", ABOUT, OPTIONS, EXAMPLES))
         return 0
     if rest:
         values["jobs"] = ",".join([*filter(None, [values.get("jobs")]), *rest])
-    output = output_of(values, GQUEUE)
+    output = output_of(values, OPTIONS)
     _check_shape(values, output)
     query = _query(values, output)
     if "watch" in values:

@@ -15,16 +15,10 @@ from gflow.client.logs import LOOK_AGAIN_S
 from gflow.client.request_builder import describe
 from gflow.client.wait import exit_code_of, wait_for
 from gflow.errors import GflowError, UsageError
+from gflow.options.commands.grun_options import OPTIONS
 from gflow.options.parse import parse
-from gflow.options.table import CAPTURE, COMMON, JOB, SLURM, Option
+from gflow.options.table import COMMON, SLURM
 
-DETACHABLE = Option(
-    "detachable", "flag", "--pty: the job keeps running when this terminal is closed; Ctrl-\\ detaches"
-)
-OPTIONS = (
-    *(option for option in JOB + CAPTURE if option.name not in ("array", "param", "param-file", "hold")),
-    DETACHABLE,
-)
 ABOUT = """Run a command as a job in the foreground: grun shows its output and returns its exit code.
 
 Ctrl-C cancels the job as gcancel does; a second Ctrl-C kills it. The options are those of gbatch.

@@ -79,6 +79,12 @@ def _module(program: str) -> Any:
     return __import__(f"gflow.cli.{program}", fromlist=("run",))
 
 
+def _options(program: str) -> tuple[Option, ...]:
+    module = __import__(f"gflow.options.commands.{program}_options", fromlist=("OPTIONS",))
+    options: tuple[Option, ...] = module.OPTIONS
+    return options
+
+
 def _gbatch(about: str) -> ProgramInfo:
     from gflow.options.table import GBATCH, SLURM
 
@@ -88,44 +94,41 @@ def _gbatch(about: str) -> ProgramInfo:
 
 
 def _grun(about: str) -> ProgramInfo:
-    return ProgramInfo(about, _module("grun").OPTIONS, until_word=True)
+    return ProgramInfo(about, _options("grun"), until_word=True)
 
 
 def _gqueue(about: str) -> ProgramInfo:
-    from gflow.options.listing import GQUEUE
-
-    return ProgramInfo(about, GQUEUE, takes={"": "jobs"})
+    return ProgramInfo(about, _options("gqueue"), takes={"": "jobs"})
 
 
 def _gstats(about: str) -> ProgramInfo:
-    from gflow.options.listing import GSTATS
-
-    return ProgramInfo(about, GSTATS)
+    return ProgramInfo(about, _options("gstats"))
 
 
 def _gcancel(about: str) -> ProgramInfo:
-    return ProgramInfo(about, _module("gcancel").OPTIONS, takes={"": "active"})
+    return ProgramInfo(about, _options("gcancel"), takes={"": "active"})
 
 
 def _gjob(about: str) -> ProgramInfo:
+    from gflow.options.commands.gjob_options import options_of
     from gflow.options.table import COMMON, JSON
 
     gjob = _module("gjob")
     commands = gjob.COMMANDS
-    options = {name: (*command.options, JSON, *COMMON) for name, command in commands.items()}
+    options = {name: (*options_of(name), JSON, *COMMON) for name in commands}
     abouts = {name: command.about for name, command in commands.items()}
     takes = {"": "jobs", "hold": "active", "release": "active", "update": "active", "wait": "active"}
     return ProgramInfo(about, (JSON, *COMMON), abouts, takes, of_command=options, aliases=gjob.ALIASES)
 
 
 def _ginfo(about: str) -> ProgramInfo:
-    return ProgramInfo(about, _module("ginfo").OPTIONS, {"info": "details of each GPU"})
+    return ProgramInfo(about, _options("ginfo"), {"info": "details of each GPU"})
 
 
 def _gctl(about: str) -> ProgramInfo:
     gctl = _module("gctl")
     return ProgramInfo(
-        about, gctl.OPTIONS, dict.fromkeys((*gctl.COMMANDS, *gctl.NESTED), ""), {"set-limit": "active"}
+        about, _options("gctl"), dict.fromkeys((*gctl.COMMANDS, *gctl.NESTED), ""), {"set-limit": "active"}
     )
 
 

@@ -8,17 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from gflow.errors import clean, clean_json
+from gflow.options.commands.events_options import OPTIONS
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
 
-OPTIONS = (
-    Option("on", "text", "only these events: job_failed,job_started", metavar="EVENTS"),
-    Option("after", "count", "start after the event with this id instead of now", metavar="ID", low=0),
-    Option("past", "flag", "print past events only, then exit (default: all; with --after: those after it)"),
-    Option("count", "count", "stop after this many", short="c", metavar="N", low=1),
-    JSON,
-    *COMMON,
-)
 ABOUT = """Print events of jobs and GPUs as they occur: submitted, started, ended, held, and so on.
 
 With --json, one object per line. Each event has an id; --after continues after the last one seen.

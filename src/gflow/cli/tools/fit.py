@@ -6,26 +6,12 @@ import json
 import sys
 from typing import Any
 
-from gflow.cli.tools.fit_model import MODEL, RECIPE, recipe_of, run_of, tape_of
-from gflow.cli.tools.fit_serving import SERVING, serve
+from gflow.cli.tools.fit_model import recipe_of, run_of, tape_of
+from gflow.cli.tools.fit_serving import serve
 from gflow.errors import UsageError
+from gflow.options.commands.fit_options import GROUPS, OPTIONS, SERVING
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
 
-CARD = (
-    Option("gpu", "text", "check against this GPU of the catalogue: H200, A100-40GB", metavar="NAME"),
-    Option("cap", "size", "check against a GPU with this much memory: 24G", metavar="SIZE", low=1),
-    Option("largest", "flag", "find the largest batch that fits into that GPU (several runs)"),
-)
-CHART = (
-    Option("chart", "flag", "draw memory against batch size, with the limits of the GPUs (two more runs)"),
-    Option(
-        "plot", "path", "write the chart to an image file: memory.png (needs gflow[plot])", metavar="FILE"
-    ),
-)
-OPTIONS = (*MODEL, *RECIPE, *CARD, *CHART, *SERVING, JSON, *COMMON)
-GROUPS = {"model": MODEL, "training": RECIPE, "the GPU": CARD, "chart": CHART, "serving": SERVING,
-          "options": (JSON, *COMMON)}  # fmt: skip
 ABOUT = """Predict the memory of a training run, without a GPU and without the weights.
 
 The training step is executed with shapes only (forward, backward, optimizer, three times). Every

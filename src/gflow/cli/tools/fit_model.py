@@ -1,80 +1,10 @@
-"""Options that describe a model and its training, and the recipe they give (gflow fit, gflow plan)."""
+"""The model and the training recipe that the options of gflow fit and gflow plan describe."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gflow.errors import UsageError
-from gflow.options.table import Option
-
-MODEL = (
-    Option("hf", "text", "the config.json of a Hugging Face model, or its folder", metavar="FILE"),
-    Option("tv", "text", "a torchvision model: resnet50", metavar="NAME"),
-    Option("py", "text", "a function that returns model and batch (and step)", metavar="MODULE:NAME"),
-    Option(
-        "params", "text", "the number of parameters only: 7B (a rough estimate, without PyTorch)", metavar="N"
-    ),
-    Option(
-        "task",
-        "text",
-        "causal, mlm, seq2seq, sequence, image, speech or audio (default: depends on the model)",
-        metavar="NAME",
-    ),
-)
-RECIPE = (
-    Option(
-        "batch",
-        "count",
-        "examples per step on one GPU (default 1)",
-        short="b",
-        metavar="N",
-        low=1,
-        high=1 << 20,
-    ),
-    Option("seq", "count", "sequence length (default 512)", short="s", metavar="N", low=1, high=1 << 24),
-    Option(
-        "target-seq",
-        "count",
-        "target sequence length (default: a quarter of --seq)",
-        metavar="N",
-        low=1,
-        high=1 << 24,
-    ),
-    Option("image", "count", "image size in pixels (side length)", metavar="N", low=1, high=1 << 14),
-    Option(
-        "precision", "text", "fp32, bf16 or fp16 (autocast), bf16-pure, fp16-pure", short="p", metavar="NAME"
-    ),
-    Option(
-        "optimizer",
-        "text",
-        "adamw, sgd, adafactor …; adamw-fused, adamw-8bit, sgd:momentum=0.9",
-        short="o",
-        metavar="NAME",
-    ),
-    Option(
-        "accumulate",
-        "count",
-        "gradient accumulation: batches per optimizer step",
-        metavar="N",
-        low=1,
-        high=1 << 16,
-    ),
-    Option("checkpointing", "flag", "recompute activations in the backward pass"),
-    Option("clip", "text", "clip the gradient norm: 1.0", metavar="NORM"),
-    Option("attn", "text", "attention implementation: sdpa or eager", metavar="NAME"),
-    Option(
-        "lora", "count", "train only low-rank adapters (LoRA) of this rank", metavar="R", low=1, high=1 << 14
-    ),
-    Option(
-        "quantize",
-        "count",
-        "quantize the weights below the adapters to 4 or 8 bits",
-        metavar="N",
-        low=1,
-        high=16,
-    ),
-    Option("channels-last", "flag", "channels-last memory format for images"),
-)
 
 
 def run_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:

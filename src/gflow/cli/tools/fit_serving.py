@@ -7,22 +7,6 @@ import sys
 from typing import Any
 
 from gflow.errors import UsageError
-from gflow.options.table import Option
-
-SERVING = (
-    Option("infer", "flag", "predict serving the model instead of training it"),
-    Option("bits", "count", "bits per weight: 16, 8 or 4 (default 16)", metavar="N", low=4, high=16),
-    Option("context", "count", "tokens per request (default 4096)", metavar="N", low=1, high=1 << 24),
-    Option("concurrency", "count", "concurrent requests (default 1)", metavar="N", low=1, high=1 << 20),
-    Option(
-        "tensor-parallel",
-        "count",
-        "GPUs over which every layer is split (default 1)",
-        metavar="N",
-        low=1,
-        high=1024,
-    ),
-)
 
 
 def serve(values: dict[str, Any]) -> int:

@@ -9,16 +9,9 @@ from typing import Any
 
 from gflow.client import http
 from gflow.errors import UsageError, did_you_mean
+from gflow.options.commands.gpus_options import WATCH
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, Option
 
-OPTIONS = (
-    Option("interval", "count", "seconds between samples (default 1)", short="n", metavar="S", low=1),
-    Option("count", "count", "stop after this many samples", short="c", metavar="N", low=1),
-    Option("csv", "flag", "comma-separated values, with a header"),
-    Option("json", "flag", "one JSON object per line"),
-    *COMMON,
-)
 COLUMNS = ("time", "gpu", "busy", "memory_mib", "memory_total_mib", "power_w", "temperature", "clock_mhz",
            "slowed", "jobs")  # fmt: skip
 ABOUT = "Sample the GPUs repeatedly: load, memory, power, temperature, clocks, and their jobs."
@@ -47,11 +40,11 @@ def run(words: list[str]) -> int:
 
 
 def _watch(words: list[str]) -> int:
-    values, rest = parse(words, OPTIONS)
+    values, rest = parse(words, WATCH)
     if "help" in values:
         from gflow.options import help
 
-        sys.stdout.write(help.render("gflow gpus watch [options]", ABOUT, OPTIONS, EXAMPLES))
+        sys.stdout.write(help.render("gflow gpus watch [options]", ABOUT, WATCH, EXAMPLES))
         return 0
     if rest != ["watch"]:
         raise UsageError(f"unexpected argument {rest[1]!a}", hint="gflow gpus watch")

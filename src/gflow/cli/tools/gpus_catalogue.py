@@ -6,19 +6,10 @@ import json
 import sys
 from typing import Any
 
-from gflow.cli.tools.fit_model import MODEL, RECIPE
 from gflow.errors import Refused, UsageError, unknown
+from gflow.options.commands.gpus_options import PICK, SHOW
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
 
-SHOW = (JSON, *COMMON)
-PICK = (
-    Option("workload", "text", "a named workload: see above", short="w", metavar="NAME"),
-    *MODEL,
-    *RECIPE,
-    JSON,
-    *COMMON,
-)
 ABOUT = """Catalogue of GPUs: memory available to a program, bandwidth, dense TFLOP/s, interconnects and
 prices, each with its source and date. Prices are examples: change them in your own file.
 

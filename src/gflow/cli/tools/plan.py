@@ -7,35 +7,11 @@ import shlex
 import sys
 from typing import Any
 
-from gflow.cli.tools.fit_model import MODEL, RECIPE, recipe_of, run_of
+from gflow.cli.tools.fit_model import recipe_of, run_of
 from gflow.errors import Refused, UsageError, unknown
+from gflow.options.commands.plan_options import GROUPS, OPTIONS
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
 
-CHOSEN = ("batch", "accumulate", "checkpointing")
-TRAINING = tuple(option for option in RECIPE if option.name not in CHOSEN)
-PLAN = (
-    Option("on", "text", "the GPUs: H200, 4xA100-80GB (default: the GPUs of this machine)", metavar="GPUS"),
-    Option(
-        "effective-batch",
-        "count",
-        "examples per optimizer step over all GPUs (default 32)",
-        metavar="N",
-        low=1,
-        high=1 << 20,
-    ),
-    Option("cap", "size", "assume only this much memory per GPU: 24G", metavar="SIZE", low=1),
-    Option(
-        "without",
-        "text",
-        "do not use these techniques: 8-bit, offload, sharding, checkpointing",
-        metavar="LIST",
-        many=True,
-    ),
-    Option("out", "path", "write the plan to this file", metavar="FILE"),
-)
-OPTIONS = (*MODEL, *TRAINING, *PLAN, JSON, *COMMON)
-GROUPS = {"model": MODEL, "training": TRAINING, "plan": PLAN, "options": (JSON, *COMMON)}
 ABOUT = """Find the fastest training setup that is predicted to fit: micro-batch, gradient accumulation,
 checkpointing, sharding, 8-bit optimizer, offloading, number of GPUs. Alternatives that fit are listed with
 their cost in speed. Memory is predicted as by gflow fit; sharding, 8-bit states and offloading are

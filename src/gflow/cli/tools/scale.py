@@ -10,8 +10,8 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from gflow.errors import GflowError, Refused, Unreachable, UsageError
+from gflow.options.commands.scale_options import OPTIONS
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON, Option
 
 if TYPE_CHECKING:
     from gflow.ml.scale.analysis import Scaling
@@ -19,47 +19,6 @@ if TYPE_CHECKING:
     from gflow.ml.scale.runner import Runner, ScaleRequest
     from gflow.ml.scale.sizes import Size
 
-OPTIONS = (
-    Option("gpus", "text", "numbers of GPUs to run it on: 1,2,4", short="g", metavar="LIST"),
-    Option("shape", "text", "shapes of nodes and GPUs on a cluster: n1_gpu4,n4_gpu1", metavar="LIST"),
-    Option("processes", "text", "numbers of processes without GPUs: 1,2,4", metavar="LIST"),
-    Option("on", "target", "a cluster: slurm, or a target of gflow.toml", metavar="TARGET"),
-    Option("direct", "flag", "run directly on this machine, without the daemon"),
-    Option(
-        "seconds",
-        "seconds",
-        "measuring time of each run, in seconds or 1:30 (default 20)",
-        metavar="T",
-        low=1,
-    ),
-    Option(
-        "warmup",
-        "count",
-        "warm-up steps of each run that are not measured (default 5)",
-        metavar="N",
-        low=1,
-        high=1_000_000,
-    ),
-    Option(
-        "effective-batch",
-        "count",
-        "samples per step over all GPUs, the same at each size (strong scaling)",
-        metavar="B",
-        low=1,
-        high=1 << 40,
-    ),
-    Option(
-        "samples",
-        "text",
-        "samples per run, for scripts that do not report them: 50000, or 50000/gpu if it grows with the GPUs",
-        metavar="N",
-    ),
-    Option("module", "flag", "run a Python module instead of a file", short="m"),
-    Option("job", "text", "options of gbatch for each run: '--partition a100 --time 10'", metavar="OPTIONS"),
-    Option("plot", "path", "write a plot: a .png, .svg or .pdf (needs gflow[plot])", metavar="FILE"),
-    JSON,
-    *COMMON,
-)  # fmt: skip
 ABOUT = """Run a training script at several sizes, one after the other, and report how well it scales: samples
 per second, speed-up, efficiency (95 % is good, below 85 % is poor), and the most likely bottleneck.
 

@@ -12,19 +12,9 @@ from types import FrameType
 from typing import Any
 
 from gflow.errors import UsageError, did_you_mean
+from gflow.options.commands.spot_options import OPTIONS
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, Option
 
-OPTIONS = (
-    Option(
-        "cloud",
-        "text",
-        "metadata service to poll: aws, gcp or azure, optionally with an address: aws=http://127.0.0.1:8000",
-        metavar="NAME",
-    ),
-    Option("every", "seconds", "polling interval in seconds (default 5)", metavar="S", low=1),
-    *COMMON,
-)
 ABOUT = """Run a command on a spot instance. When the cloud announces that it reclaims the instance, the
 command gets a stop request: the file $GFLOW_STOP_FILE appears and TERM is sent to its process group. A script
 that uses gflow.train then saves a checkpoint and exits with code 75, and a job with --requeue is requeued.

@@ -1,10 +1,10 @@
-"""The options of gqueue and gstats. In a separate module so that gbatch does not load them."""
+"""Options of gqueue."""
 
 from __future__ import annotations
 
 from gflow.options.table import COMMON, JSON, WATCH, Option
 
-GQUEUE = (
+OPTIONS = (
     Option("all", "flag", "include finished jobs", short="a"),
     Option("completed", "flag", "only finished jobs", short="c"),
     Option("states", "text", "only these states: PD, Running, …", short="s", metavar="LIST", many=True),
@@ -76,29 +76,5 @@ GQUEUE = (
     JSON,
     *WATCH,
     Option("tmux", "flag", "does nothing: there are no terminal sessions", short="T"),
-    *COMMON,
-)
-
-GSTATS = (
-    Option("user", "text", "jobs of this user (default: you)", short="u", metavar="NAME"),
-    Option("all-users", "flag", "jobs of all users", short="a"),
-    Option(
-        "since",
-        "text",
-        "active jobs, and jobs that ended since this time: 1h, 7d, today, 2026-12-24 (default: all "
-        "stored jobs)",
-        short="t",
-        metavar="TIME",
-    ),
-    Option("predictions", "flag", "compare predicted GPU memory (gbatch --fit) with the measured peak"),
-    Option(
-        "output",
-        "text",
-        "output format: table, json or csv",
-        short="o",
-        metavar="FORM",
-        choices=("table", "json", "csv"),
-    ),
-    JSON,
     *COMMON,
 )

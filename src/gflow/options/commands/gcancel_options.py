@@ -1,0 +1,34 @@
+"""Options of gcancel."""
+
+from __future__ import annotations
+
+from gflow.options.table import COMMON, JSON, Option
+
+OPTIONS = (
+    Option("now", "flag", "kill immediately, without the grace time"),
+    Option("dry-run", "flag", "list the jobs and their dependents without cancelling them"),
+    Option("all", "flag", "all your waiting and running jobs", short="a"),
+    Option(
+        "name",
+        "text",
+        "jobs with this name; * matches any text: exp-*",
+        short="n",
+        aliases=("names",),
+        metavar="NAME",
+        many=True,
+    ),
+    Option(
+        "state",
+        "text",
+        "jobs in these states: Queued, R, …",
+        short="s",
+        aliases=("states",),
+        metavar="STATES",
+        many=True,
+    ),
+    Option("project", "text", "jobs of this project", short="P", metavar="CODE", many=True),
+    Option("user", "text", "jobs of this user", short="u", aliases=("users",), metavar="USER", many=True),
+    Option("cancel", "flag", "does nothing: gcancel always cancels", aliases=("kill",)),
+    JSON,
+    *COMMON,
+)

@@ -1,0 +1,14 @@
+"""Options of ginfo."""
+
+from __future__ import annotations
+
+from gflow.options.table import COMMON, JSON, WATCH, Option
+
+OPTIONS = (
+    Option(
+        "long", "flag", "details of each GPU: memory, load, temperature, jobs, other processes", short="l"
+    ),
+    *WATCH,
+    JSON,
+    *COMMON,
+)

@@ -1,0 +1,33 @@
+"""Options of the commands of gjob. Those of update and redo derive from the job options: `options.update`."""
+
+from __future__ import annotations
+
+from gflow.options.table import Option
+
+OPTIONS = {
+    "log": (
+        Option("follow", "flag", "follow the output through all attempts until the job ends", short="f"),
+        Option("first", "count", "only the first N lines", metavar="N", low=0),
+        Option(
+            "last", "count", "only the last N lines", short="l", aliases=("tail", "n"), metavar="N", low=0
+        ),
+    ),
+    "exec": (Option("no-tty", "flag", "do not allocate a terminal for the command", short="T"),),
+    "release": (Option("at", "time", "start not before this time", metavar="TIME"),),
+    "usage": (Option("csv", "flag", "every sample, as comma-separated values"),),
+    "close-sessions": (
+        Option("jobs", "text", "does nothing", short="j", metavar="IDS"),
+        Option("state", "text", "does nothing", short="s", aliases=("states",), metavar="STATES"),
+        Option("pattern", "text", "does nothing", short="p", metavar="TEXT"),
+        Option("all", "flag", "does nothing", short="a"),
+    ),
+}
+
+
+def options_of(command: str) -> tuple[Option, ...]:
+    """The options of one command of gjob, without those of every command."""
+    if command in ("update", "redo"):
+        from gflow.options.update import REDO, UPDATE
+
+        return UPDATE if command == "update" else REDO
+    return OPTIONS.get(command, ())

@@ -1,0 +1,22 @@
+"""Options of gflow gpus, `gflow gpus watch` and `gflow gpus pick`."""
+
+from __future__ import annotations
+
+from gflow.options.commands.fit_options import MODEL, RECIPE
+from gflow.options.table import COMMON, JSON, Option
+
+SHOW = (JSON, *COMMON)
+WATCH = (
+    Option("interval", "count", "seconds between samples (default 1)", short="n", metavar="S", low=1),
+    Option("count", "count", "stop after this many samples", short="c", metavar="N", low=1),
+    Option("csv", "flag", "comma-separated values, with a header"),
+    Option("json", "flag", "one JSON object per line"),
+    *COMMON,
+)
+PICK = (
+    Option("workload", "text", "a named workload: see above", short="w", metavar="NAME"),
+    *MODEL,
+    *RECIPE,
+    JSON,
+    *COMMON,
+)

@@ -1,0 +1,29 @@
+"""Options of gstats."""
+
+from __future__ import annotations
+
+from gflow.options.table import COMMON, JSON, Option
+
+OPTIONS = (
+    Option("user", "text", "jobs of this user (default: you)", short="u", metavar="NAME"),
+    Option("all-users", "flag", "jobs of all users", short="a"),
+    Option(
+        "since",
+        "text",
+        "active jobs, and jobs that ended since this time: 1h, 7d, today, 2026-12-24 (default: all "
+        "stored jobs)",
+        short="t",
+        metavar="TIME",
+    ),
+    Option("predictions", "flag", "compare predicted GPU memory (gbatch --fit) with the measured peak"),
+    Option(
+        "output",
+        "text",
+        "output format: table, json or csv",
+        short="o",
+        metavar="FORM",
+        choices=("table", "json", "csv"),
+    ),
+    JSON,
+    *COMMON,
+)

@@ -1,0 +1,57 @@
+"""Options of gflow launch."""
+
+from __future__ import annotations
+
+from gflow.options.table import COMMON, Option
+
+OPTIONS = (
+    Option(
+        "gpus",
+        "count",
+        "number of GPUs, with one process each (default: all GPUs of the job, or of this machine)",
+        short="g",
+        metavar="G",
+        low=1,
+        high=1024,
+    ),
+    Option("processes", "count", "number of processes, without GPUs", metavar="N", low=1, high=1024),
+    Option(
+        "nodes",
+        "count",
+        "expected number of nodes of the Slurm job; another number is an error (default: no check)",
+        metavar="N",
+        low=1,
+        high=65536,
+    ),
+    Option(
+        "network",
+        "text",
+        "network for NCCL between nodes: auto (detect it and print the choice; the default), ethernet or "
+        "infiniband",
+        metavar="KIND",
+        choices=("auto", "ethernet", "infiniband"),
+    ),
+    Option(
+        "plan",
+        "path",
+        "file of gflow plan --out, for train.Run.planned(); also sets the default of --gpus",
+        metavar="FILE",
+    ),
+    Option("module", "flag", "run a Python module instead of a file", short="m"),
+    Option("logs", "path", "write the output of each rank to this folder", metavar="DIR"),
+    Option(
+        "stall",
+        "seconds",
+        "stop the run after this time without output from any rank, in seconds or 10:00 (default: never)",
+        metavar="T",
+        low=1,
+    ),
+    Option(
+        "grace",
+        "seconds",
+        "time between a stop request and KILL, in seconds or 1:30 (default 60, or --grace of the job)",
+        metavar="S",
+        low=0,
+    ),
+    *COMMON,
+)
