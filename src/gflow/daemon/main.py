@@ -17,68 +17,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gflow import __version__
 from gflow.config import timezone
-from gflow.core.effects import Effect, Start
-from gflow.core.events import Exited, LeasesSeen, RemoteStatus, Seen, Stuck
-from gflow.core.ids import label
-from gflow.core.lifecycle.finish import LEASED
-from gflow.core.model import Gpu, JobState
-from gflow.core.state.machine import UNBOUNDED
-from gflow.core.state.state import State
-from gflow.daemon.api import rlimits
 from gflow.daemon.api.connections import Connections, bounds_of
 from gflow.daemon.api.rate_limits import Fairness
 from gflow.daemon.api.routes import make_app
 from gflow.daemon.api.server import Server, bind, serve, serve_port
 from gflow.daemon.api.tcp_gate import Gate
 from gflow.daemon.auth.tokens import Tokens
+from gflow.daemon.components import Daemon, LoopFactory, adopt
 from gflow.daemon.context import Context
-from gflow.daemon.execution.executor import Executor
-from gflow.daemon.execution.gpu_sharing import Sharing
 from gflow.daemon.execution.mps import Mps
 from gflow.daemon.loop import timers
 from gflow.daemon.loop.forecasts import Forecasts
-from gflow.daemon.loop.loop import Loop, reload
+from gflow.daemon.loop.loop import Loop
 from gflow.daemon.loop.user_threads import Threads, end_pool
-from gflow.daemon.monitors.gpu_leases import LeaseWatch
-from gflow.daemon.monitors.gpu_monitor import (
-    SOMEBODY,
-    GpuWatch,
-    devices_of,
-    names_of,
-    overran_of,
-    seen_of,
-    watch_of,
-    watched_of,
-)
-from gflow.daemon.monitors.idle_gpus import IdleGpuMonitor
 from gflow.daemon.monitors.job_progress import ProgressSocket
 from gflow.daemon.monitors.maintenance import record_eta_samples, run_maintenance
-from gflow.daemon.monitors.spot_notices import spot_watch_of
-from gflow.daemon.notify.notifier import MailRules, Notifier
+from gflow.daemon.monitors.spot_notices import SpotWatch, spot_watch_of
 from gflow.daemon.process import daemon_log, directories, instance_lock
 from gflow.daemon.process import reload as succession
-from gflow.daemon.process.cpu_slices import ask_for_short_slices
-from gflow.daemon.settings import Settings, check_typed
-from gflow.errors import GflowError, ReadOnly, StoreError
-from gflow.fault_points import point
-from gflow.gpu.census import Report
-from gflow.store.location import first_free_number, is_about_a_disk, unusable
-from gflow.store.port import LAUNCH_EPOCH
-from gflow.store.sqlite import SqliteStore
-from gflow.targets.local.run_record import boot_id
-from gflow.targets.local.target import LocalTarget
-from gflow.targets.port import Ended, Run
-from gflow.targets.routing import Targets
-from gflow.targets.slurm.target import SlurmTarget
+from gflow.daemon.settings import Settings
+from gflow.errors import GflowError
+from gflow.store.location import is_about_a_disk, unusable
 
 log = logging.getLogger("gflow.daemon")
 # Threads of the default pool besides those of notifications: backups, tokens, MPS, clusters.
 SPARE_THREADS = 8
 # Seconds that a stop waits for the threads of each pool.
 STOP_S = 4.0
-LoopFactory = Callable[..., Loop]
 
 
 def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
@@ -123,23 +89,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGUSR1):
         asyncio.get_running_loop().add_signal_handler(number, _stop, settings, stopped, number, signals)
-    context = Context(
-        settings,
-        daemon.loop,
-        daemon.store,
-        daemon.targets,
-        daemon.executor,
-        timers.now().boot,
-        stopped,
-        Tokens(settings.tokens),
-        daemon.notifier,
-        Forecasts(daemon.loop, threads := Threads(is_shared=settings.is_system)),
-        daemon.watch,
-        daemon.mps,
-        Fairness(is_shared=settings.is_system, most_kept=settings.config["people.max_kept_mib"] << 20),
-        threads,
-        daemon.target.strays,
-    )
+    context = _context_of(daemon, settings, stopped)
     listener = succession.inherited_listener() or bind(settings.socket, public=settings.is_system)
     servers = _listen(context, listener)
     daemon.progress_socket = ProgressSocket(settings, lambda: daemon.loop.state, daemon.loop.post)
@@ -156,19 +106,9 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     await stopped.wait()
     for task in background:
         task.cancel()
-    _attempt("progress", daemon.progress_socket.close)
-    if spot is not None:
-        _attempt("spot", spot.close)
-    _attempt("notifications", daemon.notifier.end)
-    if daemon.watch is not None:
-        _attempt("GPU watch", daemon.watch.close)
-    if daemon.mps is not None and not daemon.loop.state.machine.holders:
-        await _attempt_to_end(daemon.mps)
+    await _end_monitors(daemon, spot)
     kept = os.dup(listener.fileno()) if set(signals) == {signal.SIGUSR1} else None
-    for server, connections in servers:
-        server.close()
-        for connection in list(connections):  # without an answer: clients retry with the next daemon
-            connection.transport.abort()
+    _close_servers(servers)
     _end_threads(context, pool)
     if not {signal.SIGUSR1, signal.SIGUSR2} & set(signals):
         _attempt("leases", daemon.leases.close)
@@ -176,6 +116,48 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     _attempt("shims", daemon.target.close)
     _attempt("database", daemon.store.close)
     return kept
+
+
+def _context_of(daemon: Daemon, settings: Settings, stopped: asyncio.Event) -> Context:
+    threads = Threads(is_shared=settings.is_system)
+    return Context(
+        settings,
+        daemon.loop,
+        daemon.store,
+        daemon.targets,
+        daemon.executor,
+        timers.now().boot,
+        stopped,
+        Tokens(settings.tokens),
+        daemon.notifier,
+        Forecasts(daemon.loop, threads),
+        daemon.watch,
+        daemon.mps,
+        Fairness(is_shared=settings.is_system, most_kept=settings.config["people.max_kept_mib"] << 20),
+        threads,
+        daemon.target.strays,
+    )
+
+
+async def _end_monitors(daemon: Daemon, spot: SpotWatch | None) -> None:
+    """End what observes jobs and GPUs, and the notifications."""
+    if daemon.progress_socket is not None:
+        _attempt("progress", daemon.progress_socket.close)
+    if spot is not None:
+        _attempt("spot", spot.close)
+    _attempt("notifications", daemon.notifier.end)
+    if daemon.watch is not None:
+        _attempt("GPU watch", daemon.watch.close)
+    if daemon.mps is not None and not daemon.loop.state.machine.holders:
+        await _attempt_to_end(daemon.mps)
+
+
+def _close_servers(servers: list[tuple[Server, set[Any]]]) -> None:
+    """Close all connections without an answer: clients retry with the next daemon."""
+    for server, connections in servers:
+        server.close()
+        for connection in list(connections):
+            connection.transport.abort()
 
 
 def _start_threads(settings: Settings) -> ThreadPoolExecutor:
@@ -214,210 +196,6 @@ def _listen(context: Context, listener: socket.socket) -> list[tuple[Server, set
     return [*serve_port(settings.listening, gate, connections, served[0]), served]
 
 
-class Daemon:
-    """The parts of a daemon, created in an order that keeps jobs from inheriting descriptors."""
-
-    def __init__(self, settings: Settings, loop_class: LoopFactory) -> None:
-        # The zygote first: jobs cannot inherit what is opened later.
-        self.target = LocalTarget(
-            settings.run_dir, self._ended, settings.shown_dir, self._restart, self._stuck
-        )
-        self.target.open()
-        _raise_open_files()
-        ask_for_short_slices()
-        machine = State(cpus=settings.cpus, memory_mib=settings.memory_mib, policy=settings.policy)
-        self.store = SqliteStore(settings.database, settings.kind, partial(reload, machine))
-        self._epoch = self.target.earlier_epoch = str(self.store.kept(LAUNCH_EPOCH) or "")
-        settings.logs.mkdir(mode=0o700, exist_ok=True)
-        # Before the first use of the boot clock: it continues that of the last daemon.
-        kept = self.store.kept(timers.CLOCK)
-        record = timers.load_offset(None if kept is None else str(kept), boot_id(), self.store.latest_boot())
-        state = reload(machine, self.store)
-        if state.next_number == 1:  # a new database beside old logs: their numbers are used
-            state.next_number = first_free_number(settings.data)
-        self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
-        state.machine.most_runs = _most_runs()
-        if record != kept:
-            self.loop.keep({timers.CLOCK: record})
-        self.leases = LeaseWatch(
-            self._is_ours, self._leases_changed, self._stray_gpus, rules=settings.is_system
-        )
-        most = settings.config["notifications.max_concurrent_deliveries"]
-        mail_rules = MailRules(
-            settings.config["notifications.allowed_domains"],
-            settings.config["notifications.max_mails_per_hour"] if settings.is_system else 0,
-        )
-        self.notifier = Notifier(self.loop, self.store, settings.destinations, most, mail_rules)
-        # None until the daemon serves.
-        self.progress_socket: ProgressSocket | None = None
-        # None if the GPUs are simulated.
-        self.watch: GpuWatch | None = None
-        self._settings = settings
-        wanted = settings.gpu.mps and not settings.gpus and not settings.is_system  # one server, one user
-        self.mps = Mps(settings.data, self.target.tag) if wanted else None
-        self.targets = Targets(self.target, self._clusters(settings))
-        self.executor = Executor(
-            settings,
-            self.store,
-            self.targets,
-            self.leases,
-            lambda: self.loop.state,
-            self._ended,
-            Sharing(self.mps, looks=not settings.is_system),
-        )
-        # As the last daemon knew them: jobs that it committed to start are started before the first poll.
-        self.leases.see(
-            Gpu(index=index, uuid=uuid, model="", memory_mib=0)
-            for index, uuid in names_of(state.machine.gpu_names).items()
-        )
-
-    def _clusters(self, settings: Settings) -> dict[str, SlurmTarget]:
-        """A target for each cluster. It uses no resources until it gets a job."""
-        if settings.is_system:  # sbatch would run as root
-            return {}
-        folder = settings.slurm_dir
-        return {
-            name: SlurmTarget(
-                name,
-                one,
-                folder / name,
-                partial(self._on_remote_status, name),
-                partial(self._on_remote_end, name),
-            )
-            for name, one in settings.clusters.items()
-        }
-
-    def _on_remote_status(self, name: str, changes: list[RemoteStatus]) -> None:
-        for one in changes:
-            self.targets.of(Run(one.key, one.attempt), name)
-        self.loop.post(lambda at: Seen(at=at, sightings=tuple(changes)))
-
-    def _on_remote_end(self, name: str, ended: Ended) -> None:
-        self.targets.of(ended.run, name)
-        self._ended(ended)
-
-    async def see_gpus(self) -> None:
-        """Report the GPUs to the engine, and start polling them."""
-        report = Report(gpus=self._settings.gpus)
-        if not self._settings.gpus:
-            self.watch = watch_of(
-                self._settings,
-                self.loop.state,
-                seen=self._gpus_changed,
-                overran=lambda one, used: self.loop.post(lambda at: overran_of(one, used, at)),
-                watched=lambda: watched_of(self.loop.state),
-                looked=IdleGpuMonitor(self._settings.gpu.idle_after_secs, self.loop.post).looked,
-            )
-            await self.watch.begin()
-            report = self.watch.latest
-            if self.mps is not None and report.gpus:
-                await self.mps.begin()
-            if not report.trouble:
-                check_typed(self._settings.policy, report.gpus)
-        self.leases.see(report.gpus)
-        with suppress(ReadOnly):  # the disk may be full already: the loop retries by itself
-            self.loop.note("daemon started", f"version {__version__}")  # in one commit with the GPUs
-            await self.loop.ask(lambda at: seen_of(report, at, is_private=self._settings.is_private))
-        if strays := self.target.strays():
-            log.warning("runs that the database does not know: %s", ", ".join(sorted(strays)))
-            numbers = [int(name.replace("_", ".").partition(".")[0]) for name in strays]
-            self.loop.state.next_number = max(self.loop.state.next_number, *(one + 1 for one in numbers))
-            self.leases.look()
-
-    def recover(self) -> None:
-        """Finish or undo the bulk work that the last daemon began."""
-        try:
-            self.loop.recover()
-        except StoreError as error:  # the disk may be full already: the loop retries
-            log.error("%s; unfinished bulk work is left for later", error)
-
-    def _gpus_changed(self, report: Report) -> None:
-        self.leases.see(report.gpus)
-        self.loop.post(lambda at: seen_of(report, at, is_private=self._settings.is_private))
-
-    def keep_epoch(self) -> None:
-        """Store the launch epoch for the next daemon, once all runs of earlier epochs are settled.
-
-        Until then the next daemon takes runs of this epoch for runs of an earlier one: it may lose a run, but
-        never starts one twice.
-        """
-        epoch = self.target.epoch
-        if epoch != self._epoch and not self.target.unsettled:
-            self._epoch = epoch
-            self.loop.keep({LAUNCH_EPOCH: epoch})
-
-    def _perform(self, effects: list[Effect]) -> None:
-        if self.progress_socket is not None:
-            for effect in effects:
-                if type(effect) is Start and (job := self.loop.state.jobs.get(effect.key)) is not None:
-                    self.progress_socket.listen(job.uid)
-        self.executor(effects)
-        self.keep_epoch()
-        # Ends can wait for the next poll; jobs that start on a GPU are watched from the start.
-        if self.watch is not None and any(
-            type(effect) is Start and self._has_gpu(effect) for effect in effects
-        ):
-            self.watch.refresh()
-
-    def _has_gpu(self, effect: Start) -> bool:
-        job = self.loop.state.jobs.get(effect.key)
-        return job is not None and bool(job.gpu_ids)
-
-    def _ended(self, ended: Ended) -> None:
-        """Post the end of a run to the engine."""
-        end, (key, attempt) = ended.end, ended.run
-        job = self.loop.state.jobs.get(key)
-        if self.progress_socket is not None and job is not None:
-            self.progress_socket.drain(job.uid)
-        if end.problem == LEASED:
-            # Before the event, so that the next round does not choose the same GPU again.
-            self.leases.look(lost=job.gpu_ids if job else ())
-        self.loop.post(
-            lambda at: Exited(
-                at=at,
-                key=key,
-                attempt=attempt,
-                code=end.code,
-                signal=end.signal,
-                problem=end.problem,
-                cpu_ms=end.cpu_ms,
-                peak_kib=end.peak_kib,
-            )
-        )
-
-    def _stuck(self, run: Run, detail: str) -> None:
-        """Report a run that was killed and does not end. Its GPUs stay allocated; views show the problem."""
-        log.warning("job %s cannot be killed: %s", label(run.key), detail)
-        self.loop.post(lambda at: Stuck(at=at, key=run.key, attempt=run.attempt, detail=detail))
-
-    def _restart(self, run: Run) -> bool:
-        """Start a run again whose shim was killed before the job began, unless the job was cancelled."""
-        job = self.loop.state.jobs.get(run.key)
-        if job is None or job.state is not JobState.RUNNING or job.attempt != run.attempt or job.stopping:
-            return False
-        self.executor.start(job)
-        return True
-
-    def _stray_gpus(self) -> dict[int, str]:
-        """GPUs of runs that the database does not know, as far as their environments tell."""
-        gpus = self.loop.state.machine.gpus.values()
-        found = {}
-        for name, content in self.target.strays().items():
-            devices = devices_of(content.job.pid) if content.job else ()
-            for gpu in gpus:
-                if gpu.uuid in devices or str(gpu.index) in devices:
-                    found[gpu.index] = f"job {name.rpartition('.')[0]}, which the database does not know"
-        return found
-
-    def _is_ours(self, gpu: int) -> bool:
-        return gpu in self.loop.state.machine.holders
-
-    def _leases_changed(self, foreign: dict[int, str]) -> None:
-        if self._settings.is_private:
-            foreign = dict.fromkeys(foreign, SOMEBODY)
-        self.loop.post(lambda at: LeasesSeen(at=at, foreign=foreign))
-
-
 def _stop(settings: Settings, stopped: asyncio.Event, number: int, signals: list[int]) -> None:
     """Handle a stop signal. USR2 (a successor follows) and USR1 (reload) keep the address and the socket, so
     that clients wait for the next daemon."""
@@ -434,43 +212,6 @@ def _attempt(what: str, step: Callable[[], object]) -> None:
         step()
     except Exception as error:
         log.warning("while stopping, %s: %s", what, error)
-
-
-def adopt(loop: Loop, target: Targets, executor: Executor) -> None:
-    """Adopt the jobs of an earlier daemon: watch them, report ends, start those that never started."""
-    running = list(loop.state.running.values())
-    for job in running:
-        run = Run(job.key, job.attempt)
-        point("adopt.before")
-        if not target.adopt(run):
-            executor.start(job)
-        if job.stopping is not None:
-            target.stop(run, now=job.stop_now)
-    names = {Run(job.key, job.attempt).name for job in running}
-    target.forget_others(names)
-    for key in sorted(loop.state.abroad):
-        job = loop.state.jobs[key]
-        run = Run(job.key, job.attempt)
-        executor.start(job)  # a submission that Slurm has already is found there
-        if job.stopping is not None:
-            target.stop(run, now=job.stop_now)
-        elif job.abroad is not None and (job.abroad.hold or job.abroad.kept is not None):
-            target.recall(run)
-    loop.arm()
-
-
-def _raise_open_files() -> None:
-    """Raise the soft limit of open files: a running job needs a descriptor. Jobs get the original limit."""
-    rlimits.own_limits()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _most_runs() -> int:
-    """The most jobs that may run at once: each needs a descriptor, and half of the free ones are for jobs."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = soft - len(os.listdir("/proc/self/fd"))
-    return UNBOUNDED if soft == resource.RLIM_INFINITY else max(1, free // 2)
 
 
 def _write_address(settings: Settings) -> None:
