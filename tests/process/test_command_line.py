@@ -19,7 +19,7 @@ HOT = {
     "gflow", "gflow.client", "gflow.client.hot_path", "gflow.entry", "gflow.options", "gflow.options.parse",
     "gflow.paths", "gflow.options.table",
 }  # fmt: skip
-CALL = HOT | {"gflow.cli", "gflow.client.http", "gflow.cli.main", "gflow.errors"}
+CALL = HOT | {"gflow.cli", "gflow.client.http", "gflow.cli.main"}
 LOOK = CALL | {
     "gflow.cli.common",
     "gflow.cli.common.listing",

@@ -101,11 +101,10 @@ def _submit(body: bytes, values: dict[str, Any]) -> int:
 
 
 def _json(status: int, headers: bytes, content: bytes) -> Any:
-    answer = json.loads(content)
     if status >= 400:
-        raise http.DaemonError(answer)
+        raise http.refusal(headers, content, "application/json")
     hot_path.print_note(headers)
-    return answer
+    return json.loads(content)
 
 
 def _write(data: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from gflow.client import hot_path, http
-from gflow.errors import UsageError
 from gflow.options.commands.gcancel_options import OPTIONS
 from gflow.options.parse import parse
+from gflow.options.table import refuse
 
 ABOUT = """Cancel jobs. A running job gets TERM and, 30 seconds later, KILL, together with every
 process that it started. Jobs that depend on it are cancelled too. Jobs are selected by id, by
@@ -38,9 +38,9 @@ def run(words: list[str]) -> int:
         if name in values
     }
     if not jobs and not filters and "all" not in values:
-        raise UsageError("which jobs?", hint="gcancel 42, gcancel @ for your latest, or gcancel --all")
+        refuse("which jobs?", "gcancel 42, gcancel @ for your latest, or gcancel --all")
     if "all" in jobs:
-        raise UsageError("'all' is not a job id", hint="gcancel --all cancels all your jobs")
+        refuse("'all' is not a job id", "gcancel --all cancels all your jobs")
     body = {
         "jobs": jobs,
         "now": "now" in values,

@@ -7,7 +7,6 @@ import sys
 from gflow.client import hot_path, http
 from gflow.errors import UsageError, did_you_mean
 from gflow.options.commands.gctl_options import OPTIONS
-from gflow.options.lists import parse_indices
 from gflow.options.parse import parse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
@@ -135,6 +134,8 @@ def _notify(values: dict[str, Any], verb: str) -> int:
 
 
 def _indices(text: str) -> list[int]:
+    from gflow.options.lists import parse_indices
+
     found = parse_indices(text)
     if found is None:
         raise UsageError(f"{text!a} is not a list of GPUs", hint="write 0,2 or 0-3; ginfo shows the GPUs")

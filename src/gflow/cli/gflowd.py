@@ -6,10 +6,9 @@ import sys
 
 from gflow.client import http
 from gflow.config.table import FLAGS
-from gflow.errors import Unreachable, UsageError, did_you_mean
 from gflow.options.commands.gflowd_options import DOWN, INIT, RUN
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON
+from gflow.options.table import COMMON, JSON, refuse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
@@ -83,10 +82,12 @@ def run(words: list[str]) -> int:
         return 0
     name = rest[0] if rest else "run"
     if name not in COMMANDS:
+        from gflow.errors import did_you_mean
+
         hint = did_you_mean(name, COMMANDS, otherwise="commands: " + ", ".join(COMMANDS))
-        raise UsageError(f"gflowd has no command {name!a}", hint=hint)
+        refuse(f"gflowd has no command {name!a}", hint)
     if len(rest[1:]) != (name in TAKES):
-        raise UsageError(f"gflowd {name} takes {TAKES.get(name, 'no arguments')}")
+        refuse(f"gflowd {name} takes {TAKES.get(name, 'no arguments')}")
     if values.keys() & {"system", "private"}:
         from gflow.cli.common.daemon_choice import choose
 
@@ -116,6 +117,8 @@ def say(values: dict[str, Any], text: str, **data: Any) -> None:
 
 
 def status(values: dict[str, Any]) -> int:
+    from gflow.errors import Unreachable
+
     try:
         return http.show("/status", as_json="json" in values)
     except (ConnectionError, Unreachable):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from gflow.client import hot_path, http
-from gflow.errors import UsageError
 from gflow.options.commands.ginfo_options import OPTIONS
 from gflow.options.parse import parse
+from gflow.options.table import refuse
 
 ABOUT = """Show the GPUs of this machine and the jobs that use them: one row for idle GPUs, one for each job,
 one for each reason why GPUs get no jobs. `ginfo info` is the same as `ginfo --long`."""
@@ -20,7 +20,7 @@ ginfo --json"""
 def run(words: list[str]) -> int:
     values, rest = parse(words, OPTIONS)
     if rest and rest != ["info"]:
-        raise UsageError(f"ginfo has no command {' '.join(rest)!r}", hint="ginfo, ginfo -l or ginfo --json")
+        refuse(f"ginfo has no command {' '.join(rest)!r}", "ginfo, ginfo -l or ginfo --json")
     if "help" in values:
         from gflow.options import help
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 
 from gflow.client import hot_path, http
-from gflow.errors import UsageError, did_you_mean
 from gflow.options.commands.gjob_options import options_of
 from gflow.options.parse import parse
-from gflow.options.table import COMMON, JSON
+from gflow.options.table import COMMON, JSON, refuse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
@@ -71,8 +70,10 @@ def run(words: list[str]) -> int:
     full_name = ALIASES.get(name, name)
     command = COMMANDS.get(full_name)
     if command is None:
+        from gflow.errors import did_you_mean
+
         hint = did_you_mean(name, COMMANDS, "commands: " + ", ".join(COMMANDS))
-        raise UsageError(f"gjob has no command {name!a:.60}", hint=hint)
+        refuse(f"gjob has no command {name!a:.60}", hint)
     rest = list(words)
     rest.remove(name)
     options = (*options_of(full_name), JSON, *COMMON)
@@ -85,7 +86,7 @@ def run(words: list[str]) -> int:
         sys.stdout.write(_command_page(full_name, command, options))
         return 0
     if not jobs and command.needs_jobs:
-        raise UsageError("which job?", hint="give an id, or @ for your latest job")
+        refuse("which job?", "give an id, or @ for your latest job")
     return command.handler(values, jobs)
 
 
@@ -111,7 +112,7 @@ def _command_page(name: str, command: Command, options: tuple[Option, ...]) -> s
 
 def _one(jobs: list[str]) -> str:
     if len(jobs) != 1:
-        raise UsageError("give exactly one job")
+        refuse("give exactly one job")
     return jobs[0]
 
 
@@ -125,11 +126,9 @@ def _log(values: Values, jobs: list[str]) -> int:
     from gflow.cli.common.logs import as_json, follow, print_lines
 
     if "first" in values and (clash := values.keys() & {"last", "follow"}):
-        raise UsageError(f"--first and --{min(clash)} do not go together")
+        refuse(f"--first and --{min(clash)} do not go together")
     if {"follow", "json"} <= values.keys():
-        raise UsageError(
-            "--follow prints text and cannot be combined with --json", hint="gjob wait 42; gjob log --json 42"
-        )
+        refuse("--follow prints text and cannot be combined with --json", "gjob wait 42; gjob log --json 42")
     place = http.get(http.job_path(_one(jobs), "/log"))
     is_harmless = os.isatty(1) and place["uid"] != os.geteuid()
     _become_owner(place["uid"])

@@ -6,9 +6,9 @@ import sys
 
 from gflow.cli.common.listing import output_of, since_of
 from gflow.client import hot_path, http
-from gflow.errors import UsageError
 from gflow.options.commands.gqueue_options import OPTIONS
 from gflow.options.parse import parse
+from gflow.options.table import refuse
 
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def _ask(query: dict[str, str], output: str) -> bytes:
 
 def _check_shape(values: dict[str, Any], output: str) -> None:
     if output != "table" and ("group" in values or "tree" in values):
-        raise UsageError(f"--group and --tree print tables, not {output}")
+        refuse(f"--group and --tree print tables, not {output}")
     if "group" in values and "tree" in values:
-        raise UsageError("--group or --tree, not both")
+        refuse("--group or --tree, not both")
 
 
 def _query(values: dict[str, Any], output: str) -> dict[str, str]:

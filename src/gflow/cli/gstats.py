@@ -6,9 +6,9 @@ import sys
 
 from gflow.cli.common.listing import output_of, since_of
 from gflow.client import hot_path, http
-from gflow.errors import UsageError
 from gflow.options.commands.gstats_options import OPTIONS
 from gflow.options.parse import parse
+from gflow.options.table import refuse
 
 
 def run(words: list[str]) -> int:
@@ -19,9 +19,9 @@ def run(words: list[str]) -> int:
         sys.stdout.write(help.render("gstats [options]", ABOUT, OPTIONS, EXAMPLES))
         return 0
     if rest:
-        raise UsageError(f"unexpected argument {rest[0]!a}", hint="gstats -u NAME shows the jobs of a user")
+        refuse(f"unexpected argument {rest[0]!a}", "gstats -u NAME shows the jobs of a user")
     if "user" in values and "all-users" in values:
-        raise UsageError("--user or --all-users, not both")
+        refuse("--user or --all-users, not both")
     output = output_of(values, OPTIONS)
     query = {"form": output, "user": values.get("user", "")}
     if "all-users" in values:

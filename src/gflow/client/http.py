@@ -8,23 +8,15 @@ from __future__ import annotations
 import sys
 
 from gflow.client import hot_path
-from gflow.errors import GflowError, clean_json
 
 TYPE_CHECKING = False  # typing, json and urllib cost 25 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
+    from gflow.client.refusal import DaemonError
+
 # Bytes that need no escape in a query.
 UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~,")
-
-
-class DaemonError(GflowError):
-    """The daemon refused a request."""
-
-    def __init__(self, problem: dict[str, Any]) -> None:
-        super().__init__(problem.get("title", "the daemon failed"), hint=problem.get("hint", ""))
-        self.code = problem.get("code", "internal")
-        self.exit_code = problem.get("exit_code", 1)
 
 
 def get(path: str, **query: str) -> Any:
@@ -59,6 +51,8 @@ def show_answer(method: str, path: str, body: bytes, *, as_json: bool, **query: 
 
 def json_line(content: bytes) -> bytes:
     """JSON to print, with control characters escaped: names chosen by other users reach the terminal."""
+    from gflow.errors import clean_json
+
     return clean_json(content) + b"\n"
 
 
@@ -71,11 +65,11 @@ def ask(method: str, path: str, body: bytes, accept: str, query: dict[str, str])
 
 
 def refusal(headers: bytes, content: bytes, accept: str) -> DaemonError:
-    return _text_error(headers, content) if accept == "text/plain" else DaemonError(parse_json(content))
+    """The error in an answer: a problem in JSON, or the message and then the hint in text."""
+    from gflow.client.refusal import DaemonError
 
-
-def _text_error(headers: bytes, content: bytes) -> DaemonError:
-    """The refusal in a text answer: the message, then the hint."""
+    if accept != "text/plain":
+        return DaemonError(parse_json(content))
     message, _, hint = content.decode(errors="replace").strip().partition("\n")
     return DaemonError({"title": message, "hint": hint, "exit_code": hot_path.exit_code(headers)})
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from gflow.errors import unknown
-
 TYPE_CHECKING = False  # typing costs 15 ms to import
 if TYPE_CHECKING:
     from typing import Any
@@ -16,6 +14,8 @@ def output_of(values: dict[str, Any], options: tuple[Option, ...]) -> str:
     output: str = "json" if "json" in values else values.get("output", "table").lower()
     (choices,) = [option.choices for option in options if option.name == "output"]
     if output not in choices:
+        from gflow.errors import unknown
+
         raise unknown("output format", output, choices)
     return output
 
