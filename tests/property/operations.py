@@ -41,7 +41,7 @@ from gflow.core.forecast.start_time import question_of
 from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of
 from gflow.core.model import Block, Idle, Job, JobProgress, JobState, Spec
 from gflow.core.task_set import parse_tasks
-from gflow.daemon.loop.bulk import recovered
+from gflow.daemon.loop.bulk_submission import recovered
 from gflow.daemon.loop.commands import Redoing
 from gflow.errors import Forbidden, NotFound, Refused, UsageError
 from gflow.store.bulk import OpenSubmission

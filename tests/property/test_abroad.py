@@ -33,8 +33,7 @@ from gflow.core.lifecycle.finish import RECALLED
 from gflow.core.model import JobState
 from gflow.core.state.state import State
 from gflow.daemon.loop import timers as daemon_clock
-from gflow.daemon.loop.loop import _gather as gather
-from gflow.daemon.loop.loop import keep_counts, reload
+from gflow.daemon.loop.stored_state import gather, keep_counts, reload
 from gflow.errors import GflowError
 from gflow.store.port import Changes
 from gflow.testing import FakeClock, MemoryStore, spec

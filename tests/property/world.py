@@ -25,8 +25,8 @@ from gflow.core.scheduling.placement import placement
 from gflow.core.state.state import State
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.loop import timers as daemon_clock
-from gflow.daemon.loop.loop import _gather as gather
-from gflow.daemon.loop.loop import keep_counts, known_gpus, reload
+from gflow.daemon.loop.loop import known_gpus
+from gflow.daemon.loop.stored_state import gather, keep_counts, reload
 from gflow.errors import Forbidden, GflowError, NotFound, Refused, UsageError
 from gflow.store.port import Changes, Store
 from gflow.testing import FakeClock, MemoryStore

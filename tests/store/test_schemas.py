@@ -20,7 +20,7 @@ from gflow.core.model import JobState
 from gflow.core.policy import DRAINED, Policy
 from gflow.core.state.fair_share import SHARES
 from gflow.core.state.state import State
-from gflow.daemon.loop.loop import reload
+from gflow.daemon.loop.stored_state import reload
 from gflow.errors import StoreError
 from gflow.store import ownership
 from gflow.store.open import VERSION

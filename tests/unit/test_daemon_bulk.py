@@ -18,10 +18,11 @@ from gflow.core.queries.job_filter import Filter
 from gflow.core.state import state as core_state
 from gflow.core.state.quotas import Limits, Quotas
 from gflow.core.state.state import PART, State
-from gflow.daemon.loop import bulk
-from gflow.daemon.loop.bulk import Wanted
+from gflow.daemon.loop import bulk_actions, bulk_submission
+from gflow.daemon.loop.bulk_actions import Wanted
 from gflow.daemon.loop.commands import Submitting
-from gflow.daemon.loop.loop import Loop, reload
+from gflow.daemon.loop.loop import Loop
+from gflow.daemon.loop.stored_state import reload
 from gflow.daemon.loop.turns import MAX_PLACES, Turns
 from gflow.errors import NotFound, ReadOnly, Refused, StoreError
 from gflow.store.bulk import Intent, OpenSubmission, keys_of, runs_of
@@ -97,7 +98,8 @@ def dying_at(monkeypatch, name, nth=1):
                 raise Cut
 
     with monkeypatch.context() as patched:
-        patched.setattr(bulk, "point", point)
+        patched.setattr(bulk_submission, "point", point)
+        patched.setattr(bulk_actions, "point", point)
         yield
 
 
@@ -463,7 +465,7 @@ def test_an_open_submission_knows_its_keys():
 
 
 def test_the_part_is_the_one_of_the_engine():
-    assert bulk.PART == core_state.PART == State(cpus=1, memory_mib=1).part
+    assert bulk_submission.PART == bulk_actions.PART == core_state.PART == State(cpus=1, memory_mib=1).part
 
 
 # ---------------------------------------------------------------- turns, and clients that hang up

@@ -11,7 +11,8 @@ from gflow.core.ids import job_key
 from gflow.core.model import Block
 from gflow.core.state.state import State
 from gflow.daemon.loop.commands import Submitting
-from gflow.daemon.loop.loop import Loop, reload
+from gflow.daemon.loop.loop import Loop
+from gflow.daemon.loop.stored_state import reload
 from gflow.store.memory import MemoryStore
 from gflow.testing import gpus
 from gflow.wire.requests import Described, References

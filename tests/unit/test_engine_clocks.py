@@ -14,7 +14,7 @@ from gflow.core.model import Job, Moment
 from gflow.core.queries.usage_report import Question, Statistics
 from gflow.core.state.runtime_estimates import length_of
 from gflow.core.state.state import next_alarm, next_look
-from gflow.daemon.loop.loop import _gather as gather
+from gflow.daemon.loop.stored_state import gather
 from gflow.store.port import Changes
 from gflow.store.reader import Reader
 from gflow.store.sqlite import SqliteStore

@@ -8,7 +8,7 @@ from gflow.core.events import Idled, IdleSeen
 from gflow.core.lifecycle.limits import idle_of, spell_duration
 from gflow.core.model import JobState
 from gflow.core.policy import Policy
-from gflow.daemon.loop.loop import reload
+from gflow.daemon.loop.stored_state import reload
 from gflow.testing import MemoryStore
 
 from .machine import Machine, gpu, key_of

@@ -7,7 +7,7 @@ import pytest
 from gflow.config.load import load
 from gflow.core.events import Stuck
 from gflow.daemon.api.handlers.gpus import blocked_of
-from gflow.daemon.loop.loop import reload
+from gflow.daemon.loop.stored_state import reload
 from gflow.daemon.settings import _max_processes
 from gflow.errors import UsageError
 from gflow.testing import MemoryStore

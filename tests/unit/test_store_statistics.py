@@ -12,7 +12,7 @@ from gflow.core.ids import job_key
 from gflow.core.model import JobState, Moment
 from gflow.core.queries.usage_report import Question, Usage
 from gflow.core.state.state import State
-from gflow.daemon.loop.loop import _gather as gather
+from gflow.daemon.loop.stored_state import gather
 from gflow.store import statistics as counting
 from gflow.store.port import Changes
 from gflow.store.reader import Reader

@@ -22,7 +22,8 @@ from gflow.daemon.execution.executor import Executor
 from gflow.daemon.execution.gpu_sharing import Sharing
 from gflow.daemon.execution.mps import Mps
 from gflow.daemon.loop import timers
-from gflow.daemon.loop.loop import Loop, reload
+from gflow.daemon.loop.loop import Loop
+from gflow.daemon.loop.stored_state import reload
 from gflow.daemon.monitors.gpu_leases import LeaseWatch
 from gflow.daemon.monitors.gpu_monitor import (
     SOMEBODY,

@@ -13,35 +13,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
 
-from gflow.core.effects import Accepted, AddAuditEntry, Effect, Keep, Ran, Save, Settled, Staged
+from gflow.core.effects import Effect
 from gflow.core.engine import step
 from gflow.core.events import Event, GpusSeen, Tick
-from gflow.core.forecast.calibration import FORETOLD
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.invariants import check
-from gflow.core.lifecycle.admin import QUOTAS, RESERVATIONS
-from gflow.core.model import AuditEntry, Job, Moment
-from gflow.core.policy import DRAINED, Drained
-from gflow.core.queries.audit_log import FEW, group_entries
-from gflow.core.state.fair_share import SHARES
-from gflow.core.state.quotas import Quotas
-from gflow.core.state.state import PART, State, next_alarm, next_look, restore
-from gflow.daemon.loop import bulk, timers
+from gflow.core.model import Job, Moment
+from gflow.core.state.state import PART, State, next_alarm, next_look
+from gflow.daemon.loop import bulk_actions, bulk_submission, timers
 from gflow.daemon.loop.commands import AuditCommand, Command, EventCommand, MetaCommand, Submitting
 from gflow.daemon.loop.counters import Meters
+from gflow.daemon.loop.stored_state import gather, keep_counts, reload
 from gflow.daemon.loop.timers import Alarm
 from gflow.daemon.loop.turns import Places, Turns
-from gflow.daemon.loop.wakeups import Wakeups
+from gflow.daemon.loop.wakeups import EndWaiters, Wakeups
 from gflow.errors import GflowError, ReadOnly, StoreError, TransitionError
 from gflow.fault_points import point
 from gflow.store.bulk import Intent, OpenSubmission
-from gflow.store.open import WAY_OUT
 from gflow.store.port import Changes, Store
 
 log = logging.getLogger("gflow.loop")
@@ -112,7 +106,7 @@ class Loop:
         # Whether the state is ahead of the database: a step or commit failed, and reloading did too.
         self._is_ahead = False
         self._tokens: dict[tuple[int, str], _PendingSubmission] = {}
-        self._waiters: dict[JobKey, list[asyncio.Future[Job]]] = {}
+        self._end_waiters = EndWaiters()
         self._change_sets: list[set[JobKey]] = []
         # Bulk work. One part runs at a time, and each user has a bounded number of bulk requests in progress.
         self.turns = Turns()
@@ -173,9 +167,9 @@ class Loop:
         if len(command.jobs) <= PART:
             return self._enqueue(command)
         self._check_writable()
-        return asyncio.ensure_future(bulk.submit(self, command))
+        return asyncio.ensure_future(bulk_submission.submit(self, command))
 
-    async def do(self, action: bulk.Wanted, keys: Sequence[JobKey]) -> None:
+    async def do(self, action: bulk_actions.Wanted, keys: Sequence[JobKey]) -> None:
         """Apply a user action to many jobs, in many turns."""
         release = await self._places.take(action.uid)
         try:
@@ -183,7 +177,7 @@ class Loop:
         except ReadOnly:
             release()
             raise
-        doing = asyncio.ensure_future(bulk.do(self, action, keys))
+        doing = asyncio.ensure_future(bulk_actions.do(self, action, keys))
         doing.add_done_callback(_releasing(release))
         try:
             await asyncio.shield(doing)
@@ -197,15 +191,7 @@ class Loop:
             if self._never_starts(key):
                 return await self.ended(job_key(number_of(key)))
             return self.store.job(key)
-        future: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
-        waiters = self._waiters.setdefault(key, [])
-        waiters.append(future)
-        try:
-            return await future
-        finally:
-            waiters.remove(future)
-            if not waiters and self._waiters.get(key) is waiters:
-                del self._waiters[key]
+        return await self._end_waiters.wait(key)
 
     async def run_command(self, command: Command) -> Any:
         """Run a command; return its answer once its changes are durable."""
@@ -248,13 +234,13 @@ class Loop:
 
     def recover(self) -> None:
         """Finish or undo bulk work that an earlier daemon, or this one before a failed commit, began."""
-        changes = bulk.recovered(self.store, set(self.state.open))
+        changes = bulk_submission.recovered(self.store, set(self.state.open))
         if changes:
             self.store.commit(changes)
         for number, record in self.store.unfinished().items():
             if isinstance(record, Intent) and number not in self.busy:
                 self.busy.add(number)
-                task = asyncio.ensure_future(bulk.resume(self, number, record))
+                task = asyncio.ensure_future(bulk_actions.resume(self, number, record))
                 self._resumed.add(task)
                 task.add_done_callback(self._resumed.discard)
         self._start_arrivals()
@@ -271,7 +257,7 @@ class Loop:
 
     async def _process_arrivals(self) -> None:
         try:
-            await bulk.process_arrivals(self)
+            await bulk_submission.process_arrivals(self)
         except ReadOnly:
             pass  # closed submissions are durable: their jobs arrive when the disk can be written again
         except GflowError as error:
@@ -332,7 +318,7 @@ class Loop:
             event = command.event(self.state, self.store, at)
             effects = step(self.state, event)
             answer = command.after_step(effects, turn.changes, at)
-            _gather(turn.changes, effects, getattr(event, "uid", None), command.origin, at)
+            gather(turn.changes, effects, getattr(event, "uid", None), command.origin, at)
         except TransitionError:  # not a refusal: the state has changed in part
             raise
         except GflowError as error:
@@ -385,22 +371,7 @@ class Loop:
             self._finish_arrivals(turn.changes)
         if self.state.arriving:
             self._start_arrivals()
-        self._wake_waiters(turn.changes)
-
-    def _wake_waiters(self, changes: Changes) -> None:
-        if not self._waiters:
-            return
-        for key, job in changes.jobs.items():
-            if job.is_final:
-                self._wake_waiters_of(key, job)
-                if job.is_array:  # a task that still has waiters never started
-                    for task in [task for task in self._waiters if number_of(task) == job.number]:
-                        self._wake_waiters_of(task, job)
-
-    def _wake_waiters_of(self, key: JobKey, job: Job) -> None:
-        for waiter in list(self._waiters.pop(key, ())):
-            if not waiter.done():
-                waiter.set_result(job)
+        self._end_waiters.wake(turn.changes.jobs)
 
     def _never_starts(self, key: JobKey) -> bool:
         """Whether this is a task of an array that ended, or is ending, before it started."""
@@ -481,41 +452,6 @@ class Loop:
         self.post(lambda at: Tick(at=at))
 
 
-def _gather(changes: Changes, effects: list[Effect], uid: int | None, origin: str, at: Moment) -> None:
-    """Add to the commit the effects that must be durable."""
-    lines: list[AuditEntry] = []
-    for effect in effects:
-        if isinstance(effect, Save):
-            changes.jobs[effect.job.key] = effect.job
-        elif isinstance(effect, Ran):
-            changes.attempts.append(effect)
-        elif isinstance(effect, Staged):
-            changes.staged.append(effect.job)
-        elif isinstance(effect, Settled):
-            changes.bulk[effect.first] = None
-        elif isinstance(effect, Accepted):
-            changes.new.update(effect.keys)
-        elif isinstance(effect, AddAuditEntry):
-            who, where = (uid, origin) if effect.is_personal else (None, "daemon")
-            if effect.origin:
-                who, where = effect.uid, effect.origin
-            lines.append(AuditEntry(at.wall, effect.key, who, where, effect.what, effect.detail))
-        elif isinstance(effect, Keep):
-            changes.meta[effect.name] = effect.value
-            lines.append(AuditEntry(at.wall, None, uid, origin, effect.name, effect.value))
-    changes.audit += group_entries(lines) if len(lines) > FEW else lines
-
-
-def keep_counts(changes: Changes, state: State) -> None:
-    """Add the engine's counters to the commit. They get no audit entry: no user caused them."""
-    if changes.new or changes.bulk:
-        changes.meta["next_number"] = state.next_number
-    if state.shares.changed:
-        changes.meta[SHARES] = state.shares.record()
-    if state.foretold.is_changed:
-        changes.meta[FORETOLD] = state.foretold.text()
-
-
 def known_gpus(state: State, at: Moment) -> GpusSeen:
     """An event that reports the GPUs as the state has them already."""
     gpus = tuple(state.machine.gpus.values())
@@ -526,78 +462,3 @@ def known_gpus(state: State, at: Moment) -> GpusSeen:
         taken=state.machine.taken,
         trouble=state.machine.gpu_trouble,
     )
-
-
-def reload(old: State, store: Store) -> State:
-    """Rebuild the state from the store, for the same machine."""
-    state = State(cpus=old.machine.cpus, memory_mib=old.machine.memory_mib, policy=old.policy)
-    state.part = old.part
-    loaded = store.load()
-    allowed = loaded.meta.get("allowed_gpus")
-    if allowed is not None and not old.policy.gpus_win:
-        chosen = frozenset(int(index) for index in str(allowed).split(",") if index.isdecimal())
-        state.machine.allowed = None if allowed == "all" else chosen
-    _restore_decisions(state, loaded.meta)
-    _restore_counts(state, loaded.meta)
-    restore(
-        state,
-        loaded.jobs,
-        loaded.outcomes,
-        loaded.recent,
-        loaded.next_number,
-        timers.now(),
-        loaded.finished,
-    )
-    state.claimed = bulk.claimed_by(loaded.bulk)
-    state.machine.foreign, state.machine.freed_at = old.machine.foreign, old.machine.freed_at
-    state.machine.blocked, state.machine.taken, state.machine.gpu_trouble = (
-        old.machine.blocked,
-        old.machine.taken,
-        old.machine.gpu_trouble,
-    )
-    state.machine.gpu_names = str(loaded.meta.get("gpu_names", ""))
-    state.machine.leaving, state.machine.reclaimed = old.machine.leaving, old.machine.reclaimed
-    state.machine.most_runs, state.alarms.resume_at = old.machine.most_runs, old.alarms.resume_at
-    state.machine.stalled, state.machine.stalls = old.machine.stalled, old.machine.stalls
-    state.unused = {key: idle for key, idle in old.unused.items() if key in state.jobs}
-    state.stuck = {key: detail for key, detail in old.stuck.items() if key in state.jobs}
-    state.machine.see_gpus(old.machine.gpus.values())
-    for key, job in old.jobs.items():  # progress that was reported since the last commit
-        if job.headway is not None and key in state.jobs and state.jobs[key].attempt == job.attempt:
-            state.jobs[key].headway = job.headway
-    return state
-
-
-def _restore_decisions(state: State, meta: Mapping[str, str | int]) -> None:
-    """Restore decisions of operators and recorded GPU faults. Nothing may start without them."""
-
-    def set_faults(text: str) -> None:
-        state.machine.faults = msgspec.json.decode(text, type=dict[str, str])
-
-    def set_drained(text: str) -> None:
-        state.machine.drained = msgspec.json.decode(text, type=Drained)
-
-    readers: dict[str, Callable[[str], None]] = {
-        DRAINED: set_drained,
-        QUOTAS: lambda text: state.ledger.say(msgspec.json.decode(text, type=Quotas)),
-        RESERVATIONS: state.reserved.recall,
-        "gpu_faults": set_faults,
-    }
-    for name, read in readers.items():
-        try:
-            if name in meta:
-                read(str(meta[name]))
-        except msgspec.MsgspecError as error:
-            raise StoreError(
-                f"the record {name!a} in the database is damaged: {error}", hint=WAY_OUT
-            ) from error
-
-
-def _restore_counts(state: State, meta: Mapping[str, str | int]) -> None:
-    """Restore counters. A record that cannot be read starts from zero: no job depends on it."""
-    for name, read in ((SHARES, state.shares.recall), (FORETOLD, state.foretold.recall)):
-        try:
-            if name in meta:
-                read(str(meta[name]))
-        except msgspec.MsgspecError as error:
-            log.warning("the record %s in the database cannot be read and starts from zero: %s", name, error)

@@ -1,10 +1,13 @@
-"""Wakes tasks that wait for new audit entries. The tasks read the entries from the store themselves."""
+"""Wakes tasks that wait for new audit entries, or for the end of a job."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
+
+from gflow.core.ids import JobKey, number_of
+from gflow.core.model import Job
 
 T = TypeVar("T")
 # Cached reads, see `shared`.
@@ -12,7 +15,7 @@ MAX_SHARED = 64
 
 
 class Wakeups:
-    """The waiting tasks. Waking costs nothing while no task waits."""
+    """Tasks that wait for new audit entries, which they read from the store. Costs nothing if none waits."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
@@ -45,3 +48,38 @@ class Wakeups:
         finally:
             self._waiting.discard(future)
         return True
+
+
+class EndWaiters:
+    """Tasks that wait for the end of a job."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[JobKey, list[asyncio.Future[Job]]] = {}
+
+    async def wait(self, key: JobKey) -> Job:
+        """Wait until the job is final and return it; for a task that never started, its array."""
+        future: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.setdefault(key, [])
+        waiters.append(future)
+        try:
+            return await future
+        finally:
+            waiters.remove(future)
+            if not waiters and self._waiters.get(key) is waiters:
+                del self._waiters[key]
+
+    def wake(self, jobs: Mapping[JobKey, Job]) -> None:
+        """Wake the tasks that wait for those of these jobs that are final."""
+        if not self._waiters:
+            return
+        for key, job in jobs.items():
+            if job.is_final:
+                self._wake(key, job)
+                if job.is_array:  # a task that still has waiters never started
+                    for task in [task for task in self._waiters if number_of(task) == job.number]:
+                        self._wake(task, job)
+
+    def _wake(self, key: JobKey, job: Job) -> None:
+        for waiter in list(self._waiters.pop(key, ())):
+            if not waiter.done():
+                waiter.set_result(job)

@@ -16,7 +16,7 @@ from gflow.daemon.api.permissions import check, may_change_others_jobs
 from gflow.daemon.api.request import caller, context_of, existing_job, key_of, read, while_connected
 from gflow.daemon.api.response import answer
 from gflow.daemon.api.visibility import ANOTHER, Viewer, viewer_of
-from gflow.daemon.loop.bulk import Wanted
+from gflow.daemon.loop.bulk_actions import Wanted
 from gflow.daemon.loop.commands import Updating
 from gflow.errors import Refused
 from gflow.options.table import Option

@@ -20,7 +20,7 @@ from gflow.daemon.api.response import TimedTurnResponse, wants_text
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import kind_of, local_note, scripts_of
 from gflow.daemon.execution.gpu_memory_auto import note_of
-from gflow.daemon.loop.bulk import Taking
+from gflow.daemon.loop.bulk_submission import Taking
 from gflow.daemon.loop.commands import Submitting
 from gflow.errors import GflowError, clean_page
 from gflow.text.submissions import MOST_LINES, dry_run_head, dry_run_lines, dry_run_more, tasks_of

@@ -33,7 +33,7 @@ from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.auth import submission_rules
 from gflow.daemon.auth.users import Person
 from gflow.daemon.context import Context
-from gflow.daemon.loop.bulk import Wanted
+from gflow.daemon.loop.bulk_actions import Wanted
 from gflow.daemon.loop.commands import Hides, Updating, hidden_among, resolved_fields
 from gflow.daemon.loop.cooperative import RUN, SLICE, in_slices
 from gflow.errors import NotFound, Refused, UsageError
