@@ -159,27 +159,16 @@ class Submitting:
         return keys
 
 
-class Updating:
+class Updating(msgspec.Struct):
     """Change specs of jobs. References to parents may be relative (`@`)."""
 
-    def __init__(
-        self,
-        uid: int,
-        keys: tuple[JobKey, ...],
-        change: Change,
-        origin: str,
-        *,
-        governs: bool = False,
-        hides: Hides | None = None,
-        rights: Rights | None = None,
-    ) -> None:
-        self.hides = hides
-        self.rights = rights
-        self.uid = uid
-        self.governs = governs
-        self.keys = keys
-        self.change = change
-        self.origin = origin
+    uid: int
+    keys: tuple[JobKey, ...]
+    change: Change
+    origin: str
+    governs: bool = False
+    hides: Hides | None = None
+    rights: Rights | None = None
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
         if self.rights is not None:
