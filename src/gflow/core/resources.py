@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, Protocol
 
 INFINITE: Final = float("inf")
-# Makes a named tuple from its type and a plain tuple; four times as fast as its constructor.
+# Makes a named tuple from its type and a plain tuple, in less than half the time of its constructor, whether
+# the engine is compiled or not. For what is made for each job.
 named: Final[Any] = tuple.__new__
 
 

@@ -17,7 +17,6 @@ from gflow.core.events import Exited, GpusSeen, Submit, Tick
 from gflow.core.ids import JobKey, number_of
 from gflow.core.model import Gpu, Moment, Spec
 from gflow.core.policy import USUAL, Policy
-from gflow.core.resources import named
 from gflow.core.state.state import State
 from gflow.simulate.trace import Entry
 
@@ -109,8 +108,7 @@ class Replay:
 
 def _moment(now: float) -> Moment:
     """A time at which both clocks are equal."""
-    moment: Moment = named(Moment, (now, now))
-    return moment
+    return Moment(now, now)
 
 
 def _in_order(patience: float, *, backfill: bool = True) -> Policy:

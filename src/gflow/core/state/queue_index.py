@@ -78,7 +78,8 @@ class Group:
 
     def __init__(self, key: GroupKey, batch: Batch, number: int) -> None:
         self.key = key
-        # Derived from the key. `kind` selects the availability profile.
+        # Derived from the key. Copied, because every round reads them and fields of a named tuple are slow to
+        # read in the compiled engine. `kind` selects the availability profile.
         self.shape = shape = key.shape
         self.gpus, self.cpus, self.memory_mib = shape.gpus, shape.cpus, shape.memory_mib
         self.kind = (shape.gpu_type, shape.gpu_memory_mib, shape.shared)
