@@ -19,7 +19,7 @@ def parse(
     With `until_word`, options end at the first word that is not an option: the rest is the command of the
     job.
     """
-    spelled = spellings(table)
+    spelled: dict[str, Option] = {}  # filled for the first option: most commands have none
     values: dict[str, Any] = {}
     rest: list[str] = []
     queue = list(reversed(words))
@@ -34,6 +34,7 @@ def parse(
                 rest.extend(reversed(queue))
                 break
             continue
+        spelled = spelled or spellings(table)
         option, value = _split(word, spelled, table)
         if value is None and not option.is_flag:
             if not queue:
