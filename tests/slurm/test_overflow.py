@@ -49,7 +49,7 @@ def test_bad_input(slurm):
     for words, said in (
         (["--overflow", "nowhere"], "target 'nowhere'"),
         (["--overflow", "slurm", "--partition", "nope"], "Invalid partition name"),
-        (["--overflow", "slurm", "--on", "slurm"], "--on slurm says where it runs"),
+        (["--overflow", "slurm", "--on", "slurm"], "--overflow cannot be combined with --on"),
         (["--overflow-after", "5"], "--overflow-after needs --overflow"),
     ):
         done = slurm.run("gbatch", *words, "true")

@@ -6,9 +6,9 @@ import pytest
 
 from gflow.core.forecast.wait_report import outlook
 from gflow.core.lifecycle.finish import RECALLED
-from gflow.core.lifecycle.option_rules import check_option_rules
-from gflow.core.model import JobState
+from gflow.core.model import DEFAULT_SPEC, JobState
 from gflow.errors import UsageError
+from gflow.options.rules import check_rules
 
 from .builders import spec
 from .machine import Machine, gpu
@@ -134,13 +134,13 @@ def test_who_made_others_wait_for_it_does_so_no_longer():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"on": "slurm"}, "--on slurm says where"),
-        ({"array": "1-3"}, "not arrays"),
-        ({"nodes": 2}, "one node"),
-        ({"race": ("n1_gpu1", "n2_gpu1")}, "one node"),
+        ({"on": "slurm"}, "--overflow cannot be combined with --on"),
+        ({"array": "1-3"}, "--overflow cannot be combined with --array"),
+        ({"nodes": 2}, "--overflow cannot be combined with --nodes"),
+        ({"race": ("n1_gpu1", "n2_gpu1")}, "--overflow cannot be combined with --race"),
         ({"overflow": ""}, "--overflow-after needs"),
     ],
 )
 def test_what_does_not_go_with_it(fields, said):
     with pytest.raises(UsageError, match=said):
-        check_option_rules(spec(**{"overflow": "slurm", "overflow_after_s": 5} | fields))
+        check_rules(spec(**{"overflow": "slurm", "overflow_after_s": 5} | fields), DEFAULT_SPEC)

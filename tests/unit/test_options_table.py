@@ -4,13 +4,16 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import gflow.cli
 import gflow.options.commands
-from gflow.core.model import Spec
+from gflow.core.model import DEFAULT_SPEC, Spec
+from gflow.errors import UsageError
 from gflow.options.commands import gjob_options
-from gflow.options.table import CAPTURE, COMMON, GBATCH, JOB, JSON, SLURM, SUBMIT, Option
+from gflow.options.rules import check_rule
+from gflow.options.table import CAPTURE, COMMON, GBATCH, JOB, JSON, SLURM, SUBMIT, JobOption, Option
 from gflow.options.update import REDO, UPDATE
 from gflow.options.values import READERS, read
 
@@ -100,4 +103,40 @@ def test_the_default_of_a_count_is_within_its_bounds_or_nothing(option):
 
 
 def test_every_slot_of_an_option_is_filled():
-    assert [name for name in Option.__slots__ if not hasattr(JOB[0], name)] == []
+    assert [name for name in Option.__slots__ + JobOption.__slots__ if not hasattr(JOB[0], name)] == []
+
+
+FACTS = {"field": "x", "shown": "X: {}", "seen_by": "all", "changes": "waiting", "changed_by": "owner"}
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_job_option_without_one_of_its_facts_cannot_be_made(fact):
+    with pytest.raises(TypeError, match=fact):
+        JobOption("x", "flag", "help", **{name: FACTS[name] for name in FACTS if name != fact})
+
+
+@each(JOB)
+def test_the_facts_of_a_job_option_have_known_values(option):
+    assert option.seen_by in ("all", "owner")
+    assert option.changes in ("never", "redo", "waiting", "running", "remote")
+    assert option.changed_by in ("owner", "operators")
+    assert option.only_on in ("", "here", "cluster")
+    others = {name for need in option.requires + option.excludes for name in need.split(" or ")}
+    assert others <= {other.name for other in JOB} - {option.name}
+    assert bool(others) == bool(option.because)
+
+
+@each([option for option in JOB if option.requires or option.excludes])
+def test_rules_between_options_name_them(option):
+    def refusal(*names):
+        given = {row.field: "given" for row in JOB if row.name in (option.name, *names)}
+        with pytest.raises(UsageError) as refused:
+            check_rule(option, msgspec.structs.replace(DEFAULT_SPEC, **given), DEFAULT_SPEC)
+        assert refused.value.hint == option.because
+        return refused.value.message
+
+    first = [need.split(" or ")[0] for need in option.requires]
+    if option.requires:
+        assert refusal().startswith(f"--{option.name} needs --{first[0]}")
+    for other in option.excludes:
+        assert refusal(*first, other) == f"--{option.name} cannot be combined with --{other}"

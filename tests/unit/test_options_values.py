@@ -88,6 +88,7 @@ WRITTEN = {
     "shapes": "n1_gpu4,4x1",
     "shape": "4x1",
     "sbatch": "--licenses=matlab:2",
+    "arguments": "--ckpt '{latest}'",
 }
 
 

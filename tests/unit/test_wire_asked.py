@@ -10,9 +10,10 @@ from gflow.wire.requests import JobRequest, Reader, read_options
 from gflow.wire.views import asked_view, encode, job_view
 
 from .builders import NOON, job
+from .test_options_values import WRITTEN
 
-# A value of each that is not its default, and options that it needs.
-GIVEN = {
+# A value of each that is not its default: of its kind, unless it is here. And options that it needs.
+GIVEN = {option.name: WRITTEN[option.kind] for option in JOB} | {
     "gpus": 2, "shared": True, "gpu-memory": 20480, "gpu-type": "A100", "cpus": 3, "memory": 1024,
     "allow-unsatisfiable": True, "time": 7200, "name": "train", "priority": 50, "depends-on": "7,9_3",
     "depends-on-any": "8", "no-auto-cancel": True, "begin": 1_800_000_000.0, "hold": True, "array": "0-9:3",
@@ -27,10 +28,9 @@ GIVEN = {
     "effective-batch": 256,
 }  # fmt: skip
 NEEDED = {
-    "shared": {"gpus": 1, "gpu-memory": 1024}, "retry-on": {"max-retries": 1}, "stop-if-idle": {"gpus": 1},
-    "fit": {"gpus": 1}, "preemptible": {"gpus": 1},
-    "resume-args": {"requeue": True}, "overflow-after": {"overflow": "gilbreth"},
-}  # fmt: skip
+    option.name: {need: GIVEN[need] for need in (needs.split(" or ")[0] for needs in option.requires)}
+    for option in JOB
+}
 KEYS = {"7": 7 << 20, "9_3": (9 << 20) + 4, "8": 8 << 20}
 
 
@@ -50,7 +50,7 @@ def test_every_option_is_tried():
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_what_was_asked_for_is_in_the_json_and_means_the_same_again(name):
-    options = {name: GIVEN[name]} | NEEDED.get(name, {})
+    options = {name: GIVEN[name]} | NEEDED[name]
     spec = spec_of(options)
     asked = msgspec.json.decode(encode(asked_view(spec)))
     assert asked.keys() == options.keys()
@@ -61,7 +61,7 @@ def test_what_was_asked_for_is_in_the_json_and_means_the_same_again(name):
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_what_was_asked_for_is_on_the_page(name):
-    needed = NEEDED.get(name, {"max-retries": 1} if name == "retry-delay" else {})
+    needed = NEEDED[name] | ({"max-retries": 1} if name == "retry-delay" else {})
     fields = Spec.__struct_fields__
 
     def page(options):

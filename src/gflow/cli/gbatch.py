@@ -11,7 +11,7 @@ from gflow.client import hot_path, http
 from gflow.client.request_builder import describe
 from gflow.errors import Unreachable
 from gflow.options.parse import parse
-from gflow.options.table import GBATCH, SLURM, Option
+from gflow.options.table import GBATCH, HEADINGS
 
 ABOUT = """Submit a job: a command, a script, or a script on standard input.
 
@@ -44,7 +44,7 @@ def run(words: list[str]) -> int:
         from gflow.options import help
 
         sys.stdout.write(
-            help.render("gbatch [options] PROGRAM|SCRIPT [arguments]", ABOUT, groups(), EXAMPLES)
+            help.render("gbatch [options] PROGRAM|SCRIPT [arguments]", ABOUT, HEADINGS, EXAMPLES)
         )
         return 0
     if "version" in values:
@@ -53,29 +53,6 @@ def run(words: list[str]) -> int:
         return version("gbatch")
     body = hot_path.submission(os.urandom(16).hex(), describe(values, command))
     return _dry_run(body, values) if "dry-run" in values else _submit(body, values)
-
-
-def groups() -> dict[str, tuple[Option, ...]]:
-    """The options by heading, in the order of the help."""
-    by_name = {option.name: option for option in GBATCH}
-    return {heading: tuple(by_name[name] for name in names.split()) for heading, names in HEADINGS.items()}
-
-
-HEADINGS = {
-    "resources": ("gpus gpu-memory fit gpu-type shared cpus memory time stop-if-idle allow-unsatisfiable"),
-    "on a cluster": (
-        "on overflow overflow-after nodes shape partition qos constraint reservation exclusive race"
-        " effective-batch slurm"
-    ),
-    "labels": "name project comment",
-    "start": "depends-on depends-on-any no-auto-cancel begin hold priority preemptible",
-    "arrays and sweeps": "array param param-file max-concurrent",
-    "retries, requeueing, time limit": "max-retries retry-on retry-delay requeue resume-args signal grace",
-    "environment and files": "chdir export venv conda-env config output error pty",
-    "notifications": "notify-email notify-on",
-    "gbatch": "wait parsable json dry-run auto-close help version",
-    "accepted from Slurm": " ".join(option.name for option in SLURM),
-}
 
 
 def _submit(body: bytes, values: dict[str, Any]) -> int:

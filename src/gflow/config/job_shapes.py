@@ -13,12 +13,11 @@ from gflow.options.node_shape import is_name
 from gflow.options.table import JOB
 from gflow.options.values import read
 
-# Options that a shape may set: resources and where to find them. Key in the file -> option name.
-_NAMES = (
-    "nodes gpus gpu_type gpu_memory cpus memory time on partition qos constraint reservation exclusive slurm"
-)
-KEYS = {name: name.replace("_", "-") for name in _NAMES.split(" ")} | {"account": "project"}
 OPTIONS = {option.name: option for option in JOB}
+# Options that a shape may set: resources and where to find them. Key in the file -> option name.
+KEYS = {option.name.replace("-", "_"): option.name for option in JOB if option.in_shapes} | {
+    "account": "project"
+}
 Shapes = dict[str, dict[str, Any]]
 
 

@@ -204,6 +204,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
         return self.depends_on + self.depends_any
 
 
+# A spec without options: it has the default of each.
+DEFAULT_SPEC = Spec(command=(), cwd="")
+
+
 def size_of(spec: Spec) -> int:
     """Approximate bytes of the variable-length fields, without those that may change while the job runs."""
     size = len(spec.cwd) + len(spec.script_path) + len(spec.output) + len(spec.error)

@@ -6,8 +6,8 @@ from gflow.options.table import JOB, PARSABLE, Option
 
 # Not changeable: usage is accounted to the project; the tasks of an array exist already; hold has its own
 # command; a job stays on its target. A redone job is a new job: it may be held and may run elsewhere.
-FIXED = frozenset({"project", "array", "hold", "on", "overflow", "overflow-after"})
-FIXED_IN_REDO = frozenset({"project", "array"})
+FIXED_IN_REDO = frozenset({option.name for option in JOB if option.changes == "never"})
+FIXED = FIXED_IN_REDO | {option.name for option in JOB if option.changes == "redo"}
 
 
 def _copy(

@@ -173,6 +173,18 @@ def read_text(value: Any, option: Option) -> str:
     return value
 
 
+def read_arguments(value: Any, option: Option) -> str:
+    """Arguments of a program, quoted as for a shell. They stay text."""
+    import shlex  # only for options of this kind
+
+    text = read_text(value, option)
+    try:
+        shlex.split(text)
+    except ValueError:
+        refuse(f"--{option.name} {text!a}: a quote is not closed")
+    return text
+
+
 def read_name(value: Any, option: Option) -> str:
     """A name: printable text on one line, so that it cannot control a terminal."""
     if not isinstance(value, str):
@@ -340,6 +352,7 @@ READERS: dict[str, Callable[[Any, Option], Any]] = {
     "count": read_count,
     "duration": read_duration,
     "text": read_text,
+    "arguments": read_arguments,
     "seconds": read_seconds,
     "change": read_change,
     "signal": read_signal,

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from gflow.core.lifecycle.option_rules import check_option_rules
-from gflow.core.model import HERE, Spec
+from gflow.core.model import DEFAULT_SPEC, HERE, Spec
 from gflow.errors import UsageError
 from gflow.options.node_shape import expand_shapes, parse_shape
+from gflow.options.rules import check_rules
 from gflow.options.sweeps import Parameter
 from gflow.options.table import JOB, NAME_LENGTH, Option
 from gflow.options.values import read
@@ -29,7 +29,9 @@ BATCH = 100_000
 AUTO_MIB = -1
 OPTIONS = {option.name: option for option in JOB}
 # The default `overflow` does not apply to jobs with one of these options. An explicit --overflow does.
-NOT_OVERFLOWING = frozenset({"on", "array", "nodes", "race", "pty", "shared"})
+NOT_OVERFLOWING = {option.name for option in JOB if option.only_on == "here"}.union(
+    OPTIONS["overflow"].excludes
+)
 # Most values in one job (or in a request without jobs), and in all jobs of a request. They are counted before
 # decoding, because msgspec checks the length of a list only after it has decoded all of it.
 MOST_VALUES = 500_000
@@ -314,7 +316,7 @@ class Reader:
             limits=self._limits,
             **fields,
         )
-        check_option_rules(spec)
+        check_rules(spec, DEFAULT_SPEC)
         return Described(spec=spec, references=references, blobs=blobs), params
 
     def _fields(self, options: dict[str, Any]) -> Read:

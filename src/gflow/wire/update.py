@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gflow.core.model import Spec
+from gflow.core.model import DEFAULT_SPEC
 from gflow.errors import UsageError
 from gflow.options.node_shape import expand_shapes
 from gflow.options.update import FIXED
@@ -24,8 +24,6 @@ from gflow.wire.requests import (
     unbase64,
 )
 from gflow.wire.sweeps import single_values
-
-DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Spec)}
 
 
 class Change(msgspec.Struct, kw_only=True):
@@ -99,5 +97,5 @@ def describe_options(
         fields["parameters"] = single_values(params)
     references = References(fields.pop("depends_on", ()), fields.pop("depends_any", ()))
     for name in cleared:
-        fields[option_of(name).field] = DEFAULTS[option_of(name).field]
+        fields[option_of(name).field] = getattr(DEFAULT_SPEC, option_of(name).field)
     return Change(fields=fields, references=references, extend_s=extend_s)

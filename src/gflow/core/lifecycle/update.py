@@ -18,9 +18,8 @@ from gflow.core.ids import JobKey, label
 from gflow.core.lifecycle.cancel import release_claims
 from gflow.core.lifecycle.finish import active_tasks
 from gflow.core.lifecycle.hold import authorize_whole_jobs
-from gflow.core.lifecycle.option_rules import check_option_rules
 from gflow.core.lifecycle.submit import check_links, check_parents, check_possible, check_size
-from gflow.core.model import Job, JobState, Spec, links_of
+from gflow.core.model import DEFAULT_SPEC, Job, JobState, Spec, links_of
 from gflow.core.scheduling.placement import gib
 from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.dependencies import Wait, ancestors
@@ -28,28 +27,10 @@ from gflow.core.state.reservations import hard_end, hard_s
 from gflow.core.state.state import State
 from gflow.core.sweep_template import fill_spec
 from gflow.errors import Forbidden, Refused
+from gflow.options.rules import OPERATOR_FIELDS, REMOTE_FIELDS, RUNNING_FIELDS, check_rules
 
-# Fields that may change while a job runs.
-RUNNING_FIELDS = frozenset(
-    {
-        "time_limit_s", "warning", "priority", "max_retries", "retry_on", "retry_delay_s", "requeue",
-        "resume_args",
-        "max_concurrent", "comment", "notify_emails", "notify_on", "stop_if_idle_s",
-        "preemptible",
-    }
-)  # fmt: skip
-# Fields that may change while another target has the job.
-REMOTE_FIELDS = RUNNING_FIELDS - {"time_limit_s", "warning", "stop_if_idle_s", "max_concurrent"}
-# Fields that operators may change of jobs of other users.
-OPERATOR_FIELDS = frozenset(
-    {
-        "time_limit_s", "priority", "max_concurrent", "gpus", "gpu_memory_mib", "gpu_type", "shared", "cpus",
-        "memory_mib", "begin_at", "requeue", "max_retries", "allow_unsatisfiable",
-    }
-)  # fmt: skip
 DEPENDENCIES = frozenset({"depends_on", "depends_any", "no_auto_cancel"})
 FIELD_NAMES = {"depends_any": "depends on any", "warning": "signal", "parameters": "parameter"}
-DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Spec)}
 # Characters of a change that the audit log keeps.
 MOST_SHOWN = 1000
 HIDDEN = frozenset({"environ", "script_path", "template", "name_template"})
@@ -197,7 +178,7 @@ def override_spec(job: Job, spec: Spec, fields: dict[str, Any], extend_s: int = 
         if not spec.time_limit_s:
             raise Refused(f"job {job.label} has no time limit that could be extended")
         spec = msgspec.structs.replace(spec, time_limit_s=spec.time_limit_s + extend_s)
-    check_option_rules(spec)
+    check_rules(spec, DEFAULT_SPEC)
     return spec
 
 
@@ -276,14 +257,14 @@ def _describe_change(event: Update) -> str:
 
 def _value(field: str, value: Any) -> str:
     """Format the value of a field for the audit log."""
-    if value == DEFAULTS.get(field):
+    if field == "command":
+        return " ".join(value)[:200]
+    if value == getattr(DEFAULT_SPEC, field):
         return "the default"
     if field in ("depends_on", "depends_any"):
         return ",".join(map(label, value))
     if field == "parameters":
         return ", ".join(f"{name}={chosen}" for name, chosen in value)
-    if field == "command":
-        return " ".join(value)[:200]
     if field.endswith("_s"):
         return f"{value} s"
     if field.endswith("_mib"):

@@ -17,15 +17,12 @@ from gflow.core.model import CUT_OFF, PREEMPTED, Job, Spec
 from gflow.daemon.api.permissions import caller_as_owner, is_operator, sees_names
 from gflow.daemon.auth.users import Person, user_name
 from gflow.daemon.context import NAMELESS, context_of
+from gflow.options.rules import PUBLIC_FIELDS
 from gflow.text.gpus import job_title
 from gflow.text.queue import Entry
 
-# Fields of a spec that other users see. Every field that is not listed is private, new ones included.
-PUBLIC = (
-    "name", "gpus", "shared", "gpu_memory_mib", "gpu_type", "cpus", "memory_mib", "priority", "time_limit_s",
-    "begin_at", "hold", "depends_on", "depends_any", "no_auto_cancel", "array", "max_concurrent", "group",
-    "requeue", "max_retries", "project",
-)  # fmt: skip
+# Fields of a spec that other users see. Fields that no option fills are private, but for the group.
+PUBLIC = PUBLIC_FIELDS | {"group"}
 START_FAILED = "StartFailed"
 # A job id in a text that the daemon wrote.
 _NAMED = re.compile(rf"(job |{PREEMPTED}|{CUT_OFF})([0-9]+(?:_[0-9]+)?)\b")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gflow.core.ids import job_key
-from gflow.core.model import LOCAL, Abroad, ArrayProgress, Job, Spec
+from gflow.core.model import DEFAULT_SPEC, LOCAL, Abroad, ArrayProgress, Job, Spec
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.execution.environment import activation_variables, block, job_variables
 from gflow.daemon.execution.log_paths import slurm_path
@@ -24,12 +24,8 @@ from gflow.targets.slurm.tracker import SlurmSubmission, environment_of, text_of
 from gflow.wire.requests import Described
 
 # Options that have an effect only on a cluster.
-CLUSTER_FIELDS = ("nodes", "partition", "qos", "constraint", "reservation", "exclusive", "race", "slurm")
+CLUSTER_OPTIONS = tuple([option for option in JOB if option.only_on == "cluster"])
 UNREACHABLE = "the Slurm controller does not answer: the job is kept, and submitted as soon as it does"
-# Option names by field.
-NAMES = {option.field: option.name for option in JOB}
-# A spec with the default of every option.
-USUAL = Spec(command=(), cwd="")
 
 
 def check_targets(settings: Settings, specs: Iterable[Spec]) -> None:
@@ -61,14 +57,14 @@ def with_patience(settings: Settings, spec: Spec) -> Spec:
 
 def local_note(specs: Iterable[Spec]) -> str:
     """A note about cluster options of jobs for this machine; empty if there are none."""
-    fields = {
-        field
+    given = {
+        option.name
         for spec in specs
         if not (spec.on or spec.overflow)
-        for field in CLUSTER_FIELDS
-        if getattr(spec, field) != getattr(USUAL, field)
+        for option in CLUSTER_OPTIONS
+        if getattr(spec, option.field) != getattr(DEFAULT_SPEC, option.field)
     }
-    names = ", ".join(f"--{NAMES[field]}" for field in CLUSTER_FIELDS if field in fields)
+    names = ", ".join(f"--{option.name}" for option in CLUSTER_OPTIONS if option.name in given)
     return f"only a cluster understands {names}: gbatch --on slurm" if names else ""
 
 
@@ -147,7 +143,7 @@ def _refusal(target: SlurmTarget, spec: Spec, complaint: str) -> Refused:
 
 def kind_of(spec: Spec) -> tuple[object, ...]:
     """The fields on which notes about a job, and Slurm's answer for it, depend."""
-    fields = tuple(getattr(spec, name) for name in CLUSTER_FIELDS)
+    fields = tuple(getattr(spec, option.field) for option in CLUSTER_OPTIONS)
     where = spec.on or spec.overflow
     return where, spec.shape, spec.time_limit_s, spec.array, fields, spec.gpu_memory_from
 
