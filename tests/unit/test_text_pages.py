@@ -51,8 +51,8 @@ def test_a_waiting_job():
         "Command: python 'a b.py'\n"
         "Folder: /work\n"
         "GPUs: 4\n"
-        "Depends on: 3, 4_1\n"
         "Time limit: 00:01:30\n"
+        "Depends on: 3, 4_1\n"
         "Submitted: 2025-06-15 15:06:40+00:00\n"
     )
 

@@ -11,40 +11,38 @@ from typing import Any
 from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import label
 from gflow.core.lifecycle.limits import spell_progress
-from gflow.core.model import LOCAL, AuditEntry, Job, Moment, Spec
+from gflow.core.model import DEFAULT_SPEC, LOCAL, AuditEntry, Job, Moment, Spec
 from gflow.core.scheduling.placement import gib
+from gflow.options.table import JOB
 from gflow.text.queue import left_s, short_state
 from gflow.text.table import clock, fine, table
-
-# A spec with the defaults of all options.
-USUAL = Spec(command=(), cwd="")
 
 
 def job_page(
     job: Job, why: Blocker | None, now: Moment, log: str, gpu_use: str = "", measured_mib: int = 0
 ) -> str:
     """The page of `gjob show`. Leaves out fields that are empty."""
-    spec = job.spec
+    spec, options = job.spec, _option_facts(job, measured_mib)
     reason = str(why) if why else job.reason
     lines: list[tuple[str, str]] = [
         ("Job", job.label),
-        ("Name", job.name),
+        ("Name", options.pop("Name")),
         ("State", f"{job.state.value} ({short_state(job)})" + (f", {reason}" if reason else "")),
         ("User", job.user),
-        ("Priority", str(spec.priority)),
+        ("Priority", options.pop("Priority")),
     ]
-    lines += [(name, value) for name, value in _command_facts(spec) if value]
-    lines.append(("GPUs", str(spec.gpus) + (" (shared)" if spec.shared else "")))
-    if job.gpu_ids:
-        lines.append(("GPU ids", ",".join(map(str, job.gpu_ids))))
-    lines += [(name, value) for name, value in _target_facts(job) if value]
-    if gpu_use:
-        lines.append(("GPU use", gpu_use))
-    if tasks := _tasks(job):
-        lines.append(("Tasks", tasks))
-    lines += [(name, value) for name, value in _option_facts(job) if value]
-    if spec.predicted_mib:
-        lines.append(("Predicted", compare_prediction(spec.predicted_mib, measured_mib)))
+    details = [
+        *_command_facts(spec),
+        ("GPUs", options.pop("GPUs")),
+        ("GPU ids", ",".join(map(str, job.gpu_ids))),
+        ("Id on the target", job.abroad.id if job.abroad else ""),
+        ("GPU use", gpu_use),
+        ("Tasks", _tasks(job)),
+        *options.items(),
+        ("Group", str(spec.group) if spec.group > 0 else ""),
+        ("Redone from", label(spec.redone_from) if spec.redone_from else ""),
+    ]
+    lines += [(name, value) for name, value in details if value]
     lines += _timing(job, now) + _progress(job, now) + _usage(job)
     if job.exit_code is not None:
         lines.append(("Exit code", str(job.exit_code)))
@@ -57,31 +55,6 @@ def job_page(
     return facts(lines)
 
 
-def _target_facts(job: Job) -> list[tuple[str, str]]:
-    """The target of a remote job, its id there, and its cluster options."""
-    spec, there = job.spec, job.abroad
-    nodes = f": {there.nodes}" if there and there.nodes else ""
-    return [
-        ("Target", job.target if job.target != LOCAL else spec.on),
-        (
-            "Overflow",
-            f"to {spec.overflow} if it has not started after {clock(spec.patience_s)}"
-            if spec.overflow
-            else "",
-        ),
-        ("Id on the target", there.id if there else ""),
-        ("Shape", spec.shape_name),
-        ("Nodes", f"{spec.nodes}{nodes}" if job.target != LOCAL or spec.nodes > 1 else ""),
-        ("Race", ", ".join(spec.race)),
-        ("Partition", spec.partition),
-        ("QoS", spec.qos),
-        ("Constraint", spec.constraint),
-        ("Reservation", spec.reservation),
-        ("Whole nodes", "yes" if spec.exclusive else ""),
-        ("sbatch options", shlex.join(spec.slurm)),
-    ]
-
-
 def _command_facts(spec: Spec) -> list[tuple[str, str]]:
     """Command and working directory; empty where the viewer may not see them."""
     return [
@@ -92,47 +65,67 @@ def _command_facts(spec: Spec) -> list[tuple[str, str]]:
     ]
 
 
-def _option_facts(job: Job) -> list[tuple[str, str]]:
-    """Further options of the job that were given."""
+def _option_facts(job: Job, measured_mib: int) -> dict[str, str]:
+    """The options that differ from their defaults, in the order of the option table."""
+    composed = _composed_facts(job, measured_mib)
+    found: dict[str, str] = {}
+    for option in JOB:
+        name, has_value, text = option.shown.partition(": ")
+        if not has_value:
+            found[name] = composed[name]
+            continue
+        value = getattr(job.spec, option.field)
+        if value != getattr(DEFAULT_SPEC, option.field):
+            found[name] = text.format(_spell(option.kind, value))
+    return found
+
+
+def _composed_facts(job: Job, measured_mib: int) -> dict[str, str]:
+    """Lines about several options, or about an option and the state of the job."""
     spec = job.spec
-    retries = f"{job.retries} of {spec.max_retries}" if spec.max_retries else ""
+    nodes = f": {job.abroad.nodes}" if job.abroad and job.abroad.nodes else ""
+    return {
+        "Name": job.name,
+        "Priority": str(spec.priority),
+        "GPUs": str(spec.gpus) + (" (shared)" if spec.shared else ""),
+        "GPU memory": _gpu_memory(job),
+        "Predicted": compare_prediction(spec.predicted_mib, measured_mib) if spec.predicted_mib else "",
+        "Target": job.target if job.target != LOCAL else spec.on,
+        "Overflow": f"to {spec.overflow} if it has not started after {clock(spec.patience_s)}"
+        if spec.overflow
+        else "",
+        "Nodes": f"{spec.nodes}{nodes}" if job.target != LOCAL or spec.nodes > 1 else "",
+        "Not before": _when(job.begin_at) if job.begin_at and not job.is_final else "",
+        "Array": spec.array if job.task is None else "",
+        "Retries": _retries(job) if spec.max_retries else "",
+    }
+
+
+# How values are spelled, by the kind of their option. Others are text, or lists of texts.
+SPELLINGS: dict[str, Callable[[Any], str]] = {
+    "size": gib,
+    "duration": clock,
+    "seconds": clock,
+    "signal": lambda warning: _warning(*warning),
+    "depends": lambda keys: ", ".join(map(label, keys)),
+    "params": lambda parameters: ", ".join(f"{name}={value}" for name, value in parameters),
+    "sbatch": shlex.join,
+}
+
+
+def _spell(kind: str, value: Any) -> str:
+    if kind in SPELLINGS:
+        return SPELLINGS[kind](value)
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _retries(job: Job) -> str:
+    spec = job.spec
     on = f", on {', '.join(spec.retry_on)}" if spec.retry_on else ""
-    delay = f", first after {spec.retry_delay_s} s" if spec.retry_delay_s != USUAL.retry_delay_s else ""
-    return [
-        ("GPU memory", _gpu_memory(job)),
-        ("GPU type", spec.gpu_type),
-        ("Effective batch", str(spec.effective_batch) if spec.effective_batch else ""),
-        ("Memory", gib(spec.memory_mib) if spec.memory_mib else ""),
-        ("CPUs", str(spec.cpus) if spec.cpus is not None else ""),
-        ("Depends on", ", ".join(map(label, spec.depends_on))),
-        ("Depends on any of", ", ".join(map(label, spec.depends_any))),
-        ("If a dependency fails", "keeps waiting" if spec.no_auto_cancel else ""),
-        ("Parameters", ", ".join(f"{name}={value}" for name, value in spec.parameters)),
-        ("Group", str(spec.group) if spec.group > 0 else ""),
-        ("Array", spec.array if job.task is None else ""),
-        ("Max concurrent", str(spec.max_concurrent) if spec.max_concurrent else ""),
-        ("Time limit", clock(spec.time_limit_s) if spec.time_limit_s else ""),
-        ("Warning", _warning(*spec.warning)),
-        ("Grace", f"{clock(spec.grace_s)} between TERM and KILL" if spec.grace_s != USUAL.grace_s else ""),
-        ("Held at submission", "yes" if spec.hold else ""),
-        ("Allow unsatisfiable", "yes" if spec.allow_unsatisfiable else ""),
-        ("Requeue", "yes" if spec.requeue else ""),
-        ("Resume arguments", spec.resume_args),
-        ("Terminal", "yes (gjob attach)" if spec.pty else ""),
-        ("Preemptible", "yes" if spec.preemptible else ""),
-        ("Stop if idle for", clock(spec.stop_if_idle_s) if spec.stop_if_idle_s else ""),
-        ("Retries", retries + on + delay if retries else ""),
-        ("Not before", _when(job.begin_at) if job.begin_at and not job.is_final else ""),
-        ("Output", spec.output),
-        ("Error output", spec.error),
-        ("Conda environment", spec.conda_env),
-        ("Virtual environment", spec.venv),
-        ("Project", spec.project),
-        ("Comment", spec.comment),
-        ("Notify", ", ".join(spec.notify_emails)),
-        ("Notify on", ", ".join(spec.notify_on)),
-        ("Redone from", label(spec.redone_from) if spec.redone_from else ""),
-    ]
+    delay = (
+        f", first after {spec.retry_delay_s} s" if spec.retry_delay_s != DEFAULT_SPEC.retry_delay_s else ""
+    )
+    return f"{job.retries} of {spec.max_retries}{on}{delay}"
 
 
 def _warning(number: int, seconds: int) -> str:
