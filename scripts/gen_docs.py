@@ -7,9 +7,9 @@ from pathlib import Path
 
 from gflow.config.table import SETTINGS
 from gflow.config.template import toml
-from gflow.core.model import SHORT
 from gflow.core.transitions import TRANSITIONS
 from gflow.daemon.api.routes import ROUTES
+from gflow.job_states import JobState
 from gflow.options.commands import gqueue_options, gstats_options
 from gflow.options.table import GBATCH, Option
 
@@ -45,7 +45,7 @@ def reference() -> str:
         if not targets:
             lines.append(f"    {state.value} --> [*]")
     lines += ["```", "", "| state | short |", "|---|---|"]
-    lines += [f"| {state.value} | {short} |" for state, short in SHORT.items()]
+    lines += [f"| {state.value} | {state.row.short} |" for state in JobState]
     return "\n".join(lines) + "\n"
 
 

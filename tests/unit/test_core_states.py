@@ -2,7 +2,7 @@ from itertools import product
 
 import pytest
 
-from gflow.core.model import ACTIVE, FINAL, SHORT, JobState
+from gflow.core.model import ACTIVE, FINAL, JobState
 from gflow.core.transitions import TRANSITIONS, move
 from gflow.errors import TransitionError
 
@@ -48,11 +48,6 @@ def test_every_state_can_be_reached():
             reached.add(state)
             line += TRANSITIONS[state]
     assert reached == set(JobState)
-
-
-def test_every_state_has_its_own_short_name():
-    assert set(SHORT) == set(JobState)
-    assert len(set(SHORT.values())) == len(SHORT)
 
 
 @pytest.mark.parametrize(("before", "after"), ALLOWED, ids=named)

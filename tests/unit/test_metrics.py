@@ -51,10 +51,10 @@ def test_an_observation_falls_below_its_bound(value, slot):
 def test_jobs_are_counted_as_they_change():
     meters = Meters()
     meters.recount([job(1, state=JobState.HOLD), job(2)])
-    assert meters.held == {job_key(1)}
+    assert meters.apart == {JobState.HOLD: {job_key(1)}}
     freed = job(1)
     meters.update(Changes(jobs={freed.key: freed}, audit=[line("released", freed.key)]))
-    assert not meters.held
+    assert not meters.apart[JobState.HOLD]
     started = running(2, 0, submitted_at=10.0, started_at=40.0)
     meters.update(Changes(jobs={started.key: started}, audit=[line("started", started.key)]))
     assert meters.waited.counts[LONG.index(60.0)] == 1

@@ -28,7 +28,7 @@ def run(words: list[str]) -> int:
     if "help" in values:
         from gflow.options import help
 
-        sys.stdout.write(help.render("gqueue [options] [JOB…]", ABOUT, OPTIONS, EXAMPLES))
+        sys.stdout.write(help.render("gqueue [options] [JOB…]", _about(), OPTIONS, EXAMPLES))
         return 0
     if rest:
         values["jobs"] = ",".join([*filter(None, [values.get("jobs")]), *rest])
@@ -72,13 +72,21 @@ def _word(value: Any) -> str:
     return "1" if value is True else str(value)
 
 
+def _about() -> str:
+    from gflow.job_states import JobState
+
+    states = {state: f"{state.row.short} {state.value}" for state in JobState}
+    states[JobState.RUNNING] += ", CG being stopped"
+    return ABOUT.format(states=", ".join(states.values()))
+
+
 ABOUT = """List running and waiting jobs, with the reason why each one waits.
 
 columns: JOBID NAME ST STATE TIME TIMELIMIT NODES (requested GPUs) NODELIST(REASON) (its GPUs, or why
 it waits or failed) REASON GPUS GPUIDS CPUS MEMORY USER PROJECT PRIORITY SUBMIT START (with ~ the
 expected start of a waiting job) END EXIT ATTEMPT TARGET COMMAND WORKDIR
 
-states: PD Queued, H Hold, R Running, CG being stopped, CD Finished, F Failed, CA Cancelled, TO Timeout"""
+states: {states}"""
 EXAMPLES = """gqueue
 gqueue -s Running,Queued -f 'JOBID,NAME,ST,NODES,NODELIST(REASON)'
 gqueue -c --since today -f JOBID,NAME,STATE,EXIT,TIME,END

@@ -15,6 +15,7 @@ from gflow.client.logs import LOOK_AGAIN_S
 from gflow.client.request_builder import describe
 from gflow.client.wait import exit_code_of, wait_for
 from gflow.errors import GflowError, UsageError
+from gflow.job_states import WAITING_NAMES
 from gflow.options.commands.grun_options import OPTIONS
 from gflow.options.parse import parse
 from gflow.options.table import COMMON, SLURM
@@ -116,7 +117,7 @@ class Foreground:
         with suppress(GflowError, ConnectionError):
             job = http.get(http.job_path(self._job))["jobs"][0]
             reason = f"job {self._job} waits: {job['reason'] or 'its turn in the queue'}"
-            if job["state"] in ("Queued", "Hold") and reason != self._shown_reason:
+            if job["state"] in WAITING_NAMES and reason != self._shown_reason:
                 self._shown_reason = reason
                 _say(reason)
 

@@ -8,8 +8,9 @@ from typing import Any
 from gflow.client import http
 from gflow.client.retry import PATIENCE_S
 from gflow.errors import Unreachable
+from gflow.job_states import JobState
 
-CODES = {"Timeout": 124, "Cancelled": 130}
+CODES = {state.value: state.row.exit_code for state in JobState if state.row.exit_code is not None}
 
 
 def wait_for(job: str, timeout: float | None = None) -> dict[str, Any]:

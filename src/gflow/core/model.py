@@ -7,7 +7,6 @@ read them.
 
 from __future__ import annotations
 
-import enum
 from typing import NamedTuple
 
 import msgspec
@@ -15,32 +14,10 @@ import msgspec
 from gflow.core.ids import TASK_MASK, JobKey, label, number_of
 from gflow.core.resources import Shape, precedence_of, shape_of, slots_of
 from gflow.core.task_set import TaskSet
+from gflow.job_states import ACTIVE as ACTIVE
+from gflow.job_states import FINAL as FINAL
+from gflow.job_states import JobState as JobState
 
-
-class JobState(enum.Enum):
-    """The seven states. Anything finer is a reason. See `core.transitions` for the table."""
-
-    QUEUED = "Queued"
-    HOLD = "Hold"
-    RUNNING = "Running"
-    FINISHED = "Finished"
-    FAILED = "Failed"
-    CANCELLED = "Cancelled"
-    TIMEOUT = "Timeout"
-
-    # Members are singletons, so identity suffices. The hash of Enum is written in Python and slow.
-    __hash__ = object.__hash__
-
-
-SHORT = {
-    JobState.QUEUED: "PD",
-    JobState.HOLD: "H",
-    JobState.RUNNING: "R",
-    JobState.FINISHED: "CD",
-    JobState.FAILED: "F",
-    JobState.CANCELLED: "CA",
-    JobState.TIMEOUT: "TO",
-}
 # Prefix of the reason of a job that was cancelled because a parent did not succeed.
 CUT_OFF = "DependencyFailed:"
 # Prefix of the reason of a running job that is preempted; the id of the other job follows.
@@ -56,8 +33,6 @@ LOCAL = "local"
 HERE = "local:"
 # How long a job with --overflow waits here by default, in seconds.
 DEFAULT_OVERFLOW_AFTER_S = 600
-ACTIVE = frozenset({JobState.QUEUED, JobState.HOLD, JobState.RUNNING})
-FINAL = frozenset(JobState) - ACTIVE
 
 
 class Moment(NamedTuple):

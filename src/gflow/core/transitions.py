@@ -32,29 +32,15 @@ Where a job of each state is found:
     Running    `State.jobs`; its GPUs in `State.machine.holders`, or its key in `State.abroad`
     (final)    in the store only
 
-This module depends on no engine, clock or user. Where a new state is declared (recipe: CONTRIBUTING.md):
-    core/model.py               `JobState`, `SHORT`, `ACTIVE` (`FINAL` is the rest); counts of `ArrayProgress`
-    core/transitions.py         its constant and its rows of `TRANSITIONS`
-    core/lifecycle/             the transition itself, usually `finish.py`; then `core/invariants.py`
-    store/schema.py             a migration for the checks of the table `jobs`
-    store/statistics.py, core/queries/usage_report.py, text/statistics.py      sums of `gstats`
-    wire/answers.py             `State`, `StatsAnswer`; `wire/views.py` for the latter
-    wire/events.py              `NAMES`, `MOVES`, `LEADS_TO`
-    text/queue.py               `ORDER`, `STYLES`; `cli/gqueue.py` for the help
-    daemon/api/request.py       `_STATE_NAMES`, if it has a second name
-    daemon/loop/counters.py     `COUNTED`; `ENDS` in `daemon/api/handlers/metrics.py`
-    options/lists.py            names for `--notify-on` and `--retry-on`; mail types in `options/slurm.py`
-    daemon/notify/notifier.py   `DEFAULT_EVENTS`, if it is a final state
-    client/wait.py              `CODES`, if it has an exit code of its own
-    library/jobs.py             `FINAL`; `ENDED` in `library/executor.py`
-    targets/slurm/poll.py       if Slurm has a state for it
+This module depends on no engine, clock or user. `gflow.job_states` declares the states; the recipe for a
+new one is in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gflow.core.model import Job, JobState
+from gflow.core.model import FINAL, Job, JobState
 from gflow.errors import TransitionError
 
 # Module constants, because this is a hot path: the attribute lookup on an enum class takes 20 times as long,
@@ -77,7 +63,7 @@ TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
     TIMEOUT: frozenset(),
 }
 # Audit log entry for the end of a job.
-ENDED: Final[dict[JobState, str]] = {state: state.value.lower() for state in JobState}
+ENDED: Final[dict[JobState, str]] = {state: state.row.entry for state in JobState if state in FINAL}
 
 
 def move(job: Job, to: JobState, reason: str = "") -> None:

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, TypeVar
 from gflow.client.stream import events
 from gflow.client.wait import wait_for
 from gflow.errors import GflowError
+from gflow.job_states import END_EVENTS, JobState
 from gflow.library.calls import MAP, each, new_folder, take_outcome, write_call, write_map
 from gflow.library.jobs import Job, JobFailed, submit
 
 T = TypeVar("T")
-STARTED = "job_started"
-ENDED = frozenset({"job_completed", "job_failed", "job_timeout", "job_cancelled"})
+STARTED = JobState.RUNNING.row.event
 
 
 class JobFuture(Future[T]):
@@ -177,7 +177,7 @@ class Executor(FuturesExecutor):
     def _watch(self) -> None:
         """Start the thread that receives the events of all jobs, from now on."""
         if self._watcher is None:
-            stream = events((STARTED, *sorted(ENDED)))
+            stream = events((STARTED, *sorted(END_EVENTS)))
             next(stream)  # connected: later events are received
             self._watcher = threading.Thread(target=self._listen, args=(stream,), daemon=True)
             self._watcher.start()
@@ -211,7 +211,7 @@ class Executor(FuturesExecutor):
             one = self._active.get(job)
         if one is not None and event == STARTED:
             _begin(one.future)
-        elif event in ENDED:
+        elif event in END_EVENTS:
             ended = [(job, one)] if one is not None else self._never_started(job)
             for name, over in ended:
                 settle(over, shown if over is one else None)

@@ -14,11 +14,11 @@ from gflow.client.request_builder import describe
 from gflow.client.retry import PATIENCE_S
 from gflow.client.wait import exit_code_of, wait_for
 from gflow.errors import Forbidden, GflowError, UsageError
+from gflow.job_states import FINAL_NAMES
 from gflow.options.parse import parse
 from gflow.options.table import CAPTURE, JOB
 
 Command = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-FINAL = frozenset({"Finished", "Failed", "Cancelled", "Timeout"})
 # Options that make several jobs of one submission.
 SEVERAL = ("param", "param_file")
 
@@ -59,12 +59,12 @@ class Job:
 
     @property
     def state(self) -> str:
-        """Queued, Hold, Running, Finished, Failed, Cancelled or Timeout."""
+        """The name of the state, as in `gqueue --help`: Queued, Running, Finished, …"""
         return str(self.info()["state"])
 
     @property
     def done(self) -> bool:
-        return self.state in FINAL
+        return self.state in FINAL_NAMES
 
     def wait(self, timeout: float | None = None) -> Job:
         """Wait for the end of the job. Raises TimeoutError after `timeout` seconds; the job continues."""

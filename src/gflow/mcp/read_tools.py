@@ -9,6 +9,7 @@ from typing import Any, Literal
 from gflow.client import http
 from gflow.client.logs import start_of_last
 from gflow.errors import Refused
+from gflow.job_states import WAITING_NAMES
 
 Answer = dict[str, Any]
 # Fields of a job in a summary.
@@ -109,7 +110,7 @@ def get_stats(user: str = "", since: str = "", everybody: bool = False) -> Answe
 def get_queue_pressure() -> Answer:
     """How loaded the machine is: free and busy GPUs, running, waiting and held jobs, and why they wait."""
     status, info = answer("/status"), answer("/info")
-    waiting = answer("/jobs", states="Queued,Hold", limit="1000")
+    waiting = answer("/jobs", states=",".join(WAITING_NAMES), limit="1000")
     reasons: dict[str, int] = {}
     for job in waiting["jobs"]:
         reason = (job["reason"] or job["state"]).partition(":")[0]
@@ -134,7 +135,7 @@ def triage_job(job: str, last_lines: int = 80, max_bytes: int = 20_000) -> Answe
     """Why a job failed or waits: its state, its history, the end of its log, and likely causes."""
     shown = get_job(job)["jobs"][0]
     found: Answer = {"job": {key: shown[key] for key in BRIEF}, "hints": []}
-    if shown["state"] in ("Queued", "Hold"):
+    if shown["state"] in WAITING_NAMES:
         return found | {"why": why(str(shown["id"]))}
     log = get_job_log(str(shown["id"]), last_lines=last_lines, max_bytes=max_bytes)
     content = log["content"].lower()

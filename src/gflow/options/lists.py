@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gflow.job_states import LISTED
 from gflow.options.node_shape import is_name, parse_shape
 from gflow.options.table import SIGNALS, Option, is_digits, quote, refuse
 
@@ -26,10 +27,8 @@ OURS = frozenset(
         "--requeue", "--test-only", "--wait", "--wrap",
     }
 )  # fmt: skip
-# Events of jobs, without their prefix `job_`.
-EVENTS = (
-    "submitted", "updated", "started", "completed", "failed", "cancelled", "timeout", "held", "released",
-)  # fmt: skip
+# Events of jobs: of a submission, of an update, and one for each state.
+EVENTS = ("job_submitted", "job_updated", *(state.row.event for state in LISTED))
 
 
 def read_retry(value: Any, option: Option) -> tuple[str, ...]:
@@ -67,10 +66,10 @@ def read_events(value: Any, option: Option) -> tuple[str, ...]:
     """Events to notify about; `failed` is short for `job_failed`."""
     events = [part if part.startswith("job_") else "job_" + part for part in _parts(value, option)]
     for event in events:
-        if event.removeprefix("job_") not in EVENTS:
+        if event not in EVENTS:
             refuse(
                 f"--{option.name}: unknown event {quote(event)}",
-                "events: " + ", ".join("job_" + name for name in EVENTS),
+                "events: " + ", ".join(EVENTS),
             )
     return tuple(dict.fromkeys(events))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gflow.errors import UsageError
+from gflow.job_states import END_EVENTS, JobState
 from gflow.options.node_shape import is_name, parse_shape
 from gflow.options.table import CAPTURE, JOB, spellings
 from gflow.options.values import read
@@ -28,13 +29,14 @@ SHORT = {
 FLAGS = frozenset(
     {"hold", "requeue", "no-requeue", "exclusive", "parsable", "wait", "overcommit", "contiguous"}
 )
+_STARTED = JobState.RUNNING.row.event
 # Events of --mail-type. END in Slurm covers every outcome.
 MAIL = {
-    "BEGIN": ("started",),
-    "END": ("completed", "failed", "timeout", "cancelled"),
-    "FAIL": ("failed", "timeout", "cancelled"),
-    "TIME_LIMIT": ("timeout",),
-    "ALL": ("started", "completed", "failed", "timeout", "cancelled"),
+    "BEGIN": (_STARTED,),
+    "END": END_EVENTS,
+    "FAIL": tuple(event for event in END_EVENTS if event != JobState.FINISHED.row.event),
+    "TIME_LIMIT": (JobState.TIMEOUT.row.event,),
+    "ALL": (_STARTED, *END_EVENTS),
 }
 UNITS = {"second": "s", "minute": "m", "hour": "h", "day": "d", "week": "w"}
 

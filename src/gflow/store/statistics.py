@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from gflow.core.ids import label
 from gflow.core.queries.usage_report import Prediction, Question, Statistics, TopJob, Usage
 from gflow.core.task_set import parse_tasks
+from gflow.job_states import ACTIVE_NAMES, JobState
 from gflow.store.reader import NAME, PROJECT, Reader
 from gflow.store.samples import most_used
 from gflow.store.summaries import Fingerprint, Span, Summaries, Summary, Use
@@ -25,6 +26,7 @@ TOP = 5
 HOUR_S, DAY_S = 3600.0, 86400.0
 EVER = float("inf")
 
+
 _KIND = "(gpu_ids = '' OR simulated = :is_simulated)"
 _WIDE = "(length(gpu_ids) - length(replace(gpu_ids, ',', '')) + (gpu_ids != ''))"
 # How long an attempt ran, and how long of that since the question's beginning: the one place for both.
@@ -32,6 +34,19 @@ _WIDE = "(length(gpu_ids) - length(replace(gpu_ids, ',', '')) + (gpu_ids != ''))
 _RAN = "coalesce(ran_s, max(0, :boot - started_boot))"
 _SPENT = f"""iif(started_at >= :since, {_RAN},
     min({_RAN}, max(0, coalesce(finished_at, :now) - :since)))"""
+
+
+def _sql_list(states: Iterable[str]) -> str:
+    return "(" + ", ".join(f"'{state}'" for state in states) + ")"
+
+
+_ACTIVE_STATES = _sql_list(ACTIVE_NAMES)
+
+
+def _sum_of(figure: str) -> str:
+    """SQL that counts the jobs in the states of this figure of `Usage`."""
+    first, *others = (state.value for state in JobState if state.row.figure == figure)
+    return f"sum(state IN {_sql_list([first, *others])})" if others else f"sum(state = '{first}')"
 
 
 class _Counting(NamedTuple):
@@ -73,11 +88,11 @@ def _counting(which: str) -> _Counting:
     return _Counting(
         groups=f"""{jobs}
         SELECT user, {PROJECT},
-            count(*), sum(state = 'Finished'), sum(state = 'Failed'), sum(state = 'Cancelled'),
-            sum(state = 'Timeout'), sum(state = 'Running'), sum(state IN ('Queued', 'Hold')),
+            count(*), {_sum_of("completed")}, {_sum_of("failed")}, {_sum_of("cancelled")},
+            {_sum_of("timeout")}, {_sum_of("running")}, {_sum_of("queued")},
             count(waited_s), total(max(0, waited_s)),
-            sum(state NOT IN ('Queued', 'Hold', 'Running') AND waited_s IS NOT NULL),
-            total(iif(state IN ('Queued', 'Hold', 'Running'), 0, run_s)),
+            sum(state NOT IN {_ACTIVE_STATES} AND waited_s IS NOT NULL),
+            total(iif(state IN {_ACTIVE_STATES}, 0, run_s)),
             total(gpu_s), sum(gpus > 0), sum(gpus)
         FROM counted GROUP BY 1, 2
         """,

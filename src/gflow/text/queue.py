@@ -9,25 +9,21 @@ from typing import Any
 
 from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import JobKey
-from gflow.core.model import LOCAL, SHORT, Job, JobState, Moment
+from gflow.core.model import LOCAL, Job, JobState, Moment
 from gflow.core.scheduling.placement import gib
 from gflow.errors import unknown
+from gflow.job_states import LISTED
 from gflow.text.table import Sheet, clock
 
 Entry = tuple[Job, Blocker | None]
 # Default columns of a system daemon, which has jobs of several users.
 SHARED = ("JOBID", "NAME", "USER", "ST", "TIME", "NODES", "NODELIST(REASON)")
 DEFAULT = ("JOBID", "NAME", "ST", "TIME", "NODES", "NODELIST(REASON)")
-# Order of states in listings: running, waiting, ended.
-ORDER = (
-    JobState.RUNNING, JobState.QUEUED, JobState.HOLD,
-    JobState.FINISHED, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT,
-)  # fmt: skip
 
 
 def short_state(job: Job) -> str:
     """Short state of a job; `CG` while a running job is being stopped."""
-    return "CG" if job.stopping else SHORT[job.state]
+    return "CG" if job.stopping else job.state.row.short
 
 
 def shown_id(job: Job) -> str:
@@ -177,10 +173,8 @@ ALIASES = {
 }  # fmt: skip
 # Columns that may be truncated to fit the terminal, in this order: the reason is truncated last.
 LONG = (("NAME", "COMMAND", "WORKDIR", "USER", "PROJECT"), ("NODELIST(REASON)", "REASON"))
-STYLES = {
-    "R": "1;32", "CG": "33", "CD": "2", "PD": "3", "H": "1", "F": "1;31", "TO": "4;31", "CA": "9",
-}  # fmt: skip
-STYLES |= {state.value: STYLES[short] for state, short in SHORT.items()}
+STYLES = {"CG": "33"}
+STYLES |= {name: state.row.style for state in JobState for name in (state.row.short, state.value)}
 
 
 def columns_of(text: str, usual: tuple[str, ...] = DEFAULT) -> tuple[str, ...]:
@@ -220,7 +214,7 @@ def cuttable(names: Sequence[str]) -> list[list[int]]:
 
 # ---------------------------------------------------------------- order
 
-_RANK = {state: rank for rank, state in enumerate(ORDER)}
+_RANK = {state: rank for rank, state in enumerate(LISTED)}
 # Sort keys; ties are ordered by id.
 SORTS: dict[str, Callable[[Job, Moment], Any]] = {
     "id": lambda job, now: 0,

@@ -5,12 +5,16 @@ A test requests each answer from a daemon and validates it against its type, inc
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from gflow.core.forecast.explain import Blocker
 from gflow.core.forecast.start_time import Start
+from gflow.job_states import JobState
 
-State = Literal["Queued", "Hold", "Running", "Finished", "Failed", "Cancelled", "Timeout"]
+if TYPE_CHECKING:
+    State = str
+else:
+    State = Literal[tuple(state.value for state in JobState)]
 
 
 class Headway(TypedDict):

@@ -9,23 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from gflow.core.model import AuditEntry, Job
+from gflow.job_states import ATTEMPT_ENDED, LISTED, WAITING, JobState
 from gflow.wire.views import key_label, rfc3339
 
-CHANGED = "job_state_changed"
-ENDED = "job_execution_finished"
 # By `AuditEntry.what`. The first name is the one that notifications use.
 NAMES: dict[str, tuple[str, ...]] = {
     "submitted": ("job_submitted",),
     "updated": ("job_updated",),
-    "started": ("job_started", CHANGED),
-    "held": ("job_held", CHANGED),
-    "released": ("job_released", CHANGED),
-    "retry": ("job_retried", CHANGED, ENDED),
-    "requeued": ("job_requeued", CHANGED, ENDED),
-    "finished": ("job_completed", CHANGED, ENDED),
-    "failed": ("job_failed", CHANGED, ENDED),
-    "timeout": ("job_timeout", "job_timed_out", CHANGED, ENDED),
-    "cancelled": ("job_cancelled", CHANGED),
+    **{what: names for state in LISTED for what, names in state.row.events.items()},
     "cancel": ("job_cancel_asked",),
     "warned": ("job_warned",),
     "time limit": ("job_time_limit",),
@@ -46,7 +37,12 @@ NAMES: dict[str, tuple[str, ...]] = {
     "notification failed": ("notification_failed",),
 }
 # Entries after which a job holds more or fewer resources.
-MOVES = frozenset({"started", "retry", "requeued", "finished", "failed", "timeout", "cancelled"})
+MOVES = frozenset(
+    what
+    for state in JobState
+    for what, names in state.row.events.items()
+    if state not in WAITING or ATTEMPT_ENDED in names
+)
 # All event names, for filters.
 EVENTS = tuple(
     dict.fromkeys(
@@ -91,17 +87,8 @@ NOTIFICATION_EVENTS = {what: names[0] for what, names in NAMES.items() if names[
 }
 NOTIFICATION_NAMES = tuple(NOTIFICATION_EVENTS.values())
 # The state of a job after an entry, by `AuditEntry.what`.
-LEADS_TO = {
-    "submitted": "Queued",
-    "released": "Queued",
-    "retry": "Queued",
-    "requeued": "Queued",
-    "held": "Hold",
-    "started": "Running",
-    "finished": "Finished",
-    "failed": "Failed",
-    "timeout": "Timeout",
-    "cancelled": "Cancelled",
+LEADS_TO = {"submitted": JobState.QUEUED.value} | {
+    what: state.value for state in JobState for what in state.row.events
 }
 
 

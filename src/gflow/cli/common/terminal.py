@@ -12,9 +12,9 @@ from typing import Any
 from gflow.client import http, terminal
 from gflow.client.logs import LOOK_AGAIN_S
 from gflow.errors import UsageError
+from gflow.job_states import ACTIVE_NAMES
 from gflow.wire.terminal_protocol import reach
 
-ACTIVE = ("Queued", "Hold", "Running")
 # Seconds after the start of a job within which its terminal must accept connections.
 COMING_S = 10.0
 
@@ -24,7 +24,7 @@ def connect(job: str, between: Callable[[], None] = lambda: None) -> socket.sock
     running_since: float | None = None
     while True:
         place = http.get(http.job_path(job, "/terminal"))
-        if place["state"] not in ACTIVE:
+        if place["state"] not in ACTIVE_NAMES:
             return None
         if place["path"] is not None:
             running_since = running_since or time.monotonic()

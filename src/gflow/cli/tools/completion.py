@@ -134,9 +134,9 @@ def _source(kind: str, program: ProgramInfo) -> list[Candidate]:
     if kind in ("jobs", "active"):
         return jobs(active=kind == "active")
     if kind == "states":
-        from gflow.core.model import SHORT
+        from gflow.job_states import JobState
 
-        return [(state.value, short) for state, short in SHORT.items()]
+        return [(state.value, state.row.short) for state in JobState]
     if kind == "columns":
         from gflow.text.queue import COLUMNS
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from gflow.errors import clean, clean_json
+from gflow.job_states import JobState
 from gflow.options.commands.events_options import OPTIONS
 from gflow.options.parse import parse
 
@@ -21,8 +22,8 @@ gflow events --on job_failed,job_timeout --json
 gflow events --past 17                   # all past events of job 17"""
 # Second names of events that are reported under another name too.
 REPEATED = frozenset(
-    {"job_state_changed", "job_execution_finished", "job_timed_out", "memory_availability_changed"}
-)
+    name for state in JobState for names in state.row.events.values() for name in names[1:]
+) | {"memory_availability_changed"}
 
 
 def run(words: list[str]) -> int:

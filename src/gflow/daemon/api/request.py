@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.job_reference import resolve
-from gflow.core.model import SHORT, Job, JobState
+from gflow.core.model import Job, JobState
 from gflow.daemon.api.visibility import Viewer, viewer_of
 from gflow.daemon.auth.users import counted_as
 from gflow.daemon.context import Context
@@ -35,10 +35,12 @@ MOST_REMOTE_BYTES = 16 << 20  # over TCP
 # Time limit for receiving a body.
 BODY_TIMEOUT_S = 60.0
 
-_STATE_NAMES = {state.value.lower(): state for state in JobState} | {
-    short.lower(): state for state, short in SHORT.items()
+_STATE_NAMES = {
+    name.lower(): state
+    for state in JobState
+    for name in (state.value, state.row.short, state.row.alias)
+    if name
 }
-_STATE_NAMES |= {"pending": JobState.QUEUED, "held": JobState.HOLD, "completed": JobState.FINISHED}
 
 # Larger than any job number, and small enough that its key fits into the database.
 NO_NUMBER = 10**12

@@ -21,8 +21,9 @@ from gflow.daemon.api.request import context_of
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.loop.cooperative import FEW, SLICE, in_slices
 from gflow.errors import GflowError, clean, clean_page
+from gflow.job_states import LISTED
 from gflow.text.csv_yaml import CSV, csv_cells, csv_writer, yaml_item
-from gflow.text.queue import ORDER, cuttable, queue_sheet, row_maker
+from gflow.text.queue import cuttable, queue_sheet, row_maker
 from gflow.text.table import Sheet
 from gflow.text.tree import Forest
 from gflow.wire.views import encode, job_view, jobs_view, problem
@@ -121,7 +122,7 @@ async def as_groups(found: Found, style: ListingStyle) -> AsyncIterator[str]:
     """One table for each state that occurs, with common column widths."""
     widths = [0] * len(style.columns)
     sheets = {
-        state: queue_sheet(style.columns, is_coloured=style.is_coloured, widths=widths) for state in ORDER
+        state: queue_sheet(style.columns, is_coloured=style.is_coloured, widths=widths) for state in LISTED
     }
     row = row_maker(style.columns, style.now, style.starts)
     async for entries in in_slices(found.entries):

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable
 
 from gflow.core.ids import JobKey
-from gflow.core.model import AuditEntry, Job, JobState
+from gflow.core.model import ACTIVE, FINAL, AuditEntry, Job, JobState
 from gflow.store.port import Changes
 
 # Histogram buckets, upper bounds in seconds: for parts of a turn, and for wait and run times of jobs.
 QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 LONG = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0)
 # Audit events that are counted by user. Users beyond the first MAX_USERS are counted as "other".
-COUNTED = ("submitted", "finished", "failed", "cancelled", "timeout")
+COUNTED = ("submitted", *(state.row.entry for state in JobState if state in FINAL))
 MAX_USERS = 200
 OTHER = "other"
 
@@ -42,13 +42,17 @@ class Meters:
         self.waited, self.ran = Histogram(LONG), Histogram(LONG)
         # By part of a turn of the loop.
         self.turns = {"step": Histogram(QUICK), "commit": Histogram(QUICK)}
-        self.held: set[JobKey] = set()
+        # Jobs in the active states other than Queued and Running.
+        self.apart: dict[JobState, set[JobKey]] = {
+            state: set() for state in JobState if state in ACTIVE - {JobState.QUEUED, JobState.RUNNING}
+        }
         # Arrays all of whose tasks have started.
         self.started: set[JobKey] = set()
 
     def recount(self, jobs: Iterable[Job]) -> None:
         """Rebuild the sets from all active jobs."""
-        self.held.clear()
+        for keys in self.apart.values():
+            keys.clear()
         self.started.clear()
         for job in jobs:
             self._classify(job)
@@ -62,7 +66,8 @@ class Meters:
                 self._count(entry, changes.jobs.get(JobKey(entry.key)))
 
     def _classify(self, job: Job) -> None:
-        (self.held.add if job.state is JobState.HOLD else self.held.discard)(job.key)
+        for state, keys in self.apart.items():
+            (keys.add if job.state is state else keys.discard)(job.key)
         is_started = job.is_array and job.state is JobState.RUNNING
         (self.started.add if is_started else self.started.discard)(job.key)
 

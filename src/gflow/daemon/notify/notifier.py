@@ -30,6 +30,7 @@ from gflow.daemon.notify.delivery import NotSent, post, send
 from gflow.daemon.notify.destinations import Destination, Mailbox, Webhook, is_in_domain
 from gflow.daemon.notify.messages import Notice, mail, payload
 from gflow.errors import ReadOnly
+from gflow.job_states import END_EVENTS
 from gflow.store.port import Store
 from gflow.wire.events import notification_event
 
@@ -37,7 +38,6 @@ log = logging.getLogger("gflow.notify")
 LINES = 200
 LOOK_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-DEFAULT_EVENTS = ("job_completed", "job_failed", "job_timeout", "job_cancelled")
 
 
 class MailRules(NamedTuple):
@@ -210,7 +210,7 @@ def wants_mail(job: Job | None, name: str) -> bool:
     """Whether the job's owner asked for mail about this (--notify-email, --notify-on)."""
     if job is None or not job.spec.notify_emails:
         return False
-    return name in (job.spec.notify_on or DEFAULT_EVENTS)
+    return name in (job.spec.notify_on or END_EVENTS)
 
 
 def _key(destination: Destination) -> str:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gflow.core.forecast.wait_report import WaitReport, outlook
 from gflow.core.ids import label
-from gflow.core.model import Job, JobState
+from gflow.core.model import Job
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.api.handlers.gpu_usage import usage_of
 from gflow.daemon.api.permissions import check
@@ -31,6 +31,7 @@ from gflow.daemon.execution.cluster_forecast import add_cluster_forecast
 from gflow.daemon.execution.log_paths import log_path
 from gflow.daemon.loop import timers
 from gflow.errors import Refused, UsageError, no_job
+from gflow.job_states import WAITING
 from gflow.text.job_page import history_page, job_page
 from gflow.text.queue import Entry
 from gflow.text.usage import most_memory, summary
@@ -110,7 +111,7 @@ async def explain_wait(request: Request) -> Response:
     if job in context.loop.state.ready:
         uid, _ = caller(request)
         question = await while_connected(request, context.forecasts.about(uid, job))
-    waits = job.state in (JobState.QUEUED, JobState.HOLD)
+    waits = job.state in WAITING
     found = outlook(context.loop.state, job, at, question) if waits else None
     if found is not None and job.abroad is not None:
         found = await add_cluster_forecast(context, job, found)

@@ -10,23 +10,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gflow import __version__
-from gflow.core.model import Gpu
+from gflow.core.model import ACTIVE, FINAL, Gpu, JobState
 from gflow.core.state.machine import Machine
 from gflow.daemon.api.handlers.gpus import blocked_of
 from gflow.daemon.api.request import context_of
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.context import Context
 from gflow.daemon.loop import timers
-from gflow.daemon.loop.counters import COUNTED, Histogram, Meters
+from gflow.daemon.loop.counters import Histogram, Meters
 from gflow.text.prometheus import MEDIA, Labels, Page
 
 MIB = 1 << 20
-HELP = {
-    "submitted": "Jobs that were submitted.",
-    "finished": "Jobs that finished well.",
-    "failed": "Jobs that failed.",
-    "cancelled": "Jobs that were cancelled.",
-    "timeout": "Jobs that reached their time limit.",
+# Counters by user: audit entry -> name and help text.
+COUNTERS = {"submitted": ("submitted", "Jobs that were submitted.")} | {
+    state.row.entry: (state.row.metric, state.row.about) for state in JobState if state in FINAL
 }
 
 
@@ -43,23 +40,23 @@ async def show_metrics(request: Request) -> Response:
 
 def _user_counters(page: Page, meters: Meters, *, is_named: bool) -> None:
     """Job counters by user, or their sums where other users' names are hidden."""
-    for what in COUNTED:
+    for what, (name, about) in COUNTERS.items():
         counts = {user: count for (event, user), count in meters.users.items() if event == what}
         samples: list[tuple[Labels, float]] = (
             [({"user": user}, count) for user, count in sorted(counts.items())]
             if is_named
             else [({}, sum(counts.values()))]
         )
-        page.family(f"gflow_jobs_{what}_total", "counter", HELP[what], samples)
+        page.family(f"gflow_jobs_{name}_total", "counter", about, samples)
 
 
 def _jobs(page: Page, context: Context) -> None:
     state, meters = context.loop.state, context.loop.meters
-    running, held = len(state.running), len(meters.held)
-    queued = len(state.jobs) - running - held - len(meters.started)
-    page.one("gflow_jobs_queued", "gauge", "Jobs that wait; an array is one.", queued)
-    page.one("gflow_jobs_held", "gauge", "Jobs that wait until somebody releases them.", held)
-    page.one("gflow_jobs_running", "gauge", "Jobs and tasks of arrays that run.", running)
+    counts = {kind: len(keys) for kind, keys in meters.apart.items()} | {JobState.RUNNING: len(state.running)}
+    counts[JobState.QUEUED] = len(state.jobs) - sum(counts.values()) - len(meters.started)
+    for kind in JobState:
+        if kind in ACTIVE:
+            page.one(f"gflow_jobs_{kind.row.metric}", "gauge", kind.row.about, counts[kind])
     page.histogram(
         "gflow_job_wait_seconds", "From submission to the first start.", [_buckets({}, meters.waited)]
     )
