@@ -116,7 +116,7 @@ COVERED = {
     "library": ("Expired",),
     "futures": ("job_expired",),
     "terminals": ("Suspended",),
-    "statistics": ("sum(state IN ('Failed', 'Expired'))", "sum(state IN ('Running', 'Suspended'))"),
+    "statistics": ("sum(state IN ('Failed', ", ", 'Expired'))", ", 'Suspended'))"),
     "stored jobs": ("Suspended", "Expired"),
     "audit entries": ("expired",),
 }
