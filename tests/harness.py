@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gflow.job_states import FINAL_NAMES
 from gflow.targets.local.cgroups import find_layers, remove_layers
 
 T = TypeVar("T")
@@ -251,9 +252,10 @@ class Box:
 
     def finished(self, number: int | str, timeout_s: float = 20) -> dict[str, Any]:
         """The job once it is final."""
-        final = ("Finished", "Failed", "Cancelled", "Timeout")
         return wait_until(
-            lambda: (job := self.job(number))["state"] in final and job, timeout_s, f"the end of job {number}"
+            lambda: (job := self.job(number))["state"] in FINAL_NAMES and job,
+            timeout_s,
+            f"the end of job {number}",
         )
 
     def text_of(self, number: int | str) -> str:

@@ -14,9 +14,8 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
+from gflow.job_states import FINAL_NAMES
 from tests.harness import Box, wait_until
-
-FINAL = ("Finished", "Failed", "Cancelled", "Timeout")
 
 
 class Verdict(NamedTuple):
@@ -73,7 +72,7 @@ def judge(box: Box, clients: list[Client]) -> Verdict:
     total = sum(len(client.acknowledged) for client in clients)
 
     def settled() -> bool:
-        return all(job["state"] in FINAL for job in box.jobs().values())
+        return all(job["state"] in FINAL_NAMES for job in box.jobs().values())
 
     wait_until(settled, 120, "the queue to empty")
     jobs = box.jobs()

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import pytest
 
+from gflow.job_states import FINAL_NAMES
 from tests.harness import Box, wait_until
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
 # By hand, `GFLOW_POWER_CUTS=200` covers every operation of a start and an end many times.
 CUTS = int(os.environ.get("GFLOW_POWER_CUTS", "12"))
 IMAGE_MIB = 48
-FINAL = ("Finished", "Failed", "Cancelled", "Timeout")
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 pytestmark = [
@@ -181,7 +181,7 @@ def test_power_cut_at_any_moment_runs_no_attempt_twice(machine: Machine) -> None
         machine.lose_power()
         machine.up()
         wait_until(
-            lambda: all(job["state"] in FINAL for job in machine.box.jobs().values()),
+            lambda: all(job["state"] in FINAL_NAMES for job in machine.box.jobs().values()),
             60,
             "the queue to empty",
         )
