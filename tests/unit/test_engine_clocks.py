@@ -21,7 +21,7 @@ from gflow.store.sqlite import SqliteStore
 from gflow.store.statistics import statistics
 from gflow.text.job_page import job_page
 from gflow.text.queue import COLUMNS
-from gflow.wire.views import job_view
+from gflow.wire.answers.jobs import job_view
 
 from .builders import NOON, UIDS
 from .machine import Machine, gpu, key_of
@@ -56,7 +56,7 @@ def run_once(machine: Machine, jump: float, seconds: float = 5.0, code: int = 0,
 def test_run_time_of_a_job_during_which_the_clock_was_set_is_what_it_ran(jump):
     machine = machine_of()
     job = run_once(machine, jump)
-    assert (job.ran_s, length_of(job), job_view(job)["ran_s"]) == (5.0, 5.0, 5.0)
+    assert (job.ran_s, length_of(job), job_view(job).ran_s) == (5.0, 5.0, 5.0)
     assert COLUMNS["TIME"](job, None, machine.now) == "00:00:05"
     assert "(ran 00:00:05)" in job_page(job, None, machine.now, "")
 

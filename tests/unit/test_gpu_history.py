@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from msgspec.structs import replace
 
 from gflow.daemon.monitors.gpu_samples import History, Keeping
 from gflow.gpu.aggregation import RunHistory, Stretch
@@ -13,6 +14,7 @@ from gflow.gpu.census import Report
 from gflow.gpu.port import Card, Sample
 from gflow.store.samples import Batch, Mean, OfJob, Samples, peaks_of, samples_of
 from gflow.text.usage import sparkline, summary, usage_csv, usage_page
+from gflow.wire.answers.job_details import UsageAnswer, Used
 
 
 def sample(busy=50, power=300.0, heat=60):
@@ -128,12 +130,11 @@ def test_bars():
 
 
 def test_pages():
-    view = {
-        "at": "2026-01-01T00:00:00Z", "gpu": 0, "span_s": 10, "busy": 87.4, "busy_most": 100,
-        "memory_mib": 20480,
-        "power_w": 510.2, "temperature": 61, "clock_mhz": 1200.0, "slowed": ["heat (driver)"],
-    }  # fmt: skip
-    data = {"job": 42, "samples": [view, view], "totals": [view]}
+    view = Used(
+        at="2026-01-01T00:00:00Z", gpu=0, span_s=10, busy=87.4, busy_most=100, memory_mib=20480,
+        power_w=510.2, temperature=61, clock_mhz=1200.0, slowed=["heat (driver)"],
+    )  # fmt: skip
+    data = UsageAnswer(job=42, predicted_mib=None, samples=[view, view], totals=[view], nodes=None)
     page = usage_page(data)
     assert " ".join(page.splitlines()[1].split()) == "0 10 s 87% 100% 20480 MiB 510 W 61 °C heat (driver)"
     assert "GPU 0 busy    ▇▇" in page
@@ -142,4 +143,4 @@ def test_pages():
         usage_csv([view]).splitlines()[1]
         == "2026-01-01T00:00:00Z,0,10,87.4,100,20480,510.2,61,1200.0,heat (driver)"
     )
-    assert "no GPU history" in usage_page({"job": 42, "samples": [], "totals": []})
+    assert "no GPU history" in usage_page(replace(data, samples=[], totals=[]))

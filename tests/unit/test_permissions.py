@@ -12,7 +12,8 @@ from gflow.daemon.api.routes import ROUTES
 from gflow.daemon.api.visibility import PUBLIC, Viewer
 from gflow.daemon.auth.users import Person
 from gflow.text.job_page import job_page
-from gflow.wire.views import encode, job_view
+from gflow.wire.answers.jobs import job_view
+from gflow.wire.encoding import encode
 from tests.unit.builders import job_key
 
 SECRET = "hush-hush"

@@ -5,6 +5,7 @@ import subprocess
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gflow.daemon.api.handlers.gpu_usage import node_view
 from gflow.targets.slurm import node_usage
 from gflow.targets.slurm.node_usage import GpuUse, NodeUse, parse_probe
 from gflow.text.usage import nodes_csv, nodes_page
@@ -52,11 +53,11 @@ def test_any_text_can_be_read(text):
 
 
 def test_the_page():
-    data = {"nodes": [one._asdict() | {"gpus": [g._asdict() for g in one.gpus]} for one in parse_probe(SAID)]}
-    lines = nodes_page(data).splitlines()
+    nodes = [node_view(one) for one in parse_probe(SAID)]
+    lines = nodes_page(nodes).splitlines()
     assert lines[1].split() == ["a1", "3.5", "of", "16", "00:00:43", "1024", "MiB", "5"]
     assert "a1    0    NVIDIA A100-SXM4-80GB  97%   71234 of 81920 MiB  389 W  64 °C" in lines
-    assert nodes_csv(data["nodes"]).splitlines()[1:] == [
+    assert nodes_csv(nodes).splitlines()[1:] == [
         "a1,16,3.5,43.5,1024,5,0,97,71234,81920,389.4,64",
         "a1,16,3.5,43.5,1024,5,1,0,3,81920,61.2,35",
         "a2,16,0.0,4.0,200,1,0,,10,81920,,40",

@@ -1,5 +1,8 @@
+from msgspec.structs import replace
+
 from gflow.core.model import Block
 from gflow.text.gpus import gpu_details, gpu_table
+from gflow.wire.answers.gpus import Holder, InfoAnswer, gpu_view
 
 from .builders import running
 from .machine import gpu
@@ -34,31 +37,27 @@ def test_a_drained_machine_says_so_below():
     assert gpu_table([], {}, None, "new disk").splitlines()[1:] == [
         "(drained: new disk; gctl resume lets jobs start again)"
     ]
-    info = {"trouble": "no driver", "reason": "new disk"}
-    assert gpu_details(info, []).splitlines()[1:] == [
+    assert gpu_details(info([], trouble="no driver", reason="new disk"), []).splitlines()[1:] == [
         "(no driver)",
         "(drained: new disk; gctl resume lets jobs start again)",
     ]
 
 
-def view(**more):
-    usual = {
-        "index": 0, "uuid": "GPU-0", "model": "A100", "memory_mib": 81920, "available": True, "reason": None,
-        "used_mib": None, "idle_s": 90.0, "idle_s_at_least": False, "free_at": None, "holders": [],
-        "processes": [],
-    }  # fmt: skip
-    return usual | more
+def info(gpus, trouble="", reason=None):
+    usual = {"driver": "", "limits": ["booked"], "allowed_gpu_indices": None}
+    drained = {"drained": reason is not None, "drained_gpus": {}}
+    return InfoAnswer(gpus=gpus, trouble=trouble, reason=reason, **usual, **drained)
 
 
 def page(**more):
-    info = {"gpus": [view(**more)], "driver": "", "limits": ["booked"], "trouble": "", "reason": None}
-    lines = gpu_details(info, FOUR[:1]).splitlines()
+    view = replace(gpu_view(FOUR[0], []), **({"idle_s": 90.0} | more))
+    lines = gpu_details(info([view]), FOUR[:1]).splitlines()
     (state,) = [line.strip() for line in lines if line.startswith("  State: ")]
     return state
 
 
 def test_how_long_a_gpu_is_idle_and_when_it_is_free():
-    holder = {"id": 1, "name": "a", "user": "ann", "used_mib": None, "limit_mib": None}
+    holder = Holder(id=1, name="a", user="ann", used_mib=None, limit_mib=None)
     assert page() == "State: idle for 00:01:30"
     assert page(idle_s_at_least=True) == "State: idle for at least 00:01:30"
     assert page(reason="Drained: fan") == "State: Drained: fan, idle for 00:01:30"

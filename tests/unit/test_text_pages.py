@@ -1,6 +1,7 @@
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import job_key
@@ -9,6 +10,7 @@ from gflow.gpu.simulated import simulated_gpus
 from gflow.testing import progress
 from gflow.text.gpus import gpu_table
 from gflow.text.job_page import history_page, job_page, status_page
+from gflow.wire.answers.daemon import StatusAnswer
 
 from .builders import NOON, ended, job, running
 from .machine import gpu
@@ -185,26 +187,29 @@ def test_a_machine_without_gpus_says_that_jobs_run_all_the_same():
 
 # ---------------------------------------------------------------- the daemon
 
-STATUS = {
-    "pid": 5,
-    "version": "1",
-    "uptime_secs": 90.5,
-    "gpu_total": 4,
-    "gpu_available": 3,
-    "gpu_simulated": False,
-    "cpu_total": 8,
-    "cpu_available": 7,
-    "memory_total_mib": 65536,
-    "memory_available_mib": 1536,
-    "running": 1,
-    "waiting": 2,
-    "read_only": "",
-    "socket": "/s",
-    "data": "/d",
-    "config_files": [],
-    "notes": [],
-    "database": "/d/gflow.db",
-}
+STATUS = StatusAnswer(
+    pid=5,
+    version="1",
+    uptime_secs=90.5,
+    gpu_total=4,
+    gpu_available=3,
+    gpu_simulated=False,
+    cpu_total=8,
+    cpu_available=7,
+    memory_total_mib=65536,
+    memory_available_mib=1536,
+    running=1,
+    waiting=2,
+    read_only="",
+    socket="/s",
+    data="/d",
+    config_files=[],
+    notes=[],
+    database="/d/gflow.db",
+    flags=[],
+    settings={},
+    strays=[],
+)
 
 
 def test_the_status_of_a_daemon():
@@ -225,11 +230,11 @@ def test_the_status_of_a_daemon():
 
 
 def test_trouble_and_pretence_are_said():
-    page = status_page(STATUS | {"read_only": "disk full", "gpu_simulated": True})
+    page = status_page(replace(STATUS, read_only="disk full", gpu_simulated=True))
     assert "Status: Running, read-only: disk full\n" in page
     assert "GPUs: 4 (3 free), simulated\n" in page
 
 
 def test_a_database_on_another_disk_is_said():
-    page = status_page(STATUS | {"config_files": [], "database": "/var/tmp/gflow-0/x/gflow.db"})
+    page = status_page(replace(STATUS, config_files=[], database="/var/tmp/gflow-0/x/gflow.db"))
     assert "Database: /var/tmp/gflow-0/x/gflow.db (the data folder is on a network file system)\n" in page

@@ -6,8 +6,9 @@ import pytest
 from gflow.core.model import Moment, Spec
 from gflow.options.table import JOB
 from gflow.text.job_page import job_page
+from gflow.wire.answers.jobs import asked_view, job_view
+from gflow.wire.encoding import encode
 from gflow.wire.requests import JobRequest, Reader, read_options
-from gflow.wire.views import asked_view, encode, job_view
 
 from .builders import NOON, job
 from .test_options_values import WRITTEN
@@ -74,4 +75,4 @@ def test_what_was_asked_for_is_on_the_page(name):
 
 
 def test_a_job_without_wishes_asked_for_nothing():
-    assert job_view(job(1, retry_delay_s=10))["asked"] == {}
+    assert job_view(job(1, retry_delay_s=10)).asked == {}

@@ -104,8 +104,9 @@ def _dry_run(body: bytes, values: dict[str, Any]) -> int:
         return http.show_answer("POST", "/jobs?dry-run", body, as_json=as_json)
     except (ConnectionError, Unreachable):
         from gflow.text.submissions import dry_run_page
+        from gflow.wire.answers.jobs import dry_run_view
+        from gflow.wire.encoding import encode
         from gflow.wire.requests import Reader, SubmitRequest, decode
-        from gflow.wire.views import dry_run_view, encode
 
         wanted: SubmitRequest = decode(body, SubmitRequest)
         specs = [found.spec for job in wanted.jobs for found in Reader(lambda text: "-").read_all(job)]

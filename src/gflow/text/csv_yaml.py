@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -13,13 +14,17 @@ from gflow.core.model import Moment
 from gflow.errors import clean
 from gflow.text.queue import Entry, run_time
 from gflow.text.table import clock
-from gflow.wire.views import job_view
+from gflow.wire.answers.jobs import job_view
+from gflow.wire.encoding import encode
 
 # The first eight columns are those of the original gflow.
 CSV = (
     "id", "name", "state", "time", "gpus", "user", "submitted_at", "reason", "project", "gpu_ids",
     "started_at", "finished_at", "exit_code", "attempt", "priority",
 )  # fmt: skip
+_TIME, _GPU_IDS = CSV.index("time"), CSV.index("gpu_ids")
+# The columns of a `JobView`. It has no `time`: `csv_cells` computes that.
+_columns = attrgetter(*("ran_s" if name == "time" else name for name in CSV))
 
 
 class _Echo:
@@ -37,16 +42,16 @@ def csv_writer() -> Callable[[Sequence[Any]], str]:
 
 def csv_cells(entry: Entry, now: Moment) -> list[str]:
     """The CSV cells of a job."""
-    view = job_view(*entry)
-    seconds = run_time(entry[0], now)
-    view["time"] = None if seconds is None else clock(seconds)
-    view["gpu_ids"] = " ".join(map(str, view["gpu_ids"]))
-    return ["" if view[name] is None else str(view[name]) for name in CSV]
+    view, seconds = job_view(*entry), run_time(entry[0], now)
+    cells = list(_columns(view))
+    cells[_TIME] = None if seconds is None else clock(seconds)
+    cells[_GPU_IDS] = " ".join(map(str, view.gpu_ids))
+    return ["" if cell is None else str(cell) for cell in cells]
 
 
 def _json(value: Any) -> str:
     """One line of JSON without control characters."""
-    text = msgspec.json.encode(value).decode()
+    text = encode(value).decode()
     return text if text.isprintable() else json.dumps(msgspec.json.decode(text))
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
 
 from gflow.core.model import Job
 from gflow.errors import clean
 from gflow.text.gpus import NONE, drained_note
 from gflow.text.table import Sheet, clock, table
+from gflow.wire.answers.daemon import NewTokenAnswer, TokenView
+from gflow.wire.answers.gpus import GpuLine
+from gflow.wire.answers.quotas import QuotaAnswer, QuotaLine, ReservationAnswer
 
 
 def allowed_line(allowed: Sequence[int] | None) -> str:
@@ -23,11 +25,9 @@ def allowed_line(allowed: Sequence[int] | None) -> str:
     )
 
 
-def show_gpus(lines: Sequence[Mapping[str, Any]], drained: str | None) -> str:
+def show_gpus(lines: Sequence[GpuLine], drained: str | None) -> str:
     """One line per GPU: index, status and notes, separated by tabs, so that `cut` can split them."""
-    text = "".join(
-        f"{line['index']}\t{line['status']}\t{'; '.join(line['notes'])}".rstrip() + "\n" for line in lines
-    )
+    text = "".join(f"{line.index}\t{line.status}\t{'; '.join(line.notes)}".rstrip() + "\n" for line in lines)
     return (text or NONE) + drained_note(drained)
 
 
@@ -54,26 +54,24 @@ LIMITS = (
 SLOTS = 48
 
 
-def quota_page(lines: Sequence[Mapping[str, Any]]) -> str:
+def quota_page(lines: Sequence[QuotaLine]) -> str:
     """One line per quota: used/limit, `-` for no limit."""
     if not lines:
         return "There are no quotas. gctl quota set --user ann --max-running-gpus 4 makes one.\n"
     sheet = Sheet(("SCOPE", "NAME", "RUNNING", "GPUS", "QUEUED"))
     for line in lines:
         cells = [_cell(line, limit, used) for limit, used in LIMITS]
-        sheet.add((line["scope"], line["name"] or "(default)", *cells))
+        sheet.add((line.scope, line.name or "(default)", *cells))
     return "".join(sheet.lines())
 
 
-def _cell(line: Mapping[str, Any], limit: str, used: str) -> str:
-    most = "-" if line[limit] is None else str(line[limit])
-    return f"{line[used]}/{most}" if line["name"] else most
+def _cell(line: QuotaLine, limit: str, used: str) -> str:
+    most = "-" if getattr(line, limit) is None else str(getattr(line, limit))
+    return f"{getattr(line, used)}/{most}" if line.name else most
 
 
-def quota_line(now: Mapping[str, Any], *, removed: bool) -> str:
-    whose = (
-        f"{now['scope']} {now['name']}" if now["name"] else f"Every {now['scope']} without a quota of its own"
-    )
+def quota_line(now: QuotaAnswer, *, removed: bool) -> str:
+    whose = f"{now.scope} {now.name}" if now.name else f"Every {now.scope} without a quota of its own"
     whose = whose[0].upper() + whose[1:]
     if removed:
         return f"{whose} no longer has a quota.\n"
@@ -82,54 +80,55 @@ def quota_line(now: Mapping[str, Any], *, removed: bool) -> str:
         "max_running_gpus": "GPUs",
         "max_queued_jobs": "waiting jobs",
     }
-    parts = [f"{now[name]} {word}" for name, word in words.items() if now[name] is not None]
+    limits = ((getattr(now, name), word) for name, word in words.items())
+    parts = [f"{limit} {word}" for limit, word in limits if limit is not None]
     return f"{whose} may have at most {', '.join(parts)} at once; running jobs continue.\n"
 
 
-def reservation_page(views: Sequence[Mapping[str, Any]]) -> str:
+def reservation_page(views: Sequence[ReservationAnswer]) -> str:
     if not views:
         return "There are no reservations.\n"
     sheet = Sheet(("ID", "USER", "GPUS", "START", "END", "STATUS"))
     for view in views:
         sheet.add(
             (
-                str(view["id"]), view["user"], _indices(view), _moment(view["start_time"]),
-                _moment(view["end_time"]), view["status"],
+                str(view.id), view.user, _indices(view), _moment(view.start_time),
+                _moment(view.end_time), view.status,
             )
         )  # fmt: skip
     return "".join(sheet.lines())
 
 
-def reservation_line(view: Mapping[str, Any], stops: Sequence[str] = ()) -> str:
+def reservation_line(view: ReservationAnswer, stops: Sequence[str] = ()) -> str:
     """A new reservation. `stops`: jobs of other users that will be evicted if they still run at its start."""
-    span = clock(view["end_time"] - view["start_time"])
+    span = clock(view.end_time - view.start_time)
     jobs = f"Jobs {', '.join(stops)} have" if len(stops) > 1 else f"Job {''.join(stops)} has"
     warning = f"{jobs} them and will be stopped when it begins.\n" if stops else ""
-    many = "GPUs" if len(view["gpu_indices"]) > 1 else "GPU"
+    many = "GPUs" if len(view.gpu_indices) > 1 else "GPU"
     return (
-        f"Reservation {view['id']}: {many} {_indices(view)} for {view['user']}, "
-        f"from {_moment(view['start_time'])} for {span}.\n" + warning
+        f"Reservation {view.id}: {many} {_indices(view)} for {view.user}, "
+        f"from {_moment(view.start_time)} for {span}.\n" + warning
     )
 
 
-def timeline(views: Sequence[Mapping[str, Any]], span: tuple[float, float]) -> str:
+def timeline(views: Sequence[ReservationAnswer], span: tuple[float, float]) -> str:
     """One bar per reservation within a time span."""
     begin, end = span[0], max(span[1], span[0] + 1)
     step = (end - begin) / SLOTS
     sheet = Sheet(("ID", "USER", "GPUS", f"{_moment(begin)} to {_moment(end)}, a column is {clock(step)}"))
     for view in views:
-        if view["end_time"] > begin and view["start_time"] < end and view["status"] != "cancelled":
+        if view.end_time > begin and view.start_time < end and view.status != "cancelled":
             edges = [begin + slot * step for slot in range(SLOTS + 1)]
             bar = "".join(
-                "#" if view["start_time"] < right and left < view["end_time"] else "."
+                "#" if view.start_time < right and left < view.end_time else "."
                 for left, right in pairwise(edges)
             )
-            sheet.add((str(view["id"]), view["user"], _indices(view), bar))
+            sheet.add((str(view.id), view.user, _indices(view), bar))
     return "".join(sheet.lines())
 
 
-def _indices(view: Mapping[str, Any]) -> str:
-    return ",".join(map(str, view["gpu_indices"]))
+def _indices(view: ReservationAnswer) -> str:
+    return ",".join(map(str, view.gpu_indices))
 
 
 def _moment(seconds: float) -> str:
@@ -139,20 +138,18 @@ def _moment(seconds: float) -> str:
 DAY = len("2026-01-31")
 
 
-def new_token_text(text: str, token: Mapping[str, Any], *, listens: bool) -> str:
+def new_token_text(new: NewTokenAnswer, *, listens: bool) -> str:
     """A new token. The first line is only the token, for scripts."""
-    lines = [text, f"It is valid until {token['expires_at'][:DAY]}. It is not shown again: keep it safe."]
+    lines = [new.token, f"It is valid until {new.expires_at[:DAY]}. It is not shown again: keep it safe."]
     if not listens:
         lines.append("(The daemon does not listen on a port yet: set daemon.port.)")
     return "".join(line + "\n" for line in lines)
 
 
-def token_table(tokens: Sequence[Mapping[str, Any]]) -> str:
+def token_table(tokens: Sequence[TokenView]) -> str:
     if not tokens:
         return "No tokens.\n"
-    rows = [
-        (one["id"], one["name"], one["user"], one["made_at"][:DAY], one["expires_at"][:DAY]) for one in tokens
-    ]
+    rows = [(one.id, one.name, one.user, one.made_at[:DAY], one.expires_at[:DAY]) for one in tokens]
     return table(("ID", "NAME", "USER", "CREATED", "EXPIRES"), rows)
 
 

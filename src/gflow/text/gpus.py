@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+
+from msgspec import UnsetType
 
 from gflow.core.model import Block, Gpu, Job
 from gflow.text.table import Sheet, clock
+from gflow.wire.answers.gpus import GpuView, InfoAnswer
 
 # STATE column of a GPU that gets no new jobs, by the kind of its block.
 WORDS = {
@@ -50,72 +52,69 @@ def gpu_table(
     return "".join(sheet.lines(columns, [[4]])) + drained_note(drained) + simulated_note(gpus)
 
 
-def gpu_details(info: Mapping[str, Any], gpus: Sequence[Gpu]) -> str:
+def gpu_details(info: InfoAnswer, gpus: Sequence[Gpu]) -> str:
     """The page of `ginfo -l`: totals, then all details of each GPU. `info` is the answer of `--json`."""
     if not gpus:
-        return NONE + (f"({info['trouble']})\n" if info["trouble"] else "") + drained_note(info["reason"])
-    free = sum(gpu["available"] for gpu in info["gpus"])
+        return NONE + (f"({info.trouble})\n" if info.trouble else "") + drained_note(info.reason)
+    free = sum(gpu.available for gpu in info.gpus)
     lines = [f"GPUs: {len(gpus)} ({free} free)"]
-    if info["driver"]:
-        lines.append(f"Driver: {info['driver']}")
-    lines.append(f"Memory limits of shared jobs: {', '.join(info['limits'])}")
-    for view in info["gpus"]:
+    if info.driver:
+        lines.append(f"Driver: {info.driver}")
+    lines.append(f"Memory limits of shared jobs: {', '.join(info.limits)}")
+    for view in info.gpus:
         lines += ["", *_card(view)]
-    return "\n".join(lines) + "\n" + drained_note(info["reason"]) + simulated_note(gpus)
+    return "\n".join(lines) + "\n" + drained_note(info.reason) + simulated_note(gpus)
 
 
-def _card(view: Mapping[str, Any]) -> list[str]:
-    lines = [f"GPU {view['index']}: {view['model']}", f"  UUID: {view['uuid']}", f"  Memory: {_memory(view)}"]
+def _card(view: GpuView) -> list[str]:
+    lines = [f"GPU {view.index}: {view.model}", f"  UUID: {view.uuid}", f"  Memory: {_memory(view)}"]
     meters = [
-        _reading(view, "utilisation", "%", "busy "),
-        _reading(view, "temperature", " °C"),
-        _reading(view, "power_w", " W"),
-        _reading(view, "clock_mhz", " MHz"),
+        _reading(view.utilisation, "%", "busy "),
+        _reading(view.temperature, " °C"),
+        _reading(view.power_w, " W"),
+        _reading(view.clock_mhz, " MHz"),
     ]
     if any(meters):
         lines.append("  Now: " + ", ".join(filter(None, meters)))
-    if view.get("slowed"):
-        lines.append(f"  Slowed by: {', '.join(view['slowed'])}")
+    if view.slowed:
+        lines.append(f"  Slowed by: {', '.join(view.slowed)}")
     lines.append(f"  State: {_state(view)}")
-    for job in view["holders"]:
-        used = f", uses {_mib(job['used_mib'])}" if job["used_mib"] is not None else ""
-        limit = f" of {_mib(job['limit_mib'])}" if job["limit_mib"] else ""
-        whose = "Another job" if job["id"] is None else f"Job {job['id']} ({job['name']}) of {job['user']}"
+    for job in view.holders:
+        used = f", uses {_mib(job.used_mib)}" if job.used_mib is not None else ""
+        limit = f" of {_mib(job.limit_mib)}" if job.limit_mib else ""
+        whose = "Another job" if job.id is None else f"Job {job.id} ({job.name}) of {job.user}"
         lines.append(f"  {whose}{used}{limit}")
-    for other in view["processes"]:
-        used = _mib(other["memory_mib"]) if other["memory_mib"] is not None else "memory unknown"
-        note = f" ({other['tolerated']}: blocks nothing)" if other["tolerated"] else ""
-        lines.append(f"  Process {other['pid']} of {other['user']}: {other['command']}, {used}{note}")
+    for other in view.processes:
+        used = _mib(other.memory_mib) if other.memory_mib is not None else "memory unknown"
+        note = f" ({other.tolerated}: blocks nothing)" if other.tolerated else ""
+        lines.append(f"  Process {other.pid} of {other.user}: {other.command}, {used}{note}")
     return lines
 
 
-def _state(view: Mapping[str, Any]) -> str:
+def _state(view: GpuView) -> str:
     """When a used GPU becomes free at the latest, or how long a free one has been idle, and its block."""
-    if view["holders"]:
-        until = (
-            f"free at about {_local(view['free_at'])}" if view["free_at"] else "in use without a time limit"
-        )
-        return until + (f", then {view['reason']}" if view["reason"] else "")
-    idle = f"idle for {'at least ' if view['idle_s_at_least'] else ''}{clock(view['idle_s'])}"
-    return f"{view['reason']}, {idle}" if view["reason"] else idle
+    if view.holders:
+        until = f"free at about {_local(view.free_at)}" if view.free_at else "in use without a time limit"
+        return until + (f", then {view.reason}" if view.reason else "")
+    idle = f"idle for {'at least ' if view.idle_s_at_least else ''}{clock(view.idle_s or 0.0)}"
+    return f"{view.reason}, {idle}" if view.reason else idle
 
 
 def _local(time: str) -> str:
     return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _memory(view: Mapping[str, Any]) -> str:
-    used = view.get("used_mib")
-    return _mib(view["memory_mib"]) if used is None else f"{_mib(used)} of {_mib(view['memory_mib'])} used"
+def _memory(view: GpuView) -> str:
+    used = view.used_mib
+    return _mib(view.memory_mib) if used is None else f"{_mib(used)} of {_mib(view.memory_mib)} used"
 
 
 def _mib(mib: int) -> str:
     return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib} MiB"
 
 
-def _reading(view: Mapping[str, Any], name: str, unit: str, before: str = "") -> str:
-    value = view.get(name)
-    return "" if value is None else f"{before}{value:.0f}{unit}"
+def _reading(value: float | UnsetType | None, unit: str, before: str = "") -> str:
+    return "" if value is None or isinstance(value, UnsetType) else f"{before}{value:.0f}{unit}"
 
 
 def drained_note(reason: str | None) -> str:

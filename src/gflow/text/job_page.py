@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
 
 from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import label
@@ -16,6 +15,7 @@ from gflow.core.scheduling.placement import gib
 from gflow.options.table import JOB
 from gflow.text.queue import left_s, short_state
 from gflow.text.table import clock, fine, table
+from gflow.wire.answers.daemon import StatusAnswer
 
 
 def job_page(
@@ -201,33 +201,33 @@ def history_page(lines: Sequence[AuditEntry], name_of: Callable[[int], str]) -> 
     return table(("WHEN", "EVENT", "DETAIL", "BY"), rows)
 
 
-def status_page(status: Mapping[str, Any]) -> str:
+def status_page(status: StatusAnswer) -> str:
     """The page of `gflowd status`."""
-    gpus = f"{status['gpu_total']} ({status['gpu_available']} free)"
-    if status["gpu_simulated"]:
+    gpus = f"{status.gpu_total} ({status.gpu_available} free)"
+    if status.gpu_simulated:
         gpus += ", simulated"
-    notes = [("Note", note) for note in status["notes"]]
+    notes = [("Note", note) for note in status.notes]
     return facts(
         [
-            ("Status", "Running" + (f", read-only: {status['read_only']}" if status["read_only"] else "")),
-            ("PID", str(status["pid"])),
-            ("Version", status["version"]),
-            ("Uptime", clock(status["uptime_secs"])),
+            ("Status", "Running" + (f", read-only: {status.read_only}" if status.read_only else "")),
+            ("PID", str(status.pid)),
+            ("Version", status.version),
+            ("Uptime", clock(status.uptime_secs)),
             ("GPUs", gpus),
-            ("CPU slots", f"{status['cpu_total']} ({status['cpu_available']} free)"),
-            ("Memory", f"{gib(status['memory_total_mib'])} ({gib(status['memory_available_mib'])} free)"),
-            ("Jobs", f"{status['running']} running, {status['waiting']} waiting"),
-            ("Socket", status["socket"]),
-            ("Config", ", ".join(status["config_files"]) or "(none: gflowd init writes one)"),
-            ("Data", status["data"]),
-            ("Database", status["database"] + _elsewhere(status)),
+            ("CPU slots", f"{status.cpu_total} ({status.cpu_available} free)"),
+            ("Memory", f"{gib(status.memory_total_mib)} ({gib(status.memory_available_mib)} free)"),
+            ("Jobs", f"{status.running} running, {status.waiting} waiting"),
+            ("Socket", status.socket),
+            ("Config", ", ".join(status.config_files) or "(none: gflowd init writes one)"),
+            ("Data", status.data),
+            ("Database", status.database + _elsewhere(status)),
             *notes,
         ]
     )
 
 
-def _elsewhere(status: Mapping[str, Any]) -> str:
-    beside = str(status["database"]).startswith(str(status["data"]) + "/")
+def _elsewhere(status: StatusAnswer) -> str:
+    beside = status.database.startswith(status.data + "/")
     return "" if beside else " (the data folder is on a network file system)"
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+
+from msgspec.structs import asdict
 
 from gflow.core.scheduling.placement import gib
 from gflow.text.csv_yaml import csv_writer
 from gflow.text.table import Sheet, fine, table
+from gflow.wire.answers.statistics import Figures, PredictionsAnswer, StatsAnswer, TopJob
 
 # Figures: field of the answer -> label on the page.
 FIGURES = {
@@ -31,35 +34,39 @@ _SHORT = ("total_jobs", "completed_jobs", "failed_jobs", "success_rate", "avg_wa
 _HEADS = ("JOBS", "COMPLETED", "FAILED", "SUCCESS", "AVG WAIT", "GPU-HOURS")
 
 
-def statistics_page(stats: Mapping[str, Any], width: int = 0) -> str:
+def statistics_page(stats: StatsAnswer, width: int = 0) -> str:
     """The page of `gstats`. `width`: columns of the terminal; 0: unknown."""
     lines = [
-        ("Jobs of", stats["user"] or "all users"),
-        ("Since", _since(stats["since"])),
+        ("Jobs of", stats.user or "all users"),
+        ("Since", _since(stats.since)),
     ]
-    lines += [(label, format_figure(name, stats[name])) for name, label in FIGURES.items()]
+    lines += [(label, format_figure(name, getattr(stats, name))) for name, label in FIGURES.items()]
     labels = max(len(label) for label, _ in lines) + 1
     parts = ["".join(f"{label + ':':<{labels}}  {value}\n" for label, value in lines) + _note(stats)]
-    if stats["top_jobs"]:
-        parts.append("Longest jobs\n" + _top(stats["top_jobs"], width))
-    if len(stats["by_user"]) > 1:
-        parts.append("By user\n" + _groups("USER", "user", stats["by_user"]))
-    if any(group["project"] for group in stats["by_project"]):
-        parts.append("By project\n" + _groups("PROJECT", "project", stats["by_project"]))
+    if stats.top_jobs:
+        parts.append("Longest jobs\n" + _top(stats.top_jobs, width))
+    if len(stats.by_user) > 1:
+        parts.append("By user\n" + _groups("USER", [(group.user, group) for group in stats.by_user]))
+    if any(group.project for group in stats.by_project):
+        parts.append(
+            "By project\n" + _groups("PROJECT", [(group.project, group) for group in stats.by_project])
+        )
     return "\n".join(parts)
 
 
-def statistics_csv(stats: Mapping[str, Any]) -> str:
+def statistics_csv(stats: StatsAnswer) -> str:
     """A row of totals, a row per user, a row per project."""
     line = csv_writer()
-    rows: list[Sequence[Any]] = [("scope", "name", *FIGURES), ("all", stats["user"] or "", *_cells(stats))]
-    rows += [("user", group["user"], *_cells(group)) for group in stats["by_user"]]
-    rows += [("project", group["project"] or "", *_cells(group)) for group in stats["by_project"]]
+    rows: list[Sequence[Any]] = [("scope", "name", *FIGURES), ("all", stats.user or "", *_cells(stats))]
+    rows += [("user", group.user, *_cells(group)) for group in stats.by_user]
+    rows += [("project", group.project or "", *_cells(group)) for group in stats.by_project]
     return "".join(map(line, rows))
 
 
-def _cells(figures: Mapping[str, Any]) -> list[Any]:
-    return ["" if figures.get(name) is None else figures[name] for name in FIGURES]
+def _cells(figures: Figures) -> list[Any]:
+    """The figures in the order of `FIGURES`; empty where there is none."""
+    values = (getattr(figures, name, None) for name in FIGURES)
+    return ["" if value is None else value for value in values]
 
 
 def format_figure(name: str, value: float | None) -> str:
@@ -80,24 +87,25 @@ def _since(text: str | None) -> str:
     )
 
 
-def _note(stats: Mapping[str, Any]) -> str:
-    left_out = stats["left_out_jobs"]
-    kind = "real" if stats["simulated"] else "simulated"
-    text = "(on simulated GPUs: no real device was used)\n" if stats["simulated"] else ""
+def _note(stats: StatsAnswer) -> str:
+    left_out = stats.left_out_jobs
+    kind = "real" if stats.simulated else "simulated"
+    text = "(on simulated GPUs: no real device was used)\n" if stats.simulated else ""
     return text + (f"({left_out:,} jobs on {kind} GPUs are not counted)\n" if left_out else "")
 
 
-def _top(jobs: Sequence[Mapping[str, Any]], width: int) -> str:
+def _top(jobs: Sequence[TopJob], width: int) -> str:
     sheet = Sheet(("JOBID", "NAME", "USER", "STATE", "TIME", "GPUS"))
     for job in jobs:
-        texts = [str(job[name]) for name in ("id", "name", "user", "state", "gpus")]
-        sheet.add([*texts[:4], fine(job["runtime_secs"]), texts[4]])
+        texts = [str(getattr(job, name)) for name in ("id", "name", "user", "state", "gpus")]
+        sheet.add([*texts[:4], fine(job.runtime_secs), texts[4]])
     return "".join(sheet.lines(width, [[1], [2]]))
 
 
-def _groups(head: str, name: str, groups: Sequence[Mapping[str, Any]]) -> str:
+def _groups(head: str, groups: Sequence[tuple[str | None, Figures]]) -> str:
     rows = [
-        [group[name] or "-", *(format_figure(figure, group[figure]) for figure in _SHORT)] for group in groups
+        [name or "-", *(format_figure(figure, getattr(figures, figure)) for figure in _SHORT)]
+        for name, figures in groups
     ]
     return table((head, *_HEADS), rows)
 
@@ -106,32 +114,32 @@ COLUMNS = ("id", "name", "user", "state", "predicted_mib", "measured_mib", "erro
 NONE = "No job was submitted with a prediction (gbatch --fit plan.json).\n"
 
 
-def predictions_page(data: Mapping[str, Any], width: int = 0) -> str:
+def predictions_page(data: PredictionsAnswer, width: int = 0) -> str:
     """The page of `gstats --predictions`: a row per job, then the errors of the predictions."""
-    if not data["jobs"]:
+    if not data.jobs:
         return NONE
     sheet = Sheet(("JOBID", "NAME", "USER", "STATE", "PREDICTED", "MEASURED", "ERROR"))
-    for job in data["jobs"]:
-        measured = gib(job["measured_mib"]) if job["measured_mib"] else "-"
-        error = "-" if job["error_percent"] is None else f"{job['error_percent']:+.1f} %"
-        texts = [str(job[name]) for name in COLUMNS[:4]]
-        sheet.add([*texts, gib(job["predicted_mib"]), measured, error])
+    for job in data.jobs:
+        measured = gib(job.measured_mib) if job.measured_mib else "-"
+        error = "-" if job.error_percent is None else f"{job.error_percent:+.1f} %"
+        texts = [str(getattr(job, name)) for name in COLUMNS[:4]]
+        sheet.add([*texts, gib(job.predicted_mib), measured, error])
     return "".join(sheet.lines(width, [[1], [2]])) + _summary(data)
 
 
-def _summary(data: Mapping[str, Any]) -> str:
-    count, measured = data["predicted_jobs"], data["measured_jobs"]
+def _summary(data: PredictionsAnswer) -> str:
+    count, measured = data.predicted_jobs, data.measured_jobs
     if not measured:
-        where = " (simulated GPUs have nothing to measure)" if data["simulated"] else ""
+        where = " (simulated GPUs have nothing to measure)" if data.simulated else ""
         return f"{count} predicted, none measured{where}\n"
     return (
-        f"{count} predicted, {measured} measured; error: median {data['median_error_percent']:.1f} %, "
-        f"p90 {data['p90_error_percent']:.1f} %, worst {data['worst_error_percent']:.1f} %; "
-        f"{data['too_low_jobs']} predicted too low\n"
+        f"{count} predicted, {measured} measured; error: median {data.median_error_percent:.1f} %, "
+        f"p90 {data.p90_error_percent:.1f} %, worst {data.worst_error_percent:.1f} %; "
+        f"{data.too_low_jobs} predicted too low\n"
     )
 
 
-def predictions_csv(data: Mapping[str, Any]) -> str:
+def predictions_csv(data: PredictionsAnswer) -> str:
     line = csv_writer()
-    rows = [["" if job[name] is None else job[name] for name in COLUMNS] for job in data["jobs"]]
+    rows = [["" if job[name] is None else job[name] for name in COLUMNS] for job in map(asdict, data.jobs)]
     return line(COLUMNS) + "".join(map(line, rows))

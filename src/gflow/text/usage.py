@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gflow.text.table import clock, table
+from gflow.wire.answers.job_details import GpuOnNode, OnNode, UsageAnswer, Used
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -23,25 +24,25 @@ COLUMNS = (
 )
 
 
-def usage_page(data: Mapping[str, Any]) -> str:
+def usage_page(data: UsageAnswer) -> str:
     """The page of `gjob usage`: a row per GPU, then utilisation and memory over time."""
-    if not data["totals"]:
-        return f"Job {data['job']} has no GPU history: it had no GPU, or it ended at once.\n"
+    if not data.totals:
+        return f"Job {data.job} has no GPU history: it had no GPU, or it ended at once.\n"
     rows = [
         [
-            str(one["gpu"]), f"{one['span_s']} s", _number(one["busy"], "%"), _number(one["busy_most"], "%"),
-            f"{one['memory_mib']} MiB", _number(one["power_w"], " W"), _number(one["temperature"], " °C"),
-            ", ".join(one["slowed"]) or "-",
+            str(one.gpu), f"{one.span_s} s", _number(one.busy, "%"), _number(one.busy_most, "%"),
+            f"{one.memory_mib} MiB", _number(one.power_w, " W"), _number(one.temperature, " °C"),
+            ", ".join(one.slowed) or "-",
         ]
-        for one in data["totals"]
+        for one in data.totals
     ]  # fmt: skip
     text = table(("GPU", "TIME", "BUSY", "PEAK", "MEMORY", "POWER", "TEMP", "SLOWED"), rows)
-    for total in data["totals"]:
-        samples = [one for one in data["samples"] if one["gpu"] == total["gpu"]]
+    for total in data.totals:
+        samples = [one for one in data.samples if one.gpu == total.gpu]
         if len(samples) > 1:
-            text += f"\nGPU {total['gpu']} busy    {sparkline([one['busy'] or 0 for one in samples], 100)}"
-            most = max(total["memory_mib"], 1)
-            text += f"\nGPU {total['gpu']} memory  {sparkline([one['memory_mib'] for one in samples], most)}"
+            text += f"\nGPU {total.gpu} busy    {sparkline([one.busy or 0 for one in samples], 100)}"
+            most = max(total.memory_mib or 0, 1)
+            text += f"\nGPU {total.gpu} memory  {sparkline([one.memory_mib or 0 for one in samples], most)}"
     return text + ("\n" if not text.endswith("\n") else "")
 
 
@@ -56,10 +57,10 @@ def sparkline(values: Sequence[float], most: float, width: int = WIDTH) -> str:
     return "".join(bars)
 
 
-def usage_csv(samples: Sequence[Mapping[str, Any]]) -> str:
+def usage_csv(samples: Sequence[Used]) -> str:
     lines = [",".join(COLUMNS)]
     for one in samples:
-        lines.append(",".join(_cell(one[name]) for name in COLUMNS))
+        lines.append(",".join(_cell(getattr(one, name)) for name in COLUMNS))
     return "\n".join(lines) + "\n"
 
 
@@ -73,58 +74,59 @@ NODE_COLUMNS = ("node", "cpus", "cpus_used", "cpu_time_s", "memory_mib", "proces
 GPU_COLUMNS = ("gpu", "busy", "memory_mib", "memory_total_mib", "power_w", "temperature")
 
 
-def nodes_page(data: Mapping[str, Any]) -> str:
+def nodes_page(nodes: Sequence[OnNode]) -> str:
     """The page of `gjob usage` for a job on a cluster: its nodes at present, then their GPUs."""
-    nodes = data["nodes"]
     rows = [
         [
-            one["node"], f"{one['cpus_used']:.1f} of {one['cpus'] or '?'}", clock(one["cpu_time_s"]),
-            f"{one['memory_mib']} MiB", str(one["processes"]),
+            one.node, f"{one.cpus_used:.1f} of {one.cpus or '?'}", clock(one.cpu_time_s),
+            f"{one.memory_mib} MiB", str(one.processes),
         ]
         for one in nodes
     ]  # fmt: skip
     text = table(("NODE", "CPUS", "CPU TIME", "MEMORY", "PROCESSES"), rows)
     gpus = [
         [
-            one["node"], str(gpu["gpu"]), gpu["name"], _number(gpu["busy"], "%"),
-            f"{_number(gpu['memory_mib'], '')} of {_number(gpu['memory_total_mib'], '')} MiB",
-            _number(gpu["power_w"], " W"), _number(gpu["temperature"], " °C"),
+            one.node, str(gpu.gpu), gpu.name, _number(gpu.busy, "%"),
+            f"{_number(gpu.memory_mib, '')} of {_number(gpu.memory_total_mib, '')} MiB",
+            _number(gpu.power_w, " W"), _number(gpu.temperature, " °C"),
         ]
         for one in nodes
-        for gpu in one["gpus"]
+        for gpu in one.gpus
     ]  # fmt: skip
     if gpus:
         text += "\n" + table(("NODE", "GPU", "NAME", "BUSY", "MEMORY", "POWER", "TEMP"), gpus)
-    return text + "".join(f"{one['node']}: {one['note']}\n" for one in nodes if one["note"])
+    return text + "".join(f"{one.node}: {one.note}\n" for one in nodes if one.note)
 
 
-def nodes_csv(nodes: Sequence[Mapping[str, Any]]) -> str:
+def nodes_csv(nodes: Sequence[OnNode]) -> str:
     """A line per GPU, and a line per node without GPUs."""
     lines = [",".join([*NODE_COLUMNS, "gpu", *(f"gpu_{name}" for name in GPU_COLUMNS[1:])])]
     for one in nodes:
-        for gpu in one["gpus"] or [dict.fromkeys(GPU_COLUMNS)]:
-            cells = [one[name] for name in NODE_COLUMNS] + [gpu[name] for name in GPU_COLUMNS]
+        gpus: Sequence[GpuOnNode | None] = one.gpus or [None]
+        for gpu in gpus:
+            cells = [getattr(one, name) for name in NODE_COLUMNS]
+            cells += [getattr(gpu, name, None) for name in GPU_COLUMNS]
             lines.append(",".join(_cell(cell) for cell in cells))
     return "\n".join(lines) + "\n"
 
 
-def summary(totals: Sequence[Mapping[str, Any]]) -> str:
+def summary(totals: Sequence[Used]) -> str:
     """One line for `gjob show`: `87% busy (peak 100%), peak memory 20.1 GiB, 510 W`."""
-    known = [one for one in totals if one["busy"] is not None]
+    known = [(one.busy, one.busy_most or 0) for one in totals if one.busy is not None]
     parts = []
     if known:
-        busy = sum(one["busy"] for one in known) / len(known)
-        parts.append(f"{busy:.0f}% busy (peak {max(one['busy_most'] or 0 for one in known)}%)")
+        busy = sum(mean for mean, _ in known) / len(known)
+        parts.append(f"{busy:.0f}% busy (peak {max(most for _, most in known)}%)")
     parts.append(f"peak memory {most_memory(totals) / 1024:.1f} GiB")
-    power = [one["power_w"] for one in totals if one["power_w"]]
+    power = [one.power_w for one in totals if one.power_w]
     if power:
         parts.append(f"{sum(power) / len(power):.0f} W")
     return ", ".join(parts)
 
 
-def most_memory(totals: Sequence[Mapping[str, Any]]) -> int:
+def most_memory(totals: Sequence[Used]) -> int:
     """Peak memory in MiB, of the GPU with the most."""
-    return max(int(one["memory_mib"]) for one in totals)
+    return max(int(one.memory_mib or 0) for one in totals)
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""Wire formats: requests, queries, answers, events, the JSON view of a job, and the terminal protocol.
+"""Wire formats: requests, queries, answers, event names, and the terminal protocol.
 
 Shared by daemon and clients. Routes belong in `daemon.api`, text for terminals in `text`.
 """

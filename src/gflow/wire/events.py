@@ -6,11 +6,8 @@ memory.
 
 from __future__ import annotations
 
-from typing import Any
-
 from gflow.core.model import AuditEntry, Job
 from gflow.job_states import ATTEMPT_ENDED, LISTED, WAITING, JobState
-from gflow.wire.views import key_label, rfc3339
 
 # By `AuditEntry.what`. The first name is the one that notifications use.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -64,18 +61,6 @@ def names_of(line: AuditEntry, job: Job | None) -> tuple[str, ...]:
     if line.what == "failed" and line.detail == "Lost":
         names += ("zombie_job_detected",)
     return names
-
-
-def happening_view(number: int, name: str, line: AuditEntry, job: dict[str, Any] | None) -> dict[str, Any]:
-    """One event as JSON. `job` is the current view, which may be newer than the event."""
-    return {
-        "id": number,
-        "event": name,
-        "at": rfc3339(line.at),
-        "detail": line.detail,
-        "job_id": None if line.key is None else key_label(line.key),
-        "job": job,
-    }
 
 
 # Event names of notifications, by `AuditEntry.what`.

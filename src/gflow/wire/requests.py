@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from gflow.core.model import DEFAULT_SPEC, HERE, Spec
+from gflow.core.state.quotas import Scope
 from gflow.errors import UsageError
 from gflow.options.node_shape import expand_shapes, parse_shape
 from gflow.options.rules import check_rules
@@ -416,7 +417,7 @@ def unbase64(text: str, what: str) -> bytes:
 class QuotaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What one person or project may have at once; no name: each that is not named."""
 
-    scope: Literal["user", "project"]
+    scope: Scope
     name: Text = ""
     max_running_jobs: Annotated[int, msgspec.Meta(ge=0)] | None = None
     max_running_gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None

@@ -30,7 +30,8 @@ def report(program: str, error: Exception, words: list[str]) -> int:
 
         error = bug(program, error, words)
     if "--json" in words or (program in FORMS and JSON.intersection(words)):
-        from gflow.wire.views import encode, error_view
+        from gflow.wire.answers.problems import error_view
+        from gflow.wire.encoding import encode
 
         sys.stdout.write(clean_json(encode(error_view(error))).decode() + "\n")
     else:

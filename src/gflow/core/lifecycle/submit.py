@@ -19,7 +19,7 @@ from gflow.core.resources import shape_of
 from gflow.core.scheduling.placement import impossible
 from gflow.core.scheduling.scheduler import start_among
 from gflow.core.state.dependencies import Wait
-from gflow.core.state.quotas import PROJECT, USER
+from gflow.core.state.quotas import PROJECT, USER, Scope
 from gflow.core.state.state import State
 from gflow.core.state.submissions import Judgements
 from gflow.core.task_set import parse_tasks
@@ -123,7 +123,7 @@ def check_links(state: State, uid: int, more: int) -> None:
         )
 
 
-def check_quotas(state: State, wanted: Counter[tuple[str, str]]) -> None:
+def check_quotas(state: State, wanted: Counter[tuple[Scope, str]]) -> None:
     """Refuse jobs beyond the queued-jobs quota of a user or a project.
 
     `wanted`: the number of new jobs by (scope, name).

@@ -6,12 +6,16 @@ without a quota of its own has the default one.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from gflow.core.ids import TASK_MASK
 from gflow.core.model import Job, links_of, size_of
 
-USER, PROJECT = "user", "project"
+Scope = Literal["user", "project"]
+USER: Scope = "user"
+PROJECT: Scope = "project"
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

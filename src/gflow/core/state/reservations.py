@@ -9,6 +9,7 @@ end. When the reservation begins, its GPUs are freed (`core.scheduling.eviction`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
+from typing import Literal
 
 import msgspec
 
@@ -18,6 +19,7 @@ from gflow.errors import Refused
 
 # How many ended or cancelled reservations are kept.
 REMEMBERED = 200
+Status = Literal["pending", "active", "completed", "cancelled"]
 
 
 class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,7 +33,7 @@ class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at: float
     cancelled_at: float | None = None
 
-    def status(self, wall: float) -> str:
+    def status(self, wall: float) -> Status:
         if self.cancelled_at is not None:
             return "cancelled"
         return "pending" if wall < self.start else "active" if wall < self.end else "completed"

@@ -13,7 +13,8 @@ import msgspec
 from gflow import __version__
 from gflow.daemon.api.api_route import JSON, STREAM, TEXT, ApiRoute
 from gflow.options.table import JOB, Option
-from gflow.wire import answers, queries
+from gflow.wire import queries
+from gflow.wire.answers.problems import Problem
 
 PROBLEM = "application/problem+json"
 PREFIX = "#/components/schemas/"
@@ -166,7 +167,7 @@ def _text() -> dict[str, Any]:
 
 
 def _schemas(routes: Sequence[ApiRoute]) -> dict[str, Any]:
-    kinds: list[Any] = [answers.Problem]
+    kinds: list[Any] = [Problem]
     for route in routes:
         kinds += route.answer if isinstance(route.answer, tuple) else (route.answer,)
         kinds.append(route.body)

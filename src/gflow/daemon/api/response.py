@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
@@ -26,13 +27,17 @@ from gflow.text.csv_yaml import CSV, csv_cells, csv_writer, yaml_item
 from gflow.text.queue import cuttable, queue_sheet, row_maker
 from gflow.text.table import Sheet
 from gflow.text.tree import Forest
-from gflow.wire.views import encode, job_view, jobs_view, problem
+from gflow.wire.answers.jobs import JobsAnswer, job_view, jobs_view
+from gflow.wire.answers.problems import problem
+from gflow.wire.encoding import encode
 
 # Send timeout of `TimedTurnResponse`: an unread part of the answer occupies memory.
 UNREAD_S = 30.0
 
 
-def answer(request: Request, data: Callable[[], Any], text: Callable[[], str], status: int = 200) -> Response:
+def answer(
+    request: Request, data: Callable[[], msgspec.Struct], text: Callable[[], str], status: int = 200
+) -> Response:
     """Answer with `text()` if the caller accepts text, else with `data()` as JSON.
 
     Text is cleaned of control characters, because it is printed on terminals.
@@ -51,6 +56,16 @@ def add_note(response: Response, note: str) -> Response:
 
 def wants_text(request: Request) -> bool:
     return request.headers.get("accept", "").startswith("text/plain")
+
+
+def json_frame(empty: msgspec.Struct) -> list[str]:
+    """The JSON of an answer with empty lists, cut inside each list: a stream puts `json_items` in between."""
+    return encode(empty).decode().replace("[]", "[\n]").split("\n")
+
+
+def json_items(items: Sequence[Any]) -> str:
+    """The items of a JSON list, without its brackets."""
+    return encode(items).decode()[1:-1]
 
 
 class TurnResponse(StreamingResponse):
@@ -170,18 +185,19 @@ async def as_csv(found: Found, style: ListingStyle) -> AsyncIterator[str]:
 
 
 async def as_json(found: Found, style: ListingStyle) -> AsyncIterator[str]:
+    head, end = json_frame(JobsAnswer(jobs=[], total=found.total))
     comma = ""
-    yield '{"jobs":['
+    yield head
     async for entries in in_slices(found.entries, FEW):
-        yield comma + ",".join(encode(job_view(*entry)).decode() for entry in entries)
+        yield comma + json_items([job_view(*entry) for entry in entries])
         comma = ","
-    yield f'],"total":{found.total}}}'
+    yield end
 
 
 async def as_yaml(found: Found, style: ListingStyle) -> AsyncIterator[str]:
     head = "jobs:\n"
     async for entries in in_slices(found.entries):
-        yield head + "".join(yaml_item(job_view(*entry)) for entry in entries)
+        yield head + "".join(yaml_item(msgspec.structs.asdict(job_view(*entry))) for entry in entries)
         head = ""
     yield f"{'jobs: []' + chr(10) if head else ''}total: {found.total}\n"
 
@@ -233,10 +249,10 @@ async def _text(keys: Sequence[JobKey], lines: Lines, end: str) -> AsyncIterator
 async def _json(request: Request, keys: Sequence[JobKey]) -> AsyncIterator[str]:
     context, viewer = context_of(request), viewer_of(request)
     comma, total = "", 0
-    yield '{"jobs":['
+    yield json_frame(JobsAnswer(jobs=[], total=0))[0]
     async for some in in_slices(keys, FEW):
         entries = context.entries(map(context.job, some), viewer)
         if entries:
-            yield comma + ",".join(encode(job_view(*entry)).decode() for entry in entries)
+            yield comma + json_items([job_view(*entry) for entry in entries])
             comma, total = ",", total + len(entries)
-    yield f'],"total":{total}}}'
+    yield json_frame(JobsAnswer(jobs=[], total=total))[1]

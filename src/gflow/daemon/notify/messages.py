@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from gflow import __version__
 from gflow.core.model import AuditEntry, Job
 from gflow.core.queries.audit_log import GROUPED
+from gflow.wire.encoding import key_label, rfc3339
 from gflow.wire.events import LEADS_TO
-from gflow.wire.views import key_label, rfc3339
 
 # Line ends of SMTP, and only ASCII, for servers without 8BITMIME.
 MAIL = policy.SMTP.clone(cte_type="7bit")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,7 +9,6 @@ from gflow.core.events import Drain, Restrict, Update
 from gflow.core.ids import job_key
 from gflow.core.model import Job, Moment
 from gflow.core.state.state import PART, State
-from gflow.daemon.api.handlers.gpus import drained_view
 from gflow.daemon.api.permissions import check, may_change_others_jobs
 from gflow.daemon.api.request import caller, context_of, existing_job, key_of, read, while_connected
 from gflow.daemon.api.response import answer
@@ -22,9 +19,12 @@ from gflow.errors import Refused
 from gflow.options.table import Option
 from gflow.options.values import read as read_option
 from gflow.text.gctl import allowed_line, drain_line, limit_line, show_gpus
+from gflow.wire.answers.daemon import DeliveriesAnswer, Delivery
+from gflow.wire.answers.gpus import AllowedAnswer, GpuLine, GpuLinesAnswer, drain_answer
+from gflow.wire.answers.quotas import LimitAnswer
+from gflow.wire.encoding import key_label
 from gflow.wire.requests import DrainRequest, GpusRequest, LimitRequest, References
 from gflow.wire.update import Change
-from gflow.wire.views import key_label
 
 _REASON = Option("reason", "name", "why")
 
@@ -35,7 +35,7 @@ async def set_gpus(request: Request) -> Response:
     wanted = await read(request, GpusRequest)
     allowed = None if wanted.allowed_indices is None else tuple(wanted.allowed_indices)
     await context.loop.ask(lambda at: Restrict(at=at, uid=uid, allowed=allowed), origin)
-    data = {"allowed_gpu_indices": None if allowed is None else sorted(set(allowed))}
+    data = AllowedAnswer(None if allowed is None else sorted(set(allowed)))
     return answer(request, lambda: data, lambda: allowed_line(allowed))
 
 
@@ -43,7 +43,8 @@ async def list_gpus(request: Request) -> Response:
     """Each GPU in one line: what it does and what is special about it."""
     state = context_of(request).loop.state
     lines = gpu_lines(state, viewer_of(request))
-    data = {"gpus": lines, **drained_view(state)}
+    drain = drain_answer(state.machine)
+    data = GpuLinesAnswer(lines, drained=drain.drained, reason=drain.reason, drained_gpus=drain.drained_gpus)
     return answer(request, lambda: data, lambda: show_gpus(lines, state.machine.drained_why))
 
 
@@ -61,7 +62,7 @@ async def drain(request: Request) -> Response:
     await context.loop.ask(event, origin)
     if not wanted.on and context.watch is not None:
         context.watch.forgive(context.loop.state.machine.gpus if gpus is None else gpus)
-    data = drained_view(context.loop.state)
+    data = drain_answer(context.loop.state.machine)
     return answer(request, lambda: data, lambda: drain_line(gpus, reason, on=wanted.on))
 
 
@@ -81,7 +82,7 @@ async def set_limit(request: Request) -> Response:
         await while_connected(request, context.loop.do(bulk, keys))
     else:
         await context.loop.run_command(Updating(uid, keys, change, origin, governs=is_operator))
-    data = {"jobs": [key_label(key) for key in keys], "max_concurrent": limit or None}
+    data = LimitAnswer(jobs=[key_label(key) for key in keys], max_concurrent=limit or None)
     return answer(request, lambda: data, lambda: limit_line(jobs, limit))
 
 
@@ -104,7 +105,7 @@ def capped_together(state: State, job: Job) -> list[Job]:
     return found
 
 
-def gpu_lines(state: State, viewer: Viewer) -> list[dict[str, Any]]:
+def gpu_lines(state: State, viewer: Viewer) -> list[GpuLine]:
     """One row per GPU: idle, allocated or unavailable, with notes that explain it."""
     lines = []
     for index, gpu in state.machine.gpus.items():
@@ -120,8 +121,14 @@ def gpu_lines(state: State, viewer: Viewer) -> list[dict[str, Any]]:
             notes.append(_because("drained", state.machine.drained.gpus[index]))
         if gpu.simulated:
             notes.append("simulated")
-        status = "allocated" if holders else "idle" if index in state.machine.idle else "unavailable"
-        lines.append({"index": index, "status": status, "notes": notes})
+        is_idle = index in state.machine.idle
+        lines.append(
+            GpuLine(
+                index=index,
+                status="allocated" if holders else "idle" if is_idle else "unavailable",
+                notes=notes,
+            )
+        )
     return lines
 
 
@@ -138,7 +145,7 @@ async def test_notifications(request: Request) -> Response:
             hint="set notifications.enabled and [[notifications.webhooks]] (docs/notifications.md)",
         )
     results = await notifier.test()
-    data = {"destinations": [{"destination": shown, "error": error or None} for shown, error in results]}
+    data = DeliveriesAnswer([Delivery(shown, error or None) for shown, error in results])
     return answer(
         request, lambda: data, lambda: "".join(f"{shown}: {error or 'sent'}\n" for shown, error in results)
     )

@@ -16,7 +16,7 @@ from gflow.core.state.state import PART, State
 from gflow.core.state.submissions import Judgements
 from gflow.daemon.api.expansion import Expansion
 from gflow.daemon.api.request import context_of
-from gflow.daemon.api.response import TimedTurnResponse, wants_text
+from gflow.daemon.api.response import TimedTurnResponse, json_frame, json_items, wants_text
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import kind_of, local_note, scripts_of
 from gflow.daemon.execution.gpu_memory_auto import note_of
@@ -24,8 +24,8 @@ from gflow.daemon.loop.bulk_submission import Taking
 from gflow.daemon.loop.commands import Submitting
 from gflow.errors import GflowError, clean_page
 from gflow.text.submissions import MOST_LINES, dry_run_head, dry_run_lines, dry_run_more, tasks_of
+from gflow.wire.answers.jobs import DryRunAnswer, planned_job
 from gflow.wire.requests import Described
-from gflow.wire.views import dry_run_jobs, encode
 
 
 async def dry_run(request: Request, command: Submitting, expansion: Expansion) -> Response:
@@ -121,18 +121,19 @@ async def _text(trial: Trial, expansion: Expansion) -> AsyncIterator[str]:
 
 
 async def _json(trial: Trial, expansion: Expansion) -> AsyncIterator[str]:
-    yield '{"dry_run":true,"jobs":['
+    head, middle, end = json_frame(DryRunAnswer(dry_run=True, jobs=[], total=trial.jobs, scripts=[]))
+    yield head
     comma = ""
     async for some in expansion.pieces():
-        yield comma + encode(dry_run_jobs(trial.specs(some))).decode()[1:-1]
+        yield comma + json_items([planned_job(spec) for spec in trial.specs(some)])
         comma = ","
-    yield f'],"total":{trial.jobs},"scripts":['
+    yield middle
     comma = ""
     async for scripts in _batch_scripts(trial, expansion):
         if scripts:
-            yield comma + encode(scripts).decode()[1:-1]
+            yield comma + json_items(scripts)
             comma = ","
-    yield "]}"
+    yield end
 
 
 async def _batch_scripts(trial: Trial, expansion: Expansion) -> AsyncIterator[list[str]]:

@@ -11,8 +11,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,9 +26,11 @@ from gflow.daemon.api.response import TurnResponse
 from gflow.daemon.api.visibility import Viewer, viewer_of
 from gflow.daemon.context import Context
 from gflow.errors import UsageError, nearest
-from gflow.wire.events import EVENTS, happening_view, names_of
+from gflow.wire.answers.event_stream import Connected, Missed, happening_view
+from gflow.wire.answers.jobs import job_view
+from gflow.wire.encoding import encode
+from gflow.wire.events import EVENTS, names_of
 from gflow.wire.queries import EventsQuery
-from gflow.wire.views import encode, job_view
 
 KEEP_ALIVE_S = 15.0
 # Under load, events within this time are sent together.
@@ -89,10 +92,10 @@ async def _frames(
 ) -> AsyncIterator[bytes]:
     news, newest = context.loop.wakeups, context.store.newest_line()
     at = newest if after is None or after > newest else after
-    yield _frame("connected", at, {"event": "connected", "version": __version__, "id": at})
+    yield _frame("connected", at, Connected(event="connected", version=__version__, id=at))
     if newest - at > REPLAY:
         lost = newest - REPLAY
-        yield _frame("missed", lost, {"event": "missed", "from": at + 1, "to": lost})
+        yield _frame("missed", lost, Missed(event="missed", first=at + 1, last=lost))
         at = lost
     sent = 0.0
     while True:
@@ -150,6 +153,6 @@ def _entry_frames(
     )
 
 
-def _frame(name: str, number: int | None, data: dict[str, Any]) -> bytes:
+def _frame(name: str, number: int | None, data: msgspec.Struct) -> bytes:
     head = f"event: {name}\n" if number is None else f"event: {name}\nid: {number}\n"
     return head.encode() + b"data: " + encode(data) + b"\n\n"

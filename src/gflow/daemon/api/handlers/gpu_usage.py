@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from gflow.core.model import LOCAL, Job, JobState
-from gflow.daemon.api.handlers.gpus import SLOWED
+from gflow.daemon.api.handlers.gpus import throttle_reasons
 from gflow.daemon.api.request import caller, context_of, existing_job, key_of, query_of, while_connected
 from gflow.daemon.api.response import answer
 from gflow.daemon.context import Context
@@ -21,8 +20,9 @@ from gflow.targets.slurm.node_usage import NodeUse, parse_probe
 from gflow.targets.slurm.slurm_cli import complaint
 from gflow.targets.slurm.target import SlurmTarget
 from gflow.text.usage import nodes_csv, nodes_page, usage_csv, usage_page
+from gflow.wire.answers.job_details import GpuOnNode, OnNode, UsageAnswer, Used
+from gflow.wire.encoding import key_label, rfc3339
 from gflow.wire.queries import UsageQuery
-from gflow.wire.views import key_label, rfc3339
 
 log = logging.getLogger("gflow.api")
 
@@ -34,15 +34,15 @@ async def show_usage(request: Request) -> Response:
     if job.target != LOCAL:
         data = await _remote_usage(request, job)
         if query.csv:
-            return PlainTextResponse(nodes_csv(data["nodes"]))
-        return answer(request, lambda: data, lambda: nodes_page(data))
+            return PlainTextResponse(nodes_csv(data.nodes or []))
+        return answer(request, lambda: data, lambda: nodes_page(data.nodes or []))
     data = await usage_of(request, job)
     if query.csv:
-        return PlainTextResponse(usage_csv(data["samples"]))
+        return PlainTextResponse(usage_csv(data.samples))
     return answer(request, lambda: data, lambda: usage_page(data))
 
 
-async def _remote_usage(request: Request, job: Job) -> dict[str, Any]:
+async def _remote_usage(request: Request, job: Job) -> UsageAnswer:
     """Current usage of a job on a cluster. Probes its nodes, which takes a second or two."""
     if job.is_array:
         raise Refused(f"job {job.label} is an array", hint=f"name one of its tasks: gjob usage {job.label}_3")
@@ -56,13 +56,27 @@ async def _remote_usage(request: Request, job: Job) -> dict[str, Any]:
     nodes = await while_connected(
         request, context.threads.run(uid, _probe_nodes, target, job.label, job.abroad.id)
     )
-    return {
-        "job": key_label(job.key),
-        "predicted_mib": job.spec.predicted_mib or None,
-        "samples": [],
-        "totals": [],
-        "nodes": [one._asdict() | {"gpus": [gpu._asdict() for gpu in one.gpus]} for one in nodes],
-    }
+    return UsageAnswer(
+        job=key_label(job.key),
+        predicted_mib=job.spec.predicted_mib or None,
+        samples=[],
+        totals=[],
+        nodes=[node_view(one) for one in nodes],
+    )
+
+
+def node_view(one: NodeUse) -> OnNode:
+    """The usage on one node, with its GPUs."""
+    return OnNode(
+        node=one.node,
+        cpus=one.cpus,
+        cpus_used=one.cpus_used,
+        cpu_time_s=one.cpu_time_s,
+        memory_mib=one.memory_mib,
+        processes=one.processes,
+        gpus=[GpuOnNode(*gpu) for gpu in one.gpus],
+        note=one.note,
+    )
 
 
 def _probe_nodes(target: SlurmTarget, label: str, id: str) -> list[NodeUse]:
@@ -78,18 +92,18 @@ def _probe_nodes(target: SlurmTarget, label: str, id: str) -> list[NodeUse]:
     )
 
 
-async def usage_of(request: Request, job: Job) -> dict[str, Any]:
+async def usage_of(request: Request, job: Job) -> UsageAnswer:
     context, (uid, _) = context_of(request), caller(request)
     samples, totals = await while_connected(
         request, context.threads.run(uid, _read_samples, context, job.label)
     )
-    return {
-        "job": key_label(job.key),
-        "predicted_mib": job.spec.predicted_mib or None,
-        "samples": [_view(one) for one in samples],
-        "totals": [_view(one) for one in totals],
-        "nodes": None,
-    }
+    return UsageAnswer(
+        job=key_label(job.key),
+        predicted_mib=job.spec.predicted_mib or None,
+        samples=[_sample_view(one) for one in samples],
+        totals=[_sample_view(one) for one in totals],
+        nodes=None,
+    )
 
 
 def _read_samples(context: Context, label: str) -> tuple[list[OfJob], list[OfJob]]:
@@ -100,17 +114,18 @@ def _read_samples(context: Context, label: str) -> tuple[list[OfJob], list[OfJob
         return [], []
 
 
-def _view(one: OfJob) -> dict[str, Any]:
+def _sample_view(one: OfJob) -> Used:
+    """An interval of a job's run on one GPU, or the whole run."""
     mean = one.mean
-    return {
-        "at": rfc3339(mean.at),
-        "gpu": one.gpu,
-        "span_s": mean.span,
-        "busy": mean.busy,
-        "busy_most": mean.busy_most,
-        "memory_mib": mean.memory_mib,
-        "power_w": mean.power_w,
-        "temperature": mean.heat,
-        "clock_mhz": mean.clock_mhz,
-        "slowed": [word for bit, word in SLOWED.items() if mean.slowed & bit],
-    }
+    return Used(
+        at=rfc3339(mean.at),
+        gpu=one.gpu,
+        span_s=mean.span,
+        busy=mean.busy,
+        busy_most=mean.busy_most,
+        memory_mib=mean.memory_mib,
+        power_w=mean.power_w,
+        temperature=mean.heat,
+        clock_mhz=mean.clock_mhz,
+        slowed=throttle_reasons(mean.slowed),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -18,9 +17,21 @@ from gflow.daemon.loop import timers
 from gflow.daemon.loop.commands import AuditCommand
 from gflow.errors import NotFound
 from gflow.gpu.census import Report, Stranger
+from gflow.gpu.port import Card
 from gflow.targets.port import Run
+from gflow.wire.answers.gpus import (
+    GpuView,
+    Holder,
+    Ignored,
+    IgnoredAnswer,
+    IgnoredNowAnswer,
+    InfoAnswer,
+    Process,
+    drain_answer,
+    gpu_view,
+)
+from gflow.wire.encoding import key_label, rfc3339
 from gflow.wire.requests import GpuProcess
-from gflow.wire.views import gpu_view, key_label, rfc3339
 
 # NVML bits of clock throttle reasons, and their names.
 SLOWED = {
@@ -61,7 +72,12 @@ def blocked_of(state: State, viewer: Viewer | None = None) -> dict[int, Block]:
     } | closed
 
 
-def gpus_data(context: Context, viewer: Viewer) -> dict[str, Any]:
+def throttle_reasons(bits: int) -> list[str]:
+    """Names of the clock throttle reasons in a bit mask of NVML."""
+    return [word for bit, word in SLOWED.items() if bits & bit]
+
+
+def gpus_info(context: Context, viewer: Viewer) -> InfoAnswer:
     """The full view of all GPUs."""
     state = context.loop.state
     report = context.watch.latest if context.watch else Report()
@@ -70,49 +86,42 @@ def gpus_data(context: Context, viewer: Viewer) -> dict[str, Any]:
     for gpu in state.machine.gpus.values():
         jobs = holders.get(gpu.index, [])
         known = [job for job in jobs if viewer.sees_job(job)]
-        view = gpu_view(gpu, known, blocked.get(gpu.index)) | _meters(gpu, report)
-        view["available"] &= not jobs
-        view |= _idle_times(context, gpu, jobs)
-        view["holders"] = [_holder_view(gpu, job, report, viewer) for job in jobs]
-        view["processes"] = [_process_view(one, viewer) for one in report.strangers.get(gpu.index, ())]
+        view = gpu_view(gpu, known, blocked.get(gpu.index))
+        view.available &= not jobs
+        if gpu.index in report.cards:
+            _add_readings(view, report.cards[gpu.index])
+        _add_idle_times(view, context, jobs)
+        view.holders = [_holder_view(gpu, job, report, viewer) for job in jobs]
+        view.processes = [_process_view(one, viewer) for one in report.strangers.get(gpu.index, ())]
         gpus.append(view)
-    return {
-        "gpus": gpus,
-        "allowed_gpu_indices": None if state.machine.allowed is None else sorted(state.machine.allowed),
-        "trouble": state.machine.gpu_trouble,
-        "driver": report.driver,
-        "limits": limits_of(context, report),
-        **drained_view(state),
-    }
+    drain = drain_answer(state.machine)
+    return InfoAnswer(
+        gpus=gpus,
+        allowed_gpu_indices=None if state.machine.allowed is None else sorted(state.machine.allowed),
+        trouble=state.machine.gpu_trouble,
+        driver=report.driver,
+        limits=limits_of(context, report),
+        drained=drain.drained,
+        reason=drain.reason,
+        drained_gpus=drain.drained_gpus,
+    )
 
 
-def _idle_times(context: Context, gpu: Gpu, jobs: list[Job]) -> dict[str, Any]:
-    """Idle time of a GPU, or the time by which the last of its jobs must end.
+def _add_idle_times(view: GpuView, context: Context, jobs: list[Job]) -> None:
+    """Set the idle time of a GPU, and the time by which the last of its jobs must end.
 
     The idle time is a lower bound if the GPU has been idle since before the daemon started.
     """
     now = timers.now()
-    left_at = context.loop.state.machine.freed_at.get(gpu.index)
+    left_at = context.loop.state.machine.freed_at.get(view.index)
     ends = [
         now.shown(job.started_boot + job.spec.time_limit_s)
         for job in jobs
         if job.started_boot is not None and job.spec.time_limit_s
     ]
-    return {
-        "idle_s": None if jobs else round(now.boot - (left_at or context.started_boot), 1),
-        "idle_s_at_least": not jobs and left_at is None,
-        "free_at": rfc3339(max(ends)) if ends and len(ends) == len(jobs) else None,
-    }
-
-
-def drained_view(state: State) -> dict[str, Any]:
-    """The drain state of the machine and of its GPUs."""
-    reasons = {str(index): why for index, why in state.machine.drained.gpus.items()}
-    return {
-        "drained": state.machine.is_drained,
-        "reason": state.machine.drained_why,
-        "drained_gpus": reasons,
-    }
+    view.idle_s = None if jobs else round(now.boot - (left_at or context.started_boot), 1)
+    view.idle_s_at_least = not jobs and left_at is None
+    view.free_at = rfc3339(max(ends)) if ends and len(ends) == len(jobs) else None
 
 
 def limits_of(context: Context, report: Report) -> list[str]:
@@ -128,38 +137,33 @@ def limits_of(context: Context, report: Report) -> list[str]:
     return [*held, f"a watchdog looks every {context.watch.quick_s * 1000:.0f} ms"]
 
 
-def _meters(gpu: Gpu, report: Report) -> dict[str, Any]:
-    card = report.cards.get(gpu.index)
-    if card is None:
-        return {"used_mib": None}
+def _add_readings(view: GpuView, card: Card) -> None:
     sample = card.sample
-    return {
-        "used_mib": sample.memory_mib,
-        "utilisation": sample.utilisation,
-        "temperature": sample.temperature,
-        "power_w": sample.power_w,
-        "clock_mhz": sample.clock_mhz,
-        "memory_clock_mhz": sample.memory_clock_mhz,
-        "slowed": [word for bit, word in SLOWED.items() if sample.slowed & bit],
-        "pci_bus": card.bus,
-        "mig_parent": card.parent or None,
-    }
+    view.used_mib = sample.memory_mib
+    view.utilisation = sample.utilisation
+    view.temperature = sample.temperature
+    view.power_w = sample.power_w
+    view.clock_mhz = sample.clock_mhz
+    view.memory_clock_mhz = sample.memory_clock_mhz
+    view.slowed = throttle_reasons(sample.slowed)
+    view.pci_bus = card.bus
+    view.mig_parent = card.parent or None
 
 
-def _process_view(one: Stranger, viewer: Viewer) -> dict[str, Any]:
+def _process_view(one: Stranger, viewer: Viewer) -> Process:
     """View of an unmanaged process. User and command are hidden where names are private."""
-    return (one if viewer.sees_names else one._replace(user=NAMELESS, command=NAMELESS))._asdict()
+    return Process(*(one if viewer.sees_names else one._replace(user=NAMELESS, command=NAMELESS)))
 
 
-def _holder_view(gpu: Gpu, job: Job, report: Report, viewer: Viewer) -> dict[str, Any]:
+def _holder_view(gpu: Gpu, job: Job, report: Report, viewer: Viewer) -> Holder:
     used: Mapping[int, int] = report.used.get(Run(job.key, job.attempt).name, {})
-    return {
-        "id": key_label(job.key) if viewer.sees_job(job) else None,
-        "name": job.name,
-        "user": job.user,
-        "used_mib": used.get(gpu.index) if report.cards else None,
-        "limit_mib": job.spec.gpu_memory_mib if job.spec.shared else None,
-    }
+    return Holder(
+        id=key_label(job.key) if viewer.sees_job(job) else None,
+        name=job.name,
+        user=job.user,
+        used_mib=used.get(gpu.index) if report.cards else None,
+        limit_mib=job.spec.gpu_memory_mib if job.spec.shared else None,
+    )
 
 
 # ---------------------------------------------------------------- ignored processes
@@ -168,9 +172,9 @@ def _holder_view(gpu: Gpu, job: Job, report: Report, viewer: Viewer) -> dict[str
 async def list_ignored(request: Request) -> Response:
     """Processes that somebody told us to overlook."""
     watch = context_of(request).watch
-    listed = [{"gpu_index": gpu, "pid": pid} for gpu, pid, _ in sorted(watch.ignored if watch else ())]
-    text = "".join(f"gpu={one['gpu_index']}\tpid={one['pid']}\n" for one in listed)
-    return answer(request, lambda: {"processes": listed}, lambda: text)
+    listed = [Ignored(gpu_index=gpu, pid=pid) for gpu, pid, _ in sorted(watch.ignored if watch else ())]
+    text = "".join(f"gpu={one.gpu_index}\tpid={one.pid}\n" for one in listed)
+    return answer(request, lambda: IgnoredAnswer(listed), lambda: text)
 
 
 async def ignore(request: Request) -> Response:
@@ -195,6 +199,6 @@ async def _answer_change(request: Request, wanted: GpuProcess, what: str, change
     if changed:
         detail = f"process {wanted.pid} on GPU {wanted.gpu_index}"
         await context_of(request).loop.run_command(AuditCommand(f"gpu process {what}", detail, uid, origin))
-    data = {"gpu_index": wanted.gpu_index, "pid": wanted.pid, "changed": changed}
+    data = IgnoredNowAnswer(gpu_index=wanted.gpu_index, pid=wanted.pid, changed=changed)
     text = f"process {wanted.pid} on GPU {wanted.gpu_index} is {what}\n"
     return answer(request, lambda: data, lambda: text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -36,7 +35,9 @@ from gflow.text.job_page import history_page, job_page
 from gflow.text.queue import Entry
 from gflow.text.usage import most_memory, summary
 from gflow.text.why import why_page
-from gflow.wire.views import jobs_view, key_label, line_view
+from gflow.wire.answers.job_details import LogAnswer, Used, story_view, why_view
+from gflow.wire.answers.jobs import jobs_view
+from gflow.wire.encoding import key_label
 
 # Most jobs shown in full, jobs rendered in one turn of the loop, and the separator of their pages.
 MOST_SHOWN = 1000
@@ -67,12 +68,11 @@ async def show(request: Request) -> Response:
     return answer(request, lambda: jobs_view(entries), lambda: BETWEEN.join(pages))
 
 
-async def _totals(request: Request, job: Job) -> list[dict[str, Any]]:
+async def _totals(request: Request, job: Job) -> list[Used]:
     """Totals of a job's GPU usage, one row per GPU."""
     if not job.spec.gpus or not job.attempt:
         return []
-    totals: list[dict[str, Any]] = (await usage_of(request, job))["totals"]
-    return totals
+    return (await usage_of(request, job)).totals
 
 
 async def wait(request: Request) -> Response:
@@ -97,7 +97,7 @@ async def show_log_path(request: Request) -> Response:
             hint=f"name one: gjob log {job.label}_{parse_tasks(job.spec.array).first}",
         )
     path = log_path(context.settings, job)
-    data = {"job_id": key_label(job.key), "path": path, "final": job.is_final, "uid": job.uid}
+    data = LogAnswer(job_id=key_label(job.key), path=path, final=job.is_final, uid=job.uid)
     return answer(request, lambda: data, lambda: f"{path}\n")
 
 
@@ -118,8 +118,7 @@ async def explain_wait(request: Request) -> Response:
     if found is not None:
         blockers = [why for why in map(viewer.redact_blocker, found.blockers) if why is not None]
         found = msgspec.structs.replace(found, blockers=blockers)
-    data = {"job": key_label(job.key), "state": job.state.value, "reason": shown.reason or None}
-    data |= msgspec.to_builtins(found or WaitReport([], None, []))
+    data = why_view(job, shown.reason, found or WaitReport([], None, []))
     return answer(request, lambda: data, lambda: why_page(shown, found, at.wall))
 
 
@@ -130,5 +129,5 @@ async def show_history(request: Request) -> Response:
     check(request, [job])
     redact = viewer_of(request).redact_text
     lines = [line._replace(detail=redact(line.detail)) for line in context.store.story(job.key)]
-    data = {"job": key_label(job.key), "events": [line_view(line, user_name) for line in lines]}
+    data = story_view(job, lines, user_name)
     return answer(request, lambda: data, lambda: history_page(lines, user_name))

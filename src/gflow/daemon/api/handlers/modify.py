@@ -28,7 +28,7 @@ from gflow.daemon.api.request import (
     states_of,
     while_connected,
 )
-from gflow.daemon.api.response import answer_jobs, wants_text
+from gflow.daemon.api.response import answer_jobs, json_frame, json_items, wants_text
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.auth import submission_rules
 from gflow.daemon.auth.users import Person
@@ -39,12 +39,13 @@ from gflow.daemon.loop.cooperative import RUN, SLICE, in_slices
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.store.port import address_of
 from gflow.store.rows import USUAL_BYTES
+from gflow.wire.answers.jobs import DryCancelAnswer, JudgedJob, Verdict
+from gflow.wire.encoding import encode, key_label
 from gflow.wire.requests import CancelRequest, HoldRequest, ReleaseRequest, UpdateRequest
 from gflow.wire.update import Change, describe_update
-from gflow.wire.views import encode, key_label
 
 # A row of a cancel preview: the job, its verdict, and the parents that it would lose.
-Row = tuple[JobKey, str, list[JobKey]]
+Row = tuple[JobKey, Verdict, list[JobKey]]
 # Final jobs looked up in the database in one slice.
 TOGETHER = 100
 
@@ -166,21 +167,22 @@ async def _preview_text(context: Context, rows: list[Row]) -> AsyncIterator[str]
 
 
 async def _preview_json(context: Context, rows: list[Row]) -> AsyncIterator[str]:
+    head, end = json_frame(DryCancelAnswer(dry_run=True, jobs=[], total=len(rows)))
     comma = ""
-    yield '{"dry_run":true,"jobs":['
+    yield head
     async for some in in_slices(rows):
         jobs = [
-            {
-                "id": key_label(key),
-                "state": existing_job(context, key).state.value,
-                "verdict": verdict,
-                "parents": [key_label(parent) for parent in parents],
-            }
+            JudgedJob(
+                id=key_label(key),
+                state=existing_job(context, key).state.value,
+                verdict=verdict,
+                parents=[key_label(parent) for parent in parents],
+            )
             for key, verdict, parents in some
         ]
-        yield comma + encode(jobs).decode()[1:-1]
+        yield comma + json_items(jobs)
         comma = ","
-    yield f'],"total":{len(rows)}}}'
+    yield end
 
 
 def _parent_column(parents: list[JobKey]) -> list[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,6 +22,15 @@ from gflow.errors import NotFound, UsageError
 from gflow.options.table import Option
 from gflow.options.values import read as read_option
 from gflow.text.gctl import quota_line, quota_page, reservation_line, reservation_page, timeline
+from gflow.wire.answers.quotas import (
+    QuotaLine,
+    QuotasAnswer,
+    ReservationAnswer,
+    ReservationsAnswer,
+    quota_row,
+    quota_view,
+    reservation_view,
+)
 from gflow.wire.queries import ReservationsQuery
 from gflow.wire.requests import QuotaRequest, ReservationRequest
 
@@ -40,9 +47,9 @@ async def list_quotas(request: Request) -> Response:
     lines = [
         line
         for line in quota_lines(context_of(request).loop.state)
-        if not line["name"] or is_shown(line["scope"], line["name"])
+        if not line.name or is_shown(line.scope, line.name)
     ]
-    return answer(request, lambda: {"quotas": lines}, lambda: quota_page(lines))
+    return answer(request, lambda: QuotasAnswer(lines), lambda: quota_page(lines))
 
 
 async def set_quota(request: Request) -> Response:
@@ -60,7 +67,7 @@ async def set_quota(request: Request) -> Response:
 
     await context.loop.ask(event, origin)
     now = context.loop.state.ledger.quotas.of(wanted.scope, name) if given else Limits()
-    data = {"scope": wanted.scope, "name": name or None, **msgspec.structs.asdict(now)}
+    data = quota_view(wanted.scope, name, now)
     return answer(request, lambda: data, lambda: quota_line(data, removed=given is None))
 
 
@@ -79,8 +86,8 @@ async def list_reservations(request: Request) -> Response:
             now if asked.begin is None else asked.begin,
             now + 48 * 3600 if asked.end is None else asked.end,
         )
-        return answer(request, lambda: {"reservations": views}, lambda: timeline(views, span))
-    return answer(request, lambda: {"reservations": views}, lambda: reservation_page(views))
+        return answer(request, lambda: ReservationsAnswer(views), lambda: timeline(views, span))
+    return answer(request, lambda: ReservationsAnswer(views), lambda: reservation_page(views))
 
 
 async def reserve(request: Request) -> Response:
@@ -102,7 +109,7 @@ async def reserve(request: Request) -> Response:
     await context.loop.ask(event, origin)
     state, at = context.loop.state, timers.now()
     made = state.reserved.all[max(state.reserved.all)]
-    view = reservation_view(made, at.wall)
+    view = reservation_view(made, at.wall, made.user)
     stops = [job.label for job in in_the_way(state, made.user, made.gpus, made.start, at)]
     return answer(request, lambda: view, lambda: reservation_line(view, stops), 201)
 
@@ -118,7 +125,8 @@ async def cancel_reservation(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     found = _find_reservation(request)
     await context.loop.ask(lambda at: Unreserve(at=at, uid=uid, id=found.id), origin)
-    view = reservation_view(context.loop.state.reserved.all[found.id], time.time())
+    cancelled = context.loop.state.reserved.all[found.id]
+    view = reservation_view(cancelled, time.time(), cancelled.user)
     return answer(request, lambda: view, lambda: f"Reservation {found.id} is cancelled.\n")
 
 
@@ -131,9 +139,9 @@ def _find_reservation(request: Request) -> Reservation:
     return table.all[number]
 
 
-def _redacted_view(request: Request, one: Reservation, now: float) -> dict[str, Any]:
+def _redacted_view(request: Request, one: Reservation, now: float) -> ReservationAnswer:
     """The view of a reservation, with its user redacted for the caller."""
-    return reservation_view(one, now) | {"user": viewer_of(request).redact_user(one.user)}
+    return reservation_view(one, now, viewer_of(request).redact_user(one.user))
 
 
 def _matches(one: Reservation, user: str, asked: ReservationsQuery, now: float) -> bool:
@@ -143,20 +151,7 @@ def _matches(one: Reservation, user: str, asked: ReservationsQuery, now: float) 
     return asked.user in ("", user) and asked.status in ("", status)
 
 
-def reservation_view(one: Reservation, now: float) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "user": one.user,
-        "gpu_indices": list(one.gpus),
-        "start_time": one.start,
-        "end_time": one.end,
-        "status": one.status(now),
-        "created_at": one.created_at,
-        "cancelled_at": one.cancelled_at,
-    }
-
-
-def quota_lines(state: State) -> list[dict[str, Any]]:
+def quota_lines(state: State) -> list[QuotaLine]:
     """One row per user and project with a quota of its own or usage under the default quota.
 
     A row without a name is the default quota of its scope.
@@ -169,13 +164,6 @@ def quota_lines(state: State) -> list[dict[str, Any]]:
             names |= state.ledger.named(scope).keys()
         for name in sorted(names):
             usage = state.ledger.of(scope, name)
-            limits = msgspec.structs.asdict(
-                state.ledger.quotas.of(scope, name) if name else default or Limits()
-            )
-            used = {
-                "running_jobs": usage.jobs,
-                "running_gpus": usage.gpus,
-                "queued_jobs": usage.waiting,
-            }
-            lines.append({"scope": scope, "name": name or None, **limits, **used})
+            limits = state.ledger.quotas.of(scope, name) if name else default or Limits()
+            lines.append(quota_row(scope, name, limits, usage))
     return lines

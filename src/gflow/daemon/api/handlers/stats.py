@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,8 +21,8 @@ from gflow.options.times import parse_since
 from gflow.store.reader import Reader
 from gflow.store.statistics import predictions, statistics
 from gflow.text.statistics import predictions_csv, predictions_page, statistics_csv, statistics_page
+from gflow.wire.answers.statistics import predictions_view, statistics_view
 from gflow.wire.queries import StatsQuery
-from gflow.wire.views import predictions_view, statistics_view
 
 T = TypeVar("T")
 FORMS = ("table", "json", "csv")
@@ -50,7 +50,7 @@ async def show(request: Request) -> Response:
         return await _predictions(request, question, form, width)
     summaries = context.settings.summaries
     found = await _read(request, lambda reader: statistics(reader, question, summaries))
-    data: dict[str, Any] = statistics_view(question, found)
+    data = statistics_view(question, found)
     return answer(
         request,
         lambda: data,
@@ -62,7 +62,7 @@ async def _predictions(request: Request, question: Question, form: str, width: i
     """Predicted and measured GPU memory."""
     samples = context_of(request).settings.samples
     found = await _read(request, lambda reader: _compare(reader, question, samples))
-    data: dict[str, Any] = predictions_view(question, found)
+    data = predictions_view(question, found)
     return answer(
         request,
         lambda: data,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +13,7 @@ from gflow import __version__
 from gflow.config.table import BY_KEY
 from gflow.core.model import JobState
 from gflow.core.state.state import State
-from gflow.daemon.api.handlers.gpus import blocked_of, gpus_data, holders_of
+from gflow.daemon.api.handlers.gpus import blocked_of, gpus_info, holders_of
 from gflow.daemon.api.request import context_of, parse_number, query_of
 from gflow.daemon.api.response import answer
 from gflow.daemon.api.visibility import viewer_of
@@ -23,6 +22,7 @@ from gflow.store.snapshot import back_up
 from gflow.targets.local.run_record import Content
 from gflow.text.gpus import gpu_details, gpu_table
 from gflow.text.job_page import status_page
+from gflow.wire.answers.daemon import BackupAnswer, HealthAnswer, Setting, StatusAnswer, Stray
 from gflow.wire.queries import InfoQuery
 
 _one_backup = asyncio.Lock()
@@ -36,11 +36,11 @@ async def show_info(request: Request) -> Response:
     query = query_of(request, InfoQuery)
     width = parse_number("width", query.width or "0", 0)
     if query.long:
-        data = gpus_data(context, viewer)
+        data = gpus_info(context, viewer)
         return answer(request, lambda: data, lambda: gpu_details(data, gpus))
     return answer(
         request,
-        lambda: gpus_data(context, viewer),
+        lambda: gpus_info(context, viewer),
         lambda: gpu_table(
             gpus,
             holders_of(state, viewer),
@@ -64,33 +64,33 @@ async def show_status(request: Request) -> Response:
     strays = [stray_view(name, content) for name, content in sorted(stray_runs.items())]
     # The record of an array whose tasks have all started neither runs nor waits.
     started_arrays = sum(state.jobs[key].state is JobState.RUNNING for key in state.tasks)
-    data = {
-        "version": __version__,
-        "pid": os.getpid(),
-        "uptime_secs": timers.now().boot - context.started_boot,
-        "gpu_total": len(state.machine.gpus),
-        "gpu_available": len(state.machine.idle),
-        "gpu_simulated": any(gpu.simulated for gpu in state.machine.gpus.values()),
-        "cpu_total": state.machine.cpus,
-        "cpu_available": state.machine.free_cpus,
-        "memory_total_mib": state.machine.memory_mib,
-        "memory_available_mib": state.machine.free_memory_mib,
-        "read_only": context.loop.read_only,
-        "running": running,
-        "waiting": len(state.jobs) - running - started_arrays,
-        "flags": list(context.settings.flags),
-        "settings": {
-            key: found._replace(value=BY_KEY[key].shown(found.value))._asdict()
+    data = StatusAnswer(
+        version=__version__,
+        pid=os.getpid(),
+        uptime_secs=timers.now().boot - context.started_boot,
+        gpu_total=len(state.machine.gpus),
+        gpu_available=len(state.machine.idle),
+        gpu_simulated=any(gpu.simulated for gpu in state.machine.gpus.values()),
+        cpu_total=state.machine.cpus,
+        cpu_available=state.machine.free_cpus,
+        memory_total_mib=state.machine.memory_mib,
+        memory_available_mib=state.machine.free_memory_mib,
+        read_only=context.loop.read_only,
+        running=running,
+        waiting=len(state.jobs) - running - started_arrays,
+        flags=list(context.settings.flags),
+        settings={
+            key: Setting(BY_KEY[key].shown(found.value), found.origin)
             for key, found in context.settings.config.found.items()
             if viewer.sees_names or not BY_KEY[key].names_others
         },
-        "config_files": list(context.settings.config.files),
-        "notes": [*context.settings.notes, *_warnings(state), *map(_stray_note, strays)],
-        "strays": strays,
-        "socket": str(context.settings.socket),
-        "data": str(context.settings.data),
-        "database": str(context.settings.database),
-    }
+        config_files=list(context.settings.config.files),
+        notes=[*context.settings.notes, *_warnings(state), *map(_stray_note, strays)],
+        strays=strays,
+        socket=str(context.settings.socket),
+        data=str(context.settings.data),
+        database=str(context.settings.database),
+    )
     return answer(request, lambda: data, lambda: status_page(data))
 
 
@@ -100,18 +100,18 @@ def _warnings(state: State) -> list[str]:
     return [f"nothing can be started now: {stalled}; it is tried again"] if stalled else []
 
 
-def stray_view(name: str, content: Content) -> dict[str, Any]:
+def stray_view(name: str, content: Content) -> Stray:
     """View of a stray: a live run that the database does not know. A signal to its shim (`pid`) ends it."""
     shim = content.shim
-    return {
-        "job": name.rpartition(".")[0],
-        "pid": shim.pid if shim else None,
-        "started": shim.started if shim else None,
-    }
+    return Stray(
+        job=name.rpartition(".")[0],
+        pid=shim.pid if shim else None,
+        started=shim.started if shim else None,
+    )
 
 
-def _stray_note(stray: dict[str, Any]) -> str:
-    return f"job {stray['job']} runs, and the database does not know it; gflowd down --kill-jobs ends it"
+def _stray_note(stray: Stray) -> str:
+    return f"job {stray.job} runs, and the database does not know it; gflowd down --kill-jobs ends it"
 
 
 async def show_health(request: Request) -> Response:
@@ -119,8 +119,8 @@ async def show_health(request: Request) -> Response:
     loop = context_of(request).loop
     loop.look_at_store()
     why = loop.read_only
-    data = {"status": "read_only" if why else "ok", "pid": os.getpid(), "detail": why}
-    return answer(request, lambda: data, lambda: f"{data['status']}\n", 503 if why else 200)
+    data = HealthAnswer(status="read_only" if why else "ok", pid=os.getpid(), detail=why)
+    return answer(request, lambda: data, lambda: f"{data.status}\n", 503 if why else 200)
 
 
 async def backup(request: Request) -> Response:
@@ -129,4 +129,4 @@ async def backup(request: Request) -> Response:
     target = settings.backups / time.strftime("manual-%Y%m%d-%H%M%S.db")
     async with _one_backup:
         made = await asyncio.to_thread(back_up, settings.database, target)
-    return answer(request, lambda: {"path": str(made)}, lambda: f"{made}\n")
+    return answer(request, lambda: BackupAnswer(str(made)), lambda: f"{made}\n")

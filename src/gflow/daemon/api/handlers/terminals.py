@@ -17,9 +17,9 @@ from gflow.errors import Forbidden, Refused
 from gflow.options.table import Option
 from gflow.options.values import read as read_option
 from gflow.targets.port import Run
-from gflow.wire.answers import ExecAnswer, TerminalAnswer
+from gflow.wire.answers.job_details import ExecAnswer, TerminalAnswer
+from gflow.wire.encoding import key_label
 from gflow.wire.requests import ExecRequest, JobRequest, check_command
-from gflow.wire.views import key_label
 
 # Retries while a job that has just started has no process yet, and their interval.
 TRIES, RETRY_S = 100, 0.02
@@ -33,7 +33,7 @@ async def show_path(request: Request) -> Response:
     check(request, [job])
     has_one = job.state is JobState.RUNNING and job.spec.pty and not job.is_array
     path = context.target.terminal(Run(job.key, job.attempt)) if has_one else None
-    data: TerminalAnswer = {"job_id": key_label(job.key), "state": job.state.value, "path": path}
+    data = TerminalAnswer(job_id=key_label(job.key), state=job.state.value, path=path)
     return answer(request, lambda: data, lambda: f"{path or ''}\n")
 
 
@@ -52,8 +52,7 @@ async def execute(request: Request) -> Response:
     await context.loop.run_command(
         AuditCommand("beside", f"job {job.label}: {wanted.command[0]!a:.60}", uid, origin)
     )
-    data: ExecAnswer = {"path": path}
-    return answer(request, lambda: data, lambda: f"{path}\n", 201)
+    return answer(request, lambda: ExecAnswer(path), lambda: f"{path}\n", 201)
 
 
 async def _start_command(context: Context, job: Job, wanted: ExecRequest, term: str) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,8 +15,9 @@ from gflow.errors import Forbidden
 from gflow.options.table import Option
 from gflow.options.values import read as read_option
 from gflow.text.gctl import new_token_text, revoked_line, token_table
+from gflow.wire.answers.daemon import NewTokenAnswer, RevokedAnswer, TokensAnswer, TokenView
+from gflow.wire.encoding import rfc3339
 from gflow.wire.requests import RevokeRequest, TokenRequest
-from gflow.wire.views import rfc3339
 
 _NAME = Option("name", "name", "what it is for")
 
@@ -34,15 +34,15 @@ async def create(request: Request) -> Response:
     token, text = await context.tokens.make(
         uid, acting_user(request), name, wanted.days, None if limits is None else tuple(sorted(limits))
     )
-    data = {"token": text, **_view(token)}
+    data = NewTokenAnswer(text, **msgspec.structs.asdict(_token_view(token)))
     listens = bool(context.settings.listening.port)
-    return answer(request, lambda: data, lambda: new_token_text(text, data, listens=listens), 201)
+    return answer(request, lambda: data, lambda: new_token_text(data, listens=listens), 201)
 
 
 async def list_tokens(request: Request) -> Response:
     """The caller's tokens; root sees everybody's."""
-    found = [_view(token) for token in context_of(request).tokens.of(_token_owner(request))]
-    return answer(request, lambda: {"tokens": found}, lambda: token_table(found))
+    found = [_token_view(token) for token in context_of(request).tokens.of(_token_owner(request))]
+    return answer(request, lambda: TokensAnswer(found), lambda: token_table(found))
 
 
 async def revoke(request: Request) -> Response:
@@ -50,7 +50,9 @@ async def revoke(request: Request) -> Response:
     _check_local(request)
     wanted = await read(request, RevokeRequest)
     token = await context_of(request).tokens.revoke(_token_owner(request), wanted.id)
-    return answer(request, lambda: {"revoked": _view(token)}, lambda: revoked_line(token.id, token.name))
+    return answer(
+        request, lambda: RevokedAnswer(_token_view(token)), lambda: revoked_line(token.id, token.name)
+    )
 
 
 def _token_owner(request: Request) -> int | None:
@@ -65,11 +67,11 @@ def _check_local(request: Request) -> None:
         raise Forbidden("tokens are made and revoked on the machine itself")
 
 
-def _view(token: Token) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "user": token.user,
-        "made_at": rfc3339(token.made_at),
-        "expires_at": rfc3339(token.expires_at),
-    }
+def _token_view(token: Token) -> TokenView:
+    return TokenView(
+        id=token.id,
+        name=token.name,
+        user=token.user,
+        made_at=rfc3339(token.made_at),
+        expires_at=rfc3339(token.expires_at),
+    )

@@ -2,6 +2,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,11 @@ from gflow.core.ids import job_key
 from gflow.core.model import AuditEntry, Gpu, Job, JobState
 from gflow.errors import GflowError, NotFound
 from gflow.testing import progress
-from gflow.wire.views import encode, error_view, gpu_view, job_view, key_label, line_view, problem, rfc3339
+from gflow.wire.answers.gpus import gpu_view
+from gflow.wire.answers.job_details import entry_view
+from gflow.wire.answers.jobs import JobView, job_view
+from gflow.wire.answers.problems import error_view, problem
+from gflow.wire.encoding import encode, key_label, rfc3339
 
 from .builders import any_struct, ended, job, running
 
@@ -26,7 +31,7 @@ CONTRACT = (
 @pytest.mark.parametrize("key", CONTRACT)
 def test_the_contracts_keys_are_there_in_every_state(key):
     for state in JobState:
-        job_view(job(state=state))[key]
+        assert key in json.loads(encode(job_view(job(state=state))))
 
 
 def test_a_queued_job():
@@ -50,13 +55,14 @@ def test_a_queued_job():
         "time_limit_s": None,
         "target": "local",
     }
-    assert {key: view[key] for key in expected} == expected
+    told = json.loads(encode(view))
+    assert {key: told[key] for key in expected} == expected
 
 
 def test_what_was_used_is_null_until_it_is_known():
     def used(job):
         view = job_view(job)
-        return view["cpu_time_s"], view["peak_memory_mib"]
+        return view.cpu_time_s, view.peak_memory_mib
 
     assert used(running(1)) == (None, None)
     assert used(ended(1, cpu_ms=1250, peak_kib=1536)) == (1.25, 1.5)
@@ -65,15 +71,15 @@ def test_what_was_used_is_null_until_it_is_known():
 
 def test_an_array_task_names_its_array():
     view = job_view(job(42, task=3))
-    assert (view["id"], view["array_id"], view["task_id"], view["name"]) == ("42_3", 42, 3, "job-42_3")
+    assert (view.id, view.array_id, view.task_id, view.name) == ("42_3", 42, 3, "job-42_3")
 
 
 def test_an_array_says_how_far_it_is():
     so_far = progress("4-60", active=2, ok=1, bad=3, cancelled=4, worst=9)
     view = job_view(job(42, array="0-60", progress=so_far), Blocker("JobArrayTaskLimit"))
-    assert (view["id"], view["array_id"], view["task_id"], view["name"]) == (42, 42, None, "job-42")
-    assert (view["state"], view["reason"]) == ("Queued", "JobArrayTaskLimit")
-    assert view["tasks"] == {
+    assert (view.id, view.array_id, view.task_id, view.name) == (42, 42, None, "job-42")
+    assert (view.state, view.reason) == ("Queued", "JobArrayTaskLimit")
+    assert json.loads(encode(view.tasks)) == {
         "pending": "4-60",
         "waiting": 57,
         "active": 2,
@@ -84,8 +90,8 @@ def test_an_array_says_how_far_it_is():
 
 
 def test_only_an_array_has_tasks():
-    assert job_view(job(42))["tasks"] is None
-    assert job_view(running(42, 0, task=3, array="0-60"))["tasks"] is None
+    assert job_view(job(42)).tasks is None
+    assert job_view(running(42, 0, task=3, array="0-60")).tasks is None
 
 
 def test_what_was_asked_for_is_shown_and_what_was_not_is_null():
@@ -98,17 +104,17 @@ def test_what_was_asked_for_is_shown_and_what_was_not_is_null():
         "cpus": 3,
     }
     view = job_view(job(gpus=1, begin_at=1.5, **asked))
-    assert {name: view[name] for name in asked} == asked
-    assert view["begin_at"] == "1970-01-01T00:00:01.500Z"
+    assert {name: getattr(view, name) for name in asked} == asked
+    assert view.begin_at == "1970-01-01T00:00:01.500Z"
     plain = job_view(job())
     nothing = ["project", "memory_mib", "gpu_memory_mib", "time_limit_s", "begin_at", "tasks", "reason"]
-    assert [plain[name] for name in nothing] == [None] * 7
-    assert (plain["shared"], plain["cpus"]) == (False, 1)
+    assert [getattr(plain, name) for name in nothing] == [None] * 7
+    assert (plain.shared, plain.cpus) == (False, 1)
 
 
 def test_a_running_job_that_is_stopped_is_still_running():
     view = job_view(running(1, 0, 3, stopping=JobState.TIMEOUT))
-    assert (view["state"], view["stopping"], view["gpu_ids"]) == ("Running", True, [0, 3])
+    assert (view.state, view.stopping, view.gpu_ids) == ("Running", True, (0, 3))
 
 
 @pytest.mark.parametrize(
@@ -120,31 +126,31 @@ def test_a_running_job_that_is_stopped_is_still_running():
     ],
 )
 def test_the_reason_is_why_it_waits_or_how_it_ended(shown, why, reason):
-    assert job_view(shown, why)["reason"] == reason
+    assert job_view(shown, why).reason == reason
 
 
 def test_dependencies_are_written_as_ids():
     view = job_view(job(9, depends_on=(job_key(7), job_key(8, 3)), depends_any=(job_key(1), job_key(2, 0))))
-    assert (view["depends_on"], view["depends_any"]) == ([7, "8_3"], [1, "2_0"])
+    assert (view.depends_on, view.depends_any) == ([7, "8_3"], [1, "2_0"])
 
 
 def test_what_is_secret_is_not_shown():
     view = job_view(job(environ="address-of-environment", script="address-of-script", script_path="/a.sh"))
-    assert "address-of" not in json.dumps(view)
-    assert view["script"] == "/a.sh"
+    assert b"address-of" not in encode(view)
+    assert view.script == "/a.sh"
 
 
 def test_the_contract_names_every_key_of_a_job():
     text = Path(__file__).parents[2].joinpath("docs/contract.md").read_text()
     named = text.partition("Job keys: ")[2].partition(". `signal`")[0]
     keys = [word.split()[0] for word in named.split(",") if not word.strip().endswith("UTC)")]
-    assert sorted(keys) == sorted(job_view(job()))
+    assert sorted(keys) == sorted(JobView.__struct_encode_fields__)
 
 
 @given(any_struct(Job))
 def test_every_job_is_valid_json_without_losses(shown):
     view = job_view(shown)
-    assert json.loads(encode(view)) == view
+    assert msgspec.json.decode(encode(view), type=JobView) == view
 
 
 @pytest.mark.parametrize(("key", "text"), [(job_key(7), 7), (job_key(7, 0), "7_0")])
@@ -167,14 +173,14 @@ GPU = Gpu(index=3, uuid="GPU-1", model="H100", memory_mib=81920)
 )
 def test_a_gpu_names_who_has_it(holders, available, names):
     view = gpu_view(GPU, holders)
-    assert (view["available"], view["jobs"]) == (available, names)
-    assert (view["index"], view["uuid"], view["memory_mib"], view["simulated"]) == (3, "GPU-1", 81920, False)
+    assert (view.available, view.jobs) == (available, names)
+    assert (view.index, view.uuid, view.memory_mib, view.simulated) == (3, "GPU-1", 81920, False)
 
 
 @pytest.mark.parametrize(("uid", "by"), [(1001, "user-1001"), (0, "user-0"), (None, None)])
 def test_a_line_of_a_story(uid, by):
     line = AuditEntry(1.5, job_key(1), uid, "cli", "updated", "gpus = 1")
-    assert line_view(line, "user-{}".format) == {
+    assert json.loads(encode(entry_view(line, "user-{}".format))) == {
         "at": "1970-01-01T00:00:01.500Z",
         "event": "updated",
         "detail": "gpus = 1",
@@ -189,11 +195,12 @@ KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and is
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_an_error_has_the_same_code_in_both_documents(kind):
     error = kind("it is so", hint="do this")
-    assert error_view(error) == {"error": {"code": kind.code, "message": "it is so", "hint": "do this"}}
+    told = json.loads(encode(error_view(error)))
+    assert told == {"error": {"code": kind.code, "message": "it is so", "hint": "do this"}}
     document = problem(error)
-    assert (document["code"], document["title"], document["hint"]) == (kind.code, "it is so", "do this")
-    assert (document["status"], document["exit_code"]) == (kind.http_status, kind.exit_code)
-    assert document["type"].endswith(kind.code)
+    assert (document.code, document.title, document.hint) == (kind.code, "it is so", "do this")
+    assert (document.status, document.exit_code) == (kind.http_status, kind.exit_code)
+    assert document.type.endswith(kind.code)
 
 
 def test_errors_are_json_whatever_they_say():

@@ -1,0 +1,154 @@
+"""Answers about one job: log, terminal, wait report, audit log, GPU usage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gflow.core.forecast.explain import Blocker
+from gflow.core.forecast.start_time import Start
+from gflow.core.forecast.wait_report import WaitReport
+from gflow.core.model import AuditEntry, Job
+from gflow.wire.answers.jobs import State
+from gflow.wire.encoding import JobId, key_label, rfc3339
+
+
+class LogAnswer(msgspec.Struct, kw_only=True):
+    """Where a job's output is. `final`: no more will come."""
+
+    job_id: JobId
+    path: str
+    final: bool
+    uid: int
+
+
+class TerminalAnswer(msgspec.Struct, kw_only=True):
+    """The socket of a job's terminal, for its owner alone; null: it has none now."""
+
+    job_id: JobId
+    state: State
+    path: str | None
+
+
+class ExecAnswer(msgspec.Struct):
+    """The socket by which a command is reached. It starts when somebody comes, within half a minute."""
+
+    path: str
+
+
+class WhyAnswer(msgspec.Struct, kw_only=True):
+    """What is in a job's way, when it will probably start, and options with which it would start now."""
+
+    job: JobId
+    state: State
+    reason: str | None
+    blockers: list[Blocker]
+    start: Start | None
+    instead: list[str]
+    limits: list[str]
+    # Time of the hand-over to another target if the job still waits, in seconds since 1970.
+    overflows_at: float | None
+    # Time from which the job has a start reservation, in the future or the past.
+    promised_at: float | None
+
+
+class StoryLine(msgspec.Struct, kw_only=True):
+    """One thing that happened to a job. `by`: who did it; null: gflow itself."""
+
+    at: str
+    event: str
+    detail: str
+    by: str | None
+    origin: str
+
+
+class StoryAnswer(msgspec.Struct, kw_only=True):
+    """The story of a job, the oldest first."""
+
+    job: JobId
+    events: list[StoryLine]
+
+
+class Used(msgspec.Struct, kw_only=True):
+    """What a job did with one of its GPUs in one span of time: means, and the most."""
+
+    at: str
+    gpu: int | str
+    span_s: float
+    busy: float | None
+    busy_most: float | None
+    memory_mib: float | None
+    power_w: float | None
+    temperature: float | None
+    clock_mhz: float | None
+    slowed: list[str]
+
+
+class GpuOnNode(msgspec.Struct):
+    """One GPU of a job on a cluster, at this moment."""
+
+    gpu: int
+    name: str
+    busy: int | None
+    memory_mib: int | None
+    memory_total_mib: int | None
+    power_w: float | None
+    temperature: int | None
+
+
+class OnNode(msgspec.Struct, kw_only=True):
+    """What a job uses on one node of a cluster, at this moment. `note`: what could not be seen."""
+
+    node: str
+    cpus: int
+    cpus_used: float
+    cpu_time_s: float
+    memory_mib: int
+    processes: int
+    gpus: list[GpuOnNode]
+    note: str
+
+
+class UsageAnswer(msgspec.Struct, kw_only=True):
+    """What a job did with its GPUs: samples, and all of it in one line for each GPU.
+
+    `nodes`: of a job that runs on a cluster, and then alone.
+    """
+
+    job: JobId
+    predicted_mib: int | None
+    samples: list[Used]
+    totals: list[Used]
+    nodes: list[OnNode] | None
+
+
+def why_view(job: Job, reason: str, found: WaitReport) -> WhyAnswer:
+    """The wait report of a job; `reason` is that of the job, as the caller may see it."""
+    return WhyAnswer(
+        job=key_label(job.key),
+        state=job.state.value,
+        reason=reason or None,
+        blockers=found.blockers,
+        start=found.start,
+        instead=found.instead,
+        limits=found.limits,
+        overflows_at=found.overflows_at,
+        promised_at=found.promised_at,
+    )
+
+
+def story_view(job: Job, entries: Sequence[AuditEntry], name_of: Callable[[int], str]) -> StoryAnswer:
+    """The audit log of a job. `name_of`: the user name of a uid."""
+    return StoryAnswer(job=key_label(job.key), events=[entry_view(entry, name_of) for entry in entries])
+
+
+def entry_view(entry: AuditEntry, name_of: Callable[[int], str]) -> StoryLine:
+    """One entry of a job's audit log."""
+    return StoryLine(
+        at=rfc3339(entry.at),
+        event=entry.what,
+        detail=entry.detail,
+        by=None if entry.uid is None else name_of(entry.uid),
+        origin=entry.origin,
+    )
