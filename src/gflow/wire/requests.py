@@ -1,6 +1,6 @@
 """Request types of the API, and the conversion of a submission into specs.
 
-The option table is the schema of the options. `resolve_race` converts `--race local:n1_gpu2,slurm:n4_gpu1`.
+The option table is the schema of the options.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from gflow.core.model import DEFAULT_SPEC, HERE, Spec
+from gflow.core.model import DEFAULT_SPEC, Spec
 from gflow.core.state.quotas import Scope
 from gflow.errors import UsageError
-from gflow.options.node_shape import expand_shapes, parse_shape
+from gflow.options.node_shape import expand_shapes
 from gflow.options.rules import check_rules
 from gflow.options.sweeps import Parameter
 from gflow.options.table import JOB, NAME_LENGTH, Option
 from gflow.options.values import read
+from gflow.wire.races import resolve_race
 from gflow.wire.sweeps import combinations, count_jobs, fill_templates
 
 COMMAND_BYTES = 1 << 20
@@ -435,32 +436,3 @@ class ReservationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     ) = None
     start_time: Annotated[float, msgspec.Meta(ge=0, le=250_000_000_000)] = 0.0
     duration_secs: Annotated[float, msgspec.Meta(gt=0, le=315_360_000)]
-
-
-USUAL = "slurm"
-HINT = "gbatch --race local:n1_gpu2,n4_gpu1 …"
-
-
-def resolve_race(fields: dict[str, Any]) -> None:
-    """Resolve a race with target names: set `on` to its cluster, and strip the names from `race`.
-
-    The shape of this machine (`local:`) also sets `gpus`.
-    """
-    race: tuple[str, ...] = fields.get("race", ())
-    here = [shape for shape in race if shape.startswith(HERE)]
-    named = {shape.rpartition(":")[0] for shape in race if ":" in shape and shape not in here}
-    if not here and not named:
-        return
-    named |= {fields["on"]} if fields.get("on") else set()
-    if len(named) > 1:
-        raise UsageError(f"a race is run by one cluster, not by {' and '.join(sorted(named))}", hint=HINT)
-    there = [shape.rpartition(":")[2] for shape in race if shape not in here]
-    if not there or len(here) > 1:
-        raise UsageError("a race with this machine takes one shape of it, and others of a cluster", hint=HINT)
-    fields["race"] = (*here, *there)
-    fields["on"] = min(named, default=USUAL)
-    if here:
-        _, gpus = parse_shape(here[0].removeprefix(HERE))
-        if fields.get("gpus", gpus) != gpus:
-            raise UsageError(f"--gpus {fields['gpus']} and {here[0]} do not say the same", hint=HINT)
-        fields["gpus"] = gpus
