@@ -21,6 +21,7 @@ from gflow.targets.local import run_record
 from gflow.targets.local.orphans import TAG
 from gflow.targets.local.run_record import Identity
 from gflow.targets.local.target import LocalTarget
+from gflow.targets.outcome import ShimEnd
 from gflow.targets.port import End, Ended, Run
 from tests.harness import wait_until
 
@@ -59,7 +60,7 @@ class Forge:
         assert ended.run == RUN
         self.ends.append(ended.end)
 
-    def write(self, shim: Identity, job: Identity | None = None, end: End | None = None) -> int:
+    def write(self, shim: Identity, job: Identity | None = None, end: ShimEnd | None = None) -> int:
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         run_record.write_identity(fd, "shim", shim)
         if job:
@@ -79,7 +80,7 @@ class Forge:
                 await asyncio.sleep(0.01)
 
         asyncio.run(asyncio.wait_for(adopt(), 20))
-        return [end.problem for end in self.ends]
+        return [str(end.problem) for end in self.ends]
 
 
 @pytest.fixture
@@ -150,10 +151,10 @@ def test_who_carries_the_tag_is_ended(forge: Forge) -> None:
 
 
 def test_an_end_that_was_written_counts_whatever_the_boot(forge: Forge) -> None:
-    end = End(3, None, "", 10, 20)
+    end = ShimEnd(3, None, "", 10, 20)
     os.close(forge.write(gone()._replace(boot="another"), gone(), end))
     assert forge.adopt() == [""]
-    assert forge.ends == [end]
+    assert forge.ends == [End(3, cpu_ms=10, peak_kib=20)]
 
 
 @pytest.mark.parametrize("what", ["another start time", "another pid namespace", "a thread", "nobody"])
@@ -180,7 +181,7 @@ def test_a_living_shim_that_cannot_be_reached_is_waited_for(
         assert not forge.ends, "it lives: its lock is held"
         forge.target.stop(RUN, now=True)
         forge.target.signal(RUN, signal.SIGUSR1)
-        run_record.write_end(fd, End(5, None, "", 0, 0))
+        run_record.write_end(fd, ShimEnd(5, None, "", 0, 0))
         os.close(fd)
 
     assert forge.adopt(stop_then_end) == [""]
@@ -201,7 +202,7 @@ def test_a_stop_that_comes_too_late_harms_nobody(forge: Forge) -> None:
         process.kill()
         process.wait()
         forge.target.stop(RUN, now=False)
-        run_record.write_end(fd, End(0, None, "", 0, 0))
+        run_record.write_end(fd, ShimEnd(0, None, "", 0, 0))
         os.close(fd)
 
     assert forge.adopt(end) == [""]

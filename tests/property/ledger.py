@@ -26,6 +26,7 @@ from gflow.core.events import (
 )
 from gflow.core.ids import JobKey, job_key, label, number_of, parse_label, task_of
 from gflow.core.model import Gpu, Job, JobState, Moment, Spec
+from gflow.core.reasons import ReasonKind
 from gflow.core.resources import Shape
 from gflow.core.state.state import State
 
@@ -150,7 +151,7 @@ class Ledger:
         del self.runs[key]
         self.stopping.discard(key)
         self.warned.pop(key, None)
-        if event.problem.startswith("Deferred"):
+        if event.problem.kind is ReasonKind.DEFERRED:
             assert state.alarms.resume_at is not None, "nobody tries again what was deferred"
             self.stalled_until = state.alarms.resume_at
 
@@ -192,7 +193,7 @@ class Ledger:
     def _check_retry(self, job: Job, event: Exited) -> None:
         """A job is tried again exactly after the ends it named, and pauses twice as long each time."""
         spec = job.spec
-        if job.reason == "Retry" and job.state is JobState.QUEUED:
+        if str(job.reason) == "Retry" and job.state is JobState.QUEUED:
             delay = spec.retry_delay_s
             pause = min(delay * 2 ** (job.retries - 1), max(delay, 3600))
             until = (event.at.boot + pause, event.at.wall + pause) if pause else (0.0, 0.0)
@@ -317,7 +318,7 @@ class Ledger:
     def _check_way(self, job: Job, state: State) -> None:
         """A job makes way only if it said so, for somebody who comes before it, waits, and will have room."""
         name, spec = job.label, job.spec
-        number = parse_label(job.reason.removeprefix("Preempted: "))
+        number = parse_label(str(job.reason).removeprefix("Preempted: "))
         if number is None:  # the cloud takes the machine away
             assert spec.requeue or spec.preemptible, f"{name} goes back and never said it would"
             return

@@ -40,6 +40,7 @@ from gflow.core.events import (
 from gflow.core.forecast.start_time import question_of
 from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of
 from gflow.core.model import Block, Idle, Job, JobProgress, JobState, Spec
+from gflow.core.reasons import parse
 from gflow.core.task_set import parse_tasks
 from gflow.daemon.loop.bulk_submission import recovered
 from gflow.daemon.loop.commands import Redoing
@@ -333,7 +334,7 @@ def an_exit(world: World, dice: Dice) -> Event:
         attempt=attempt,
         code=code,
         signal=signal,
-        problem=problem,
+        problem=parse(problem),
         cpu_ms=dice.below(5000),
         peak_kib=dice.below(9000),
     )
@@ -610,7 +611,9 @@ def reboot(world: World, dice: Dice) -> None:
     before = world.clock.boot
     world.clock.reboot(dice.pick((60.0, 3600.0)))
     for key, run in sorted(world.ledger.runs.items()):
-        exited = Exited(at=world.clock.now(), key=key, attempt=run.attempt, code=None, problem="Reboot")
+        exited = Exited(
+            at=world.clock.now(), key=key, attempt=run.attempt, code=None, problem=parse("Reboot")
+        )
         # What a round starts while the ends come in is of the new boot, and lives.
         if run.started_boot <= before:
             world.apply(exited)

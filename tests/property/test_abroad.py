@@ -29,8 +29,8 @@ from gflow.core.events import (
 from gflow.core.forecast.explain import explain
 from gflow.core.ids import JobKey, job_key, label
 from gflow.core.invariants import check
-from gflow.core.lifecycle.finish import RECALLED
 from gflow.core.model import JobState
+from gflow.core.reasons import RECALLED, parse
 from gflow.core.state.state import State
 from gflow.daemon.loop import timers as daemon_clock
 from gflow.daemon.loop.stored_state import gather, keep_counts, reload
@@ -43,7 +43,7 @@ from tests.property.world import CPUS, MEMORY_MIB, POOL
 ENDS = (
     (0, None, ""), (0, None, ""), (3, None, ""), (75, None, ""), (None, 9, ""), (None, None, "TimeLimit"),
     (None, None, "NodeFail"), (None, None, "Preempted"), (None, None, "Lost"), (143, None, "CancelledThere"),
-    (None, None, "StartFailed: no"), (None, None, RECALLED),
+    (None, None, "StartFailed: no"), (None, None, "Recalled"),
 )  # fmt: skip
 WISHES = (
     {}, {"array": "0-3"}, {"array": "0-5", "max_concurrent": 2}, {"requeue": True}, {"hold": True},
@@ -166,7 +166,14 @@ class Abroad:
         key, attempt = self.some_run()
         code, signal, problem = self.dice.choice(ENDS)
         self.apply(
-            Exited(at=self.clock.now(), key=key, attempt=attempt, code=code, signal=signal, problem=problem)
+            Exited(
+                at=self.clock.now(),
+                key=key,
+                attempt=attempt,
+                code=code,
+                signal=signal,
+                problem=parse(problem),
+            )
         )
 
     def deed(self) -> None:

@@ -300,4 +300,4 @@ def test_an_end_that_nobody_saw_is_no_success() -> None:
     step(state, submit(clock))
     job = state.jobs[job_key(1)]
     step(state, exited(clock, job, code=None))
-    assert (job.state, job.reason) == (JobState.FAILED, "Lost")
+    assert (job.state, str(job.reason)) == (JobState.FAILED, "Lost")

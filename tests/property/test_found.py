@@ -10,6 +10,7 @@ from gflow.core.events import Cancel, Exited, GpusSeen, Release, Tick, Update
 from gflow.core.ids import JobKey, job_key, label, parse_label
 from gflow.core.model import JobState
 from gflow.core.policy import Policy
+from gflow.core.reasons import parse
 from gflow.testing import spec, submit
 from gflow.testing.clock import DAY_S
 from tests.property.world import CPUS, World
@@ -26,7 +27,7 @@ class Story(World):
         for name in names:
             attempt = self.state.jobs[key(name)].attempt
             self.apply(
-                Exited(at=self.clock.now(), key=key(name), attempt=attempt, code=code, problem=problem)
+                Exited(at=self.clock.now(), key=key(name), attempt=attempt, code=code, problem=parse(problem))
             )
 
     def cancel(self, *names: str) -> None:

@@ -93,7 +93,7 @@ def test_an_old_database_keeps_its_rows(tmp_path: Path) -> None:
     assert len(found) == len(OLD_JOBS)
     for number, uid, user, state, reason, attempt, gpu_ids, *_, code, signal, stopping in OLD_JOBS:
         job = found[number]
-        assert (job.uid, job.user, job.state.value, job.reason) == (uid, user, state, reason)
+        assert (job.uid, job.user, job.state.value, str(job.reason)) == (uid, user, state, reason)
         assert (job.attempt, job.exit_code, job.signal) == (attempt, code, signal)
         assert ",".join(map(str, job.gpu_ids)) == gpu_ids
         assert (job.stopping and job.stopping.value) == stopping

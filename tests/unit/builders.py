@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gflow.core.ids import TASK_MAX, JobKey, job_key
 from gflow.core.model import FINAL, ArrayProgress, Job, JobState, Spec
+from gflow.core.reasons import Reason, parse
 from gflow.core.task_set import parse_tasks
 
 UIDS = {"root": 0, "ann": 1001, "bob": 1002}
@@ -24,9 +25,13 @@ def spec(**fields: Any) -> Spec:
 
 
 def job(number: int = 1, *, task: int | None = None, user: str = "ann", **fields: Any) -> Job:
-    """A job of `user`; fields of the spec and of the job alike. Its state fills in what it needs."""
+    """A job of `user`; fields of the spec and of the job alike. Its state fills in what it needs.
+
+    A reason may be given as its text.
+    """
     asked = {name: fields.pop(name) for name in Spec.__struct_fields__ if name in fields}
     state = fields.get("state", JobState.QUEUED)
+    fields["reason"] = parse(str(fields.get("reason", "")))
     usual: dict[str, Any] = {"submitted_at": NOON}
     if state is JobState.RUNNING:
         usual |= {"attempt": 1, "started_at": NOON + 10}
@@ -56,6 +61,7 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     float: st.floats(0, 4e9),
     str: st.text(max_size=30),
     JobKey: keys,
+    Reason: st.text(max_size=30).map(parse),
     type(None): st.none(),
 }
 

@@ -31,6 +31,7 @@ from gflow.core.forecast.explain import explain
 from gflow.core.ids import JobKey, label, parse_label
 from gflow.core.invariants import check
 from gflow.core.model import Gpu, Job, JobState, Moment
+from gflow.core.reasons import parse
 from gflow.core.state.state import State, restore
 from gflow.errors import GflowError
 from gflow.store.memory import MemoryStore
@@ -102,8 +103,11 @@ class Machine:
         self._step(Submit, uid=UIDS[user], user=user, specs=specs, outcomes=outcomes)
         return number
 
-    def ends(self, job: str | int, code: int | None = 0, attempt: int = 0, **how: Any) -> None:
-        self._step(Exited, key=key_of(job), attempt=attempt or self[job].attempt, code=code, **how)
+    def ends(
+        self, job: str | int, code: int | None = 0, attempt: int = 0, problem: str = "", **how: Any
+    ) -> None:
+        attempt = attempt or self[job].attempt
+        self._step(Exited, key=key_of(job), attempt=attempt, code=code, problem=parse(str(problem)), **how)
 
     def cancel(self, *jobs: str | int, user: str = "ann", now: bool = False, governs: bool = False) -> None:
         self._step(Cancel, uid=UIDS[user], governs=governs, keys=tuple(map(key_of, jobs)), now=now)

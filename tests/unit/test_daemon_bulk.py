@@ -408,7 +408,7 @@ def test_a_daemon_that_dies_while_children_are_cut_off_goes_on_with_it(store):
     async def after(loop):
         while loop.state.arriving:
             await asyncio.sleep(0)
-        return len(loop.state.jobs), {job.reason for job in store.jobs(active=False)} - {"ExitCode:1"}
+        return len(loop.state.jobs), {str(job.reason) for job in store.jobs(active=False)} - {"ExitCode:1"}
 
     assert play(store, after) == (0, {"DependencyFailed:1"})
 

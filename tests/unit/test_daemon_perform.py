@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from gflow.core import reasons
 from gflow.core.effects import Forget, Start, Stop, Warn
 from gflow.core.ids import job_key
-from gflow.core.lifecycle import finish
 from gflow.core.state.state import State
 from gflow.daemon.execution.executor import Executor
 from gflow.errors import StoreError
@@ -77,7 +77,7 @@ def test_a_start_is_a_launch(stage):
 def test_a_job_that_cannot_be_started_ends_and_the_others_start(stage, address, why):
     stage.runs(running(1, environ=address), running(2, 0))
     assert [launch.job.number for launch in stage.target.started] == [2]
-    assert [(ended.run.key, ended.end.problem) for ended in stage.ends] == [
+    assert [(ended.run.key, str(ended.end.problem)) for ended in stage.ends] == [
         (job_key(1), f"StartFailed: {why}")
     ]
 
@@ -101,19 +101,19 @@ def test_a_job_of_whose_python_nothing_can_be_learnt_does_not_hang(stage):
             await asyncio.sleep(0)
 
     asyncio.run(asyncio.wait_for(run(), 20))
-    assert stage.ends[0].end.problem == "StartFailed: no thread to be had"
+    assert str(stage.ends[0].end.problem) == "StartFailed: no thread to be had"
     assert not stage.target.started
 
 
 def test_the_shims_and_the_engine_mean_the_same_by_a_lost_lease():
-    assert gpu_leases.LEASED == finish.LEASED
-    assert f'"{finish.LEASED}"' in Path(gpu_leases.__file__).parent.joinpath("native/main.c").read_text()
+    assert gpu_leases.LEASED == str(reasons.LEASED)
+    assert f'"{reasons.LEASED}"' in Path(gpu_leases.__file__).parent.joinpath("native/main.c").read_text()
 
 
 def test_shims_and_engine_mean_the_same_by_a_deferred_start():
-    assert outcome.DEFERRED == finish.DEFERRED
+    assert outcome.DEFERRED == str(reasons.DEFERRED)
     code = Path(gpu_leases.__file__).parent.joinpath("native/main.c").read_text()
-    assert f'"{finish.DEFERRED}: ' in code
+    assert f'"{reasons.DEFERRED}: ' in code
     named = re.search(r"is_shortage\(int error\) \{(.*?)\}", code, re.DOTALL)[1]
     assert {getattr(errno, name) for name in re.findall(r"\bE[A-Z]+\b", named)} == outcome.SHORTAGES
 
@@ -133,7 +133,7 @@ def test_start_that_fails_for_want_of_something_is_deferred(stage, monkeypatch, 
 
     monkeypatch.setattr(stage.target, "start", fails)
     stage.runs(running(1, 0))
-    assert [ended.end.problem for ended in stage.ends] == [problem]
+    assert [str(ended.end.problem) for ended in stage.ends] == [problem]
 
 
 def test_a_job_is_told_when_its_time_is_up() -> None:

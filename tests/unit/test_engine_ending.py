@@ -161,7 +161,7 @@ def test_a_retry_waits_its_turn_like_any_job_and_keeps_nothing():
     machine.ends(1, code=1)
     assert machine.running() == ["2"]
     job = machine[1]
-    assert (job.state.value, job.reason, job.gpu_ids, job.started_at) == ("Queued", "Retry", (), None)
+    assert (job.state.value, str(job.reason), job.gpu_ids, job.started_at) == ("Queued", "Retry", (), None)
     machine.ends(2)
     assert machine.running() == ["1"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gflow.core.forecast.wait_report import outlook
-from gflow.core.lifecycle.finish import RECALLED
 from gflow.core.model import DEFAULT_SPEC, JobState
+from gflow.core.reasons import RECALLED
 from gflow.errors import UsageError
 from gflow.options.rules import check_rules
 

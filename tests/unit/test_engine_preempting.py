@@ -26,7 +26,7 @@ def test_it_is_stopped_queued_and_started_again():
     assert machine.did[-3:] == [
         "save 1 Running/stopping", "note 1 preempted: makes way for job 2", "stop 1 #1",
     ]  # fmt: skip
-    assert machine[1].reason == "Preempted: 2"
+    assert str(machine[1].reason) == "Preempted: 2"
     machine.ends(1, code=0)  # whatever it leaves with: it was asked to go
     assert machine.running() == ["2"]
     assert machine.stands(1).startswith("Queued (Resources")

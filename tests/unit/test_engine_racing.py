@@ -6,8 +6,8 @@ import pytest
 
 from gflow.core.events import RemoteStatus, Seen
 from gflow.core.forecast.wait_report import outlook
-from gflow.core.lifecycle.finish import RECALLED
 from gflow.core.model import JobState
+from gflow.core.reasons import RECALLED
 from gflow.errors import Refused, UsageError
 from gflow.store.port import address_of
 from gflow.wire.requests import JobRequest, Reader

@@ -184,7 +184,7 @@ def test_a_job_on_reserved_gpus_is_stopped_when_the_reservation_begins(asked, en
     assert machine.did == [
         "save 1 Running/stopping", "note 1 reserved: GPU 0 reserved for bob", "stop 1 #1",
     ]  # fmt: skip
-    assert machine[1].reason == "Reservation: GPU 0 reserved for bob"
+    assert str(machine[1].reason) == "Reservation: GPU 0 reserved for bob"
     machine.passes(1)
     assert machine.did == [], "once"
     machine.submit(gpus=1, user="bob")

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from gflow.targets.local import run_record
 from gflow.targets.local.run_record import Content, Identity
-from gflow.targets.outcome import End
+from gflow.targets.outcome import ShimEnd
 
 SHIM = Identity("boot-a", 4026531836, 100, 5000)
 JOB = Identity("boot-a", 4026531836, 101, 5001)
-DONE = End(0, None, "", 12, 3400)
+DONE = ShimEnd(0, None, "", 12, 3400)
 NOTHING = Content(None, None, None)
 
 numbers = st.integers(0, 2**63 - 1)
@@ -20,7 +20,7 @@ identities = st.builds(Identity, words, numbers, numbers, numbers)
 # Without line ends: the record has one line for each fact.
 lines = st.text().filter(lambda text: "\n" not in text)
 ends = st.builds(
-    End, st.none() | st.integers(0, 255), st.none() | st.integers(1, 64), lines, numbers, numbers
+    ShimEnd, st.none() | st.integers(0, 255), st.none() | st.integers(1, 64), lines, numbers, numbers
 )
 
 
@@ -172,7 +172,7 @@ def test_a_process_that_never_was_has_no_identity():
 
 def test_engine_and_shim_call_a_lost_lease_the_same():
     """They cannot import each other: the shim needs the standard library alone."""
-    from gflow.core.lifecycle import finish
+    from gflow.core import reasons
     from gflow.targets.local import gpu_leases
 
-    assert finish.LEASED == gpu_leases.LEASED
+    assert reasons.parse(gpu_leases.LEASED) == reasons.LEASED

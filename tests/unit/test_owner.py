@@ -60,4 +60,4 @@ def test_a_start_of_another_users_job_by_a_private_daemon_fails() -> None:
     executor([Start(one.key, one.attempt)])
     assert not target.started
     (ended,) = ends
-    assert ended.end.problem.startswith("StartFailed: it belongs to uid")
+    assert str(ended.end.problem).startswith("StartFailed: it belongs to uid")

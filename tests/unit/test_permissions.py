@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gflow.core.model import Job, Moment, Spec
+from gflow.core.reasons import parse
 from gflow.daemon.api.api_route import ApiRoute
 from gflow.daemon.api.permissions import Permission
 from gflow.daemon.api.routes import ROUTES
@@ -51,7 +52,7 @@ def secretive_job() -> Job:
         uid=ANN,
         user="ann",
         submitted_at=1.0,
-        reason=f"StartFailed: no log at /{SECRET}",
+        reason=parse(f"StartFailed: no log at /{SECRET}"),
         attempt=1,
     )
 

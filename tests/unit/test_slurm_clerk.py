@@ -7,8 +7,8 @@ import os
 import pytest
 
 from gflow.core.events import RemoteStatus
-from gflow.core.lifecycle.finish import RECALLED
 from gflow.core.model import ArrayProgress
+from gflow.core.reasons import RECALLED, parse
 from gflow.core.task_set import parse_tasks
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.slurm.settings import Cluster
@@ -120,7 +120,7 @@ def test_from_submission_to_its_end(world):
     assert (world.sightings[-1].running, world.sightings[-1].nodes) == (True, "n1")
     world.desk.put("1.1", "exit", b"3 \n")
     world.turns()
-    assert world.ends == [Ended(RUN, End(3, None, ""))]
+    assert world.ends == [Ended(RUN, End(3))]
     assert world.slurm.cancelled == []
 
 
@@ -174,14 +174,14 @@ def test_what_has_begun_is_never_submitted_again(world):
     assert world.ends == [], "unknown is not failed"
     world.turns(1, 400)
     world.turns(2)
-    assert world.ends == [Ended(RUN, End(None, None, "Lost"))]
+    assert world.ends == [Ended(RUN, End(None, None, parse("Lost")))]
 
 
 def test_a_refusal_is_the_end(world):
     world.slurm.refuses = "sbatch: error: Batch job submission failed: Invalid qos specification"
     world.clerk.start(launch())
     world.turns()
-    assert world.ends == [Ended(RUN, End(None, None, "StartFailed: Slurm: Invalid qos specification"))]
+    assert world.ends == [Ended(RUN, End(None, None, parse("StartFailed: Slurm: Invalid qos specification")))]
 
 
 def test_a_refusal_of_a_controller_that_has_just_come_back_is_not(world):
@@ -236,7 +236,7 @@ def test_cancelled_while_it_runs(world):
     assert "101" in world.slurm.cancelled
     world.slurm.states["101"] = "CANCELLED"
     world.turns(5)
-    assert world.ends == [Ended(RUN, End(None, None, "CancelledThere"))]
+    assert world.ends == [Ended(RUN, End(None, None, parse("CancelledThere")))]
 
 
 def test_recall_leaves_what_has_begun_alone(world):
@@ -319,7 +319,7 @@ def test_what_a_restarted_controller_ends_before_it_began_is_submitted_again(wor
     world.begin("1.1", "102")
     world.desk.put("1.1", "exit", b"0 \n")
     world.turns(2)
-    assert world.ends == [Ended(RUN, End(0, None, ""))]
+    assert world.ends == [Ended(RUN, End(0))]
 
 
 def test_it_is_forgiven_a_few_times_and_not_later(world):
@@ -327,7 +327,7 @@ def test_it_is_forgiven_a_few_times_and_not_later(world):
     world.turns(2)
     world.slurm.states["101"] = "CANCELLED"
     world.turns(2)
-    assert world.ends == [Ended(RUN, End(None, None, "CancelledThere"))], "somebody did that"
+    assert world.ends == [Ended(RUN, End(None, None, parse("CancelledThere")))], "somebody did that"
     world.clerk.start(launch(2))
     world.slurm.is_down = True
     world.turns(2)
@@ -360,7 +360,7 @@ def test_an_array_that_is_taken_back_is_over_when_its_begun_tasks_are(world):
     world.desk.put("1_1.1", "exit", b"0 \n")
     world.turns(2)
     task = Run(job(1, task=1).key, 1)
-    assert world.ends == [Ended(task, End(0, None, "")), Ended(RUN, End(None, None, RECALLED))]
+    assert world.ends == [Ended(task, End(0)), Ended(RUN, End(None, None, RECALLED))]
 
 
 def test_a_thousand_jobs_are_asked_about_together(world):

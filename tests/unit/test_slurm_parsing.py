@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gflow.targets.outcome import End
+from gflow.core.reasons import parse
+from gflow.targets.port import End
 from gflow.targets.slurm import slurm_cli
 from gflow.targets.slurm.poll import FinalRun, end_of
 from gflow.targets.slurm.reasons import in_words
@@ -231,16 +232,16 @@ def judge(state, record=None, *, began=True, waited=True, verdict=None):
 @pytest.mark.parametrize(
     ("state", "record", "end"),
     [
-        ("COMPLETED", Exit(0, False), End(0, None, "")),
-        ("FAILED", Exit(7, False), End(7, None, "")),
-        ("FAILED", Exit(143, True), End(143, None, "")),
+        ("COMPLETED", Exit(0, False), End(0)),
+        ("FAILED", Exit(7, False), End(7)),
+        ("FAILED", Exit(143, True), End(143)),
         # What Slurm decided, whatever the job made of it.
-        ("TIMEOUT", Exit(0, True), End(0, None, "TimeLimit")),
-        ("TIMEOUT", None, End(None, None, "TimeLimit")),
-        ("CANCELLED", Exit(143, True), End(143, None, "CancelledThere")),
-        ("NODE_FAIL", None, End(None, None, "NodeFail")),
-        ("PREEMPTED", Exit(143, True), End(143, None, "Preempted")),
-        ("COMPLETED", Exit(None, False), End(None, None, "Preempted")),
+        ("TIMEOUT", Exit(0, True), End(0, None, parse("TimeLimit"))),
+        ("TIMEOUT", None, End(None, None, parse("TimeLimit"))),
+        ("CANCELLED", Exit(143, True), End(143, None, parse("CancelledThere"))),
+        ("NODE_FAIL", None, End(None, None, parse("NodeFail"))),
+        ("PREEMPTED", Exit(143, True), End(143, None, parse("Preempted"))),
+        ("COMPLETED", Exit(None, False), End(None, None, parse("Preempted"))),
     ],
 )
 def test_the_end_by_its_own_word_and_slurms(state, record, end):
@@ -250,10 +251,10 @@ def test_the_end_by_its_own_word_and_slurms(state, record, end):
 def test_slurms_word_when_the_job_left_none():
     assert judge("FAILED", waited=False) is None, "its own word may still come"
     assert judge("FAILED") is None, "nobody knows: that is no failure"
-    assert judge("FAILED", verdict=Verdict("FAILED", 3, None)) == End(3, None, "")
-    assert judge("FAILED", verdict=Verdict("FAILED", 0, 9)) == End(None, 9, "")
+    assert judge("FAILED", verdict=Verdict("FAILED", 3, None)) == End(3)
+    assert judge("FAILED", verdict=Verdict("FAILED", 0, 9)) == End(None, 9)
     no_log = judge("FAILED", began=False, verdict=Verdict("FAILED", 0, 53))
-    assert no_log == End(None, None, "StartFailed: no log at /logs/42.log")
+    assert no_log == End(None, None, parse("StartFailed: no log at /logs/42.log"))
 
 
 def test_states_nobody_has_heard_of_are_not_the_end():

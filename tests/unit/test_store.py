@@ -4,6 +4,7 @@ import pytest
 
 from gflow.core.ids import job_key
 from gflow.core.model import AuditEntry, JobState
+from gflow.core.reasons import parse
 from gflow.core.state.state import RECENT
 from gflow.errors import StoreError
 from gflow.store.memory import MemoryStore
@@ -83,10 +84,10 @@ def test_a_job_is_replaced_by_its_newer_self(store):
 def test_the_store_has_its_own_copy(store):
     mine = job(1)
     save(store, mine)
-    mine.reason = "changed after the commit"
-    store.job(mine.key).reason = "changed by a reader"
+    mine.reason = parse("changed after the commit")
+    store.job(mine.key).reason = parse("changed by a reader")
     for found in store.jobs(active=True):
-        found.reason = "changed by another"
+        found.reason = parse("changed by another")
     assert store.job(mine.key) == job(1)
 
 

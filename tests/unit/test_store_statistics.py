@@ -11,6 +11,7 @@ from gflow.core.events import Drain, Exited, Submit
 from gflow.core.ids import job_key
 from gflow.core.model import JobState, Moment
 from gflow.core.queries.usage_report import Question, Usage
+from gflow.core.reasons import LEASED
 from gflow.core.state.state import State
 from gflow.daemon.loop.stored_state import gather
 from gflow.store import statistics as counting
@@ -151,10 +152,10 @@ def test_what_the_engine_tells_is_what_is_counted(tmp_path):
 
     happens(Submit, 0, uid=1, user="ann", specs=(spec(gpus=2, max_retries=1),), outcomes={})
     happens(Exited, 100, key=job_key(1), attempt=1, code=1)
-    happens(Exited, 100.5, key=job_key(1), attempt=2, code=None, problem="Leased")
-    happens(Exited, 101, key=job_key(1), attempt=3, code=None, problem="Leased")
+    happens(Exited, 100.5, key=job_key(1), attempt=2, code=None, problem=LEASED)
+    happens(Exited, 101, key=job_key(1), attempt=3, code=None, problem=LEASED)
     happens(Drain, 101, uid=0, on=True, gpus=None, reason="", passing=False)
-    happens(Exited, 102, key=job_key(1), attempt=4, code=None, problem="Leased")
+    happens(Exited, 102, key=job_key(1), attempt=4, code=None, problem=LEASED)
     happens(Drain, 3700, uid=0, on=False, gpus=None, reason="", passing=False)
     happens(Exited, 3711, key=job_key(1), attempt=5, code=0)
     reader = Reader(store.path)

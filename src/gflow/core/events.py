@@ -9,6 +9,7 @@ import msgspec
 from gflow.core.forecast.calibration import EtaSample
 from gflow.core.ids import JobKey
 from gflow.core.model import Block, Gpu, Idle, JobProgress, JobState, Moment, Spec
+from gflow.core.reasons import NO_REASON, Reason
 from gflow.core.state.quotas import Limits
 
 
@@ -132,7 +133,7 @@ class Exited(Event, frozen=True, kw_only=True):
     attempt: int
     code: int | None
     signal: int | None = None
-    problem: str = ""
+    problem: Reason = NO_REASON
     # CPU time and peak memory; both 0 if they could not be measured.
     cpu_ms: int = 0
     peak_kib: int = 0

@@ -12,20 +12,13 @@ from typing import NamedTuple
 import msgspec
 
 from gflow.core.ids import TASK_MASK, JobKey, label, number_of
+from gflow.core.reasons import NO_REASON, Reason
 from gflow.core.resources import Shape, precedence_of, shape_of, slots_of
 from gflow.core.task_set import TaskSet
 from gflow.job_states import ACTIVE as ACTIVE
 from gflow.job_states import FINAL as FINAL
 from gflow.job_states import JobState as JobState
 
-# Prefix of the reason of a job that was cancelled because a parent did not succeed.
-CUT_OFF = "DependencyFailed:"
-# Prefix of the reason of a running job that is preempted; the id of the other job follows.
-PREEMPTED = "Preempted: "
-# The reason of a job that waits for reserved GPUs, or was evicted from them.
-RESERVED = "Reservation"
-# The reason of a job that leaves its GPUs unused, and of one that was stopped for that.
-IDLE = "IdleGPU"
 UNKILLABLE = "Unkillable"
 # The default target: this machine.
 LOCAL = "local"
@@ -256,7 +249,7 @@ class Job(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     user: str
     submitted_at: float
     state: JobState = JobState.QUEUED
-    reason: str = ""
+    reason: Reason = NO_REASON
     attempt: int = 0
     gpu_ids: tuple[int, ...] = ()
     started_at: float | None = None

@@ -41,6 +41,7 @@ from __future__ import annotations
 from typing import Final
 
 from gflow.core.model import FINAL, Job, JobState
+from gflow.core.reasons import NO_REASON, Reason
 from gflow.errors import TransitionError
 
 # Module constants, because this is a hot path: the attribute lookup on an enum class takes 20 times as long,
@@ -66,7 +67,7 @@ TRANSITIONS: Final[dict[JobState, frozenset[JobState]]] = {
 ENDED: Final[dict[JobState, str]] = {state: state.row.entry for state in JobState if state in FINAL}
 
 
-def move(job: Job, to: JobState, reason: str = "") -> None:
+def move(job: Job, to: JobState, reason: Reason = NO_REASON) -> None:
     """Take one transition. The only place that changes `job.state`; raises if the table does not allow it."""
     if to not in TRANSITIONS[job.state]:
         raise TransitionError(f"job {job.label} cannot go from {job.state.value} to {to.value}")

@@ -13,8 +13,8 @@ from gflow import __version__
 from gflow.core.effects import Effect, Start
 from gflow.core.events import Exited, LeasesSeen, RemoteStatus, Seen, Stuck
 from gflow.core.ids import label
-from gflow.core.lifecycle.finish import LEASED
 from gflow.core.model import Gpu, JobState
+from gflow.core.reasons import ReasonKind
 from gflow.core.state.machine import UNBOUNDED
 from gflow.core.state.state import State
 from gflow.daemon.api import rlimits
@@ -211,7 +211,7 @@ class Daemon:
         job = self.loop.state.jobs.get(key)
         if self.progress_socket is not None and job is not None:
             self.progress_socket.drain(job.uid)
-        if end.problem == LEASED:
+        if end.problem.kind is ReasonKind.LEASED:
             # Before the event, so that the next round does not choose the same GPU again.
             self.leases.look(lost=job.gpu_ids if job else ())
         self.loop.post(

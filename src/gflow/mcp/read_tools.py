@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from gflow.client import http
 from gflow.client.logs import start_of_last
+from gflow.core.reasons import ReasonKind, parse
 from gflow.errors import Refused
 from gflow.job_states import WAITING_NAMES
 
@@ -113,7 +114,7 @@ def get_queue_pressure() -> Answer:
     waiting = answer("/jobs", states=",".join(WAITING_NAMES), limit="1000")
     reasons: dict[str, int] = {}
     for job in waiting["jobs"]:
-        reason = (job["reason"] or job["state"]).partition(":")[0]
+        reason = parse(job["reason"] or job["state"]).code
         reasons[reason] = reasons.get(reason, 0) + 1
     return {
         "gpus_total": status["gpu_total"],
@@ -140,7 +141,7 @@ def triage_job(job: str, last_lines: int = 80, max_bytes: int = 20_000) -> Answe
     log = get_job_log(str(shown["id"]), last_lines=last_lines, max_bytes=max_bytes)
     content = log["content"].lower()
     found["hints"] = [hint for signs, hint in SIGNS if any(sign in content for sign in signs)]
-    if (shown["reason"] or "").startswith("OutOfMemory"):
+    if parse(shown["reason"] or "").kind is ReasonKind.OUT_OF_MEMORY:
         found["hints"].insert(0, "the job used more host memory than it requested: raise --memory")
     return found | {"history": answer(http.job_path(str(shown["id"]), "/history"))["events"], "log": log}
 

@@ -12,14 +12,13 @@ from pathlib import Path
 import msgspec
 
 from gflow.core.ids import TASK_BITS, label
-from gflow.core.model import CUT_OFF
 from gflow.core.policy import DRAINED, Drained
 from gflow.errors import StoreError
 from gflow.store import files, ownership
 from gflow.store.files import beside
 from gflow.store.open import check_database
 from gflow.store.port import LAUNCH_EPOCH
-from gflow.store.rows import USUAL_BYTES, waiting_tasks
+from gflow.store.rows import CUT_OFF, USUAL_BYTES, waiting_tasks
 from gflow.store.snapshot import RESTORED, back_up, copy, swap_in
 
 DAY_S = 86400.0
@@ -29,7 +28,7 @@ CHUNK = 2000
 TEXTS = ("$.environ", "$.script")
 # Seconds for which a job that never ran keeps its texts after it was cancelled: `gjob redo` needs them.
 UNRUN_S = 3600.0
-_UNRUN = f"state = 'Cancelled' AND attempt = 0 AND reason NOT LIKE '{CUT_OFF}%' AND finished_at < ?"
+_UNRUN = f"state = 'Cancelled' AND attempt = 0 AND NOT {CUT_OFF} AND finished_at < ?"
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gflow.core.ids import JobKey, job_key, label, number_of, task_of
-from gflow.core.model import ACTIVE, CUT_OFF, AuditEntry, Job, JobState
+from gflow.core.ids import JobKey, job_key, number_of, task_of
+from gflow.core.model import ACTIVE, AuditEntry, Job, JobState
 from gflow.core.queries.audit_log import of_job
+from gflow.core.reasons import ReasonKind
 from gflow.core.state.state import RECENT
 from gflow.errors import StoreError
 from gflow.store.bulk import Bulk, OpenSubmission
@@ -107,11 +108,11 @@ class MemoryStore:
         ]
 
     def cut_off_by(self, key: JobKey) -> list[Job]:
-        reason = f"{CUT_OFF}{label(key)}"
         return [
             _copy(job)
             for _, job in sorted(self._jobs.items())
-            if job.reason == reason or job.reason.startswith(reason + "_")
+            if job.reason.kind is ReasonKind.DEPENDENCY_FAILED
+            and key in (job.reason.job, job_key(number_of(job.reason.job)))
         ]
 
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]:

@@ -9,6 +9,7 @@ import msgspec
 from gflow.core.effects import Ran
 from gflow.core.ids import JobKey, label
 from gflow.core.model import Abroad, ArrayProgress, Job, JobProgress, JobState, Spec
+from gflow.core.reasons import ReasonKind, parse
 from gflow.core.task_set import parse_tasks
 from gflow.errors import StoreError
 from gflow.store.open import WAY_OUT
@@ -32,6 +33,8 @@ INSERT = (
     "INSERT INTO jobs (key, uid, user, state, reason, submitted_at, target, spec, progress, ready_at) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+# Jobs that were cancelled because a parent did not succeed. An index has the same condition.
+CUT_OFF = f"reason LIKE '{ReasonKind.DEPENDENCY_FAILED.value}:%'"
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
 # Bytes of a spec that any job may take; what is longer counts as kept (people.max_kept_mib).
@@ -51,7 +54,7 @@ def to_row(job: Job) -> tuple[Any, ...]:
         job.uid,
         job.user,
         job.state.value,
-        job.reason,
+        str(job.reason),
         job.attempt,
         ",".join(map(str, job.gpu_ids)),
         job.submitted_at,
@@ -86,7 +89,7 @@ def to_new_row(job: Job) -> tuple[Any, ...]:
         job.uid,
         job.user,
         job.state.value,
-        job.reason,
+        str(job.reason),
         job.submitted_at,
         job.target,
         _encode(job.spec).decode(),
@@ -135,7 +138,7 @@ def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
         user=user,
         submitted_at=submitted_at,
         state=_STATES[state],
-        reason=reason,
+        reason=parse(reason),
         attempt=attempt,
         gpu_ids=tuple(map(int, gpu_ids.split(","))) if gpu_ids else (),
         started_at=started_at,

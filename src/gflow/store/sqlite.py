@@ -15,9 +15,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from gflow.core.ids import TASK_BITS, JobKey, job_key, label, number_of, task_of
-from gflow.core.model import ACTIVE, CUT_OFF, FINAL, AuditEntry, Job, JobState
+from gflow.core.ids import TASK_BITS, JobKey, job_key, number_of, task_of
+from gflow.core.model import ACTIVE, FINAL, AuditEntry, Job, JobState
 from gflow.core.queries.audit_log import GROUPED, of_job
+from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.state.state import RECENT
 from gflow.core.transitions import ENDED
 from gflow.errors import StoreError
@@ -27,6 +28,7 @@ from gflow.store.open import UNREADABLE, WAY_OUT, open_database, unreadable
 from gflow.store.port import LEARNT_FROM, Changes, Loaded, address_of, keep_unfinished, neighbours
 from gflow.store.reader import Reader
 from gflow.store.rows import (
+    CUT_OFF,
     INSERT,
     SELECT,
     UPSERT,
@@ -247,9 +249,9 @@ class SqliteStore:
 
     def cut_off_by(self, key: JobKey) -> list[Job]:
         """Jobs that were cancelled because this one, or a task of it, did not succeed."""
-        reason = f"{CUT_OFF}{label(key)}"
+        reason = str(Reason(ReasonKind.DEPENDENCY_FAILED, job=key))
         # The LIKE is what the index is about. Of tasks: from `42_` to what comes after every `42_…`.
-        which = f"{SELECT} WHERE reason LIKE '{CUT_OFF}%' AND reason"
+        which = f"{SELECT} WHERE {CUT_OFF} AND reason"
         found = self._jobs(f"{which} = ?", [reason])
         found += self._jobs(f"{which} BETWEEN ? AND ?", [reason + "_", reason + "_~"])
         return sorted(found, key=lambda job: job.key)

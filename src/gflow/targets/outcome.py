@@ -1,11 +1,11 @@
-"""The end of a run. Separate from the port because the shim imports it, and only the standard library."""
+"""The end of a run as a shim reports it. The shim imports this module, and only the standard library."""
 
 from __future__ import annotations
 
 import errno
 from typing import NamedTuple
 
-# Prefix of the problem of a run that did not begin for a reason outside the job.
+# Code of the problem of a run that did not begin for a reason outside the job.
 DEFERRED = "Deferred"
 # Errors of the daemon or the machine: the same start may succeed later.
 SHORTAGES = frozenset(
@@ -13,8 +13,8 @@ SHORTAGES = frozenset(
 )
 
 
-class End(NamedTuple):
-    """The end of a job. `problem` is set if it could not start, or gflow or Slurm ended it."""
+class ShimEnd(NamedTuple):
+    """The end of a run. `problem` is the text of a reason; empty: the job exited by itself."""
 
     code: int | None
     signal: int | None
@@ -23,6 +23,6 @@ class End(NamedTuple):
     peak_kib: int = 0
 
 
-def deferred(why: str) -> End:
+def deferred(why: str) -> ShimEnd:
     """The end of a run that never began and should be retried."""
-    return End(None, None, f"{DEFERRED}: {why}")
+    return ShimEnd(None, None, f"{DEFERRED}: {why}")

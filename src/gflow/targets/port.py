@@ -11,9 +11,7 @@ from typing import NamedTuple, Protocol
 
 from gflow.core.ids import JobKey, label
 from gflow.core.model import Job
-from gflow.targets.outcome import End
-
-__all__ = ["End", "Ended", "Launch", "Run", "Target"]
+from gflow.core.reasons import NO_REASON, Reason
 
 
 class Run(NamedTuple):
@@ -25,6 +23,16 @@ class Run(NamedTuple):
     @property
     def name(self) -> str:
         return f"{label(self.key)}.{self.attempt}"
+
+
+class End(NamedTuple):
+    """The end of a run. `problem` is set if it could not start, or gflow or Slurm ended it."""
+
+    code: int | None = None
+    signal: int | None = None
+    problem: Reason = NO_REASON
+    cpu_ms: int = 0
+    peak_kib: int = 0
 
 
 class Ended(NamedTuple):

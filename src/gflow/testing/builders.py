@@ -7,6 +7,7 @@ from typing import Any
 from gflow.core.events import Exited, Submit
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import FINAL, ArrayProgress, Gpu, Job, JobState, Spec
+from gflow.core.reasons import parse
 from gflow.core.task_set import parse_tasks
 from gflow.testing.clock import FakeClock
 
@@ -20,7 +21,10 @@ def spec(**fields: Any) -> Spec:
 
 
 def job(number: int = 1, *, task: int | None = None, uid: int = 1001, **fields: Any) -> Job:
-    """Build a job from fields of Spec and of Job. Fields that its state requires are filled in."""
+    """Build a job from fields of Spec and of Job. Fields that its state requires are filled in.
+
+    A reason may be given as its text.
+    """
     asked = {name: fields.pop(name) for name in Spec.__struct_fields__ if name in fields}
     clock = FakeClock()
     usual: dict[str, Any] = {"submitted_at": clock.wall, "user": _user(uid)}
@@ -31,6 +35,7 @@ def job(number: int = 1, *, task: int | None = None, uid: int = 1001, **fields: 
         usual |= {"finished_at": clock.wall + 100}
         began, over = fields.get("started_at"), fields.get("finished_at", clock.wall + 100)
         usual |= {"ran_s": None if began is None or over is None else max(0.0, over - began)}
+    fields["reason"] = parse(str(fields.get("reason", "")))
     return Job(key=job_key(number, task), spec=spec(**asked), uid=uid, **usual | fields)
 
 
@@ -63,7 +68,8 @@ def exited(
     clock: FakeClock, job: Job, code: int | None = 0, *, signal: int | None = None, problem: str = ""
 ) -> Exited:
     """Build the end of the current attempt of a job."""
-    return Exited(at=clock.now(), key=job.key, attempt=job.attempt, code=code, signal=signal, problem=problem)
+    why = parse(problem)
+    return Exited(at=clock.now(), key=job.key, attempt=job.attempt, code=code, signal=signal, problem=why)
 
 
 def _user(uid: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gflow.core.reasons import parse
 from gflow.targets.port import End, Ended, Launch, Run
 
 
@@ -23,7 +24,7 @@ class FakeTarget:
     def end(self, run: Run, code: int | None = 0, *, signal: int | None = None, problem: str = "") -> None:
         """End a run and call the listener."""
         del self.living[run]
-        self._on_end(Ended(run, End(code, signal, problem)))
+        self._on_end(Ended(run, End(code, signal, parse(problem))))
 
     def start(self, launch: Launch) -> None:
         if launch.run in self.living:

@@ -23,7 +23,7 @@ def job_page(
 ) -> str:
     """The page of `gjob show`. Leaves out fields that are empty."""
     spec, options = job.spec, _option_facts(job, measured_mib)
-    reason = str(why) if why else job.reason
+    reason = str(why or job.reason)
     lines: list[tuple[str, str]] = [
         ("Job", job.label),
         ("Name", options.pop("Name")),

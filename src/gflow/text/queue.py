@@ -76,7 +76,7 @@ def _nodes_or_reason(job: Job, why: Blocker | None, now: Moment) -> str:
     if job.state is JobState.RUNNING or ((job.gpu_ids or job.abroad) and job.state is JobState.FINISHED):
         there = job.abroad.nodes if job.abroad else ""
         return (_gpu_ids(job) or there or "-") + (f" ({why.code})" if why else "")
-    reason = str(why) if why else job.reason
+    reason = str(why or job.reason)
     return f"({reason})" if reason else "-"
 
 
@@ -144,7 +144,7 @@ COLUMNS: dict[str, Callable[[Job, Blocker | None, Moment], str]] = {
     "TIMELIMIT": lambda job, why, now: clock(job.spec.time_limit_s) if job.spec.time_limit_s else "UNLIMITED",
     "NODES": _gpus,
     "NODELIST(REASON)": _nodes_or_reason,
-    "REASON": lambda job, why, now: (str(why) if why else job.reason) or "-",
+    "REASON": lambda job, why, now: str(why or job.reason) or "-",
     "GPUS": _gpus,
     "GPUIDS": lambda job, why, now: _gpu_ids(job) or "-",
     "CPUS": lambda job, why, now: str(job.spec.shape.cpus),

@@ -7,6 +7,7 @@ memory.
 from __future__ import annotations
 
 from gflow.core.model import AuditEntry, Job
+from gflow.core.reasons import ReasonKind, parse
 from gflow.job_states import ATTEMPT_ENDED, LISTED, WAITING, JobState
 
 # By `AuditEntry.what`. The first name is the one that notifications use.
@@ -58,7 +59,7 @@ def names_of(line: AuditEntry, job: Job | None) -> tuple[str, ...]:
         names += ("gpu_availability_changed",)
     if job.attempt and job.spec.memory_mib:
         names += ("memory_availability_changed",)
-    if line.what == "failed" and line.detail == "Lost":
+    if line.what == "failed" and parse(line.detail).kind is ReasonKind.LOST:
         names += ("zombie_job_detected",)
     return names
 

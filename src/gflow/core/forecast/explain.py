@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import msgspec
 
 from gflow.core.ids import label
-from gflow.core.model import IDLE, RESERVED, UNKILLABLE, Job
+from gflow.core.model import UNKILLABLE, Job
+from gflow.core.reasons import HELD, ReasonKind
 from gflow.core.resources import Shape, shape_of
 from gflow.core.scheduling.placement import available, gib, impossible
 from gflow.core.state.machine import suits
@@ -32,7 +33,7 @@ def explain(state: State, job: Job, known: dict[Shape, Blocker] | None = None) -
     """
     if job.state is not QUEUED:
         if job.state is HOLD:
-            return Blocker(job.reason or "JobHeldUser")
+            return Blocker(str(job.reason or HELD))
         return _explain_running(state, job) if job.state is RUNNING else None
     if blocker := _explain_not_ready(state, job):
         return blocker
@@ -51,7 +52,7 @@ def _explain_running(state: State, job: Job) -> Blocker | None:
     if job.key in state.stuck:
         return Blocker(UNKILLABLE, state.stuck[job.key])
     idle = state.unused.get(job.key)
-    return Blocker(IDLE, idle.text) if idle and not job.stopping else None
+    return Blocker(ReasonKind.IDLE_GPUS.value, idle.text) if idle and not job.stopping else None
 
 
 def _explain_not_ready(state: State, job: Job) -> Blocker | None:
@@ -89,9 +90,8 @@ def _explain_full(state: State) -> Blocker:
 def _explain_remote(job: Job) -> Blocker:
     """The reason that the job's target reports."""
     if job.abroad is not None and job.abroad.hold:
-        return Blocker("JobHeldUser")
-    code, _, detail = job.reason.partition(": ")
-    return Blocker(code or "Submitting", detail)
+        return Blocker(HELD.code)
+    return Blocker(job.reason.code or "Submitting", job.reason.explanation)
 
 
 def _explain_quota(state: State, job: Job, shape: Shape) -> Blocker | None:
@@ -109,7 +109,8 @@ def _explain_quota(state: State, job: Job, shape: Shape) -> Blocker | None:
 
 def reserved_for(state: State, gpus: Iterable[int], owners: Iterable[str]) -> Blocker:
     """The blocker for GPUs that are reserved for these users."""
-    return Blocker(RESERVED, f"GPU {','.join(map(str, gpus))} reserved for {named(state, owners)}")
+    kept = f"GPU {','.join(map(str, gpus))} reserved for {named(state, owners)}"
+    return Blocker(ReasonKind.RESERVED.value, kept)
 
 
 def named(state: State, owners: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from gflow.core.forecast.explain import Blocker, explain, explain_shape, reserve
 from gflow.core.forecast.start_time import Question, Start, question_of
 from gflow.core.ids import label
 from gflow.core.model import LOCAL, Job, JobState, Moment
+from gflow.core.reasons import HELD
 from gflow.core.scheduling.backfill import may_backfill, reserved_start_of
 from gflow.core.scheduling.placement import available, choose
 from gflow.core.state.machine import suits
@@ -59,7 +60,7 @@ def may_begin_at(job: Job, at: Moment) -> float:
 
 def _blockers(state: State, job: Job, at: Moment, question: Question | None) -> Iterator[Blocker]:
     if job.state is JobState.HOLD:
-        yield Blocker(job.reason or "JobHeldUser", f"gjob release {job.label} lets it go on")
+        yield Blocker(str(job.reason or HELD), f"gjob release {job.label} lets it go on")
     if (wait := state.waits.get(job.key)) is not None:
         for parent in sorted(wait.parents):
             yield Blocker("Dependency", f"job {label(parent)} is not over")

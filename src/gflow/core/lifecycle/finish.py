@@ -11,19 +11,22 @@ import msgspec
 
 from gflow.core.effects import AddAuditEntry, Effect, Forget, Ran, Save
 from gflow.core.events import Exited
-from gflow.core.ids import TASK_MASK, JobKey, job_key, label, parse_label, task_of
+from gflow.core.ids import TASK_MASK, JobKey, job_key, task_of
 from gflow.core.lifecycle.machine_events import stall
-from gflow.core.model import (
-    CUT_OFF,
-    IDLE,
-    LOCAL,
+from gflow.core.model import LOCAL, Abroad, ArrayProgress, Job, JobState, Moment
+from gflow.core.reasons import (
+    CANCELLED_BY_USER,
+    DEFERRED,
+    HELD,
+    LEASED,
+    LOST,
+    NO_REASON,
     PREEMPTED,
-    RESERVED,
-    Abroad,
-    ArrayProgress,
-    Job,
-    JobState,
-    Moment,
+    REQUEUED,
+    RETRY,
+    TIME_LIMIT,
+    Reason,
+    ReasonKind,
 )
 from gflow.core.scheduling.scheduler import new_task, run_round, start_first
 from gflow.core.state.state import State
@@ -35,18 +38,15 @@ QUICK_ENDS = 5
 # Exit code with which a job asks to be requeued (EX_TEMPFAIL).
 REQUEUE_CODE = 75
 # Failures caused by the infrastructure.
-INFRASTRUCTURE_FAILURES = ("Lost", "Reboot", "NodeFail", "Preempted")
-# Problems of attempts that never began. The job is requeued, and the attempt does not count as a run.
-# Another daemon had leased the GPUs:
-LEASED = "Leased"
-# The daemon or the machine lacked a resource, as in `Deferred: Too many open files`:
-DEFERRED = "Deferred"
-# Another target had the job and it was withdrawn:
-RECALLED = "Recalled"
+INFRASTRUCTURE_FAILURES = frozenset(
+    {ReasonKind.LOST, ReasonKind.REBOOT, ReasonKind.NODE_FAIL, ReasonKind.PREEMPTED}
+)
+# Reasons of jobs that GPU reservations or idle limits stop; they are kept when the job has ended.
+KEPT_REASONS = frozenset({ReasonKind.IDLE_GPUS, ReasonKind.RESERVED})
 # Upper bound of the doubled retry delay. A longer --retry-delay is used as it is.
 LONGEST_PAUSE_S = 3600
 # Final states decided by another target, by the problem that it reports.
-REMOTE_ENDS = {"TimeLimit": TIMEOUT, "CancelledThere": CANCELLED}
+REMOTE_ENDS = {ReasonKind.TIME_LIMIT: TIMEOUT, ReasonKind.CANCELLED_THERE: CANCELLED}
 
 
 def exited(state: State, event: Exited, effects: list[Effect]) -> None:
@@ -74,8 +74,8 @@ def exited(state: State, event: Exited, effects: list[Effect]) -> None:
         state.unbook(job, at.boot)
     to, reason = _end_of_attempt(job, event)
     why = decide_requeue(job, event, to)
-    if event.problem.startswith(DEFERRED):
-        stall(state, reason.removeprefix(f"{DEFERRED}: "), at)
+    if event.problem.kind is DEFERRED.kind:
+        stall(state, event.problem.detail or event.problem.code, at)
     else:  # the attempt had begun, so starts succeed
         state.machine.stalls = 0
     if why:
@@ -96,7 +96,7 @@ def _end_remote(state: State, job: Job, event: Exited, effects: list[Effect], *,
     `has_kept`: the job was withdrawn because it can start here on resources kept for it. For an array, the
     event means that no more of its tasks will start there.
     """
-    if event.problem == RECALLED and job.state is QUEUED:
+    if event.problem.kind is ReasonKind.RECALLED and job.state is QUEUED:
         _requeue_withdrawn(state, job, event, effects)
         if has_kept:
             start_first(state, job.key, event.at, effects)
@@ -119,9 +119,9 @@ def _requeue_withdrawn(state: State, job: Job, event: Exited, effects: list[Effe
     state.fetch(job)
     job.target = job.spec.on or LOCAL
     if is_held:
-        move(job, HOLD, "JobHeldUser")
+        move(job, HOLD, HELD)
     else:
-        job.reason = "Requeued"
+        job.reason = REQUEUED
         state.admit(job, event.at)
     effects += (Save(job), AddAuditEntry(job.key, "taken back", f"attempt {job.attempt} never began"))
     effects.append(Forget(job.key, event.attempt))
@@ -165,36 +165,39 @@ def split_remote_task(state: State, array: Job, key: JobKey, at: Moment) -> Job:
     return task
 
 
-def _end_of_attempt(job: Job, event: Exited) -> tuple[JobState, str]:
+def _end_of_attempt(job: Job, event: Exited) -> tuple[JobState, Reason]:
     """Determine the state after an attempt, Queued if it was preempted, and the reason."""
     stopping = job.stopping
     if stopping is not None:
-        if stopping is FAILED or stopping is QUEUED or job.reason.startswith((IDLE, RESERVED)):
+        if stopping is FAILED or stopping is QUEUED or job.reason.kind in KEPT_REASONS:
             return stopping, job.reason
-        return stopping, "TimeLimit" if stopping is TIMEOUT else "CancelledByUser"
+        return stopping, TIME_LIMIT if stopping is TIMEOUT else CANCELLED_BY_USER
     problem, code = event.problem, event.code
     if problem:
-        return REMOTE_ENDS.get(problem, FAILED), problem
+        return REMOTE_ENDS.get(problem.kind, FAILED), problem
     if event.signal:
-        return FAILED, f"Signal:{event.signal}"
+        return FAILED, Reason(ReasonKind.SIGNAL, str(event.signal))
     if code is None:  # the exit was not observed, so it does not count as a success
-        return FAILED, "Lost"
+        return FAILED, LOST
     if code:
-        return FAILED, f"ExitCode:{code}"
-    return FINISHED, ""
+        return FAILED, Reason(ReasonKind.EXIT_CODE, str(code))
+    return FINISHED, NO_REASON
 
 
-def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effects: list[Effect]) -> None:
+def _requeue(
+    state: State, job: Job, why: Reason, reason: Reason, event: Exited, effects: list[Effect]
+) -> None:
     """Return the job to the queue for its next attempt; hold it if it is in a requeue loop."""
     at = event.at
     ran_s = job.run_s(at.boot)
     is_quick = ran_s is not None and ran_s < QUICK_S
-    job.quick_ends = job.quick_ends + 1 if is_quick and why == "Requeued" else 0
-    if why == "Retry":
+    job.quick_ends = job.quick_ends + 1 if is_quick and why is REQUEUED else 0
+    ended = f"after attempt {job.attempt}: {reason}"
+    if why is RETRY:
         job.retries += 1
         delay_s = retry_delay_s(job)
         job.pause(delay_s, at)
-        reason += f"; next in {delay_s} s" if delay_s else ""
+        ended += f"; next in {delay_s} s" if delay_s else ""
     ran = Ran(job.key, job.attempt, job.started_at or at.wall, at.wall, job.gpu_ids, ran_s or 0.0)
     job.gpu_ids = ()
     job.started_at = job.started_boot = None
@@ -203,16 +206,16 @@ def _requeue(state: State, job: Job, why: str, reason: str, event: Exited, effec
     job.target = job.spec.on or LOCAL
     if job.quick_ends >= QUICK_ENDS:
         job.quick_ends = 0
-        move(job, HOLD, "RequeueLoop")
+        move(job, HOLD, Reason(ReasonKind.REQUEUE_LOOP))
     else:
         move(job, QUEUED, why)
         state.admit(job, at)
-    effects += (Save(job), AddAuditEntry(job.key, why.lower(), f"after attempt {job.attempt}: {reason}"))
-    if why not in (LEASED, DEFERRED):  # the attempt never began
+    effects += (Save(job), AddAuditEntry(job.key, why.code.lower(), ended))
+    if why is not LEASED and why is not DEFERRED:  # the attempt began
         effects.append(ran)
 
 
-def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effects: list[Effect]) -> None:
+def finish(state: State, job: Job, to: JobState, reason: Reason, at: Moment, effects: list[Effect]) -> None:
     """Make a job final, and release or cancel its children, transitively.
 
     An array with started tasks is not final yet; its waiting tasks end now. Iterative, because chains of
@@ -232,7 +235,7 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             job.stopping = None
             job.stop_now = False
             state.drop(job)
-            effects += (Save(job), AddAuditEntry(key, ENDED[to], reason))
+            effects += (Save(job), AddAuditEntry(key, ENDED[to], str(reason)))
             if job.progress is not None and job.target != LOCAL:
                 effects.append(Forget(key, job.attempt))
         for parent in _list_ended(state, job) if state.children else ():
@@ -244,7 +247,7 @@ def finish(state: State, job: Job, to: JobState, reason: str, at: Moment, effect
             pending.append(ended_array)
 
 
-def _wind_down(array: Job, to: JobState, reason: str) -> None:
+def _wind_down(array: Job, to: JobState, reason: Reason) -> None:
     """Start no more tasks of the array. It becomes final when the last started task has ended."""
     if array.state is HOLD:
         move(array, QUEUED)
@@ -288,24 +291,26 @@ def _affected_children(state: State, parent: JobKey, ended: JobState) -> list[Jo
     return affected
 
 
-def release_or_cut_off(state: State, job: Job, at: Moment, effects: list[Effect]) -> str:
+def release_or_cut_off(state: State, job: Job, at: Moment, effects: list[Effect]) -> Reason:
     """Admit a job whose dependencies are met; return the reason to cancel it if they cannot be met."""
     wait = state.waits[job.key]
     if wait.broken is not None:
         if job.spec.no_auto_cancel:
-            return ""
+            return NO_REASON
         state.stop_waiting(job)
-        return f"{CUT_OFF}{label(wait.broken)}"
+        return Reason(ReasonKind.DEPENDENCY_FAILED, job=wait.broken)
     if wait.is_over:
         state.stop_waiting(job)
         if job.state is QUEUED:
             state.admit(job, at)
             if job in state.ready:
                 effects.append(Save(job))
-    return ""
+    return NO_REASON
 
 
-def _end_task(state: State, task: Job, at: Moment, effects: list[Effect]) -> tuple[Job, JobState, str] | None:
+def _end_task(
+    state: State, task: Job, at: Moment, effects: list[Effect]
+) -> tuple[Job, JobState, Reason] | None:
     """Count a task that ended; if it was the last, return the array with its final state and reason."""
     array = state.jobs[job_key(task.number)]
     assert array.progress is not None
@@ -333,17 +338,17 @@ def _count_task(progress: ArrayProgress, task: Job) -> ArrayProgress:
     )
 
 
-def end_of_array(array: Job) -> tuple[JobState, str]:
+def end_of_array(array: Job) -> tuple[JobState, Reason]:
     """Determine the final state and reason of an array without active or waiting tasks."""
     assert array.progress is not None
     progress = array.progress
     if array.stopping is not None:
         return array.stopping, array.reason
     if progress.bad:
-        return FAILED, f"TasksFailed:{progress.bad}"
+        return FAILED, Reason(ReasonKind.TASKS_FAILED, str(progress.bad))
     if progress.cancelled:
-        return CANCELLED, f"TasksCancelled:{progress.cancelled}"
-    return FINISHED, ""
+        return CANCELLED, Reason(ReasonKind.TASKS_CANCELLED, str(progress.cancelled))
+    return FINISHED, NO_REASON
 
 
 def active_tasks(state: State, array: JobKey) -> list[Job]:
@@ -351,25 +356,24 @@ def active_tasks(state: State, array: JobKey) -> list[Job]:
     return [state.jobs[key] for key in sorted(state.tasks.get(array, ()))]
 
 
-def decide_requeue(job: Job, event: Exited, to: JobState) -> str:
-    """Decide whether the job is requeued; return `Requeued`, `Retry`, `Preempted`, or empty if it is not.
+def decide_requeue(job: Job, event: Exited, to: JobState) -> Reason:
+    """Decide whether the job is requeued; return REQUEUED, RETRY, PREEMPTED, or NO_REASON if it is not.
 
-    `Leased` and `Deferred`: the attempt never began.
+    LEASED and DEFERRED: the attempt never began.
     """
-    spec = job.spec
+    spec, problem = job.spec, event.problem.kind
     if to is QUEUED:  # preempted by a job, or by a spot notice
-        return "Preempted" if parse_label(job.reason.removeprefix(PREEMPTED)) else "Requeued"
+        return PREEMPTED if job.reason.job else REQUEUED
     if to is CANCELLED or to is FINISHED:
-        return ""
-    if event.problem == LEASED:
+        return NO_REASON
+    if problem is LEASED.kind:
         return LEASED
-    if event.problem.startswith(DEFERRED):
+    if problem is DEFERRED.kind:
         return DEFERRED
-    if spec.requeue and (
-        to is TIMEOUT or event.problem in INFRASTRUCTURE_FAILURES or event.code == REQUEUE_CODE
-    ):
-        return "Requeued"
-    return "Retry" if job.retries < spec.max_retries and _is_retryable(spec.retry_on, event, to) else ""
+    if spec.requeue and (to is TIMEOUT or problem in INFRASTRUCTURE_FAILURES or event.code == REQUEUE_CODE):
+        return REQUEUED
+    has_retries = job.retries < spec.max_retries
+    return RETRY if has_retries and _is_retryable(spec.retry_on, event, to) else NO_REASON
 
 
 def _is_retryable(kinds: tuple[str, ...], event: Exited, to: JobState) -> bool:
@@ -384,11 +388,12 @@ def _retry_kinds(event: Exited, to: JobState) -> set[str]:
     if to is TIMEOUT:
         return {"any", "timeout"}
     kinds = {"any", "failed"}
-    if event.problem.startswith("OutOfMemory"):
+    problem = event.problem.kind
+    if problem is ReasonKind.OUT_OF_MEMORY:
         kinds.add("oom")
-    elif event.problem.startswith("StartFailed"):
+    elif problem is ReasonKind.START_FAILED:
         kinds.add("start")
-    elif event.problem in INFRASTRUCTURE_FAILURES or (event.code is None and event.signal is None):
+    elif problem in INFRASTRUCTURE_FAILURES or (event.code is None and event.signal is None):
         kinds |= {"lost"}
     elif event.signal is not None:
         kinds |= {"signal", f"signal:{event.signal}"}

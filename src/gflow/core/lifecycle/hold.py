@@ -11,6 +11,7 @@ from gflow.core.events import Hold, Release, UserAction
 from gflow.core.ids import JobKey, label
 from gflow.core.lifecycle.cancel import authorize_jobs, release_claims
 from gflow.core.model import Job, JobState
+from gflow.core.reasons import HELD
 from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.state import State
 from gflow.core.transitions import move
@@ -37,7 +38,7 @@ def hold(state: State, event: Hold, effects: list[Effect]) -> None:
             _hold_remote(job, effects)
         elif job.state is JobState.QUEUED:
             state.leave_queue(job)
-            move(job, JobState.HOLD, "JobHeldUser")
+            move(job, JobState.HOLD, HELD)
             effects += (Save(job), AddAuditEntry(job.key, "held"))
     if freed:
         run_round(state, event.at, effects)  # a start reservation is gone: other jobs may start

@@ -10,9 +10,9 @@ import heapq
 
 from gflow.core.effects import AddAuditEntry, Effect, Save, Stop, Warn
 from gflow.core.events import Idled, IdleSeen, Overran, Progressed, Stuck
-from gflow.core.model import IDLE, Idle, Job, JobProgress, JobState, Moment
+from gflow.core.model import Idle, Job, JobProgress, JobState, Moment
+from gflow.core.reasons import WARNED, Reason, ReasonKind
 from gflow.core.scheduling.placement import gib
-from gflow.core.state.deadlines import WARNED
 from gflow.core.state.state import State
 from gflow.core.transitions import FAILED, RUNNING, TIMEOUT
 
@@ -49,12 +49,14 @@ def overran(state: State, event: Overran, effects: list[Effect]) -> None:
         return
     if not job.spec.shared or job.stop_now:
         return
-    over = f"GpuMemory: used {gib(event.used_mib)} of {gib(job.spec.gpu_memory_mib)} on GPU {event.gpu}"
+    used = f"used {gib(event.used_mib)} of {gib(job.spec.gpu_memory_mib)} on GPU {event.gpu}"
+    over = Reason(ReasonKind.GPU_MEMORY, used)
     if job.stopping is None:
         job.stopping, job.reason = FAILED, over
     job.stop_now = True
     state.note_stop(job)
-    effects += (Save(job), AddAuditEntry(job.key, "gpu memory", over), Stop(job.key, job.attempt, now=True))
+    note = AddAuditEntry(job.key, "gpu memory", str(over))
+    effects += (Save(job), note, Stop(job.key, job.attempt, now=True))
 
 
 def stuck(state: State, event: Stuck, effects: list[Effect]) -> None:
@@ -87,7 +89,7 @@ def idled(state: State, event: Idled, effects: list[Effect]) -> None:
     limit = idle_limit_s(state, job)
     if not limit or event.idle.unused_s < limit:
         return
-    job.stopping, job.reason = JobState.CANCELLED, f"{IDLE}: {event.idle.text}"
+    job.stopping, job.reason = JobState.CANCELLED, Reason(ReasonKind.IDLE_GPUS, event.idle.text)
     state.note_stop(job)
     effects += (Save(job), AddAuditEntry(job.key, "idle limit", event.idle.text), Stop(job.key, job.attempt))
 

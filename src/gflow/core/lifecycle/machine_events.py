@@ -19,8 +19,9 @@ import msgspec
 
 from gflow.core.effects import AddAuditEntry, Effect, Keep, Save, Stop
 from gflow.core.events import Drain, GpusSeen, LeasesSeen, Reclaimed, Restrict
-from gflow.core.model import LOCAL, PREEMPTED, JobState, Moment
+from gflow.core.model import LOCAL, JobState, Moment
 from gflow.core.policy import DRAINED, Drained
+from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.state import State
 from gflow.errors import Refused
@@ -127,7 +128,7 @@ def reclaimed(state: State, event: Reclaimed, effects: list[Effect]) -> None:
                 continue
             goes_back = job.spec.requeue or job.spec.preemptible
             job.stopping = JobState.QUEUED if goes_back else JobState.FAILED
-            job.reason = PREEMPTED + event.why
+            job.reason = Reason(ReasonKind.PREEMPTED, event.why)
             state.note_stop(job)
             note = AddAuditEntry(job.key, "preempted", event.why)
             effects += (Save(job), note, Stop(job.key, job.attempt, grace_s=grace_s))

@@ -20,6 +20,7 @@ from gflow.core.events import RemoteStatus, Seen
 from gflow.core.forecast.start_time import played_starts
 from gflow.core.lifecycle.finish import begin_remote, find_remote_task
 from gflow.core.model import Job, JobState, Moment
+from gflow.core.reasons import parse
 from gflow.core.scheduling.scheduler import hand_over, run_round
 from gflow.core.state.state import State
 
@@ -50,7 +51,7 @@ def _apply_status(state: State, job: Job, status: RemoteStatus, at: Moment, effe
         where = f" on {job.abroad.nodes}" if job.abroad.nodes else ""
         effects.append(AddAuditEntry(job.key, "started", f"attempt {job.attempt}{where}"))
     elif job.stopping is None:
-        job.reason = status.reason
+        job.reason = parse(status.reason)
     if (job.state, job.reason, job.abroad) != before:
         effects.append(Save(job))
     return freed

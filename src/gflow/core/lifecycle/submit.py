@@ -15,6 +15,7 @@ from gflow.core.effects import Accepted, AddAuditEntry, Effect, Save
 from gflow.core.events import Submit
 from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.model import LOCAL, ArrayProgress, Job, JobState, Spec, links_of
+from gflow.core.reasons import HELD, NO_REASON
 from gflow.core.resources import shape_of
 from gflow.core.scheduling.placement import impossible
 from gflow.core.scheduling.scheduler import start_among
@@ -77,7 +78,7 @@ def new_job(key: JobKey, spec: Spec, uid: int, user: str, wall: float) -> Job:
         submitted_at=wall,
         progress=progress,
         state=HOLD if spec.hold else QUEUED,
-        reason="JobHeldUser" if spec.hold else "",
+        reason=HELD if spec.hold else NO_REASON,
         target=spec.on or LOCAL,
     )
 

@@ -20,6 +20,7 @@ from gflow.core.lifecycle.finish import active_tasks
 from gflow.core.lifecycle.hold import authorize_whole_jobs
 from gflow.core.lifecycle.submit import check_links, check_parents, check_possible, check_size
 from gflow.core.model import DEFAULT_SPEC, Job, JobState, Spec, links_of
+from gflow.core.reasons import NO_REASON
 from gflow.core.scheduling.placement import gib
 from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.dependencies import Wait, ancestors
@@ -231,7 +232,7 @@ def _update_running(state: State, job: Job, spec: Spec) -> None:
         state.note_preemptible(job)
     if (spec.time_limit_s, spec.warning) != (old.time_limit_s, old.warning):
         if job.stopping is None:
-            job.reason = ""  # the new limit gets its own warning
+            job.reason = NO_REASON  # the new limit gets its own warning
         state.alarms.set_limit(job)
         state.set_end(job)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from gflow.core.effects import AddAuditEntry, Effect, Save, Stop
 from gflow.core.forecast.explain import reserved_for
 from gflow.core.model import Job, Moment
+from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.state.reservations import Reservation, hard_end
 from gflow.core.state.state import State
 from gflow.core.transitions import CANCELLED, QUEUED
@@ -42,6 +43,6 @@ def in_the_way(state: State, user: str, gpus: tuple[int, ...], start: float, at:
 def _stop(state: State, job: Job, one: Reservation, effects: list[Effect]) -> None:
     why = reserved_for(state, sorted(set(job.gpu_ids).intersection(one.gpus)), [one.user])
     job.stopping = QUEUED if job.spec.requeue or job.spec.preemptible else CANCELLED
-    job.reason = str(why)
+    job.reason = Reason(ReasonKind.RESERVED, why.detail)
     state.note_stop(job)
     effects += (Save(job), AddAuditEntry(job.key, "reserved", why.detail), Stop(job.key, job.attempt))

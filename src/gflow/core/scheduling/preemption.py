@@ -11,7 +11,8 @@ than needed, and none if all of them together would not be enough.
 from __future__ import annotations
 
 from gflow.core.effects import AddAuditEntry, Effect, Save, Stop
-from gflow.core.model import PREEMPTED, Job, JobState, Moment
+from gflow.core.model import Job, JobState, Moment
+from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.scheduling.backfill import may_backfill, reservations_due
 from gflow.core.scheduling.placement import choose
 from gflow.core.state.queue import Walk
@@ -121,7 +122,7 @@ def _victims(state: State, job: Job, usable: frozenset[int], lacking: int) -> li
 
 
 def _stop(state: State, victim: Job, job: Job, effects: list[Effect]) -> None:
-    victim.stopping, victim.reason = JobState.QUEUED, f"{PREEMPTED}{job.label}"
+    victim.stopping, victim.reason = JobState.QUEUED, Reason(ReasonKind.PREEMPTED, job=job.key)
     state.note_stop(victim)
     note = AddAuditEntry(victim.key, "preempted", f"makes way for job {job.label}")
     effects += (Save(victim), note, Stop(victim.key, victim.attempt))

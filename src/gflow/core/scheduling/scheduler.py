@@ -10,6 +10,7 @@ import msgspec
 from gflow.core.effects import AddAuditEntry, Effect, Recall, Save, Start
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import LOCAL, Abroad, Job, Moment
+from gflow.core.reasons import NO_REASON
 from gflow.core.scheduling.backfill import (
     assumed_length,
     head_of,
@@ -174,7 +175,7 @@ def hand_over(state: State, at: Moment, effects: list[Effect]) -> None:
         state.send(job)
         job.attempt += 1
         job.abroad = Abroad()
-        job.reason = ""
+        job.reason = NO_REASON
         job.exit_code = job.signal = None
         job.pause(0, at)
         note = AddAuditEntry(job.key, "handed over", f"attempt {job.attempt} to {job.target}")

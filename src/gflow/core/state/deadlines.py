@@ -10,10 +10,7 @@ import heapq
 
 from gflow.core.ids import JobKey
 from gflow.core.model import Job, JobState, Moment
-
-# The reason of a running job that has been warned of its limit. It is stored, so that a restart does not warn
-# twice.
-WARNED = "Warned"
+from gflow.core.reasons import WARNED
 
 
 class Alarms:

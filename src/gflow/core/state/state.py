@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gflow.core.forecast.calibration import EtaCalibration
-from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of, parse_label, task_of
-from gflow.core.model import LOCAL, PREEMPTED, Idle, Job, JobState, Moment
+from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of, task_of
+from gflow.core.model import LOCAL, Idle, Job, JobState, Moment
 from gflow.core.policy import USUAL, Policy
 from gflow.core.resources import INFINITE
 from gflow.core.state.deadlines import Alarms
@@ -188,7 +188,7 @@ class State:
     def note_stop(self, job: Job) -> None:
         """Note whether a running job is being stopped, and for which job it is preempted, if it is."""
         self.set_end(job)
-        if job.stopping is QUEUED and (whom := parse_label(job.reason.removeprefix(PREEMPTED))):
+        if job.stopping is QUEUED and (whom := job.reason.job):
             self.yielding[job.key] = whom
         else:
             self.yielding.pop(job.key, None)

@@ -13,7 +13,8 @@ from starlette.requests import Request
 
 from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import JobKey, parse_label
-from gflow.core.model import CUT_OFF, PREEMPTED, Job, Spec
+from gflow.core.model import Job, Spec
+from gflow.core.reasons import Reason, ReasonKind
 from gflow.daemon.api.permissions import caller_as_owner, is_operator, sees_names
 from gflow.daemon.auth.users import Person, user_name
 from gflow.daemon.context import NAMELESS, context_of
@@ -23,9 +24,10 @@ from gflow.text.queue import Entry
 
 # Fields of a spec that other users see. Fields that no option fills are private, but for the group.
 PUBLIC = PUBLIC_FIELDS | {"group"}
-START_FAILED = "StartFailed"
 # A job id in a text that the daemon wrote.
-_NAMED = re.compile(rf"(job |{PREEMPTED}|{CUT_OFF})([0-9]+(?:_[0-9]+)?)\b")
+_NAMED = re.compile(
+    rf"(job |{ReasonKind.PREEMPTED.value}: |{ReasonKind.DEPENDENCY_FAILED.value}:)([0-9]+(?:_[0-9]+)?)\b"
+)
 ANOTHER = "another job"
 
 
@@ -78,8 +80,21 @@ class Viewer:
 
     def _redact_id(self, found: re.Match[str]) -> str:
         key = parse_label(found[2])
-        job = None if key is None else self._job(key)
-        return found[0] if job is not None and self.sees_job(job) else found[1].removesuffix("job ") + ANOTHER
+        if key is not None and self._sees_key(key):
+            return found[0]
+        return found[1].removesuffix("job ") + ANOTHER
+
+    def _sees_key(self, key: JobKey) -> bool:
+        job = self._job(key)
+        return job is not None and self.sees_job(job)
+
+    def redact_reason(self, reason: Reason) -> Reason:
+        """The reason without the id of another job that is hidden or does not exist."""
+        if self.sees_names or not reason:
+            return reason
+        if reason.job:
+            return reason if self._sees_key(reason.job) else Reason(reason.kind, ANOTHER)
+        return Reason(reason.kind, self.redact_text(reason.detail))
 
     def title(self, job: Job) -> str:
         """The id and name of a job that holds GPUs; a placeholder if the job is hidden."""
@@ -88,14 +103,14 @@ class Viewer:
     def redact_job(self, job: Job) -> Job:
         """The job as the caller sees it: `job` itself for its owner, else a copy without private fields."""
         if self.sees_details(job):
-            reason = self.redact_text(job.reason)
+            reason = self.redact_reason(job.reason)
             return job if reason == job.reason else msgspec.structs.replace(job, reason=reason)
         public = {name: getattr(job.spec, name) for name in PUBLIC}
         user, reason = job.user, job.reason
         if not self.sees_names:
             public["name"], user = NAMELESS, NAMELESS
-        if reason.startswith(START_FAILED):  # the rest may name a path
-            reason = START_FAILED
+        if reason.kind is ReasonKind.START_FAILED:  # the detail may name a path
+            reason = Reason(ReasonKind.START_FAILED)
         # Progress tells when the GPUs become free, so it stays; training results are private.
         headway = job.headway and msgspec.structs.replace(job.headway, loss=None, samples_per_s=0.0)
         return msgspec.structs.replace(

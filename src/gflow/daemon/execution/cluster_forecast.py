@@ -49,7 +49,7 @@ def _ask(
         raise NoAnswer
     expected = _parse_time(answer)
     start = None if expected is None else Start(expected, expected, expected)
-    if LIMITED.match(job.reason or ""):  # no other shape or partition avoids these
+    if LIMITED.match(job.reason.code):  # no other shape or partition avoids these
         limits = target.slurm.limits_of(job.abroad.id)
         return msgspec.structs.replace(found, start=start, instead=[], limits=limits)
     if expected is None:

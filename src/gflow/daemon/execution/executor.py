@@ -14,6 +14,7 @@ import msgspec
 
 from gflow.core.effects import Effect, Forget, Recall, Start, Stop, Warn
 from gflow.core.model import LOCAL, Job
+from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.state.state import State
 from gflow.daemon.auth.users import unusable
 from gflow.daemon.execution.cluster_launch import distant_launch
@@ -28,7 +29,7 @@ from gflow.errors import Refused, StoreError
 from gflow.fault_points import point
 from gflow.store.port import Store
 from gflow.targets.local.shim import resume_args
-from gflow.targets.outcome import SHORTAGES, deferred
+from gflow.targets.outcome import SHORTAGES
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.routing import Targets
 
@@ -119,10 +120,10 @@ class Executor:
         """Report an attempt that did not start: as deferred if the daemon lacks resources, else as failed."""
         why = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORTAGES):
-            end = deferred(why)
+            kind = ReasonKind.DEFERRED
         else:
-            end = End(None, None, f"StartFailed: {why}")
-        self._on_end(Ended(Run(job.key, job.attempt), end))
+            kind = ReasonKind.START_FAILED
+        self._on_end(Ended(Run(job.key, job.attempt), End(problem=Reason(kind, why))))
 
     def _start_later(self, job: Job) -> None:
         """Inspect the job's Python first, then start the job unless it was cancelled meanwhile."""
@@ -140,7 +141,7 @@ class Executor:
             if now.stopping is None:
                 self.start(now)
             else:
-                self._on_end(Ended(run, End(None, signal.SIGTERM, "")))
+                self._on_end(Ended(run, End(None, signal.SIGTERM)))
 
         task = asyncio.ensure_future(inspect())
         self._inspections.add(task)

@@ -63,7 +63,7 @@ def payload(notice: Notice) -> dict[str, Any]:
             "started_at": rfc3339(job.started_at),
             "finished_at": rfc3339(job.finished_at),
             "exit_code": job.exit_code,
-            "reason": job.reason or None,
+            "reason": str(job.reason) or None,
         }
     return data
 

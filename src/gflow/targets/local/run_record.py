@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from gflow.targets.outcome import End
+from gflow.targets.outcome import ShimEnd
 
 # `42.1`, `42_3.1`: a job or task, and its attempt.
 RUN_NAME = re.compile(r"[0-9]+(_[0-9]+)?\.[0-9]+")
@@ -38,7 +38,7 @@ class Content(NamedTuple):
 
     shim: Identity | None
     job: Identity | None
-    end: End | None
+    end: ShimEnd | None
     # Description of a process of the job that does not die; empty: none.
     stuck: str = ""
 
@@ -88,21 +88,21 @@ def write_stuck(fd: int, text: str) -> None:
     os.write(fd, f"stuck {text}\n".encode(errors="replace"))
 
 
-def write_end(fd: int, end: End) -> None:
+def write_end(fd: int, end: ShimEnd) -> None:
     os.write(fd, f"end {' '.join(format_end(end))}\n".encode(errors="replace"))
 
 
-def format_end(end: End) -> tuple[str, ...]:
+def format_end(end: ShimEnd) -> tuple[str, ...]:
     """The fields of an end, for the record and the message to the daemon."""
     code = "-" if end.code is None else str(end.code)
     signal = "-" if end.signal is None else str(end.signal)
     return code, signal, str(end.cpu_ms), str(end.peak_kib), end.problem.replace("\n", " ")
 
 
-def parse_end(words: Sequence[str]) -> End:
+def parse_end(words: Sequence[str]) -> ShimEnd:
     """Parse the fields of an end."""
     code, signal, cpu_ms, peak_kib, problem = words
-    return End(_number(code), _number(signal), problem, int(cpu_ms), int(peak_kib))
+    return ShimEnd(_number(code), _number(signal), problem, int(cpu_ms), int(peak_kib))
 
 
 def read(text: bytes) -> Content:

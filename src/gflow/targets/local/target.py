@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gflow.core.ids import JobKey
+from gflow.core.reasons import LOST, Reason, ReasonKind, parse
 from gflow.targets.local import run_record
 from gflow.targets.local.cgroups import Group
 from gflow.targets.local.launch_epoch import launch_epoch
@@ -21,7 +22,7 @@ from gflow.targets.local.orphans import kill_orphans, ticks
 from gflow.targets.local.protocol import to_fields
 from gflow.targets.local.shim.process_tree import send_group_of
 from gflow.targets.local.shim_pool import Channel, Shims
-from gflow.targets.outcome import SHORTAGES, deferred
+from gflow.targets.outcome import SHORTAGES, ShimEnd
 from gflow.targets.port import End, Ended, Launch, Run
 
 log = logging.getLogger("gflow.local")
@@ -124,7 +125,7 @@ class LocalTarget:
         try:
             self._make_folders()
         except OSError as error:  # a problem of the machine, not of the job
-            self._on_end(Ended(run, deferred(f"{error.strerror}: {error.filename}")))
+            self._on_end(Ended(run, _deferred(f"{error.strerror}: {error.filename}")))
             return
         order = order_of(launch, self._places(run), self.tag)
         if order.terminal:
@@ -341,7 +342,7 @@ class LocalTarget:
         self._shims.return_idle(channel)
         if kind == b"end":
             words = [word.decode(errors="replace") for word in message[3:]]
-            self._on_end(Ended(run, run_record.parse_end(words)))
+            self._on_end(Ended(run, _read_end(run_record.parse_end(words))))
         elif kind == b"taken":  # an order of an earlier daemon reached its shim after all
             self._retry_adopt(run)
 
@@ -383,14 +384,14 @@ class LocalTarget:
             return
         self._tries[run] = self._tries.get(run, 0) + 1
         if self._tries[run] > MAX_TRIES:
-            self._on_end(Ended(run, deferred("its shims do not come up")))
+            self._on_end(Ended(run, _deferred("its shims do not come up")))
         elif self._closed or not self._restart(run):
-            self._on_end(Ended(run, _problem("Lost")))
+            self._on_end(Ended(run, End(problem=LOST)))
 
     def _on_fork_failed(self, run: Run, why: str) -> None:
         """No shim could be forked for this run: it never began."""
         self._busy.pop(run, None)
-        self._on_end(Ended(run, deferred(why)))
+        self._on_end(Ended(run, _deferred(why)))
 
     def _kill_orphans(self, run: Run, content: run_record.Content, lived_until: int | None) -> bool:
         """Kill the orphans of a killed shim; True if none was found."""
@@ -409,11 +410,11 @@ class LocalTarget:
     ) -> None:
         """Report the end that the shim recorded; without one, kill orphans and report the run as lost."""
         if content.end is not None:
-            self._on_end(Ended(run, content.end))
+            self._on_end(Ended(run, _read_end(content.end)))
         elif content.shim is not None and content.shim.boot != run_record.boot_id():
-            self._on_end(Ended(run, _problem("Reboot")))
+            self._on_end(Ended(run, End(problem=Reason(ReasonKind.REBOOT))))
         elif self._kill_orphans(run, content, lived_until):
-            self._on_end(Ended(run, _problem("Lost")))
+            self._on_end(Ended(run, End(problem=LOST)))
         else:
             loop = asyncio.get_running_loop()
             loop.call_later(retry_s, self._report_end, run, content, lived_until, min(1.0, retry_s * 2))
@@ -425,8 +426,14 @@ def _groups_of(run: Run, content: run_record.Content) -> list[str]:
     return [run.name] + ([f"shim-{shim.pid}-{shim.started}"] if shim else [])
 
 
-def _problem(reason: str) -> End:
-    return End(None, None, reason, 0, 0)
+def _deferred(why: str) -> End:
+    """The end of a run that never began and should be retried."""
+    return End(problem=Reason(ReasonKind.DEFERRED, why))
+
+
+def _read_end(end: ShimEnd) -> End:
+    """The end that a shim, maybe of an earlier version, reports or has recorded."""
+    return End(end.code, end.signal, parse(end.problem), end.cpu_ms, end.peak_kib)
 
 
 def _read_all(fd: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gflow.core.lifecycle.finish import RECALLED
+from gflow.core.reasons import RECALLED
 from gflow.targets.port import End, Run
 from gflow.targets.slurm.tracker import LOOK_S, SlurmSubmission, Tracker
 
@@ -28,7 +28,7 @@ def stop(tracker: Tracker, run: Run, *, now: bool) -> None:
         tracker.end_withdrawn_array(submission)
     elif not started:
         tracker.mark_for_cancel(submission, run.name)
-        tracker.end(tracked_runs[0], End(None, None, RECALLED))
+        tracker.end(tracked_runs[0], End(problem=RECALLED))
     if started:
         grace_s = 0.0 if now else float(submission.launch.job.spec.grace_s)
         submission.kill_at = tracker.clock() + grace_s
@@ -53,7 +53,7 @@ def recall(tracker: Tracker, run: Run) -> None:
         tracker.end_withdrawn_array(submission)
     elif tracker.withdraw(submission.tracked_runs[run.name]):
         tracker.mark_for_cancel(submission)
-        tracker.end(submission.tracked_runs[run.name], End(None, None, RECALLED))
+        tracker.end(submission.tracked_runs[run.name], End(problem=RECALLED))
 
 
 def signal(tracker: Tracker, run: Run, number: int) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gflow.core.lifecycle.finish import RECALLED
+from gflow.core.reasons import LOST, PREEMPTED, RECALLED, TIME_LIMIT, Reason, ReasonKind
 from gflow.targets.port import End
 from gflow.targets.slurm import slurm_cli
 from gflow.targets.slurm.reasons import in_words
@@ -55,7 +55,7 @@ def read_shared_folder(tracker: Tracker) -> None:
 
 def _apply_files(tracker: Tracker, tracked: TrackedRun, found: Found) -> None:
     if found.withdrawn and not tracked.submission.is_array:
-        tracker.end(tracked, End(None, None, RECALLED))
+        tracker.end(tracked, End(problem=RECALLED))
         return
     if found.claim is not None and tracked.claim is None:
         tracked.claim = found.claim
@@ -68,7 +68,7 @@ def _apply_files(tracker: Tracker, tracked: TrackedRun, found: Found) -> None:
         tracked.has_exit = True
         record = tracker.shared_folder.read_exit(tracked.name)
         if record is not None and record.code is not None and not record.was_signalled:
-            tracker.end(tracked, End(record.code, None, ""))
+            tracker.end(tracked, End(record.code))
         else:  # it was signalled: only Slurm knows why
             tracker.poll_now()
 
@@ -236,26 +236,26 @@ def _handle_absent(tracker: Tracker, tracked: TrackedRun) -> None:
         tracked.claim.id, tracked.submission.tag(tracker.daemon, tracked.claim.candidate)
     )
     if record is not None and record.code is not None:
-        tracker.end(tracked, End(record.code, None, ""))
+        tracker.end(tracked, End(record.code))
     elif verdict is not None and verdict.state in slurm_cli.FINAL:
         final_run = FinalRun(verdict.state, True, record, True, tracked.submission.launch.log)
-        tracker.end(tracked, end_of(final_run, lambda: verdict) or End(None, None, "Lost"))
+        tracker.end(tracked, end_of(final_run, lambda: verdict) or End(problem=LOST))
     elif now - tracked.absent_since > tracker.cluster.lost_after_secs:
-        tracker.end(tracked, End(None, None, "Lost"))
+        tracker.end(tracked, End(problem=LOST))
     else:
         tracker.report(tracked, running=True, id=tracked.claim.id, reason=UNKNOWN)
 
 
 # States that Slurm decides; they take precedence over the job's exit code.
 PROBLEMS = {
-    "TIMEOUT": "TimeLimit",
-    "DEADLINE": "TimeLimit",
-    "CANCELLED": "CancelledThere",
-    "REVOKED": "CancelledThere",
-    "NODE_FAIL": "NodeFail",
-    "BOOT_FAIL": "NodeFail",
-    "PREEMPTED": "Preempted",
-    "OUT_OF_MEMORY": "OutOfMemory: more than Slurm gave it; ask for more with --memory",
+    "TIMEOUT": TIME_LIMIT,
+    "DEADLINE": TIME_LIMIT,
+    "CANCELLED": Reason(ReasonKind.CANCELLED_THERE),
+    "REVOKED": Reason(ReasonKind.CANCELLED_THERE),
+    "NODE_FAIL": Reason(ReasonKind.NODE_FAIL),
+    "BOOT_FAIL": Reason(ReasonKind.NODE_FAIL),
+    "PREEMPTED": PREEMPTED,
+    "OUT_OF_MEMORY": Reason(ReasonKind.OUT_OF_MEMORY, "more than Slurm gave it; ask for more with --memory"),
 }
 # Slurm's exit signal of a job whose log could not be created.
 NO_LOG = 53
@@ -278,18 +278,22 @@ def end_of(final_run: FinalRun, ask: Callable[[], Verdict | None]) -> End | None
     if state in PROBLEMS:
         return End(record.code if record else None, None, PROBLEMS[state])
     if record is not None and record.code is not None:
-        return End(record.code, None, "")
+        return End(record.code)
     if record is not None:  # Slurm requeued the job and started it a second time
-        return End(None, None, "Preempted")
+        return End(problem=PREEMPTED)
     if not final_run.has_waited:
         return None
     verdict = ask()
     if verdict is None:
         return None
     if verdict.signal == NO_LOG and not final_run.has_begun:
-        return End(None, None, f"StartFailed: no log at {final_run.log}")
+        return _start_failed(f"no log at {final_run.log}")
     if not final_run.has_begun:
-        return End(None, None, f"StartFailed: Slurm says {verdict.state} before it began")
+        return _start_failed(f"Slurm says {verdict.state} before it began")
     if verdict.signal:
-        return End(None, verdict.signal, "")
-    return End(verdict.code, None, "")
+        return End(None, verdict.signal)
+    return End(verdict.code)
+
+
+def _start_failed(why: str) -> End:
+    return End(problem=Reason(ReasonKind.START_FAILED, why))

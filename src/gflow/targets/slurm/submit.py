@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
+from gflow.core.reasons import Reason, ReasonKind
 from gflow.targets.port import End, Launch
 from gflow.targets.slurm import slurm_cli
 from gflow.targets.slurm.tracker import (
@@ -39,7 +40,7 @@ def _submit(tracker: Tracker, submission: SlurmSubmission, candidate: Candidate)
     tag = submission.tag(tracker.daemon, candidate.number)
     script = text_of(launch, candidate, tracker.cluster, str(tracker.shared_folder.folder), tag)
     if problem := _make_log_folders(launch):
-        candidate.stage, submission.refusal = Stage.REFUSED, f"StartFailed: {problem}"
+        candidate.stage, submission.refusal = Stage.REFUSED, Reason(ReasonKind.START_FAILED, problem)
         return
     tracker.shared_folder.put(submission.run.name, "asked")
     candidate.stage = Stage.UNSURE
@@ -55,7 +56,8 @@ def _submit(tracker: Tracker, submission: SlurmSubmission, candidate: Candidate)
         candidate.stage, candidate.sent_at = Stage.NEW, tracker.clock()
     else:
         candidate.stage = Stage.REFUSED
-        submission.refusal = f"StartFailed: Slurm: {slurm_cli.complaint(result.error)}"
+        why = f"Slurm: {slurm_cli.complaint(result.error)}"
+        submission.refusal = Reason(ReasonKind.START_FAILED, why)
         log.warning("%s: %s", submission.run.name, submission.refusal)
 
 
@@ -67,7 +69,7 @@ def _fail(tracker: Tracker, submission: SlurmSubmission) -> None:
     if submission.is_array:
         tracker.end_submission(submission)
     else:
-        tracker.end(submission.tracked_runs[submission.run.name], End(None, None, submission.refusal))
+        tracker.end(submission.tracked_runs[submission.run.name], End(problem=submission.refusal))
 
 
 def _make_log_folders(launch: Launch) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gflow.core.events import RemoteStatus
 from gflow.core.ids import job_key
-from gflow.core.lifecycle.finish import RECALLED
+from gflow.core.reasons import NO_REASON, ReasonKind
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.slurm.reasons import in_words
 from gflow.targets.slurm.script import Sheet, interpreter_of, script_of, shapes_of
@@ -135,12 +135,16 @@ class Tracker:
             for tracked in submission.tracked_runs.values()
             if tracked.claim is not None or tracked.stop_requested
         ]
-        if submission.refusal == RECALLED and not started and submission.run in self.submissions:
+        if (
+            submission.refusal.kind is ReasonKind.RECALLED
+            and not started
+            and submission.run in self.submissions
+        ):
             self.end_submission(submission)
 
     def end_submission(self, submission: SlurmSubmission) -> None:
         """Report the end of an array of which no task can begin any more. `refusal` is the reason."""
-        self._on_end(Ended(submission.run, End(None, None, submission.refusal)))
+        self._on_end(Ended(submission.run, End(problem=submission.refusal)))
         self.drop(submission)
 
     def drop(self, submission: SlurmSubmission) -> None:
@@ -231,8 +235,8 @@ class SlurmSubmission:
         self.tracked_runs = {run.name: TrackedRun(run, self) for run in runs}
         # How often it was submitted again because a restarted controller ended it.
         self.resubmissions = 0
-        # Why no further run of it can begin; empty: runs can begin.
-        self.refusal = ""
+        # Why no further run of it can begin; NO_REASON: runs can begin.
+        self.refusal = NO_REASON
         self.reported: tuple[str, str] = ("", "")
         # When the grace time after a stop request is over; 0: no stop was requested.
         self.kill_at = 0.0

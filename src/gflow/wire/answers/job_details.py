@@ -10,6 +10,7 @@ from gflow.core.forecast.explain import Blocker
 from gflow.core.forecast.start_time import Start
 from gflow.core.forecast.wait_report import WaitReport
 from gflow.core.model import AuditEntry, Job
+from gflow.core.reasons import Reason
 from gflow.wire.answers.jobs import State
 from gflow.wire.encoding import JobId, key_label, rfc3339
 
@@ -123,12 +124,12 @@ class UsageAnswer(msgspec.Struct, kw_only=True):
     nodes: list[OnNode] | None
 
 
-def why_view(job: Job, reason: str, found: WaitReport) -> WhyAnswer:
+def why_view(job: Job, reason: Reason, found: WaitReport) -> WhyAnswer:
     """The wait report of a job; `reason` is that of the job, as the caller may see it."""
     return WhyAnswer(
         job=key_label(job.key),
         state=job.state.value,
-        reason=reason or None,
+        reason=str(reason) or None,
         blockers=found.blockers,
         start=found.start,
         instead=found.instead,

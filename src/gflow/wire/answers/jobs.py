@@ -174,7 +174,7 @@ def job_view(job: Job, why: Blocker | None = None) -> JobView:
         task_id=job.task,
         name=job.name, user=job.user, project=spec.project or None,
         state=job.state.value,
-        reason=str(why) if why else job.reason or None,
+        reason=str(why or job.reason) or None,
         stopping=job.stopping is not None,
         exit_code=job.exit_code, signal=job.signal, attempt=job.attempt,
         tasks=None if job.progress is None else _tasks(job.progress),

@@ -30,7 +30,7 @@ from gflow.targets.local.shim.privileges import run_as_user
 from gflow.targets.local.shim.process_tree import TracedZombie, describe_process
 from gflow.targets.local.shim.spawn import Started, describe, launch, open_log
 from gflow.targets.local.shim.supervise import Watch
-from gflow.targets.outcome import SHORTAGES, End, deferred
+from gflow.targets.outcome import SHORTAGES, ShimEnd, deferred
 
 PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -168,11 +168,11 @@ class Shim:
         except OSError as error:
             end = _not_started(order, error, f"its GPU cannot be leased: {describe(error)}")
         else:
-            end = End(None, None, gpu_leases.LEASED, 0, 0) if held is None else self._run_job(order, fd)
+            end = ShimEnd(None, None, gpu_leases.LEASED, 0, 0) if held is None else self._run_job(order, fd)
             gpu_leases.release(held or [])
         self.finish(order, fd, end)
 
-    def finish(self, order: Order, fd: int, end: End) -> None:
+    def finish(self, order: Order, fd: int, end: ShimEnd) -> None:
         """Report the end of the job, of which no process lives any more, and remove its files."""
         # The message first: the daemon waits for it. The record serves the next daemon if this one is gone.
         self.send("end", order.key, order.attempt, *run_record.format_end(end))
@@ -183,7 +183,7 @@ class Shim:
                 with suppress(FileNotFoundError):
                     os.unlink(path)
 
-    def _run_job(self, order: Order, fd: int) -> End:
+    def _run_job(self, order: Order, fd: int) -> ShimEnd:
         """Start the job and supervise it to its end."""
         try:
             started = launch(order, self.layers)
@@ -194,7 +194,7 @@ class Shim:
             run_record.write_identity(fd, "job", job)
         return self.supervise(order, Watch(order, started, self.layers), fd)
 
-    def supervise(self, order: Order, watch: Watch, fd: int) -> End:
+    def supervise(self, order: Order, watch: Watch, fd: int) -> ShimEnd:
         """Wait until no process of the job lives, and carry out the daemon's requests meanwhile."""
         if watch.memory_event is not None:
             self.poll.register(watch.memory_event, select.POLLIN)
@@ -243,18 +243,18 @@ def become_reaper() -> None:
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
 
-def _not_started(order: Order, error: OSError, problem: str) -> End:
+def _not_started(order: Order, error: OSError, problem: str) -> ShimEnd:
     """The end of a job whose process could not be created; deferred if the machine was short of something."""
     if error.errno in SHORTAGES:
         return deferred(describe(error))
     return _could_not_start(order, problem, isinstance(error, FileNotFoundError))
 
 
-def _could_not_start(order: Order, problem: str, missing: bool) -> End:
+def _could_not_start(order: Order, problem: str, missing: bool) -> ShimEnd:
     """The end of a job that could not be executed. Notes the reason in its log."""
 
     write_note(order, f"the job could not start: {problem}")
-    return End(127 if missing else 126, None, f"StartFailed: {problem}", 0, 0)
+    return ShimEnd(127 if missing else 126, None, f"StartFailed: {problem}", 0, 0)
 
 
 def write_note(order: Order, line: str) -> None:

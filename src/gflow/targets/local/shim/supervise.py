@@ -43,7 +43,7 @@ from gflow.targets.local.shim.process_tree import (
 from gflow.targets.local.shim.realtime import Realtime
 from gflow.targets.local.shim.spawn import Started
 from gflow.targets.local.shim.tracers import Tracers
-from gflow.targets.outcome import End
+from gflow.targets.outcome import ShimEnd
 
 # A job that lives this long gets a control group. Joining one takes milliseconds in the kernel, which would
 # delay short jobs.
@@ -287,7 +287,7 @@ class Watch:
 
     # ------------------------------------------------------------ the end
 
-    def end(self, could_not_start: Callable[[Order, str, bool], End]) -> End:
+    def end(self, could_not_start: Callable[[Order, str, bool], ShimEnd]) -> ShimEnd:
         """The end of the job, once it is over."""
         assert self._code is not None
         os.close(self.ended_event)
@@ -309,7 +309,7 @@ class Watch:
                 return could_not_start(self._order, trouble, code == 127)
         limit_mib = self._order.memory_mib
         problem = f"OutOfMemory: used {peak_kib >> 10} MiB of {limit_mib} MiB" if over_memory else ""
-        return End(None if code < 0 else code, -code if code < 0 else None, problem, cpu_ms, peak_kib)
+        return ShimEnd(None if code < 0 else code, -code if code < 0 else None, problem, cpu_ms, peak_kib)
 
     def _reap_all(self) -> None:
         """Reap all zombies. No process of the job lives: its pids may be reused from now on."""
