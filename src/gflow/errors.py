@@ -1,7 +1,8 @@
 """The error classes of gflow. A class has the code, HTTP status and exit code of its errors.
 
 The docstring of a class is its default message. Command line, API, library and MCP server map `exit_code`
-and `http_status`; they never reword a message.
+and `http_status`; they never reword a message. A hint of the engine is data (`Hint`), which
+`wire.shell_words` renders for the command line.
 """
 
 from __future__ import annotations
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 LAYOUT = {ord("\n"): None, ord("\t"): None}
 
 
+class Hint:
+    """A hint as data: a text that names fields, and a key and values for which a face has its own words."""
+
+    def __init__(self, key: str, text: str, **values: str) -> None:
+        self.key = key
+        self.text = text
+        self.values = values
+
+
 class GflowError(Exception):
     """Something went wrong inside gflow."""
 
@@ -21,10 +31,12 @@ class GflowError(Exception):
     http_status = 500
     exit_code = 1
 
-    def __init__(self, message: str | None = None, *, hint: str = "") -> None:
+    def __init__(self, message: str | None = None, *, hint: str | Hint = "") -> None:
         # Messages may quote untrusted input, and are printed to terminals.
         self.message = clean(message or (type(self).__doc__ or "").strip())
-        self.hint = hint
+        # The hint as data, from which a face renders its own words; None: there is only the text.
+        self.advice = hint if isinstance(hint, Hint) else None
+        self.hint = hint.text if isinstance(hint, Hint) else hint
         super().__init__(self.message)
 
 
@@ -89,6 +101,11 @@ class NotFound(GflowError):
 def no_job(label: str) -> NotFound:
     """The error for a job that does not exist, and for one that the caller may not see."""
     return NotFound(f"there is no job {label}")
+
+
+def no_gpu(index: int) -> Refused:
+    """The error for a GPU that this machine does not have."""
+    return Refused(f"there is no GPU {index} here", hint=Hint("list_gpus", "see which GPUs there are"))
 
 
 class Unauthorized(GflowError):

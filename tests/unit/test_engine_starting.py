@@ -6,6 +6,7 @@ from gflow.core.forecast.explain import explain
 from gflow.core.model import Moment
 from gflow.core.policy import Policy
 from gflow.errors import NotFound, Refused
+from gflow.wire.shell_words import spell_hint
 
 from .builders import NOON
 from .machine import GIB, Machine, gpu
@@ -81,7 +82,7 @@ def test_what_can_never_run_is_refused_unless_somebody_insists(asked, sentence):
     machine = two_gpus()
     error = machine.refusal(machine.submit, **asked)
     assert (type(error), error.message) == (Refused, sentence)
-    assert "--allow-unsatisfiable" in error.hint
+    assert "--allow-unsatisfiable" in spell_hint(error)
     machine.submit(allow_unsatisfiable=True, **asked)
     assert machine.stands(1) == f"Queued (Resources: {sentence})"
 
@@ -280,7 +281,7 @@ def test_a_parent_that_failed_refuses_the_child_unless_it_may_wait():
     machine.ends(1, code=1)
     error = machine.refusal(machine.submit, depends_on=[1])
     assert error.message == "job 1 ended Failed: a job that depends on it would never start"
-    assert "--no-auto-cancel" in error.hint
+    assert "--no-auto-cancel" in spell_hint(error)
     machine.submit(depends_on=[1], no_auto_cancel=True)
     assert machine.stands(2) == "Queued (Dependency: job 1 did not succeed)"
 

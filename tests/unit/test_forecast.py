@@ -79,7 +79,7 @@ def test_those_before_it_start_first() -> None:
 
 def test_fewer_gpus_would_start_now() -> None:
     state, job, now = stopped([Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4)])
-    assert outlook(state, job, Moment(now, now)).instead == ["--gpus 2"]
+    assert outlook(state, job, Moment(now, now)).instead == [{"gpus": 2}]
 
 
 def test_a_shorter_job_would_start_before_a_promise() -> None:
@@ -88,7 +88,7 @@ def test_a_shorter_job_would_start_before_a_promise() -> None:
         [Entry(0.0, HOUR, 2), Entry(1.0, HOUR, 4), Entry(2.0, 5 * HOUR, 1)], policy=policy
     )
     found = outlook(state, job, Moment(now, now))
-    assert found.instead == ["--time 59"]
+    assert found.instead == [{"time_limit_s": 59 * 60}]
     assert "Promise: job 2 has waited longer and is promised its start" in map(str, found.blockers)
 
 

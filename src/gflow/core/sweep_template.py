@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gflow.core.model import Spec
-from gflow.errors import UsageError
+from gflow.errors import Hint, UsageError
 
 # Maximum length of a job name, in characters.
 NAME_LENGTH = 200
@@ -51,7 +51,8 @@ def fill_spec(spec: Spec, values: Mapping[str, str]) -> Spec:
     """Fill these values into a spec whose command and name are templates; keep the templates."""
     command, name = fill_command(spec.command, values), fill(spec.name, values)
     if len(name) > NAME_LENGTH or not name.isprintable() or (spec.name and not name.strip()):
-        raise UsageError(f"{name!a:.60} cannot be the name of a job", hint="see --name")
+        hint = Hint("name", "see the field name")
+        raise UsageError(f"{name!a:.60} cannot be the name of a job", hint=hint)
     return msgspec.structs.replace(
         spec,
         command=command,

@@ -7,6 +7,7 @@ from datetime import datetime
 from gflow.core.forecast.wait_report import WaitReport
 from gflow.core.model import Job, JobState
 from gflow.text.table import clock
+from gflow.wire.shell_words import spell_change
 
 
 def why_page(job: Job, found: WaitReport | None, now: float) -> str:
@@ -31,11 +32,12 @@ def why_page(job: Job, found: WaitReport | None, now: float) -> str:
         lines.append(_reservation_note(reserved_at, now))
     if (until := found.overflows_at) is not None:
         lines.append(f"If it has not started here by {_moment(until, now)}, it goes to {job.spec.overflow}.")
-    if found.instead and job.abroad is not None:
-        lines.append(f"It would start sooner with {' or '.join(found.instead)}: gjob hold {job.label},")
+    instead = " or ".join(map(spell_change, found.instead))
+    if instead and job.abroad is not None:
+        lines.append(f"It would start sooner with {instead}: gjob hold {job.label},")
         lines.append(f"gjob update {job.label} …, gjob release {job.label}.")
-    elif found.instead:
-        lines.append(f"It would start now with {' or '.join(found.instead)}: gjob update {job.label} …")
+    elif instead:
+        lines.append(f"It would start now with {instead}: gjob update {job.label} …")
     return "\n".join(lines) + "\n"
 
 

@@ -35,7 +35,12 @@ def report(program: str, error: Exception, words: list[str]) -> int:
 
         sys.stdout.write(clean_json(encode(error_view(error))).decode() + "\n")
     else:
-        sys.stderr.write(f"{program}: {error.message}\n" + (f"{error.hint}\n" if error.hint else ""))
+        hint = error.hint
+        if error.advice is not None:
+            from gflow.wire.shell_words import spell_hint
+
+            hint = spell_hint(error)
+        sys.stderr.write(f"{program}: {error.message}\n" + (f"{hint}\n" if hint else ""))
         sys.stderr.flush()
     return error.exit_code
 

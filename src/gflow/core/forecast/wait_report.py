@@ -16,14 +16,17 @@ from gflow.core.scheduling.placement import available, choose
 from gflow.core.state.machine import suits
 from gflow.core.state.state import State
 
+# Fields of a spec and their new values. An empty text clears the field.
+Change = dict[str, int | str]
+
 
 class WaitReport(msgspec.Struct, frozen=True):
     """Why a job waits, when it will start, and what would start now."""
 
     blockers: list[Blocker]
     start: Start | None
-    # Alternatives: options with which it would start now.
-    instead: list[str]
+    # Alternatives: other values of fields with which it would start now.
+    instead: list[Change]
     # Limits of its account on a cluster that delay it, in words.
     limits: list[str] = []
     # When it overflows to another target if it still waits here (wall clock).
@@ -60,7 +63,7 @@ def may_begin_at(job: Job, at: Moment) -> float:
 
 def _blockers(state: State, job: Job, at: Moment, question: Question | None) -> Iterator[Blocker]:
     if job.state is JobState.HOLD:
-        yield Blocker(str(job.reason or HELD), f"gjob release {job.label} lets it go on")
+        yield Blocker(str(job.reason or HELD))
     if (wait := state.waits.get(job.key)) is not None:
         for parent in sorted(wait.parents):
             yield Blocker("Dependency", f"job {label(parent)} is not over")
@@ -123,33 +126,33 @@ def _missing_resources(state: State, job: Job, at: Moment) -> Iterator[Blocker]:
 # ---------------------------------------------------------------- alternatives
 
 
-def _alternatives(state: State, job: Job, at: Moment) -> Iterator[str]:
-    """Options with which the job would start now."""
+def _alternatives(state: State, job: Job, at: Moment) -> Iterator[Change]:
+    """Changes with which the job would start now."""
     if state.machine.is_drained or state.is_capped(job) or state.over_quota(job):
         return
     shape, barred = job.spec.shape, state.barred(job)
     for gpus in range(shape.gpus - 1, 0, -1):
         ids = choose(state, shape._replace(gpus=gpus), 0, barred)
         if ids is not None and may_backfill(state, job, ids):
-            yield f"--gpus {gpus}"
+            yield {"gpus": gpus}
             break
     if shape.gpus and shape.gpu_type and choose(state, shape._replace(gpu_type=""), 0, barred):
-        yield "without --gpu-type"
+        yield {"gpu_type": ""}
     if len(available(state, shape)) >= shape.gpus:
         if (
             shape.cpus > state.machine.free_cpus
             and choose(state, shape._replace(cpus=state.machine.free_cpus), 0, barred) is not None
         ):
-            yield f"--cpus {state.machine.free_cpus}"
+            yield {"cpus": state.machine.free_cpus}
         lacking = shape.memory_mib > state.machine.free_memory_mib
         if (
             lacking
             and choose(state, shape._replace(memory_mib=state.machine.free_memory_mib), 0, barred) is not None
         ):
-            yield f"--memory {state.machine.free_memory_mib}M"
+            yield {"memory_mib": state.machine.free_memory_mib}
         ids = choose(state, shape, 0)
         if ids is not None and (most := _longest_backfill(state, job, ids, at)) >= 60:
-            yield f"--time {int(most // 60)}"
+            yield {"time_limit_s": int(most // 60) * 60}
 
 
 def _longest_backfill(state: State, job: Job, gpu_ids: tuple[int, ...], at: Moment) -> float:

@@ -10,7 +10,7 @@ from gflow.core.scheduling.eviction import in_the_way
 from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.reservations import Reservation, chosen
 from gflow.core.state.state import State
-from gflow.errors import NotFound, Refused
+from gflow.errors import Hint, NotFound, Refused
 
 # Names of the stored settings.
 QUOTAS, RESERVATIONS = "quotas", "reservations"
@@ -22,9 +22,9 @@ def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
     if event.limits is None and event.name not in ledger.said.named(event.scope):
         whose = f"{event.scope} {event.name!a}" if event.name else f"every {event.scope}"
         if event.name in ledger.given.named(event.scope):
-            hint = "change it there, then gflowd restart; or say another with gctl quota set"
+            hint = Hint("override_quota", "change it there and restart the daemon, or set another quota")
             raise Refused(f"the quota for {whose} is in gflow.toml", hint=hint)
-        raise NotFound(f"there is no quota for {whose}", hint="see gctl quota list")
+        raise NotFound(f"there is no quota for {whose}", hint=Hint("list_quotas", "see the list of quotas"))
     ledger.say(ledger.said.changed(event.scope, event.name, event.limits))
     effects.append(Keep(QUOTAS, msgspec.json.encode(ledger.said).decode()))
     run_round(state, event.at, effects)
@@ -33,7 +33,7 @@ def set_quota(state: State, event: SetQuota, effects: list[Effect]) -> None:
 def reserve(state: State, event: Reserve, effects: list[Effect]) -> None:
     """Create a GPU reservation. With a count, prefer GPUs that need no eviction."""
     if event.end <= event.at.wall:
-        raise Refused("that time is over already", hint="gctl reserve create --start 14:00 --duration 2h …")
+        raise Refused("that time is over already", hint=Hint("reserve_later", "give a later start or end"))
     span, known = (event.start, event.end), state.machine.gpus
     occupied = {gpu for gpu in known if in_the_way(state, event.user, (gpu,), event.start, event.at)}
     gpus = chosen(state.reserved, known, event.gpus, event.count, span, occupied)
@@ -48,7 +48,8 @@ def unreserve(state: State, event: Unreserve, effects: list[Effect]) -> None:
     """Cancel a GPU reservation that is not over."""
     found = state.reserved.all.get(event.id)
     if found is None:
-        raise NotFound(f"there is no reservation {event.id}", hint="see gctl reserve list")
+        hint = Hint("list_reservations", "see the list of reservations")
+        raise NotFound(f"there is no reservation {event.id}", hint=hint)
     if found.is_over(event.at.wall):
         raise Refused(f"reservation {event.id} is over already")
     state.reserved.put(msgspec.structs.replace(found, cancelled_at=event.at.wall), event.at.wall)

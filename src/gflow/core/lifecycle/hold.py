@@ -15,7 +15,7 @@ from gflow.core.reasons import HELD
 from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.state import State
 from gflow.core.transitions import move
-from gflow.errors import Refused
+from gflow.errors import Hint, Refused
 
 
 def authorize_whole_jobs(state: State, keys: Iterable[JobKey], action: UserAction) -> list[Job]:
@@ -93,5 +93,6 @@ def check_release(state: State, event: Release) -> list[Job]:
         if job.state is JobState.RUNNING:
             raise Refused(f"job {job.label} is running, and only a held job can be released")
         if job.key in state.abroad and event.begin_at is not None:
-            raise Refused(f"{job.target} has job {job.label} already", hint=f"first: gjob hold {job.label}")
+            hint = Hint("hold_first", f"hold job {job.label} first", job=job.label)
+            raise Refused(f"{job.target} has job {job.label} already", hint=hint)
     return jobs

@@ -24,7 +24,7 @@ from gflow.core.policy import DRAINED, Drained
 from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.scheduling.scheduler import run_round
 from gflow.core.state.state import State
-from gflow.errors import Refused
+from gflow.errors import no_gpu
 
 
 def gpus_seen(state: State, event: GpusSeen, effects: list[Effect]) -> None:
@@ -79,7 +79,7 @@ def leases_seen(state: State, event: LeasesSeen, effects: list[Effect]) -> None:
 def restrict(state: State, event: Restrict, effects: list[Effect]) -> None:
     """Restrict new jobs to some GPUs (`gctl set-gpus`). It overrides the daemon's own option."""
     if event.allowed is not None and (unknown := sorted(set(event.allowed) - set(state.machine.gpus))):
-        raise Refused(f"there is no GPU {unknown[0]} here", hint="see what there is with ginfo")
+        raise no_gpu(unknown[0])
     state.machine.restrict(None if event.allowed is None else frozenset(event.allowed))
     state.policy = msgspec.structs.replace(state.policy, gpus_win=False)  # the later setting wins
     value = "all" if event.allowed is None else ",".join(map(str, sorted(event.allowed)))
@@ -90,7 +90,7 @@ def restrict(state: State, event: Restrict, effects: list[Effect]) -> None:
 def drain(state: State, event: Drain, effects: list[Effect]) -> None:
     """Drain or resume the machine or some GPUs. A drain for a shutdown (`passing`) is not saved."""
     if unknown := sorted(set(event.gpus or ()) - set(state.machine.gpus)):
-        raise Refused(f"there is no GPU {unknown[0]} here", hint="see what there is with ginfo")
+        raise no_gpu(unknown[0])
     if event.passing:
         state.machine.leaving = event.on
     else:

@@ -25,12 +25,16 @@ from gflow.core.state.state import State
 from gflow.core.state.submissions import Judgements
 from gflow.core.task_set import parse_tasks
 from gflow.core.transitions import HOLD, QUEUED
-from gflow.errors import NotFound, Refused
+from gflow.errors import Hint, NotFound, Refused
 
 # Memory for commands, paths and the like of one user's active jobs, in bytes.
 MOST_BYTES = 256 << 20
 # Dependency links (pairs of job and parent) that the active jobs of one user may have.
 MOST_LINKS = 100_000
+QUEUE_BROKEN = Hint("queue_broken", "no_auto_cancel=True queues it all the same")
+REDO_BROKEN = Hint(
+    "redo_broken", "clear_deps=True does it without; no_auto_cancel=True queues it all the same"
+)
 
 
 def submit(state: State, event: Submit, effects: list[Effect]) -> None:
@@ -120,7 +124,9 @@ def check_links(state: State, uid: int, more: int) -> None:
         raise Refused(
             f"your jobs that are not over name {now:,} parents, these {more:,} more, "
             f"and at most {MOST_LINKS:,} are allowed",
-            hint="let one job wait for all parents (gbatch --depends-on … true), and the others for that one",
+            hint=Hint(
+                "share_parents", "let one job wait for all parents (depends_on), and the others for that one"
+            ),
         )
 
 
@@ -151,9 +157,12 @@ def check_possible(state: State, spec: Spec) -> None:
     """
     is_elsewhere = (spec.on and not spec.races_here) or spec.overflow
     if not is_elsewhere and not spec.allow_unsatisfiable and (why := impossible(state, shape_of(spec))):
-        where = "ginfo" if spec.gpus else "gflowd status"
         raise Refused(
-            why, hint=f"see what there is with {where}; --allow-unsatisfiable queues it all the same"
+            why,
+            hint=Hint(
+                "queue_impossible_gpus" if spec.gpus else "queue_impossible",
+                "allow_unsatisfiable=True queues it all the same",
+            ),
         )
 
 
@@ -251,8 +260,7 @@ def check_parents(
         raise Refused(
             f"job {label(wait.broken)} ended {ended.value if ended else ''}: "
             "a job that depends on it would never start",
-            hint=("--clear-deps does it without; " if spec.redone_from else "")
-            + "--no-auto-cancel queues it all the same",
+            hint=REDO_BROKEN if spec.redone_from else QUEUE_BROKEN,
         )
     return None if wait.is_over else wait
 

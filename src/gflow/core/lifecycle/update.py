@@ -27,7 +27,7 @@ from gflow.core.state.dependencies import Wait, ancestors
 from gflow.core.state.reservations import hard_end, hard_s
 from gflow.core.state.state import State
 from gflow.core.sweep_template import fill_spec
-from gflow.errors import Forbidden, Refused
+from gflow.errors import Forbidden, Hint, Refused
 from gflow.options.rules import OPERATOR_FIELDS, REMOTE_FIELDS, RUNNING_FIELDS, check_rules
 
 DEPENDENCIES = frozenset({"depends_on", "depends_any", "no_auto_cancel"})
@@ -138,7 +138,7 @@ def _plan(parents: Parents, job: Job, event: Update, fields: dict[str, Any], gro
         for name in sorted(fields.keys() - REMOTE_FIELDS) or ["time_limit_s"] * bool(event.extend_s):
             raise Refused(
                 f"{job.target} has job {job.label}, and {_option(name)} cannot change there",
-                hint=f"take it back first, if it still waits: gjob hold {job.label}",
+                hint=Hint("take_back", f"hold job {job.label} first, if it still waits", job=job.label),
             )
     elif job.state is JobState.RUNNING:
         for name in sorted(fields.keys() - RUNNING_FIELDS):
@@ -164,7 +164,7 @@ def _check_reserved(state: State, job: Job, spec: Spec, event: Update) -> None:
             gpus, owner = ",".join(map(str, taken)), named(state, [reservation.user])
             raise Refused(
                 f"GPU {gpus} is reserved for {owner} before job {job.label} would be over",
-                hint="ask for less time, or ask an operator: see gctl reserve list --timeline",
+                hint=Hint("ask_less_time", "ask for less time, or ask an operator; see the reservations"),
             )
 
 

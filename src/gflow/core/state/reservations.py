@@ -15,11 +15,12 @@ import msgspec
 
 from gflow.core.model import Job, Moment, Spec
 from gflow.core.resources import INFINITE
-from gflow.errors import Refused
+from gflow.errors import Hint, Refused, no_gpu
 
 # How many ended or cancelled reservations are kept.
 REMEMBERED = 200
 Status = Literal["pending", "active", "completed", "cancelled"]
+SHOW_TIMELINE = Hint("show_timeline", "see the reservations")
 
 
 class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,18 +113,16 @@ def chosen(
     known, taken = sorted(known), {gpu: one for one in table.between(*span) for gpu in one.gpus}
     for gpu in wanted:
         if gpu not in known:
-            raise Refused(f"there is no GPU {gpu} here", hint="see what there is with ginfo")
+            raise no_gpu(gpu)
         if gpu in taken:
-            raise Refused(
-                f"GPU {gpu} is reserved for {taken[gpu].user} then", hint="gctl reserve list --timeline"
-            )
+            raise Refused(f"GPU {gpu} is reserved for {taken[gpu].user} then", hint=SHOW_TIMELINE)
     if wanted:
         return tuple(sorted(set(wanted)))
     # Highest index first: jobs take the lowest first.
     free = sorted((gpu for gpu in known if gpu not in taken), key=lambda gpu: (gpu in held, -gpu))
     if len(free) < count:
         only = f"only {len(free)} of the {len(known)} GPUs" if free else "no GPU"
-        raise Refused(f"{only} can be reserved then", hint="gctl reserve list --timeline")
+        raise Refused(f"{only} can be reserved then", hint=SHOW_TIMELINE)
     return tuple(sorted(free[:count]))
 
 

@@ -30,6 +30,7 @@ from gflow.text.tree import Forest
 from gflow.wire.answers.jobs import JobsAnswer, job_view, jobs_view
 from gflow.wire.answers.problems import problem
 from gflow.wire.encoding import encode
+from gflow.wire.shell_words import spell_hint
 
 # Send timeout of `TimedTurnResponse`: an unread part of the answer occupies memory.
 UNREAD_S = 30.0
@@ -99,8 +100,7 @@ async def on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GflowError)
     headers = {"x-gflow-exit": str(error.exit_code)}
     if wants_text(request):
-        lines = [error.message] + ([error.hint] if error.hint else [])
-        text = "".join(clean(line) + "\n" for line in lines)
+        text = "".join(clean(line) + "\n" for line in (error.message, spell_hint(error)) if line)
         return Response(text, error.http_status, headers, media_type="text/plain; charset=utf-8")
     return Response(encode(problem(error)), error.http_status, headers, media_type="application/problem+json")
 

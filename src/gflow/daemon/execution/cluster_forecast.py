@@ -10,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from gflow.core.forecast.start_time import Start
-from gflow.core.forecast.wait_report import WaitReport
+from gflow.core.forecast.wait_report import Change, WaitReport
 from gflow.core.model import Job, Spec
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import distant_launch, slurm_of
@@ -56,25 +56,25 @@ def _ask(
         expected = _test_submit(context, target, job, script)
     alternatives = []
     partitions = list(dict.fromkeys(one.partition for one in target.slurm.sizes()))
-    for options, spec in _alternatives(job.spec, partitions):
-        begins = _test_submit(context, target, msgspec.structs.replace(job, spec=spec), script)
+    for change in _alternatives(job.spec, partitions):
+        changed = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, **change))
+        begins = _test_submit(context, target, changed, script)
         if begins is not None and (expected is None or begins + MIN_GAIN_S < expected):
-            alternatives.append(options)
+            alternatives.append(change)
     return msgspec.structs.replace(found, start=start, instead=alternatives)
 
 
-def _alternatives(spec: Spec, partitions: list[str]) -> Iterator[tuple[str, Spec]]:
-    """Options for the same number of GPUs in another shape, another partition, or half the time limit."""
+def _alternatives(spec: Spec, partitions: list[str]) -> Iterator[Change]:
+    """Changes to the same number of GPUs in another shape, another partition, or half the time limit."""
     if spec.race:
         return
     total = spec.nodes * spec.gpus
     for nodes, gpus in {(1, total), (total, 1)} - {(spec.nodes, spec.gpus)} if total > 1 else ():
-        yield f"--nodes {nodes} --gpus {gpus}", msgspec.structs.replace(spec, nodes=nodes, gpus=gpus)
+        yield {"nodes": nodes, "gpus": gpus}
     for name in [name for name in partitions if name != spec.partition][:MAX_PARTITIONS]:
-        yield f"--partition {name}", msgspec.structs.replace(spec, partition=name)
+        yield {"partition": name}
     if spec.time_limit_s >= 1200:
-        half = spec.time_limit_s // 120
-        yield f"--time {half}", msgspec.structs.replace(spec, time_limit_s=half * 60)
+        yield {"time_limit_s": spec.time_limit_s // 120 * 60}
 
 
 def _test_submit(context: Context, target: SlurmTarget, job: Job, script: bytes | None) -> float | None:

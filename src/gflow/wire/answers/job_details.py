@@ -13,6 +13,7 @@ from gflow.core.model import AuditEntry, Job
 from gflow.core.reasons import Reason
 from gflow.wire.answers.jobs import State
 from gflow.wire.encoding import JobId, key_label, rfc3339
+from gflow.wire.shell_words import spell_change
 
 
 class LogAnswer(msgspec.Struct, kw_only=True):
@@ -132,7 +133,7 @@ def why_view(job: Job, reason: Reason, found: WaitReport) -> WhyAnswer:
         reason=str(reason) or None,
         blockers=found.blockers,
         start=found.start,
-        instead=found.instead,
+        instead=[spell_change(change) for change in found.instead],
         limits=found.limits,
         overflows_at=found.overflows_at,
         promised_at=found.promised_at,

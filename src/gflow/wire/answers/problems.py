@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gflow.errors import GflowError
+from gflow.wire.shell_words import spell_hint
 
 
 class Problem(msgspec.Struct, kw_only=True):
@@ -39,10 +40,10 @@ def problem(error: GflowError) -> Problem:
         title=error.message,
         status=error.http_status,
         code=error.code,
-        hint=error.hint,
+        hint=spell_hint(error),
         exit_code=error.exit_code,
     )
 
 
 def error_view(error: GflowError) -> CommandError:
-    return CommandError(ErrorDetails(code=error.code, message=error.message, hint=error.hint))
+    return CommandError(ErrorDetails(code=error.code, message=error.message, hint=spell_hint(error)))

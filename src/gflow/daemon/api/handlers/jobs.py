@@ -38,6 +38,7 @@ from gflow.text.why import why_page
 from gflow.wire.answers.job_details import LogAnswer, Used, story_view, why_view
 from gflow.wire.answers.jobs import jobs_view
 from gflow.wire.encoding import key_label
+from gflow.wire.shell_words import spell_blockers
 
 # Most jobs shown in full, jobs rendered in one turn of the loop, and the separator of their pages.
 MOST_SHOWN = 1000
@@ -117,7 +118,7 @@ async def explain_wait(request: Request) -> Response:
         found = await add_cluster_forecast(context, job, found)
     if found is not None:
         blockers = [why for why in map(viewer.redact_blocker, found.blockers) if why is not None]
-        found = msgspec.structs.replace(found, blockers=blockers)
+        found = msgspec.structs.replace(found, blockers=spell_blockers(job, blockers))
     data = why_view(job, shown.reason, found or WaitReport([], None, []))
     return answer(request, lambda: data, lambda: why_page(shown, found, at.wall))
 

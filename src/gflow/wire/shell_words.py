@@ -1,0 +1,63 @@
+"""The words of the command line for what the engine says in data: hints, alternatives, ways out of a blocker.
+
+The engine names fields and values (`gflow.errors.Hint`). The API sends these words too, because clients of
+earlier releases print its hints as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gflow.core.forecast.explain import Blocker
+from gflow.core.model import Job, JobState
+from gflow.errors import GflowError
+from gflow.options.table import JOB
+
+# Field of a spec -> the option that fills it.
+FIELDS = {option.field: option.name for option in JOB}
+# The hints of the engine, by key.
+HINTS = {
+    "list_gpus": "see what there is with ginfo",
+    "queue_impossible_gpus": "see what there is with ginfo; --allow-unsatisfiable queues it all the same",
+    "queue_impossible": "see what there is with gflowd status; --allow-unsatisfiable queues it all the same",
+    "queue_broken": "--no-auto-cancel queues it all the same",
+    "redo_broken": "--clear-deps does it without; --no-auto-cancel queues it all the same",
+    "share_parents": (
+        "let one job wait for all parents (gbatch --depends-on … true), and the others for that one"
+    ),
+    "name": "see --name",
+    "hold_first": "first: gjob hold {job}",
+    "take_back": "take it back first, if it still waits: gjob hold {job}",
+    "ask_less_time": "ask for less time, or ask an operator: see gctl reserve list --timeline",
+    "show_timeline": "gctl reserve list --timeline",
+    "list_reservations": "see gctl reserve list",
+    "reserve_later": "gctl reserve create --start 14:00 --duration 2h …",
+    "list_quotas": "see gctl quota list",
+    "override_quota": "change it there, then gflowd restart; or say another with gctl quota set",
+}
+
+
+def spell_hint(error: GflowError) -> str:
+    """The hint of an error; empty: it has none."""
+    return HINTS[error.advice.key].format_map(error.advice.values) if error.advice else error.hint
+
+
+def spell_change(change: Mapping[str, int | str]) -> str:
+    """The options that give these fields of a spec other values: `--nodes 2 --gpus 4`."""
+    return " ".join(_spell_field(field, value) for field, value in change.items())
+
+
+def _spell_field(field: str, value: int | str) -> str:
+    option = f"--{FIELDS[field]}"
+    if value == "":
+        return f"without {option}"
+    if field == "time_limit_s":
+        return f"{option} {int(value) // 60}"
+    return f"{option} {value}M" if field == "memory_mib" else f"{option} {value}"
+
+
+def spell_blockers(job: Job, blockers: list[Blocker]) -> list[Blocker]:
+    """The blockers of a job; if it is held, the first one with the command that releases it."""
+    if job.state is not JobState.HOLD or not blockers:
+        return blockers
+    return [Blocker(blockers[0].code, f"gjob release {job.label} lets it go on"), *blockers[1:]]
