@@ -10,11 +10,9 @@ import msgspec
 from gflow.core.forecast.explain import Blocker
 from gflow.core.model import ArrayProgress, Job, JobProgress, Spec
 from gflow.job_states import JobState
-from gflow.options.table import JOB
 from gflow.wire.encoding import JobId, key_label, rfc3339
+from gflow.wire.shell_words import FIELDS
 
-# Field of a spec -> the option that fills it.
-FIELDS = {option.field: option.name for option in JOB}
 if TYPE_CHECKING:
     State = str
 else:
