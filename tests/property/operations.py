@@ -42,8 +42,8 @@ from gflow.core.ids import TASK_MASK, JobKey, job_key, number_of
 from gflow.core.model import Block, Idle, Job, JobProgress, JobState, Spec
 from gflow.core.reasons import parse
 from gflow.core.task_set import parse_tasks
-from gflow.daemon.loop.bulk_submission import recovered
-from gflow.daemon.loop.commands import Redoing
+from gflow.daemon.loop.bulk_submission import recovery_changes
+from gflow.daemon.loop.commands import RedoCommand
 from gflow.errors import Forbidden, NotFound, Refused, UsageError
 from gflow.store.bulk import OpenSubmission
 from gflow.testing import spec
@@ -199,7 +199,7 @@ def a_redo(world: World, dice: Dice) -> Event:
     fields = dice.pick(CHANGES)(world, dice) if dice.chance(30) else {}
     fields = {name: value for name, value in fields.items() if name not in ("depends_on", "depends_any")}
     change = Change(fields=fields, references=References())
-    wish = Redoing(
+    wish = RedoCommand(
         uid,
         USERS[uid],
         "token",
@@ -251,7 +251,7 @@ def submit_in_parts(world: World, dice: Dice) -> None:
     if dice.chance(50):  # as a daemon that was killed finds it
         world.commit()
         for store in filter(None, (world.store, world.disk)):
-            store.commit(recovered(store, set()))
+            store.commit(recovery_changes(store, set()))
     else:
         world.changes.discarded.append(record.span)
         world.changes.bulk[first] = None

@@ -42,23 +42,23 @@ class Sock:
 
 def test_user_beyond_bound_is_refused_and_then_closed_at_once() -> None:
     known = Connections(BOUNDS)
-    held = [known.user(1001, Sock()) for _ in range(20)]
+    held = [known.admit_user(1001, Sock()) for _ in range(20)]
     assert not any(ticket.is_refused for ticket in held)
-    refused = [known.user(1001, Sock()) for _ in range(100)]
+    refused = [known.admit_user(1001, Sock()) for _ in range(100)]
     answered = [ticket for ticket in refused if ticket is not None]
     assert len(answered) == module.REFUSALS_OF_PEER
     assert all(ticket.is_refused for ticket in answered)
-    assert known.user(1002, Sock()).is_refused is False
+    assert known.admit_user(1002, Sock()).is_refused is False
     for ticket in [*answered, held[0]]:
         ticket.release()
         ticket.release()
-    assert known.user(1001, Sock()).is_refused is False
-    assert known.user(1001, Sock()).is_refused is True
+    assert known.admit_user(1001, Sock()).is_refused is False
+    assert known.admit_user(1001, Sock()).is_refused is True
 
 
 def test_refusals_of_many_users_are_bounded_together() -> None:
     known = Connections(BOUNDS._replace(of_user=0))
-    answered = [known.user(uid, Sock()) for uid in range(1000, 2000)]
+    answered = [known.admit_user(uid, Sock()) for uid in range(1000, 2000)]
     assert sum(ticket is not None for ticket in answered) == module.REFUSALS
 
 
@@ -66,49 +66,49 @@ def test_total_is_bounded_and_root_still_gets_in() -> None:
     known = Connections(BOUNDS)
     for uid in range(5):
         for _ in range(20):
-            assert known.user(1000 + uid, Sock()).is_refused is False
-    assert known.user(2000, Sock()).is_refused
-    assert known.stranger("192.0.2.1", Sock()) is None
-    assert known.user(0, Sock()).is_refused is False
+            assert known.admit_user(1000 + uid, Sock()).is_refused is False
+    assert known.admit_user(2000, Sock()).is_refused
+    assert known.admit_stranger("192.0.2.1", Sock()) is None
+    assert known.admit_user(0, Sock()).is_refused is False
 
 
 def test_few_descriptors_left_lets_each_user_have_a_few() -> None:
     known = Connections(BOUNDS)
-    taken = [known.user(1001, Sock(fd=160)) for _ in range(20)]
+    taken = [known.admit_user(1001, Sock(fd=160)) for _ in range(20)]
     assert sum(ticket is not None and not ticket.is_refused for ticket in taken) == module.WHEN_SCARCE
-    assert known.user(1002, Sock(fd=160)).is_refused is False
-    assert known.stranger("192.0.2.1", Sock(fd=160)) is None
+    assert known.admit_user(1002, Sock(fd=160)).is_refused is False
+    assert known.admit_stranger("192.0.2.1", Sock(fd=160)) is None
 
 
 def test_uids_without_account_share_the_bound_of_one_user() -> None:
     known = Connections(BOUNDS)
-    taken = [known.user(FIRST_WITHOUT_ACCOUNT + number, Sock()) for number in range(90)]
+    taken = [known.admit_user(FIRST_WITHOUT_ACCOUNT + number, Sock()) for number in range(90)]
     admitted = [ticket for ticket in taken if ticket is not None and not ticket.is_refused]
     assert len(admitted) == BOUNDS.of_user
     assert sum(ticket is not None for ticket in taken) == BOUNDS.of_user + module.REFUSALS_OF_PEER
     for ticket in taken:
         if ticket is not None:
             ticket.release()
-    assert known.user(FIRST_WITHOUT_ACCOUNT, Sock()).is_refused is False
+    assert known.admit_user(FIRST_WITHOUT_ACCOUNT, Sock()).is_refused is False
 
 
 def test_uid_of_the_daemon_needs_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users.os, "getuid", lambda: FIRST_WITHOUT_ACCOUNT)
     known = Connections(BOUNDS)
     for _ in range(BOUNDS.of_user):
-        known.user(FIRST_WITHOUT_ACCOUNT + 1, Sock())
-    assert known.user(FIRST_WITHOUT_ACCOUNT, Sock()).is_refused is False
+        known.admit_user(FIRST_WITHOUT_ACCOUNT + 1, Sock())
+    assert known.admit_user(FIRST_WITHOUT_ACCOUNT, Sock()).is_refused is False
 
 
 def test_few_connections_of_each_account_are_kept_free_of_the_others() -> None:
     known = Connections(BOUNDS._replace(shared=75))
     for uid in range(1000, 1004):
         for _ in range(BOUNDS.of_user):
-            known.user(uid, Sock())
+            known.admit_user(uid, Sock())
     for number in range(BOUNDS.of_user):
-        known.user(FIRST_WITHOUT_ACCOUNT + number, Sock())
-    assert known.stranger("192.0.2.1", Sock()) is None
-    taken = [known.user(2000, Sock()) for _ in range(BOUNDS.of_user)]
+        known.admit_user(FIRST_WITHOUT_ACCOUNT + number, Sock())
+    assert known.admit_stranger("192.0.2.1", Sock()) is None
+    taken = [known.admit_user(2000, Sock()) for _ in range(BOUNDS.of_user)]
     assert [ticket.is_refused for ticket in taken[: module.WHEN_SCARCE]] == [False] * module.WHEN_SCARCE
     assert taken[module.WHEN_SCARCE].is_refused
 
@@ -130,69 +130,69 @@ def test_addresses_of_one_peer_are_one_network(addresses: tuple[str, ...], peer:
 def test_stranger_beyond_bound_of_its_network_replaces_the_oldest() -> None:
     known, socks = Connections(BOUNDS), [Sock() for _ in range(12)]
     far = Sock()
-    known.stranger("192.0.2.1", far)
-    tickets = [known.stranger(f"127.0.0.{n + 1}", sock) for n, sock in enumerate(socks)]
+    known.admit_stranger("192.0.2.1", far)
+    tickets = [known.admit_stranger(f"127.0.0.{n + 1}", sock) for n, sock in enumerate(socks)]
     assert [sock.is_down for sock in socks] == [True] * 7 + [False] * 5
     assert not far.is_down
     for ticket in tickets:
         ticket.release()
     more = [Sock() for _ in range(5)]
     for sock in more:
-        known.stranger("127.0.0.1", sock)
+        known.admit_stranger("127.0.0.1", sock)
     assert not any(sock.is_down for sock in more)
 
 
 def test_strangers_beyond_their_bound_replace_those_of_the_largest_network() -> None:
     known, near, far = Connections(BOUNDS), [Sock() for _ in range(5)], [Sock() for _ in range(7)]
     for sock in near:
-        known.stranger("127.0.0.1", sock)
+        known.admit_stranger("127.0.0.1", sock)
     for number, sock in enumerate(far):
-        known.stranger(f"192.0.2.{number}", sock)
+        known.admit_stranger(f"192.0.2.{number}", sock)
     assert [sock.is_down for sock in near] == [True, True, False, False, False]
     assert not any(sock.is_down for sock in far)
 
 
 def test_stranger_with_a_request_in_progress_or_unread_bytes_is_not_evicted() -> None:
     known, asking, sending, idle = Connections(BOUNDS), Sock(), Sock(unread=b"GET"), Sock()
-    busy = known.stranger("127.0.0.1", asking)
+    busy = known.admit_stranger("127.0.0.1", asking)
     busy.is_busy = True
     for sock in (sending, idle):
-        known.stranger("127.0.0.1", sock)
+        known.admit_stranger("127.0.0.1", sock)
     for _ in range(3):
-        known.stranger("127.0.0.1", Sock())
+        known.admit_stranger("127.0.0.1", Sock())
     assert (asking.is_down, sending.is_down, idle.is_down) == (False, False, True)
     busy.is_busy, sending.unread = False, b""
     for _ in range(2):
-        known.stranger("127.0.0.1", Sock())
+        known.admit_stranger("127.0.0.1", Sock())
     assert (asking.is_down, sending.is_down) == (True, True)
 
 
 def test_newcomer_waits_while_all_strangers_of_its_network_are_fresh() -> None:
     known, socks = Connections(BOUNDS), [Sock() for _ in range(5)]
-    tickets = [known.stranger("127.0.0.1", sock) for sock in socks]
+    tickets = [known.admit_stranger("127.0.0.1", sock) for sock in socks]
     for ticket in tickets:
         ticket.refresh(60)
     with pytest.raises(NoRoomYet):
-        known.stranger("127.0.0.1", Sock())
+        known.admit_stranger("127.0.0.1", Sock())
     assert not any(sock.is_down for sock in socks)
-    assert known.stranger("192.0.2.1", Sock()) is not None
+    assert known.admit_stranger("192.0.2.1", Sock()) is not None
     assert tickets[3].recognise(1001)
-    assert known.stranger("127.0.0.1", Sock()) is not None
+    assert known.admit_stranger("127.0.0.1", Sock()) is not None
 
 
 def test_token_shown_makes_a_stranger_a_user() -> None:
     known, first = Connections(BOUNDS._replace(of_user=2)), Sock()
-    ticket = known.stranger("127.0.0.1", first)
+    ticket = known.admit_stranger("127.0.0.1", first)
     assert ticket.recognise(1001) and ticket.recognise(1001)
     assert not ticket.recognise(1002)
     for _ in range(20):
-        known.stranger("127.0.0.1", Sock())
+        known.admit_stranger("127.0.0.1", Sock())
     assert not first.is_down
-    assert known.user(1001, Sock()).is_refused is False
-    assert known.user(1001, Sock()).is_refused is True
-    assert not known.stranger("127.0.0.1", Sock()).recognise(1001)
+    assert known.admit_user(1001, Sock()).is_refused is False
+    assert known.admit_user(1001, Sock()).is_refused is True
+    assert not known.admit_stranger("127.0.0.1", Sock()).recognise(1001)
     ticket.release()
-    assert known.stranger("127.0.0.1", Sock()).recognise(1001)
+    assert known.admit_stranger("127.0.0.1", Sock()).recognise(1001)
 
 
 @pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 20_000, 1 << 20])
@@ -207,5 +207,5 @@ def test_eviction_of_a_closed_socket_is_no_error() -> None:
     known = Connections(BOUNDS)
     for _ in range(6):
         sock = socket.socket()
-        known.stranger("127.0.0.1", sock)
+        known.admit_stranger("127.0.0.1", sock)
         sock.close()

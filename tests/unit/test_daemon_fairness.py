@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gflow.daemon.api import response
-from gflow.daemon.api.rate_limits import MOST_EXPANSIONS, MOST_HELD, MOST_STREAMS, Fairness
+from gflow.daemon.api.rate_limits import MOST_EXPANSIONS, MOST_HELD, MOST_STREAMS, RateLimits
 from gflow.daemon.api.request import MOST_COMMANDS
 from gflow.errors import TooMany
 from tests.unit.conftest import FIRST_WITHOUT_ACCOUNT
@@ -17,69 +17,73 @@ MOST = 1 << 30
 
 
 def test_texts_that_one_person_keeps_on_the_disk_have_a_bound():
-    fairness = Fairness(is_shared=True, most_kept=MOST)
-    fairness.keep(1001, MOST - 1)
+    rate_limits = RateLimits(is_shared=True, most_stored=MOST)
+    rate_limits.count_stored(1001, MOST - 1)
     with pytest.raises(TooMany):
-        fairness.keep(1001, 1000)
-    fairness.keep(1001, 0)
-    fairness.keep(1002, MOST)
-    fairness.keep(0, 10 * MOST)
+        rate_limits.count_stored(1001, 1000)
+    rate_limits.count_stored(1001, 0)
+    rate_limits.count_stored(1002, MOST)
+    rate_limits.count_stored(0, 10 * MOST)
 
 
 def test_bound_of_kept_texts_goes_by_what_was_counted_and_brought_since():
-    fairness = Fairness(is_shared=True, most_kept=MOST)
-    fairness.keep(1001, MOST)
-    before = fairness.brought()
+    rate_limits = RateLimits(is_shared=True, most_stored=MOST)
+    rate_limits.count_stored(1001, MOST)
+    before = rate_limits.stored_since_count()
     assert before == Counter({1001: MOST})
-    fairness.keep(1002, 100)  # while the database is being counted
-    fairness.counted({1001: MOST - 10, 1002: MOST - 200}, before)
-    fairness.keep(1001, 10)
-    fairness.keep(1002, 100)
+    rate_limits.count_stored(1002, 100)  # while the database is being counted
+    rate_limits.set_stored({1001: MOST - 10, 1002: MOST - 200}, before)
+    rate_limits.count_stored(1001, 10)
+    rate_limits.count_stored(1002, 100)
     for uid in (1001, 1002):
         with pytest.raises(TooMany):
-            fairness.keep(uid, 1)
-    fairness.counted({}, fairness.brought())
-    fairness.keep(1001, MOST)
+            rate_limits.count_stored(uid, 1)
+    rate_limits.set_stored({}, rate_limits.stored_since_count())
+    rate_limits.count_stored(1001, MOST)
 
 
 def test_a_daemon_of_ones_own_holds_nobody_back():
-    Fairness().keep(1001, 10 * MOST)
+    RateLimits().count_stored(1001, 10 * MOST)
 
 
 def test_uids_without_account_have_the_streams_of_one_user(accounts):
     async def main():
-        fairness = Fairness(is_shared=True)
+        rate_limits = RateLimits(is_shared=True)
         async with AsyncExitStack() as held:
             for number in range(MOST_STREAMS):
-                await held.enter_async_context(fairness.stream(FIRST_WITHOUT_ACCOUNT + number))
+                await held.enter_async_context(rate_limits.count_stream(FIRST_WITHOUT_ACCOUNT + number))
             with pytest.raises(TooMany):
-                await held.enter_async_context(fairness.stream(FIRST_WITHOUT_ACCOUNT + MOST_STREAMS))
-            await held.enter_async_context(fairness.stream(1001))
-        await held.enter_async_context(fairness.stream(FIRST_WITHOUT_ACCOUNT))
+                await held.enter_async_context(rate_limits.count_stream(FIRST_WITHOUT_ACCOUNT + MOST_STREAMS))
+            await held.enter_async_context(rate_limits.count_stream(1001))
+        await held.enter_async_context(rate_limits.count_stream(FIRST_WITHOUT_ACCOUNT))
 
     asyncio.run(main())
 
 
 def test_submissions_under_way_of_one_user_have_a_bound(accounts):
-    fairness = Fairness(is_shared=True)
+    rate_limits = RateLimits(is_shared=True)
     assert MOST_COMMANDS <= MOST_HELD, "one request may have all of it"
-    with fairness.holding(1001) as hold, fairness.holding(1001) as more, fairness.holding(1002) as other:
+    with (
+        rate_limits.count_held(1001) as hold,
+        rate_limits.count_held(1001) as more,
+        rate_limits.count_held(1002) as other,
+    ):
         hold(MOST_HELD - 1)
         hold(1)
         other(MOST_HELD)
         with pytest.raises(TooMany, match="256 MiB"):
             more(1)
-    with fairness.holding(1001) as hold:
+    with rate_limits.count_held(1001) as hold:
         hold(MOST_HELD)
-    with fairness.holding(0) as hold:
+    with rate_limits.count_held(0) as hold:
         hold(10 * MOST_HELD)
 
 
 def test_expansions_alternate_between_users(accounts):
-    fairness, begun, running = Fairness(is_shared=True), [], []
+    rate_limits, begun, running = RateLimits(is_shared=True), [], []
 
     async def expand(uid, go):
-        async with fairness.expansion(uid):
+        async with rate_limits.expansion_turn(uid):
             begun.append(uid)
             running.append(uid)
             assert len(running) <= MOST_EXPANSIONS

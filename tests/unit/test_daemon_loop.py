@@ -10,12 +10,12 @@ from gflow.core.events import Cancel, Exited
 from gflow.core.ids import job_key
 from gflow.core.model import Block
 from gflow.core.state.state import State
-from gflow.daemon.loop.commands import Submitting
+from gflow.daemon.loop.commands import SubmitCommand
 from gflow.daemon.loop.loop import Loop
 from gflow.daemon.loop.stored_state import reload
 from gflow.store.memory import MemoryStore
 from gflow.testing import gpus
-from gflow.wire.requests import Described, References
+from gflow.wire.requests import ParsedJob, References
 
 from .builders import spec
 
@@ -25,8 +25,8 @@ def play(scene, *specs, perform=lambda effects: None):
 
     async def run():
         loop = Loop(State(cpus=2, memory_mib=1024), MemoryStore(), perform, paranoid=True)
-        jobs = [Described(spec=made, references=References(), blobs={}) for made in specs]
-        await loop.submit(Submitting(0, "root", "token", jobs, "cli"))
+        jobs = [ParsedJob(spec=made, references=References(), blobs={}) for made in specs]
+        await loop.submit(SubmitCommand(0, "root", "token", jobs, "cli"))
         await asyncio.wait_for(scene(loop), 5)
 
     asyncio.run(run())
@@ -40,7 +40,7 @@ async def turns():
 
 async def waiter(loop, *job):
     """Somebody who waits for a job already."""
-    task = asyncio.ensure_future(loop.ended(job_key(*job)))
+    task = asyncio.ensure_future(loop.wait_for_end(job_key(*job)))
     await turns()
     assert not task.done()
     return task
@@ -55,14 +55,14 @@ def test_the_end_of_a_job_is_heard_by_all_who_wait():
         waiters = [await waiter(loop, 1) for _ in range(3)]
         loop.post(lambda at: Exited(at=at, key=job_key(1), attempt=1, code=3))
         assert [(await one).exit_code for one in waiters] == [3, 3, 3]
-        assert (await loop.ended(job_key(1))).exit_code == 3
+        assert (await loop.wait_for_end(job_key(1))).exit_code == 3
 
     play(scene, spec())
 
 
 def test_a_job_that_never_was_ends_at_once():
     async def scene(loop):
-        assert await loop.ended(job_key(7)) is None
+        assert await loop.wait_for_end(job_key(7)) is None
 
     play(scene, spec())
 
@@ -79,8 +79,8 @@ def test_a_waiting_task_that_is_cancelled_is_heard():
 
 def test_the_same_submission_twice_is_one():
     async def scene(loop):
-        jobs = [Described(spec=spec(), references=References(), blobs={})]
-        wishes = [Submitting(0, "root", "again", jobs, "cli") for _ in range(3)]
+        jobs = [ParsedJob(spec=spec(), references=References(), blobs={})]
+        wishes = [SubmitCommand(0, "root", "again", jobs, "cli") for _ in range(3)]
         together = await asyncio.gather(loop.submit(wishes[0]), loop.submit(wishes[1]))
         assert [*together, await loop.submit(wishes[2])] == [(job_key(2),)] * 3
 
@@ -119,7 +119,7 @@ def test_a_task_that_never_starts_is_over_with_its_array(hold):
 def test_a_task_that_never_started_is_known_afterwards():
     async def scene(loop):
         await cancel(loop, 1)
-        assert (await loop.ended(job_key(1, 3))).state.value == "Cancelled"
+        assert (await loop.wait_for_end(job_key(1, 3))).state.value == "Cancelled"
 
     play(scene, spec(array="0-3", hold=True))
 

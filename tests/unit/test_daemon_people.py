@@ -36,7 +36,7 @@ def nothing_known(monkeypatch):
     ],
 )
 def test_account_is_barred_by_lock_and_expiry_and_not_by_missing_password(password, expires, why):
-    assert users.barred_by(password, expires, NOW) == why
+    assert users.why_barred(password, expires, NOW) == why
 
 
 def entry(name: str, uid: int = 4242) -> pwd.struct_passwd:
@@ -53,7 +53,7 @@ def test_entry_of_user_database_is_looked_up_again_after_seconds(monkeypatch):
     now[0] += users.ACCOUNT_S
     assert (users.user_name(4242), users.home_of(4242)) == ("bob", "/home/bob")
     assert users.is_replaced(4242, "ann")
-    assert users.unusable(4242, "ann") == "uid 4242 belongs to bob now, and not to ann"
+    assert users.why_unusable(4242, "ann") == "uid 4242 belongs to bob now, and not to ann"
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["absent", "unavailable"])
@@ -62,7 +62,7 @@ def test_account_counts_as_gone_only_if_user_database_answers(monkeypatch, answe
     monkeypatch.setattr(users, "_look_up", lambda uid: None)
     assert users.is_replaced(4242, "ann") is answers
     assert not users.is_replaced(4242, "4242")  # it had no account when it was noted
-    assert "no account" in users.unusable(4242, "ann")
+    assert "no account" in users.why_unusable(4242, "ann")
 
 
 def test_absent_uid_is_told_from_one_that_exists():
@@ -71,4 +71,4 @@ def test_absent_uid_is_told_from_one_that_exists():
 
 
 def test_root_is_never_barred():
-    assert users.unusable(0) == ""
+    assert users.why_unusable(0) == ""

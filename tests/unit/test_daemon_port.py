@@ -36,12 +36,12 @@ class Counted(Connections):
         super().__init__(bounds)
         self.came: list[str] = []
 
-    def user(self, uid: int, sock: socket.socket) -> Ticket | None:
+    def admit_user(self, uid: int, sock: socket.socket) -> Ticket | None:
         self.came.append("socket")
-        return super().user(uid, sock)
+        return super().admit_user(uid, sock)
 
-    def stranger(self, address: str, sock: socket.socket) -> Ticket | None:
-        ticket = super().stranger(address, sock)
+    def admit_stranger(self, address: str, sock: socket.socket) -> Ticket | None:
+        ticket = super().admit_stranger(address, sock)
         self.came.append("port")
         return ticket
 

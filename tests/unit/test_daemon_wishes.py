@@ -6,10 +6,10 @@ from gflow.core.effects import Accepted
 from gflow.core.engine import step
 from gflow.core.ids import job_key
 from gflow.core.model import JobState
-from gflow.daemon.loop.commands import EventCommand, Submitting, Updating
+from gflow.daemon.loop.commands import EventCommand, SubmitCommand, UpdateCommand
 from gflow.errors import GflowError
 from gflow.store.port import Changes, Submission
-from gflow.wire.requests import Described, References
+from gflow.wire.requests import ParsedJob, References
 from gflow.wire.update import Change
 
 from .builders import NOON, UIDS, spec
@@ -19,11 +19,11 @@ ANN = UIDS["ann"]
 
 
 def described(*, after=(), after_any=(), blobs=None, **fields):
-    return Described(spec=spec(**fields), references=References(after, after_any), blobs=blobs or {})
+    return ParsedJob(spec=spec(**fields), references=References(after, after_any), blobs=blobs or {})
 
 
 def submitted(machine, *jobs):
-    wish = Submitting(ANN, "ann", "token", list(jobs), "cli")
+    wish = SubmitCommand(ANN, "ann", "token", list(jobs), "cli")
     return wish.event(machine.state, machine.store, machine.now)
 
 
@@ -83,7 +83,7 @@ def test_equal_specs_are_one_object(machine):
 
 def test_the_commit_holds_the_token_and_the_texts():
     jobs = [described(blobs={"a": b"1"}), described(blobs={"b": b"2"})]
-    wish, changes = Submitting(ANN, "ann", "token", jobs, "cli"), Changes()
+    wish, changes = SubmitCommand(ANN, "ann", "token", jobs, "cli"), Changes()
     keys = (job_key(1), job_key(2))
     at = Machine().now
     assert wish.after_step([Accepted(keys)], changes, at) == keys
@@ -95,7 +95,7 @@ def test_the_commit_holds_the_token_and_the_texts():
 
 
 def updating(machine, job, references=References(), **fields):
-    wish = Updating(ANN, (job_key(job),), Change(fields=fields, references=references), "cli")
+    wish = UpdateCommand(ANN, (job_key(job),), Change(fields=fields, references=references), "cli")
     return wish.event(machine.state, machine.store, machine.now)
 
 

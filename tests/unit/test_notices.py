@@ -83,7 +83,7 @@ def test_each_recipient_gets_a_message_id_that_stays_the_same():
 
 def test_mails_that_jobs_ask_for_have_a_rate_and_the_administrators_have_none():
     notes = []
-    loop = SimpleNamespace(note=lambda what, detail: notes.append((what, detail)))
+    loop = SimpleNamespace(add_audit_entry=lambda what, detail: notes.append((what, detail)))
     lab = Mailbox(smtp_url="smtp://x", sender="g@x.y", to=("lab@x.y",), is_for_jobs=True)
     notifier = Notifier(loop, None, (lab,), 1, MailRules(hourly=3))
     asked = notice(notify_emails=("ann@x.y", "bob@x.y"))
@@ -137,7 +137,7 @@ def test_a_notice_that_cannot_be_told_keeps_nobody_from_the_next():
                 if notice.number == 1:
                     raise IndexError("somebody's address")
 
-        loop = SimpleNamespace(note=lambda what, detail: notes.append((what, detail)))
+        loop = SimpleNamespace(add_audit_entry=lambda what, detail: notes.append((what, detail)))
         odd = Odd(loop, None, (), 1)
         for number in (1, 2):
             await odd._deliver(Webhook(url="http://x/"), notice()._replace(number=number))

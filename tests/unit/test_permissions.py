@@ -11,7 +11,7 @@ from gflow.daemon.api.api_route import ApiRoute
 from gflow.daemon.api.permissions import Permission
 from gflow.daemon.api.routes import ROUTES
 from gflow.daemon.api.visibility import PUBLIC, Viewer
-from gflow.daemon.auth.users import Person
+from gflow.daemon.auth.users import JobOwner
 from gflow.text.job_page import job_page
 from gflow.wire.answers.jobs import job_view
 from gflow.wire.encoding import encode
@@ -60,7 +60,7 @@ def secretive_job() -> Job:
 @pytest.mark.parametrize("names", [True, False])
 def test_nothing_but_the_public_is_shown_of_others_jobs(names):
     job = secretive_job()
-    shown = Viewer(Person(BOB), sees_all=False, sees_names=names).redact_job(job)
+    shown = Viewer(JobOwner(BOB), sees_all=False, sees_names=names).redact_job(job)
     text = encode(job_view(shown)).decode() + job_page(shown, None, Moment(2.0, 2.0), "") + repr(shown)
     assert SECRET not in text
     assert ("ann" in text) is names
@@ -72,7 +72,7 @@ def test_nothing_but_the_public_is_shown_of_others_jobs(names):
 @pytest.mark.parametrize(("uid", "sees_all"), [(ANN, False), (0, True)])
 def test_owner_and_root_see_everything(uid, sees_all):
     job = secretive_job()
-    assert Viewer(Person(uid), sees_all=sees_all, sees_names=False).redact_job(job) is job
+    assert Viewer(JobOwner(uid), sees_all=sees_all, sees_names=False).redact_job(job) is job
 
 
 @pytest.mark.parametrize(
@@ -91,21 +91,21 @@ def test_owner_and_root_see_everything(uid, sees_all):
 def test_sentence_for_a_private_viewer_names_no_hidden_job(text: str, shown: str) -> None:
     owners = {job_key(1): ANN, job_key(2): BOB, job_key(2, 3): BOB}
     jobs = {key: msgspec.structs.replace(secretive_job(), key=key, uid=uid) for key, uid in owners.items()}
-    assert Viewer(Person(ANN), sees_all=False, sees_names=False, job=jobs.get).redact_text(text) == shown
-    assert Viewer(Person(ANN), sees_all=False, sees_names=True, job=jobs.get).redact_text(text) == text
+    assert Viewer(JobOwner(ANN), sees_all=False, sees_names=False, job=jobs.get).redact_text(text) == shown
+    assert Viewer(JobOwner(ANN), sees_all=False, sees_names=True, job=jobs.get).redact_text(text) == text
 
 
 @pytest.mark.parametrize(
     ("person", "is_theirs"),
     [
-        (Person(ANN, "ann"), True),
-        (Person(ANN), True),
-        (Person(ANN, "eve"), False),
-        (Person(BOB, "ann"), False),
-        (Person(BOB), False),
+        (JobOwner(ANN, "ann"), True),
+        (JobOwner(ANN), True),
+        (JobOwner(ANN, "eve"), False),
+        (JobOwner(BOB, "ann"), False),
+        (JobOwner(BOB), False),
     ],
 )
-def test_job_belongs_to_uid_and_name(person: Person, is_theirs: bool) -> None:
+def test_job_belongs_to_uid_and_name(person: JobOwner, is_theirs: bool) -> None:
     job = secretive_job()
     assert person.owns(job) is is_theirs
     assert Viewer(person, sees_all=False, sees_names=True).sees_details(job) is is_theirs

@@ -80,7 +80,7 @@ class Daemon:
         self.loop = loop_class(state, self.store, self._perform, paranoid=settings.paranoid)
         state.machine.most_runs = _most_runs()
         if record != kept:
-            self.loop.keep({timers.CLOCK: record})
+            self.loop.store_meta({timers.CLOCK: record})
         self.leases = LeaseWatch(
             self._is_ours, self._leases_changed, self._stray_gpus, rules=settings.is_system
         )
@@ -158,7 +158,7 @@ class Daemon:
                 check_typed(self._settings.policy, report.gpus)
         self.leases.see(report.gpus)
         with suppress(ReadOnly):  # the disk may be full already: the loop retries by itself
-            self.loop.note("daemon started", f"version {__version__}")  # in one commit with the GPUs
+            self.loop.add_audit_entry("daemon started", f"version {__version__}")  # in one commit with the GPUs
             await self.loop.ask(lambda at: seen_of(report, at, is_private=self._settings.is_private))
         if strays := self.target.strays():
             log.warning("runs that the database does not know: %s", ", ".join(sorted(strays)))
@@ -186,7 +186,7 @@ class Daemon:
         epoch = self.target.epoch
         if epoch != self._epoch and not self.target.unsettled:
             self._epoch = epoch
-            self.loop.keep({LAUNCH_EPOCH: epoch})
+            self.loop.store_meta({LAUNCH_EPOCH: epoch})
 
     def _perform(self, effects: list[Effect]) -> None:
         if self.progress_socket is not None:

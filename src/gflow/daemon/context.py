@@ -12,7 +12,7 @@ from starlette.requests import Request
 from gflow.core.forecast.explain import Blocker, explain
 from gflow.core.ids import JobKey, job_key, number_of, task_of
 from gflow.core.model import Job
-from gflow.daemon.api.rate_limits import Fairness
+from gflow.daemon.api.rate_limits import RateLimits
 from gflow.daemon.auth.tokens import Tokens
 from gflow.daemon.execution.executor import Executor
 from gflow.daemon.execution.mps import Mps
@@ -66,7 +66,7 @@ class Context(NamedTuple):
     forecasts: Forecasts
     watch: GpuWatch | None = None
     mps: Mps | None = None
-    fairness: Fairness = Fairness()
+    rate_limits: RateLimits = RateLimits()
     threads: Threads = Threads()
     # Live runs that the database does not know, by name.
     strays: Callable[[], dict[str, Content]] = dict

@@ -19,7 +19,7 @@ from typing import Any
 
 from gflow.config import timezone
 from gflow.daemon.api.connections import Connections, bounds_of
-from gflow.daemon.api.rate_limits import Fairness
+from gflow.daemon.api.rate_limits import RateLimits
 from gflow.daemon.api.routes import make_app
 from gflow.daemon.api.server import Server, bind, serve, serve_port
 from gflow.daemon.api.tcp_gate import Gate
@@ -98,7 +98,7 @@ async def _serve(settings: Settings, loop_class: LoopFactory) -> int | None:
     _tune_garbage_collector()
     _report_ready()
     background = [
-        asyncio.ensure_future(run_maintenance(settings, context.fairness)),
+        asyncio.ensure_future(run_maintenance(settings, context.rate_limits)),
         asyncio.ensure_future(record_eta_samples(daemon.loop, context.forecasts)),
         asyncio.ensure_future(context.tokens.watch()),
     ]
@@ -133,7 +133,7 @@ def _context_of(daemon: Daemon, settings: Settings, stopped: asyncio.Event) -> C
         Forecasts(daemon.loop, threads),
         daemon.watch,
         daemon.mps,
-        Fairness(is_shared=settings.is_system, most_kept=settings.config["people.max_kept_mib"] << 20),
+        Fairness(is_shared=settings.is_system, most_stored=settings.config["people.max_kept_mib"] << 20),
         threads,
         daemon.target.strays,
     )

@@ -211,7 +211,7 @@ class GpusRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_indices: Indices | None
 
 
-class Described(msgspec.Struct, kw_only=True):
+class ParsedJob(msgspec.Struct, kw_only=True):
     """A job request, parsed and checked: the spec, its references, and the texts to store."""
 
     spec: Spec
@@ -286,9 +286,9 @@ class Reader:
         self._shapes = shapes or {}
         self._limits = limits
         self._texts: dict[str, str] = {}
-        self._options: dict[bytes, Read] = {}
+        self._options: dict[bytes, ParsedOptions] = {}
 
-    def read_all(self, request: JobRequest) -> Iterator[Described]:
+    def read_all(self, request: JobRequest) -> Iterator[ParsedJob]:
         """Check one request and yield its jobs: one, or those of a sweep."""
         described, params = self.read(request)
         count = count_jobs(params, request.rows)
@@ -299,10 +299,10 @@ class Reader:
             raise UsageError("--param makes a sweep, and that cannot be an --array as well")
         blobs = described.blobs
         for spec in fill_templates(described.spec, combinations(params, request.rows)):
-            yield Described(spec=spec, references=described.references, blobs=blobs, is_of_sweep=count > 1)
+            yield ParsedJob(spec=spec, references=described.references, blobs=blobs, is_of_sweep=count > 1)
             blobs = NO_BLOBS
 
-    def read(self, request: JobRequest) -> tuple[Described, tuple[Parameter, ...]]:
+    def read(self, request: JobRequest) -> tuple[ParsedJob, tuple[Parameter, ...]]:
         """Check one job request. Returns the job before substitution, and the parameters of its sweep."""
         check_command(request)
         fields, params = self._fields(request.options)
@@ -319,16 +319,16 @@ class Reader:
             **fields,
         )
         check_rules(spec, DEFAULT_SPEC)
-        return Described(spec=spec, references=references, blobs=blobs), params
+        return ParsedJob(spec=spec, references=references, blobs=blobs), params
 
-    def _fields(self, options: dict[str, Any]) -> Read:
+    def _fields(self, options: dict[str, Any]) -> ParsedOptions:
         written = msgspec.json.encode(options)
         found = self._options.get(written)
         if found is None:
             given = expand_shapes(options, self._shapes)
             found = self._options[written] = read_options(applicable_defaults(self._defaults, given) | given)
             resolve_race(found.fields)
-        return Read(dict(found.fields), found.params)
+        return ParsedOptions(dict(found.fields), found.params)
 
     def _store_text(self, text: str, what: str, blobs: dict[str, bytes]) -> str:
         address = self._texts.get(text)
@@ -346,14 +346,14 @@ def applicable_defaults(defaults: dict[str, Any], options: dict[str, Any]) -> di
     return defaults
 
 
-class Read(NamedTuple):
+class ParsedOptions(NamedTuple):
     """Parsed options: fields of a spec, and the parameters of a sweep."""
 
     fields: dict[str, Any]
     params: tuple[Parameter, ...]
 
 
-def read_options(options: dict[str, Any]) -> Read:
+def read_options(options: dict[str, Any]) -> ParsedOptions:
     """Parse options by name, and check those that depend on each other."""
     fields = {}
     for name, value in options.items():
@@ -380,7 +380,7 @@ def read_options(options: dict[str, Any]) -> Read:
             raise UsageError(
                 f"{fields[name]!r} is not the folder of an environment", hint="give its absolute path"
             )
-    return Read(fields, fields.pop("parameters", ()))
+    return ParsedOptions(fields, fields.pop("parameters", ()))
 
 
 def option_of(name: str) -> Option:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
-from gflow.daemon.auth.users import NO_ACCOUNT, counted_as
+from gflow.daemon.auth.users import NO_ACCOUNT, accounting_uid
 
 # A user: the uid, or NO_ACCOUNT. A TCP peer without a token (a stranger): its network.
 Peer = int | str
@@ -117,9 +117,9 @@ class Connections:
         # In order of arrival.
         self._strangers: dict[Ticket, None] = {}
 
-    def user(self, uid: int, sock: socket.socket) -> Ticket | None:
+    def admit_user(self, uid: int, sock: socket.socket) -> Ticket | None:
         """Admit a connection of this user, perhaps only for a refusal. None: close it at once."""
-        peer: Peer = counted_as(uid)
+        peer: Peer = accounting_uid(uid)
         ticket = Ticket(self, peer, sock)
         if not self._has_room(peer, sock.fileno()):
             if not self._may_refuse(peer, sock.fileno()):
@@ -128,7 +128,7 @@ class Connections:
         self._count(ticket)
         return ticket
 
-    def stranger(self, address: str, sock: socket.socket) -> Ticket | None:
+    def admit_stranger(self, address: str, sock: socket.socket) -> Ticket | None:
         """Admit a TCP connection. None: close it at once.
 
         At the limit, the oldest idle stranger is evicted. A legitimate client sends its token immediately, so
@@ -148,7 +148,7 @@ class Connections:
         return ticket
 
     def recognise(self, ticket: Ticket, uid: int) -> bool:
-        peer: Peer = counted_as(uid)
+        peer: Peer = accounting_uid(uid)
         if not ticket.is_stranger:
             return ticket.peer == peer
         if ticket.is_evicted or not self._has_room(peer, ticket.sock.fileno()):

@@ -19,7 +19,7 @@ from gflow.daemon.execution.cluster_launch import check_targets, with_patience
 from gflow.daemon.execution.gpu_memory_auto import resolve_auto_memory
 from gflow.daemon.loop.cooperative import FEW, consumed
 from gflow.errors import UsageError
-from gflow.wire.requests import BATCH, Described, RawSubmitRequest, Reader, decode_job
+from gflow.wire.requests import BATCH, ParsedJob, RawSubmitRequest, Reader, decode_job
 
 # Size of the jobs that are expanded at once for a streamed answer.
 PIECE_BYTES = 1 << 18
@@ -37,7 +37,7 @@ class Expansion:
         """The size of the request."""
         return sum(len(memoryview(raw)) for raw in self._wanted.jobs) + len(self._wanted.environ)
 
-    async def each(self, take: Callable[[list[Described]], None], size: int = FEW, *, last: bool) -> None:
+    async def for_each(self, take: Callable[[list[ParsedJob]], None], size: int = FEW, *, last: bool) -> None:
         """Pass all jobs to `take`, `size` at a time. `last`: release the request while it is read."""
         jobs = consumed(self._wanted.jobs) if last else self._wanted.jobs
         source = read_submission(self._wanted, jobs, self._reader)
@@ -47,18 +47,18 @@ class Expansion:
             await while_connected(self._request, self._expand_rest(chain([following], source), take, size))
 
     async def _expand_rest(
-        self, source: Iterator[Described], take: Callable[[list[Described]], None], size: int
+        self, source: Iterator[ParsedJob], take: Callable[[list[ParsedJob]], None], size: int
     ) -> None:
-        async with self._context.fairness.expansion(self._uid):
+        async with self._context.rate_limits.expansion_turn(self._uid):
             while some := await self._read_slice(source, size):
                 take(some)
                 await asyncio.sleep(0)
 
-    async def pieces(self) -> AsyncIterator[list[Described]]:
+    async def pieces(self) -> AsyncIterator[list[ParsedJob]]:
         """Yield all jobs in slices, each expanded on demand. Other users may expand between two slices."""
         source = read_submission(self._wanted, self._wanted.jobs, self._reader)
         while True:
-            async with self._context.fairness.expansion(self._uid):
+            async with self._context.rate_limits.expansion_turn(self._uid):
                 some = await self._read_slice(source, FEW, PIECE_BYTES)
             if not some:
                 return
@@ -66,10 +66,10 @@ class Expansion:
             await asyncio.sleep(0)
 
     async def _read_slice(
-        self, source: Iterator[Described], most: int, size: int = MOST_COMMANDS
-    ) -> list[Described]:
+        self, source: Iterator[ParsedJob], most: int, size: int = MOST_COMMANDS
+    ) -> list[ParsedJob]:
         """The next jobs: at most `most`, and none after their commands reach `size` bytes."""
-        some: list[Described] = []
+        some: list[ParsedJob] = []
         for job in source:
             some.append(job)
             size -= bytes_of(job)
@@ -83,13 +83,13 @@ class Expansion:
         return some
 
 
-def bytes_of(job: Described) -> int:
+def bytes_of(job: ParsedJob) -> int:
     return sum(map(len, job.spec.command))
 
 
 def read_submission(
     wanted: RawSubmitRequest, jobs: Iterable[msgspec.Raw], reader: Reader
-) -> Iterator[Described]:
+) -> Iterator[ParsedJob]:
     """Yield the jobs of a submission, with sweeps expanded."""
     if not 1 <= len(wanted.jobs) <= BATCH:
         raise UsageError(f"a submission holds 1 to {BATCH} jobs, not {len(wanted.jobs)}")

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from gflow.core.model import Job
 from gflow.daemon.auth.submission_rules import Rights
-from gflow.daemon.auth.users import Person, is_member, person_of, unusable, user_name
+from gflow.daemon.auth.users import JobOwner, is_member, job_owner_of, user_name, why_unusable
 from gflow.daemon.context import context_of
 from gflow.errors import Forbidden, no_job
 
@@ -65,10 +65,10 @@ def is_operator(request: Request) -> bool:
     return state["uid"] == 0 or is_member(settings.operators, state["groups"])
 
 
-def caller_as_owner(request: Request) -> Person:
+def caller_as_owner(request: Request) -> JobOwner:
     """The caller, to be compared with the owners of jobs. In user mode the uid alone identifies it."""
     uid = request.scope["state"]["uid"]
-    return person_of(uid) if context_of(request).settings.is_system else Person(uid)
+    return job_owner_of(uid) if context_of(request).settings.is_system else JobOwner(uid)
 
 
 def sees_names(request: Request) -> bool:
@@ -92,7 +92,7 @@ def rights_of(request: Request) -> Rights:
 def acting_user(request: Request) -> str:
     """The caller's user name. Raises Forbidden if the account may not run jobs now (system mode)."""
     uid = request.scope["state"]["uid"]
-    if context_of(request).settings.is_system and (why := unusable(uid)):
+    if context_of(request).settings.is_system and (why := why_unusable(uid)):
         raise Forbidden(f"this is refused: {why}", hint="ask the administrator of the machine")
     return user_name(uid)
 
@@ -103,8 +103,8 @@ def check(request: Request, jobs: list[Job]) -> None:
     With private jobs the error is the one for a job that does not exist.
     """
     uid, permission = request.scope["state"]["uid"], request.scope["permission"]
-    person = caller_as_owner(request)
-    foreign = [job for job in jobs if not person.owns(job)]
+    owner = caller_as_owner(request)
+    foreign = [job for job in jobs if not owner.owns(job)]
     if not foreign or not context_of(request).settings.is_system:
         return  # user mode: only the owner and root have jobs, and the engine checks between them
     if permission is Permission.OWNER and uid == 0:

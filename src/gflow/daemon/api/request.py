@@ -16,7 +16,7 @@ from gflow.core.ids import JobKey, job_key, label, number_of, task_of
 from gflow.core.job_reference import resolve
 from gflow.core.model import Job, JobState
 from gflow.daemon.api.visibility import Viewer, viewer_of
-from gflow.daemon.auth.users import counted_as
+from gflow.daemon.auth.users import accounting_uid
 from gflow.daemon.context import Context
 from gflow.daemon.context import context_of as context_of
 from gflow.daemon.loop.cooperative import in_slices
@@ -65,14 +65,14 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
     if kind != "application/json":
         raise WrongType(f"the request must be application/json, not {kind[:60]!a}")
     body, values = bytearray(), 0
-    fairness, (uid, _) = context_of(request).fairness, caller(request)
-    counted = counted_as(uid)
+    rate_limits, (uid, _) = context_of(request).rate_limits, caller(request)
+    counted = accounting_uid(uid)
     most = most if request.scope["state"]["pid"] else min(most, MOST_REMOTE_BYTES)
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 body += chunk
-                fairness.read(counted, len(chunk))
+                rate_limits.count_received(counted, len(chunk))
                 values += chunk.count(b",")
                 if len(body) > most or values > MOST_VALUES_TOGETHER:
                     raise TooLarge(
@@ -84,7 +84,7 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
     except ClientDisconnect:  # the answer is not delivered
         raise UsageError("the request broke off") from None
     finally:
-        fairness.done(counted, len(body))
+        rate_limits.release_received(counted, len(body))
     if len(body) <= LARGE:
         wanted: T = decode(bytes(body), into)
         return wanted
@@ -186,7 +186,7 @@ async def all_keys_of(context: Context, request: Request, texts: list[str]) -> l
 async def _lookup_range(context: Context, viewer: Viewer, numbers: Numbers) -> dict[JobKey, None]:
     """Keys of the existing jobs of a range, `RANGE` numbers per query."""
     found: dict[JobKey, None] = {}
-    owner = None if viewer.sees_names else viewer.person
+    owner = None if viewer.sees_names else viewer.caller
     for first in range(numbers.first, numbers.last + 1, RANGE):
         last = min(first + RANGE - 1, numbers.last)
         found |= dict.fromkeys(context.store.between(first, last, owner))
@@ -214,7 +214,7 @@ def _keys_between(context: Context, viewer: Viewer, numbers: Numbers, named: int
     first, last = numbers
     _check_assigned(context, viewer, last)
     check_number(named)
-    found = context.store.between(first, last, None if viewer.sees_names else viewer.person)
+    found = context.store.between(first, last, None if viewer.sees_names else viewer.caller)
     if not found:
         raise NotFound(f"there are no jobs {first}-{last}")
     return found

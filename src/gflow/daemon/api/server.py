@@ -310,7 +310,7 @@ def serve(listener: socket.socket, app: ASGIApp, connections: Connections) -> tu
     make, known = _protocol_factory(PeerProtocol, app)
 
     def admit(sock: socket.socket, address: Any) -> Ticket | None:
-        return connections.user(peer_uid(sock), sock)
+        return connections.admit_user(peer_uid(sock), sock)
 
     return Server(listener, admit, make), known
 
@@ -326,7 +326,7 @@ def serve_port(
     tls = listening.tls()
 
     def admit(sock: socket.socket, address: Any) -> Ticket | None:
-        return connections.stranger(address[0], sock)
+        return connections.admit_stranger(address[0], sock)
 
     return [(PortServer(one, admit, make, tls=tls, first=first), known) for one in _bind_all(listening)]
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gflow.daemon.api.connections import network_of
 from gflow.daemon.api.response import on_error
 from gflow.daemon.auth.tokens import Token, Tokens
-from gflow.daemon.auth.users import unusable, user_name
+from gflow.daemon.auth.users import user_name, why_unusable
 from gflow.errors import Forbidden, GflowError, TooMany, Unauthorized
 
 # Token bucket per caller: requests per second, size of the bucket, cost of a wrong bearer token.
@@ -81,7 +81,7 @@ class Gate:
         self._buckets.take(token.uid)
         if not scope["state"]["ticket"].recognise(token.uid):
             raise TooMany("you have too many requests open at once", hint="wait for some of them to end")
-        if self._is_system and (why := unusable(token.uid, token.user)):
+        if self._is_system and (why := why_unusable(token.uid, token.user)):
             raise Forbidden(why, hint="ask the administrator of the machine")
         return {
             "uid": token.uid,

@@ -16,7 +16,7 @@ from gflow.core.ids import JobKey, parse_label
 from gflow.core.model import Job, Spec
 from gflow.core.reasons import Reason, ReasonKind
 from gflow.daemon.api.permissions import caller_as_owner, is_operator, sees_names
-from gflow.daemon.auth.users import Person, user_name
+from gflow.daemon.auth.users import JobOwner, user_name
 from gflow.daemon.context import NAMELESS, context_of
 from gflow.options.rules import PUBLIC_FIELDS
 from gflow.text.gpus import job_title
@@ -36,14 +36,14 @@ class Viewer:
 
     def __init__(
         self,
-        person: Person,
+        caller: JobOwner,
         *,
         sees_all: bool,
         sees_names: bool,
         is_operator: bool = True,
         job: Callable[[JobKey], Job | None] = lambda key: None,
     ) -> None:
-        self.person = person
+        self.caller = caller
         # Looks up a job by its key.
         self._job = job
         # Whether entries about the machine, not about a job, are shown in full.
@@ -54,7 +54,7 @@ class Viewer:
 
     @property
     def uid(self) -> int:
-        return self.person.uid
+        return self.caller.uid
 
     @property
     def user(self) -> str:
@@ -62,13 +62,13 @@ class Viewer:
         return user_name(self.uid)
 
     @property
-    def cache_key(self) -> tuple[Person, bool, bool, bool]:
+    def cache_key(self) -> tuple[JobOwner, bool, bool, bool]:
         """Viewers with equal keys get identical views."""
-        return self.person, self.sees_all, self.sees_names, self.is_operator
+        return self.caller, self.sees_all, self.sees_names, self.is_operator
 
     def sees_details(self, job: Job) -> bool:
         """Whether everything about this job is shown."""
-        return self.sees_all or self.person.owns(job)
+        return self.sees_all or self.caller.owns(job)
 
     def sees_job(self, job: Job) -> bool:
         """Whether this job is shown at all."""

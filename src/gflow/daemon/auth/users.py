@@ -46,7 +46,7 @@ class Account(NamedTuple):
     barred: str
 
 
-class Person(NamedTuple):
+class JobOwner(NamedTuple):
     """The user who sent a request, as an owner of jobs."""
 
     uid: int
@@ -113,7 +113,7 @@ def account_of(uid: int) -> Account | None:
     return account
 
 
-def counted_as(uid: int) -> int:
+def accounting_uid(uid: int) -> int:
     """The uid that limits per user count for this uid: all uids without an account count as one user.
 
     The daemon's own uid needs no account: in a container it often has none.
@@ -126,10 +126,12 @@ def _look_up(uid: int) -> Account | None:
         entry = pwd.getpwuid(uid)
     except KeyError:
         return None
-    return Account(entry.pw_name, entry.pw_dir, entry.pw_gid, _barred(entry.pw_name) if uid else "")
+    return Account(
+        entry.pw_name, entry.pw_dir, entry.pw_gid, _why_account_barred(entry.pw_name) if uid else ""
+    )
 
 
-def _barred(name: str) -> str:
+def _why_account_barred(name: str) -> str:
     """Why an account may not be used, from the shadow database, which only root can read."""
     if os.geteuid():
         return ""
@@ -137,10 +139,10 @@ def _barred(name: str) -> str:
     if not found:
         return ""
     shadow = found.contents
-    return barred_by((shadow.password or b"").decode(errors="replace"), shadow.expires, time.time())
+    return why_barred((shadow.password or b"").decode(errors="replace"), shadow.expires, time.time())
 
 
-def barred_by(password: str, expires: int, now: float) -> str:
+def why_barred(password: str, expires: int, now: float) -> str:
     """Why an account with this entry may not be used at `now`.
 
     `expires`: days since 1970, -1: never. A password that was locked (`usermod -L` puts `!` in front of its
@@ -157,11 +159,11 @@ def user_name(uid: int) -> str:
     return account.name if account else str(uid)
 
 
-def person_of(uid: int) -> Person:
+def job_owner_of(uid: int) -> JobOwner:
     """The user that has this uid now. If the user database does not answer, only the uid counts."""
     account = account_of(uid)
     name = account.name if account else str(uid) if _is_absent(uid) else None
-    return Person(uid, name)
+    return JobOwner(uid, name)
 
 
 def home_of(uid: int) -> str:
@@ -181,7 +183,7 @@ def is_listed(uid: int, members: Sequence[str]) -> bool:
     return any(is_member(group, gids) for group in groups)
 
 
-def unusable(uid: int, name: str = "") -> str:
+def why_unusable(uid: int, name: str = "") -> str:
     """Why nothing may run as this uid now; empty if it may. Root always may.
 
     `name`: the name of the uid at submission; a uid can be given to another account later.

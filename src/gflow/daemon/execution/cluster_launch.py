@@ -21,7 +21,7 @@ from gflow.targets.slurm import slurm_cli
 from gflow.targets.slurm.slurm_cli import advise
 from gflow.targets.slurm.target import SlurmTarget
 from gflow.targets.slurm.tracker import SlurmSubmission, environment_of, text_of
-from gflow.wire.requests import Described
+from gflow.wire.requests import ParsedJob
 
 # Options that have an effect only on a cluster.
 CLUSTER_OPTIONS = tuple([option for option in JOB if option.only_on == "cluster"])
@@ -86,7 +86,7 @@ def distant_launch(settings: Settings, job: Job, script: bytes | None, environ: 
     )
 
 
-def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence[Described]) -> list[str]:
+def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence[ParsedJob]) -> list[str]:
     """The batch scripts for these jobs, as a preview. The first job gets this number."""
     found = []
     for index, described in enumerate(jobs):
@@ -100,7 +100,7 @@ def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence
     return found
 
 
-async def check_with_slurm(settings: Settings, targets: Targets, jobs: Sequence[Described]) -> str:
+async def check_with_slurm(settings: Settings, targets: Targets, jobs: Sequence[ParsedJob]) -> str:
     """Ask Slurm whether it would accept these jobs. Returns a note for the user, or raises a refusal.
 
     One job of each kind is tested. After the first query without an answer no further one is made.
@@ -148,9 +148,9 @@ def kind_of(spec: Spec) -> tuple[object, ...]:
     return where, spec.shape, spec.time_limit_s, spec.array, fields, spec.gpu_memory_from
 
 
-def _kinds(jobs: Sequence[Described], most: int = 4) -> list[Described]:
+def _kinds(jobs: Sequence[ParsedJob], most: int = 4) -> list[ParsedJob]:
     """At most `most` jobs, one of each kind for which Slurm's answer may differ."""
-    kinds: dict[tuple[object, ...], Described] = {}
+    kinds: dict[tuple[object, ...], ParsedJob] = {}
     for job in jobs:
         spec = job.spec
         if name := spec.on or spec.overflow:
@@ -165,7 +165,7 @@ def slurm_of(targets: Targets, name: str) -> SlurmTarget:
     return target
 
 
-def _preview(settings: Settings, described: Described, number: int) -> Launch:
+def _preview(settings: Settings, described: ParsedJob, number: int) -> Launch:
     """The launch of a job that has not been submitted yet."""
     spec, blobs = described.spec, described.blobs
     job = Job(

@@ -16,7 +16,7 @@ from gflow.core.effects import Effect, Forget, Recall, Start, Stop, Warn
 from gflow.core.model import LOCAL, Job
 from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.state.state import State
-from gflow.daemon.auth.users import unusable
+from gflow.daemon.auth.users import why_unusable
 from gflow.daemon.execution.cluster_launch import distant_launch
 from gflow.daemon.execution.environment import activation_variables, block, job_variables
 from gflow.daemon.execution.gpu_sharing import Sharing
@@ -89,7 +89,7 @@ class Executor:
     def start(self, job: Job) -> None:
         """Start the job on its target. If its launch cannot be prepared, the attempt ends as failed."""
         point("start.before-order")
-        if self._settings.is_system and (why := unusable(job.uid, job.user)):
+        if self._settings.is_system and (why := why_unusable(job.uid, job.user)):
             self._failed(job, Refused(why))
             return
         try:

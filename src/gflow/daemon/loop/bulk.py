@@ -46,7 +46,7 @@ class Request(Protocol):
     is_dropped: bool
 
 
-def check_wanted(request: Request) -> None:
+def check_connected(request: Request) -> None:
     """Stop the request if its client disconnected."""
     if request.is_dropped:
         raise UsageError("the client hung up")

@@ -14,7 +14,7 @@ from gflow.core.events import Cancel, Claim, Event, Hold, Release, Tick, Unclaim
 from gflow.core.ids import JobKey
 from gflow.core.model import Moment, Spec
 from gflow.core.state.state import PART, State
-from gflow.daemon.loop.bulk import Loop, check_wanted
+from gflow.daemon.loop.bulk import Loop, check_connected
 from gflow.daemon.loop.commands import parents_of
 from gflow.errors import GflowError
 from gflow.fault_points import point
@@ -27,10 +27,10 @@ _KINDS = {type_: kind for kind, type_ in ACTIONS.items()}
 _SPEC_TYPES = {field.name: field.type for field in msgspec.structs.fields(Spec)}
 
 
-class _Claiming:
+class _ClaimCommand:
     """Check an action for one part of the jobs, and claim them for it."""
 
-    def __init__(self, action: Wanted, keys: tuple[JobKey, ...], weight: tuple[int, int]) -> None:
+    def __init__(self, action: BulkAction, keys: tuple[JobKey, ...], weight: tuple[int, int]) -> None:
         self.origin = action.origin
         self._action, self._keys, self._weight = action, keys, weight
 
@@ -42,7 +42,7 @@ class _Claiming:
         return next((effect.size, effect.links) for effect in effects if isinstance(effect, Claimed))
 
 
-class Wanted:
+class BulkAction:
     """A user action on many jobs: its event without the keys, and the blobs that it refers to."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Wanted:
         self.is_dropped = False
 
     @classmethod
-    def of(cls, intent: Intent) -> Wanted:
+    def of(cls, intent: Intent) -> BulkAction:
         """The action of a stored intent."""
         kind, more = ACTIONS[intent.kind], dict(intent.fields)
         if kind is Update:
@@ -71,9 +71,9 @@ class Wanted:
             }
         return cls(kind, intent.uid, intent.origin, governs=intent.governs, **more)
 
-    def to(self, keys: tuple[JobKey, ...]) -> Doing:
+    def to(self, keys: tuple[JobKey, ...]) -> ApplyCommand:
         """A command that applies this action to these jobs."""
-        return Doing(self, keys)
+        return ApplyCommand(self, keys)
 
     def intent(self, keys: Sequence[JobKey]) -> Intent:
         kind = _KINDS[self.kind]
@@ -90,10 +90,10 @@ class Wanted:
         return self.kind(at=at, uid=self.uid, governs=self.governs, keys=keys, **self.more, **more)
 
 
-class _Intending:
+class _IntentCommand:
     """Record the intent, before any job is changed."""
 
-    def __init__(self, action: Wanted, number: int, intent: Intent) -> None:
+    def __init__(self, action: BulkAction, number: int, intent: Intent) -> None:
         self.origin = action.origin
         self._action, self._number, self._intent = action, number, intent
 
@@ -105,11 +105,11 @@ class _Intending:
         changes.blobs.update(self._action.blobs)
 
 
-class Doing:
+class ApplyCommand:
     """Apply an action to these jobs; as part of an intent, to those that have not ended meanwhile."""
 
     def __init__(
-        self, action: Wanted, keys: tuple[JobKey, ...], progress: dict[int, int] | None = None
+        self, action: BulkAction, keys: tuple[JobKey, ...], progress: dict[int, int] | None = None
     ) -> None:
         self.origin = action.origin
         self._action, self._keys = action, keys
@@ -127,7 +127,7 @@ class Doing:
         changes.progress.update(self._progress or {})
 
 
-class _Done:
+class _FinishCommand:
     """Delete a finished intent, and release the claim on its jobs."""
 
     origin = "daemon"
@@ -142,7 +142,7 @@ class _Done:
         changes.bulk[self._number] = None
 
 
-async def do(loop: Loop, action: Wanted, keys: Sequence[JobKey]) -> None:
+async def apply_action(loop: Loop, action: BulkAction, keys: Sequence[JobKey]) -> None:
     """Apply an action to all of these jobs; if it is refused for one of them, to none."""
     weight = 0, 0
     claimed: list[JobKey] = []
@@ -150,48 +150,48 @@ async def do(loop: Loop, action: Wanted, keys: Sequence[JobKey]) -> None:
     try:
         for part in _parts(keys):
             async with loop.turns.of(action.uid):
-                check_wanted(action)
-                weight = await loop.run_command(_Claiming(action, part, weight))
+                check_connected(action)
+                weight = await loop.run_command(_ClaimCommand(action, part, weight))
                 claimed += part
         loop.busy.add(number)
         async with loop.turns.of(action.uid):
-            check_wanted(action)
-            await loop.run_command(_Intending(action, number, intent))
+            check_connected(action)
+            await loop.run_command(_IntentCommand(action, number, intent))
     except GflowError:
         loop.busy.discard(number)
         if claimed:
             loop.post(lambda at: Unclaim(at=at, keys=tuple(claimed)))
         raise
     point("bulk.intended")
-    await carry_out(loop, number, action, keys)
+    await apply_intent(loop, number, action, keys)
 
 
-async def carry_out(loop: Loop, number: int, action: Wanted, keys: Sequence[JobKey], done: int = 0) -> None:
+async def apply_intent(loop: Loop, number: int, action: BulkAction, keys: Sequence[JobKey], done: int = 0) -> None:
     """Apply a recorded intent part by part, beginning after the first `done` jobs."""
     loop.busy.add(number)
     try:
         for part in _parts(keys[done:]):
             done += len(part)
             async with loop.turns.of(action.uid):
-                await _do_part(loop, action, part, {number: done})
+                await _apply_part(loop, action, part, {number: done})
             point("bulk.done-part")
-        await loop.run_command(_Done(number, tuple(keys)))
+        await loop.run_command(_FinishCommand(number, tuple(keys)))
         point("bulk.done")
     finally:
         loop.busy.discard(number)
 
 
-async def _do_part(loop: Loop, action: Wanted, part: tuple[JobKey, ...], progress: dict[int, int]) -> None:
+async def _apply_part(loop: Loop, action: BulkAction, part: tuple[JobKey, ...], progress: dict[int, int]) -> None:
     """Apply an action to one part. Jobs that have changed so that it is refused are left unchanged."""
     try:
-        await loop.run_command(Doing(action, part, progress))
+        await loop.run_command(ApplyCommand(action, part, progress))
     except GflowError as error:
         if loop.read_only:
             raise  # the intent is durable: it continues when the disk can be written again
         ((number, done),) = progress.items()
         for position, key in enumerate(part, done - len(part) + 1):
             try:
-                await loop.run_command(Doing(action, (key,), {number: position}))
+                await loop.run_command(ApplyCommand(action, (key,), {number: position}))
             except GflowError:
                 log.info("job %d was left unchanged: %s", key, error)
                 loop.post(lambda at, key=key: Unclaim(at=at, keys=(key,)))  # type: ignore[misc]
@@ -206,7 +206,7 @@ def _parts(keys: Sequence[JobKey]) -> Iterator[tuple[JobKey, ...]]:
 async def resume(loop: Loop, number: int, intent: Intent) -> None:
     """Continue an intent that an earlier daemon recorded."""
     try:
-        await carry_out(loop, number, Wanted.of(intent), list(keys_of(intent.keys)), intent.done)
+        await apply_intent(loop, number, BulkAction.of(intent), list(keys_of(intent.keys)), intent.done)
     except GflowError as error:
         log.warning("a %s of many jobs is not finished yet: %s", intent.kind, error)
 

@@ -14,13 +14,13 @@ from gflow.core.events import Abandon, Arrive, Close, Event, Open, Stage, Tick
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import AuditEntry, JobState, Moment, Spec
 from gflow.core.state.state import PART, State
-from gflow.daemon.loop.bulk import Loop, check_wanted
-from gflow.daemon.loop.commands import ReferenceResolver, Submitting, hidden_among, parents_of
+from gflow.daemon.loop.bulk import Loop, check_connected
+from gflow.daemon.loop.commands import ReferenceResolver, SubmitCommand, hidden_among, parents_of
 from gflow.errors import GflowError
 from gflow.fault_points import point
 from gflow.store.bulk import OpenSubmission
 from gflow.store.port import Changes, Store, Submission, neighbours
-from gflow.wire.requests import Described
+from gflow.wire.requests import ParsedJob
 
 log = logging.getLogger("gflow.bulk")
 # The uid under which arrivals take turns with users.
@@ -29,10 +29,10 @@ ARRIVALS = -1
 DELETED = 20 * PART
 
 
-class Taking:
+class StagedSubmission:
     """A submission in parts: its remaining jobs, and the data that its parts share."""
 
-    def __init__(self, command: Submitting) -> None:
+    def __init__(self, command: SubmitCommand) -> None:
         self.uid, self.user = command.uid, command.user
         self.token, self.origin = command.token, command.origin
         self.count, self.first, self.staged = command.count, 0, 0
@@ -54,10 +54,10 @@ class Taking:
         """Fix the meaning of relative references (`@`) for all parts."""
         self._resolver.pin(state, self._relative)
 
-    def next_part(self) -> list[Described]:
+    def next_part(self) -> list[ParsedJob]:
         return [self._left.popleft() for _ in range(min(PART, len(self._left)))]
 
-    def specs(self, part: list[Described], state: State) -> tuple[Spec, ...]:
+    def specs(self, part: list[ParsedJob], state: State) -> tuple[Spec, ...]:
         """The specs of a part, with parents and group set. Equal neighbours become one object."""
         made: list[Spec] = []
         for job in part:
@@ -90,68 +90,68 @@ class Taking:
         return OpenSubmission(self.first, self.count, self.uid, self.origin, closed)
 
 
-class _Opening:
+class _OpenCommand:
     """Open a submission: reserve its job numbers and its share of the limits."""
 
-    def __init__(self, taking: Taking) -> None:
-        self.origin = taking.origin
-        self._taking = taking
+    def __init__(self, submission: StagedSubmission) -> None:
+        self.origin = submission.origin
+        self._submission = submission
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
-        taking = self._taking
-        taking.resolve(state)
+        submission = self._submission
+        submission.resolve(state)
         return Open(
             at=at,
-            uid=taking.uid,
-            user=taking.user,
-            count=taking.count,
-            projects=dict(taking.projects),
-            origin=taking.origin,
+            uid=submission.uid,
+            user=submission.user,
+            count=submission.count,
+            projects=dict(submission.projects),
+            origin=submission.origin,
         )
 
     def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
-        self._taking.first = next(effect.first for effect in effects if isinstance(effect, Reserved))
-        changes.bulk[self._taking.first] = self._taking.record()
+        self._submission.first = next(effect.first for effect in effects if isinstance(effect, Reserved))
+        changes.bulk[self._submission.first] = self._submission.record()
 
 
-class _Staging:
+class _StageCommand:
     """Store one part of a submission as hidden jobs."""
 
-    def __init__(self, taking: Taking, part: list[Described]) -> None:
-        self.origin = taking.origin
-        self._taking = taking
+    def __init__(self, submission: StagedSubmission, part: list[ParsedJob]) -> None:
+        self.origin = submission.origin
+        self._submission = submission
         self._part = part
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
-        specs = self._taking.specs(self._part, state)
-        outcomes = self._taking.outcomes(state, store, specs)
-        hidden = self._taking.hidden(specs)
-        return Stage(at=at, first=self._taking.first, specs=specs, outcomes=outcomes, hidden=hidden)
+        specs = self._submission.specs(self._part, state)
+        outcomes = self._submission.outcomes(state, store, specs)
+        hidden = self._submission.hidden(specs)
+        return Stage(at=at, first=self._submission.first, specs=specs, outcomes=outcomes, hidden=hidden)
 
     def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
         for job in self._part:
             changes.blobs.update(job.blobs)
-        self._taking.staged += len(self._part)
+        self._submission.staged += len(self._part)
 
 
-class _Closing:
+class _CloseCommand:
     """Close a submission: its jobs become visible."""
 
-    def __init__(self, taking: Taking) -> None:
-        self.origin = taking.origin
-        self._taking = taking
+    def __init__(self, submission: StagedSubmission) -> None:
+        self.origin = submission.origin
+        self._submission = submission
 
     def event(self, state: State, store: Store, at: Moment) -> Event:
-        return Close(at=at, uid=self._taking.uid, first=self._taking.first)
+        return Close(at=at, uid=self._submission.uid, first=self._submission.first)
 
     def after_step(self, effects: list[Effect], changes: Changes, at: Moment) -> None:
-        taking = self._taking
+        submission = self._submission
         assert any(isinstance(effect, Closed) for effect in effects)
-        changes.submissions.append(Submission(taking.uid, taking.token, taking.keys, at.wall))
-        changes.bulk[taking.first] = taking.record(closed=True)
+        changes.submissions.append(Submission(submission.uid, submission.token, submission.keys, at.wall))
+        changes.bulk[submission.first] = submission.record(closed=True)
 
 
-class _Abandoning:
+class _AbandonCommand:
     """Abandon a submission. The answer is its jobs; the caller frees them a few at a time."""
 
     origin = "daemon"
@@ -166,7 +166,7 @@ class _Abandoning:
         return next((effect.jobs for effect in effects if isinstance(effect, Abandoned)), {})
 
 
-class _Deleting:
+class _DeleteCommand:
     """Delete a span of hidden jobs from the database, or (None) the record of the submission."""
 
     origin = "daemon"
@@ -185,7 +185,7 @@ class _Deleting:
             changes.bulk[self._first] = None
 
 
-class _Arriving:
+class _ArriveCommand:
     """Move one part of a submission's jobs into the queue; `first` 0: of the earliest submission."""
 
     origin = "daemon"
@@ -200,47 +200,47 @@ class _Arriving:
         return None
 
 
-async def submit(loop: Loop, command: Submitting) -> tuple[JobKey, ...]:
+async def submit(loop: Loop, command: SubmitCommand) -> tuple[JobKey, ...]:
     """Submit jobs in parts; on an error none of them remains."""
-    taking = Taking(command)
+    submission = StagedSubmission(command)
     command.jobs = []
     async with loop.turns.of(command.uid):
-        check_wanted(command)
-        await loop.run_command(_Opening(taking))
+        check_connected(command)
+        await loop.run_command(_OpenCommand(submission))
     point("bulk.opened")
     try:
-        while part := taking.next_part():
+        while part := submission.next_part():
             async with loop.turns.of(command.uid):
-                check_wanted(command)
-                await loop.run_command(_Staging(taking, part))
+                check_connected(command)
+                await loop.run_command(_StageCommand(submission, part))
             point("bulk.staged")
-        arrived = loop.arrival(taking.first)
+        arrived = loop.arrival(submission.first)
         async with loop.turns.of(command.uid):
-            check_wanted(command)
-            await loop.run_command(_Closing(taking))
+            check_connected(command)
+            await loop.run_command(_CloseCommand(submission))
     except GflowError:
-        await _abandon(loop, taking)
+        await _abandon(loop, submission)
         raise
     point("bulk.closed")
     await arrived
-    return taking.keys
+    return submission.keys
 
 
-async def _abandon(loop: Loop, taking: Taking) -> None:
-    """Delete all jobs of a submission. If that fails they stay hidden, and `recovered` deletes them later."""
-    loop.forget_arrival(taking.first)
+async def _abandon(loop: Loop, submission: StagedSubmission) -> None:
+    """Delete all jobs of a submission. If that fails they stay hidden for `recovery_changes`."""
+    loop.forget_arrival(submission.first)
     try:
-        jobs = await loop.run_command(_Abandoning(taking.first))
-        for start in range(0, taking.staged, DELETED):
-            last = min(start + DELETED, taking.staged) - 1
-            async with loop.turns.of(taking.uid):
-                span = job_key(taking.first + start), job_key(taking.first + last)
-                await loop.run_command(_Deleting(taking.first, span))
+        jobs = await loop.run_command(_AbandonCommand(submission.first))
+        for start in range(0, submission.staged, DELETED):
+            last = min(start + DELETED, submission.staged) - 1
+            async with loop.turns.of(submission.uid):
+                span = job_key(submission.first + start), job_key(submission.first + last)
+                await loop.run_command(_DeleteCommand(submission.first, span))
                 for _ in range(min(DELETED, len(jobs))):
                     jobs.popitem()
-        await loop.run_command(_Deleting(taking.first, None))
+        await loop.run_command(_DeleteCommand(submission.first, None))
     except GflowError as error:
-        log.warning("submission %d was refused, and is deleted later: %s", taking.first, error)
+        log.warning("submission %d was refused, and is deleted later: %s", submission.first, error)
 
 
 async def process_arrivals(loop: Loop) -> None:
@@ -253,11 +253,11 @@ async def process_arrivals(loop: Loop) -> None:
         async with loop.turns.of(ARRIVALS):
             closed = {one.uid: one.first for one in reversed(loop.state.open.values()) if one.is_closed}
             uid = min((other for other in closed if other > uid), default=ARRIVALS)
-            await loop.run_command(_Arriving(closed.get(uid, 0)))
+            await loop.run_command(_ArriveCommand(closed.get(uid, 0)))
         point("bulk.arrived")
 
 
-def recovered(store: Store, busy: set[int]) -> Changes:
+def recovery_changes(store: Store, busy: set[int]) -> Changes:
     """The changes that recover unfinished submissions: open ones are deleted, closed ones get audit entries.
 
     `busy`: numbers of the submissions in progress in this daemon.

@@ -23,7 +23,7 @@ from gflow.core.state.state import State
 from gflow.daemon.auth.submission_rules import Rights
 from gflow.errors import Forbidden, NotFound, Refused, StoreError
 from gflow.store.port import Changes, Store, Submission
-from gflow.wire.requests import Described, References
+from gflow.wire.requests import ParsedJob, References
 from gflow.wire.update import Change
 
 Parents = tuple[JobKey, ...]
@@ -87,7 +87,7 @@ class MetaCommand:
         changes.meta.update(self._values)
 
 
-class Submitting:
+class SubmitCommand:
     """Submit jobs. A repeated submission with the same token makes no further jobs."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Submitting:
         uid: int,
         user: str,
         token: str,
-        jobs: list[Described],
+        jobs: list[ParsedJob],
         origin: str,
         *,
         hides: Hides | None = None,
@@ -106,7 +106,7 @@ class Submitting:
         self.uid = uid
         self.user = user
         self.token = token
-        self.jobs: list[Described] = []
+        self.jobs: list[ParsedJob] = []
         self.origin = origin
         # Whether all clients that waited for it have disconnected.
         self.is_dropped = False
@@ -117,12 +117,12 @@ class Submitting:
         self.relative: set[str] = set()
         self.add(jobs)
 
-    def add(self, jobs: list[Described]) -> None:
+    def add(self, jobs: list[ParsedJob]) -> None:
         """Add jobs to the submission."""
         self.jobs += jobs
         self.count_in(jobs)
 
-    def count_in(self, jobs: list[Described]) -> None:
+    def count_in(self, jobs: list[ParsedJob]) -> None:
         """Count jobs, their projects and relative references, without storing the jobs."""
         self.count += len(jobs)
         for job in jobs:
@@ -159,7 +159,7 @@ class Submitting:
         return keys
 
 
-class Updating(msgspec.Struct):
+class UpdateCommand(msgspec.Struct):
     """Change specs of jobs. References to parents may be relative (`@`)."""
 
     uid: int
@@ -283,7 +283,7 @@ def _intern_neighbours(specs: list[Spec]) -> list[Spec]:
     return shared
 
 
-class Redoing(Submitting):
+class RedoCommand(SubmitCommand):
     """Submit new jobs with the specs of earlier ones."""
 
     def __init__(

@@ -41,7 +41,7 @@ class Forecasts:
         self._copying, self._computing = asyncio.Lock(), asyncio.Lock()
         self._cached: _Shared | None = None
 
-    async def about(self, uid: int, job: Job) -> Question | None:
+    async def forecast_for(self, uid: int, job: Job) -> Question | None:
         """The computed forecast for a waiting job; None if it does not wait any more."""
         async with self._threads.turn(uid):
             shared = await self._current()

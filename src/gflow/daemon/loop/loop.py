@@ -27,7 +27,7 @@ from gflow.core.invariants import check
 from gflow.core.model import Job, Moment
 from gflow.core.state.state import PART, State, next_alarm, next_look
 from gflow.daemon.loop import bulk_actions, bulk_submission, timers
-from gflow.daemon.loop.commands import AuditCommand, Command, EventCommand, MetaCommand, Submitting
+from gflow.daemon.loop.commands import AuditCommand, Command, EventCommand, MetaCommand, SubmitCommand
 from gflow.daemon.loop.counters import Meters
 from gflow.daemon.loop.stored_state import gather, keep_counts, reload
 from gflow.daemon.loop.timers import Alarm
@@ -56,7 +56,7 @@ class Turn(msgspec.Struct):
 class _PendingSubmission:
     """A submission in progress. It is dropped when its last waiting client disconnects."""
 
-    def __init__(self, command: Submitting, future: asyncio.Future[Any]) -> None:
+    def __init__(self, command: SubmitCommand, future: asyncio.Future[Any]) -> None:
         self.command, self.future = command, future
         self._waiting = 0
 
@@ -129,11 +129,11 @@ class Loop:
         """Queue an event that the machine reported. It has no answer, and it survives a failed commit."""
         self._add(EventCommand(make), None)
 
-    def note(self, what: str, detail: str) -> None:
+    def add_audit_entry(self, what: str, detail: str) -> None:
         """Add an entry about the daemon itself to the audit log."""
         self._add(AuditCommand(what, detail), None)
 
-    def keep(self, values: dict[str, str | int]) -> None:
+    def store_meta(self, values: dict[str, str | int]) -> None:
         """Store values of the daemon (table meta) that the next daemon needs."""
         self._add(MetaCommand(values), None)
 
@@ -141,7 +141,7 @@ class Loop:
         """Queue an event and wait until it is durable."""
         await self.run_command(EventCommand(make, origin))
 
-    async def submit(self, command: Submitting) -> tuple[JobKey, ...]:
+    async def submit(self, command: SubmitCommand) -> tuple[JobKey, ...]:
         """Submit jobs; return their keys, or those of the first submission with the same token."""
         release = await self._places.take(command.uid) if len(command.jobs) > PART else None
         try:
@@ -162,14 +162,14 @@ class Loop:
                 release()
         return await pending.keys()
 
-    def _start_submission(self, command: Submitting) -> asyncio.Future[Any]:
+    def _start_submission(self, command: SubmitCommand) -> asyncio.Future[Any]:
         """Begin a submission, in one turn if it is small; the result is the keys of its jobs."""
         if len(command.jobs) <= PART:
             return self._enqueue(command)
         self._check_writable()
         return asyncio.ensure_future(bulk_submission.submit(self, command))
 
-    async def do(self, action: bulk_actions.Wanted, keys: Sequence[JobKey]) -> None:
+    async def apply_action(self, action: bulk_actions.BulkAction, keys: Sequence[JobKey]) -> None:
         """Apply a user action to many jobs, in many turns."""
         release = await self._places.take(action.uid)
         try:
@@ -177,7 +177,7 @@ class Loop:
         except ReadOnly:
             release()
             raise
-        doing = asyncio.ensure_future(bulk_actions.do(self, action, keys))
+        doing = asyncio.ensure_future(bulk_actions.apply_action(self, action, keys))
         doing.add_done_callback(_releasing(release))
         try:
             await asyncio.shield(doing)
@@ -185,11 +185,11 @@ class Loop:
             action.is_dropped = True
             raise
 
-    async def ended(self, key: JobKey) -> Job | None:
+    async def wait_for_end(self, key: JobKey) -> Job | None:
         """Wait until the job is final and return it; None if there is no such job."""
         if not self.state.is_active(key):
             if self._never_starts(key):
-                return await self.ended(job_key(number_of(key)))
+                return await self.wait_for_end(job_key(number_of(key)))
             return self.store.job(key)
         return await self._end_waiters.wait(key)
 
@@ -234,7 +234,7 @@ class Loop:
 
     def recover(self) -> None:
         """Finish or undo bulk work that an earlier daemon, or this one before a failed commit, began."""
-        changes = bulk_submission.recovered(self.store, set(self.state.open))
+        changes = bulk_submission.recovery_changes(self.store, set(self.state.open))
         if changes:
             self.store.commit(changes)
         for number, record in self.store.unfinished().items():

@@ -83,7 +83,7 @@ class Alarm:
 CLOCK = "boot_clock"
 
 
-class Kept(msgspec.Struct, frozen=True):
+class BootOffset(msgspec.Struct, frozen=True):
     """The stored offset of one boot, in seconds."""
 
     boot_id: str
@@ -108,9 +108,9 @@ def load_offset(text: str | None, boot_id: str, latest: float) -> str:
     `latest`: the latest known time on the engine's clock. The clock never goes back behind it.
     """
     global _offset
-    kept = None if text is None else msgspec.json.decode(text, type=Kept)
+    kept = None if text is None else msgspec.json.decode(text, type=BootOffset)
     if kept is None or kept.boot_id != boot_id:
         began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        kept = Kept(boot_id, max(began, latest - time.clock_gettime(time.CLOCK_BOOTTIME)))
+        kept = BootOffset(boot_id, max(began, latest - time.clock_gettime(time.CLOCK_BOOTTIME)))
     _offset = kept.offset
     return msgspec.json.encode(kept).decode()

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from gflow.daemon.auth.users import counted_as
+from gflow.daemon.auth.users import accounting_uid
 from gflow.errors import StoreError
 from gflow.store.reader import Reader
 
@@ -84,7 +84,7 @@ class Threads:
     @asynccontextmanager
     async def turn(self, uid: int) -> AsyncIterator[None]:
         """Hold one of the turns of this user."""
-        uid = counted_as(uid)
+        uid = accounting_uid(uid)
         turn = self._turns.setdefault(uid, _Turn(self._of_user))
         turn.tasks += 1
         try:

@@ -13,7 +13,7 @@ from gflow.core.forecast.calibration import EtaSample
 from gflow.core.ids import JobKey, job_key
 from gflow.core.model import Moment
 from gflow.core.queries.usage_report import Question as UsageQuestion
-from gflow.daemon.api.rate_limits import Fairness
+from gflow.daemon.api.rate_limits import RateLimits
 from gflow.daemon.loop import timers
 from gflow.daemon.loop.forecasts import Forecasts
 from gflow.daemon.loop.loop import Loop
@@ -40,28 +40,28 @@ ETA_SAMPLE_S = 60.0
 OWN_TURN = -1
 
 
-async def run_maintenance(settings: Settings, fairness: Fairness) -> None:
+async def run_maintenance(settings: Settings, rate_limits: RateLimits) -> None:
     """Check once an hour which maintenance is due."""
     maintenance = Maintenance(settings)
-    await _count_kept_bytes(settings, fairness)
+    await _count_kept_bytes(settings, rate_limits)
     await asyncio.sleep(FIRST_LOOK_S)
     while True:
         await asyncio.to_thread(maintenance.look, time.time())
-        await _count_kept_bytes(settings, fairness)
+        await _count_kept_bytes(settings, rate_limits)
         await asyncio.sleep(LOOK_S)
 
 
-async def _count_kept_bytes(settings: Settings, fairness: Fairness) -> None:
+async def _count_kept_bytes(settings: Settings, rate_limits: RateLimits) -> None:
     """Count the stored bytes of each user's environments and scripts; limited only in system mode."""
     if not settings.is_system:
         return
-    before = fairness.brought()
+    before = rate_limits.stored_since_count()
     try:
         kept = await asyncio.to_thread(kept_bytes, settings.database, settings.retention, time.time())
     except (sqlite3.Error, OSError) as error:
         log.error("stored environments and scripts could not be counted, next try in an hour: %s", error)
         return
-    fairness.counted(kept, before)
+    rate_limits.set_stored(kept, before)
 
 
 async def record_eta_samples(loop: Loop, forecasts: Forecasts) -> None:
@@ -71,7 +71,7 @@ async def record_eta_samples(loop: Loop, forecasts: Forecasts) -> None:
         state, key, sample = loop.state, job_key(loop.state.next_number - 1), None
         job = state.jobs.get(key)
         if job is not None and job in state.ready and state.foretold.wants(key):
-            question = await forecasts.about(OWN_TURN, job)
+            question = await forecasts.forecast_for(OWN_TURN, job)
             sample = None if question is None else question.case()
         if sample is not None or state.foretold.record.open:
             loop.post(_sample_event(key, sample))

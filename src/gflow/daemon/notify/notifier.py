@@ -154,7 +154,7 @@ class Notifier:
             self._limited.add(user)
             why = f"jobs of {user} ask for more than {hourly} mails an hour; those beyond are not sent"
             log.warning("%s", why)
-            self._loop.note("notification failed", why)
+            self._loop.add_audit_entry("notification failed", why)
         return False
 
     async def _deliver(self, destination: Destination, notice: Notice, to: str = "") -> None:
@@ -186,7 +186,7 @@ class Notifier:
 
     def _give_up(self, whom: str, notice: Notice, error: NotSent) -> None:
         log.error("%s: %s was not delivered: %s", whom, notice.id, error)
-        self._loop.note("notification failed", f"{notice.name} to {whom}: {error}")
+        self._loop.add_audit_entry("notification failed", f"{notice.name} to {whom}: {error}")
 
 
 def recipients(mailbox: Mailbox, notice: Notice) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -13,8 +13,8 @@ from gflow.daemon.api.permissions import check, may_change_others_jobs
 from gflow.daemon.api.request import caller, context_of, existing_job, key_of, read, while_connected
 from gflow.daemon.api.response import answer
 from gflow.daemon.api.visibility import ANOTHER, Viewer, viewer_of
-from gflow.daemon.loop.bulk_actions import Wanted
-from gflow.daemon.loop.commands import Updating
+from gflow.daemon.loop.bulk_actions import BulkAction
+from gflow.daemon.loop.commands import UpdateCommand
 from gflow.errors import Refused
 from gflow.options.table import Option
 from gflow.options.values import read as read_option
@@ -78,10 +78,10 @@ async def set_limit(request: Request) -> Response:
     change = Change(fields={"max_concurrent": limit}, references=References())
     is_operator = may_change_others_jobs(request)
     if len(keys) > PART:
-        bulk = Wanted(Update, uid, origin, governs=is_operator, fields=change.fields)
-        await while_connected(request, context.loop.do(bulk, keys))
+        bulk = BulkAction(Update, uid, origin, governs=is_operator, fields=change.fields)
+        await while_connected(request, context.loop.apply_action(bulk, keys))
     else:
-        await context.loop.run_command(Updating(uid, keys, change, origin, governs=is_operator))
+        await context.loop.run_command(UpdateCommand(uid, keys, change, origin, governs=is_operator))
     data = LimitAnswer(jobs=[key_label(key) for key in keys], max_concurrent=limit or None)
     return answer(request, lambda: data, lambda: limit_line(jobs, limit))
 

@@ -20,22 +20,22 @@ from gflow.daemon.api.response import TimedTurnResponse, json_frame, json_items,
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import kind_of, local_note, scripts_of
 from gflow.daemon.execution.gpu_memory_auto import note_of
-from gflow.daemon.loop.bulk_submission import Taking
-from gflow.daemon.loop.commands import Submitting
+from gflow.daemon.loop.bulk_submission import StagedSubmission
+from gflow.daemon.loop.commands import SubmitCommand
 from gflow.errors import GflowError, clean_page
 from gflow.text.submissions import MOST_LINES, dry_run_head, dry_run_lines, dry_run_more, tasks_of
 from gflow.wire.answers.jobs import DryRunAnswer, planned_job
-from gflow.wire.requests import Described
+from gflow.wire.requests import ParsedJob
 
 
-async def dry_run(request: Request, command: Submitting, expansion: Expansion) -> Response:
+async def dry_run(request: Request, command: SubmitCommand, expansion: Expansion) -> Response:
     """Check a submission as if it were made now, then stream its jobs."""
     context = context_of(request)
     trial = Trial(context, command)
     async with AsyncExitStack() as stack:
-        hold = stack.enter_context(context.fairness.holding(command.uid))
+        hold = stack.enter_context(context.rate_limits.count_held(command.uid))
         hold(expansion.raw_bytes)
-        await expansion.each(trial.check_part, PART, last=False)
+        await expansion.for_each(trial.check_part, PART, last=False)
         trial.raise_refusal()
         if wants_text(request):
             pieces, media = _text(trial, expansion), "text/plain; charset=utf-8"
@@ -47,18 +47,18 @@ async def dry_run(request: Request, command: Submitting, expansion: Expansion) -
 class Trial:
     """Checks the parts of a submission against the current state, and counts its jobs. Changes nothing."""
 
-    def __init__(self, context: Context, command: Submitting) -> None:
+    def __init__(self, context: Context, command: SubmitCommand) -> None:
         self.context, self._command = context, command
         self.number = context.loop.state.next_number
         self.jobs = self.tasks = 0
         self.has_scripts = False
-        self._taking = Taking(command)
+        self._submission = StagedSubmission(command)
         self._checked: Judgements = {}
         self._refusal: GflowError | None = None
         # One spec of each kind that may need a note.
         self._kinds: dict[tuple[object, ...], Spec] = {}
 
-    def check_part(self, part: list[Described]) -> None:
+    def check_part(self, part: list[ParsedJob]) -> None:
         """Check a part. The first refusal is kept, because refusals of the total count take precedence."""
         self._command.count_in(part)
         self.jobs += len(part)
@@ -72,12 +72,12 @@ class Trial:
             except GflowError as error:
                 self._refusal = error
 
-    def _check_part(self, part: list[Described]) -> None:
-        state, taking = self.context.loop.state, self._taking
+    def _check_part(self, part: list[ParsedJob]) -> None:
+        state, submission = self.context.loop.state, self._submission
         made = self.specs(part)
-        outcomes = taking.outcomes(state, self.context.store, made)
+        outcomes = submission.outcomes(state, self.context.store, made)
         check_submission_part(
-            state, self._command.uid, made, outcomes, taking.hidden(made), self._checked, self._checked
+            state, self._command.uid, made, outcomes, submission.hidden(made), self._checked, self._checked
         )
 
     def raise_refusal(self) -> None:
@@ -86,11 +86,11 @@ class Trial:
         if self._refusal is not None:
             raise self._refusal
 
-    def specs(self, part: list[Described]) -> tuple[Spec, ...]:
+    def specs(self, part: list[ParsedJob]) -> tuple[Spec, ...]:
         """The resolved specs of a part. `@` is resolved once, for the whole submission."""
         state = self.context.loop.state
-        self._taking.resolve(state)
-        return self._taking.specs(part, state)
+        self._submission.resolve(state)
+        return self._submission.specs(part, state)
 
     @property
     def note(self) -> str:
@@ -98,7 +98,7 @@ class Trial:
         return note_of(known) or local_note(known)
 
 
-def _check_totals(state: State, command: Submitting) -> None:
+def _check_totals(state: State, command: SubmitCommand) -> None:
     check_owner(state, command.uid)
     check_number(state, command.uid, command.count)
     wanted = Counter({(PROJECT, name): count for name, count in command.projects.items()})

@@ -75,7 +75,7 @@ async def stream(request: Request) -> Response:
     frames = _frames(context, viewer_of(request), subscription, _last_event_id(request, query))
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     async with AsyncExitStack() as turn:
-        await turn.enter_async_context(context.fairness.stream(request.scope["state"]["uid"]))
+        await turn.enter_async_context(context.rate_limits.count_stream(request.scope["state"]["uid"]))
         return TurnResponse(frames, turn.pop_all(), headers=headers, media_type="text/event-stream")
 
 

@@ -80,7 +80,7 @@ async def wait(request: Request) -> Response:
     """Answers when the job is final."""
     context = context_of(request)
     key = key_of(context, request)
-    job = await while_connected(request, context.loop.ended(key))
+    job = await while_connected(request, context.loop.wait_for_end(key))
     if job is None:
         raise no_job(label(key))
     shown = viewer_of(request).redact_job(job)

@@ -31,10 +31,10 @@ from gflow.daemon.api.request import (
 from gflow.daemon.api.response import answer_jobs, json_frame, json_items, wants_text
 from gflow.daemon.api.visibility import viewer_of
 from gflow.daemon.auth import submission_rules
-from gflow.daemon.auth.users import Person
+from gflow.daemon.auth.users import JobOwner
 from gflow.daemon.context import Context
-from gflow.daemon.loop.bulk_actions import Wanted
-from gflow.daemon.loop.commands import Hides, Updating, hidden_among, resolved_fields
+from gflow.daemon.loop.bulk_actions import BulkAction
+from gflow.daemon.loop.commands import Hides, UpdateCommand, hidden_among, resolved_fields
 from gflow.daemon.loop.cooperative import RUN, SLICE, in_slices
 from gflow.errors import NotFound, Refused, UsageError
 from gflow.store.port import address_of
@@ -63,7 +63,7 @@ async def cancel(request: Request) -> Response:
     if len(over) < len(keys):
         await _apply(
             request,
-            Wanted(Cancel, uid, origin, governs=may_change_others_jobs(request), now=wanted.now),
+            BulkAction(Cancel, uid, origin, governs=may_change_others_jobs(request), now=wanted.now),
             keys,
         )
     return await answer_jobs(
@@ -74,11 +74,11 @@ async def cancel(request: Request) -> Response:
     )
 
 
-async def _apply(request: Request, bulk: Wanted, keys: list[JobKey]) -> None:
+async def _apply(request: Request, bulk: BulkAction, keys: list[JobKey]) -> None:
     """Apply a change to the jobs: in one turn of the loop up to `PART` jobs, else in parts."""
     loop = context_of(request).loop
     if len(keys) > PART:
-        await while_connected(request, loop.do(bulk, keys))
+        await while_connected(request, loop.apply_action(bulk, keys))
     else:
         await loop.run_command(bulk.to(tuple(keys)))
 
@@ -109,7 +109,7 @@ async def _select_jobs(context: Context, request: Request, wanted: CancelRequest
     async for keys in in_slices(candidates):
         jobs = (existing_job(context, key) for key in keys if named or key in context.loop.state.jobs)
         found += [
-            job.key for job in jobs if viewer.sees_job(job) and _matches(job, wanted, states, viewer.person)
+            job.key for job in jobs if viewer.sees_job(job) and _matches(job, wanted, states, viewer.caller)
         ]
     if named is not None:
         return found
@@ -119,8 +119,8 @@ async def _select_jobs(context: Context, request: Request, wanted: CancelRequest
     return chosen
 
 
-def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], person: Person) -> bool:
-    if job.is_final or (not wanted.users and not wanted.jobs and not person.owns(job)):
+def _matches(job: Job, wanted: CancelRequest, states: frozenset[JobState], owner: JobOwner) -> bool:
+    if job.is_final or (not wanted.users and not wanted.jobs and not owner.owns(job)):
         return False
     return (
         (not states or job.state in states)
@@ -194,7 +194,7 @@ async def hold(request: Request) -> Response:
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
     keys = await _active_keys(context, request, wanted.jobs)
-    await _apply(request, Wanted(Hold, uid, origin, governs=may_change_others_jobs(request)), keys)
+    await _apply(request, BulkAction(Hold, uid, origin, governs=may_change_others_jobs(request)), keys)
     return await _answer_changed(request, keys, "held")
 
 
@@ -208,7 +208,7 @@ async def release(request: Request) -> Response:
         async for some in in_slices(keys):
             jobs = context.loop.state.jobs
             not_held.update(key for key in some if key in jobs and jobs[key].state is not JobState.HOLD)
-    bulk = Wanted(Release, uid, origin, governs=may_change_others_jobs(request), begin_at=begin_at)
+    bulk = BulkAction(Release, uid, origin, governs=may_change_others_jobs(request), begin_at=begin_at)
     await _apply(request, bulk, keys)
     return await _answer_changed(request, keys, "released", not_held)
 
@@ -230,7 +230,9 @@ async def update(request: Request) -> Response:
         bulk = _bulk_update(context, uid, change, origin, keys, hides, is_operator=is_operator)
         await _apply(request, bulk, keys)
     else:
-        command = Updating(uid, tuple(keys), change, origin, governs=is_operator, hides=hides, rights=rights)
+        command = UpdateCommand(
+            uid, tuple(keys), change, origin, governs=is_operator, hides=hides, rights=rights
+        )
         await context.loop.run_command(command)
     return await _answer_changed(request, keys, "updated")
 
@@ -244,7 +246,7 @@ async def _charge_fields(context: Context, uid: int, change: Change, keys: list[
     async for some in in_slices(keys):
         jobs = (context.loop.state.jobs.get(key) for key in some)
         rows += sum(1 + (len(job.progress.pending) if job and job.progress else 0) for job in jobs)
-    context.fairness.keep(uid, more * rows)
+    context.rate_limits.count_stored(uid, more * rows)
 
 
 def _bulk_update(
@@ -256,7 +258,7 @@ def _bulk_update(
     hides: Hides | None,
     *,
     is_operator: bool,
-) -> Wanted:
+) -> BulkAction:
     """The bulk update of many jobs. References and a new group are resolved once, for all of them."""
     state, group = context.loop.state, 0
     fields = resolved_fields(state, uid, change)
@@ -265,7 +267,7 @@ def _bulk_update(
     if fields.get("max_concurrent"):
         jobs = (state.jobs[key] for key in keys if key in state.jobs)
         group = min((job.number for job in jobs if not job.spec.group), default=0)
-    return Wanted(
+    return BulkAction(
         Update,
         uid,
         origin,

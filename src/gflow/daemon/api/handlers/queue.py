@@ -52,7 +52,7 @@ async def list_jobs(request: Request) -> Response:
     )
     media = "application/json" if form == "json" else "text/plain; charset=utf-8"
     async with AsyncExitStack() as turn:
-        await turn.enter_async_context(context.fairness.listing(uid))
+        await turn.enter_async_context(context.rate_limits.listing_turn(uid))
         listing = _listing_request(request, query)
         search = find(context, listing, style.now)
         found = await (while_connected(request, search) if listing.is_past else search)

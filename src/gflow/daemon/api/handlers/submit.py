@@ -32,7 +32,7 @@ from gflow.daemon.auth import submission_rules
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import check_targets, check_with_slurm, kind_of, local_note
 from gflow.daemon.execution.gpu_memory_auto import note_of, resolve_auto_memory
-from gflow.daemon.loop.commands import Redoing, Submitting
+from gflow.daemon.loop.commands import RedoCommand, SubmitCommand
 from gflow.errors import UsageError
 from gflow.options.update import FIXED_IN_REDO
 from gflow.store.port import address_of
@@ -41,7 +41,7 @@ from gflow.text.submissions import group_lines, submitted_line
 from gflow.wire.queries import SubmitQuery
 from gflow.wire.requests import (
     AUTO_MIB,
-    Described,
+    ParsedJob,
     RawSubmitRequest,
     Reader,
     RedoRequest,
@@ -58,16 +58,16 @@ async def submit(request: Request) -> Response:
     reader = Reader(address_of, limits, submission_rules.defaults(config), context.settings.shapes)
     _check_token(wanted.token)
     hides, rights = hides_for(request), rights_of(request)
-    command = Submitting(uid, user, wanted.token, [], origin, hides=hides, rights=rights)
+    command = SubmitCommand(uid, user, wanted.token, [], origin, hides=hides, rights=rights)
     expansion = Expansion(request, wanted, reader, rights)
     if query.dry_run:
         return await dry_run(request, command, expansion)
     # One job of each kind that may need a note, or that a cluster may reject.
-    kinds: dict[tuple[object, ...], Described] = {}
+    kinds: dict[tuple[object, ...], ParsedJob] = {}
     texts, sizes = set[str](), [0]
-    with context.fairness.holding(uid) as hold:
+    with context.rate_limits.count_held(uid) as hold:
 
-        def take(described: list[Described]) -> None:
+        def take(described: list[ParsedJob]) -> None:
             hold(sum(map(bytes_of, described)))
             for job in described:
                 kinds.setdefault(kind_of(job.spec), job)
@@ -76,11 +76,11 @@ async def submit(request: Request) -> Response:
                 sizes[0] += new_bytes(context, new) + kept_size(job.spec)
             command.add(described)
 
-        await expansion.each(take, last=True)
+        await expansion.for_each(take, last=True)
         known = [job.spec for job in kinds.values()]
         note = note_of(known) or local_note(known)
         note = note or await check_with_slurm(context.settings, context.target, list(kinds.values()))
-        context.fairness.keep(uid, sizes[0])
+        context.rate_limits.count_stored(uid, sizes[0])
         submission = context.loop.submit(command)
         keys = await (while_connected(request, submission) if command.count > PART else submission)
         return add_note(await _answer_submitted(request, query, keys), note)
@@ -88,12 +88,12 @@ async def submit(request: Request) -> Response:
 
 def charge_texts(context: Context, uid: int, blobs: dict[str, bytes]) -> None:
     """Count the stored bytes of new texts. Raises TooMany above the user's limit."""
-    context.fairness.keep(uid, new_bytes(context, blobs))
+    context.rate_limits.count_stored(uid, new_bytes(context, blobs))
 
 
 def charge_specs(context: Context, uid: int, specs: Iterable[Spec]) -> None:
     """Count the stored bytes of specs that are longer than usual. Specs are not shared between jobs."""
-    context.fairness.keep(uid, sum(map(kept_size, specs)))
+    context.rate_limits.count_stored(uid, sum(map(kept_size, specs)))
 
 
 def new_bytes(context: Context, blobs: dict[str, bytes]) -> int:
@@ -123,7 +123,7 @@ async def redo(request: Request) -> Response:
         (spec,) = await resolve_auto_memory(context, uid, [override_spec(job, job.spec, change.fields)])
         change.fields |= {"gpu_memory_mib": spec.gpu_memory_mib, "gpu_memory_from": spec.gpu_memory_from}
         note = note_of([spec])
-    command = Redoing(
+    command = RedoCommand(
         uid,
         user,
         wanted.token,
