@@ -68,7 +68,7 @@ def source(case, cases):
 
 def predicted(case, cases):
     """One row: what we answer, and what the others need to know of the model."""
-    from gflow.ml.fit.report import answer
+    from gflow.ml.fit.report import evaluate
     from gflow.ml.fit.estimate import record
 
     began = time.process_time()
@@ -76,7 +76,7 @@ def predicted(case, cases):
         trace = record(**source(case, cases), recipe=recipe(case))
     except Exception as error:
         return {"id": case["id"], "refused": str(error)}
-    found = answer(trace)
+    found = evaluate(trace)
     row = {
         "id": case["id"],
         "allocated": found.peak_allocated_bytes,

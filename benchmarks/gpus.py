@@ -69,12 +69,12 @@ def main(seconds: float) -> None:
 
 def week(box: Box, folder: Path) -> None:
     """A week of a full machine: 100 jobs at a time on 8 GPUs, each an hour long, written as the daemon writes them."""
-    from gflow.daemon.monitors.gpu_samples import History, Keeping
+    from gflow.daemon.monitors.gpu_samples import History, SampleRetention
     from gflow.gpu.census import Report
     from gflow.gpu.port import Card, Sample
 
     path, hours = folder / "week.db", 2
-    history = History(path, Keeping(7, 365))
+    history = History(path, SampleRetention(7, 365))
     for second in range(hours * 3600):
         first = second // 3600 * JOBS
         at = 1_800_000_000.0 + second

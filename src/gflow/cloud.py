@@ -38,7 +38,7 @@ class Notice(NamedTuple):
         return None if self.at is None else max(0.0, self.at - time.time())
 
 
-class Silent(Exception):
+class ServiceSilent(Exception):
     """The metadata service does not answer."""
 
 
@@ -52,9 +52,9 @@ def _ask(url: str, headers: Mapping[str, str] = {}, method: str = "GET") -> str 
     except urllib.error.HTTPError as error:
         if error.code == 404:
             return None
-        raise Silent(f"{url}: {error.code}") from error
+        raise ServiceSilent(f"{url}: {error.code}") from error
     except (OSError, ValueError) as error:
-        raise Silent(f"{url}: {error}") from error
+        raise ServiceSilent(f"{url}: {error}") from error
 
 
 class Aws:
@@ -112,7 +112,7 @@ class Azure:
 
 
 # Errors of a query without a usable answer.
-UNSURE = (Silent, ValueError, AttributeError)
+UNSURE = (ServiceSilent, ValueError, AttributeError)
 Cloud = Aws | Gcp | Azure
 CLOUDS: dict[str, Callable[..., Cloud]] = {"aws": Aws, "gcp": Gcp, "azure": Azure}
 
@@ -129,7 +129,7 @@ def bases_of(text: str) -> dict[str, str]:
     return {name: base or {"aws": AWS, "gcp": GCP, "azure": AZURE}[name]}
 
 
-def answering(bases: Mapping[str, str]) -> list[Cloud]:
+def responding_clouds(bases: Mapping[str, str]) -> list[Cloud]:
     """Clouds whose metadata service answers here. `bases`: addresses by cloud; empty: the usual ones."""
     found: list[Cloud] = []
     for name in bases or CLOUDS:

@@ -174,7 +174,7 @@ def test_nothing_is_left_behind():
 
 def test_a_run_for_any_batch_is_near_the_run_itself():
     from gflow.ml.fit.batch_scaling import BatchScaling
-    from gflow.ml.fit.report import answer
+    from gflow.ml.fit.report import evaluate
     from gflow.ml.fit.sharding import Shaping
     from gflow.ml.fit.speed import work_of
 
@@ -183,7 +183,7 @@ def test_a_run_for_any_batch_is_near_the_run_itself():
     )
     assert run.is_linear
     trace = record(hf=SMALL, recipe=Recipe(batch=24, sequence=256, precision="bf16"))
-    truth = answer(trace).peak_reserved_bytes
+    truth = evaluate(trace).peak_reserved_bytes
     assert run.needed(24, Shaping()) == pytest.approx(truth, rel=0.02)
     assert run.work(24).flops == pytest.approx(work_of(trace).flops, rel=0.01)
     assert run.work(24).kernels == work_of(trace).kernels > 100
@@ -231,13 +231,13 @@ def test_a_picture(tmp_path):
 def test_gradients_that_wait_for_further_batches():
     """The rule against the run itself: more weights than activations, so that the gradients matter."""
     from gflow.ml.fit.batch_scaling import BatchScaling
-    from gflow.ml.fit.report import answer
+    from gflow.ml.fit.report import evaluate
     from gflow.ml.fit.sharding import Shaping
 
     config = SMALL | {"hidden_size": 1024, "intermediate_size": 2048}
     settings = {"sequence": 512, "precision": "bf16"}
     run = BatchScaling(lambda batch: record(hf=config, recipe=Recipe(batch=batch, **settings)))
-    truth = answer(record(hf=config, recipe=Recipe(batch=8, accumulate=3, **settings)))
+    truth = evaluate(record(hf=config, recipe=Recipe(batch=8, accumulate=3, **settings)))
     found = run.needed(8, Shaping(accumulates=True))
     assert found == pytest.approx(truth.peak_reserved_bytes, rel=0.05)
     assert found > run.needed(8, Shaping())

@@ -19,7 +19,7 @@ def add_known(loop: asyncio.SelectorEventLoop, number: int, *rest: Any) -> None:
 
 
 asyncio.SelectorEventLoop.add_signal_handler = add_known  # type: ignore[method-assign]
-reload.heed_reloads = lambda: None
+reload.ignore_reload_signal = lambda: None
 
 if __name__ == "__main__":
     from gflow.cli.main import run as main

@@ -265,7 +265,7 @@ def sicken(world: CardWorld, dice: Dice) -> None:
 
 def resume(world: CardWorld, dice: Dice) -> None:
     """Somebody looked at all cards and wants to use them again."""
-    world.census.forgiven = frozenset(world.state.machine.gpus)
+    world.census.resumed = frozenset(world.state.machine.gpus)
     known = {gpu.uuid for gpu in world.state.machine.gpus.values()}
     for card in world.driver.all():
         card.faulty = card.faulty and card.uuid not in known

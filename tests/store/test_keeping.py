@@ -28,12 +28,12 @@ from gflow.store.backup import (
     BACKUPS_KEPT,
     DAY_S,
     Retention,
+    apply_retention,
     back_up,
     back_up_daily,
+    delete_unrun_texts,
     kept_bytes,
     restore,
-    throw_away,
-    throw_away_unrun_texts,
 )
 from gflow.store.port import Changes, Submission, address_of
 from gflow.store.rows import kept_size
@@ -334,9 +334,9 @@ def texts(store: SqliteStore) -> set[str]:
 
 def test_old_jobs_go_and_the_count_is_told(store: SqliteStore, path: Path) -> None:
     save(store, *(old(number, 400) for number in range(1, 6)), old(6, 300), job(7))
-    assert throw_away(path, Retention(), NOW) == 5
+    assert apply_retention(path, Retention(), NOW) == 5
     assert numbers(store) == [6, 7]
-    assert throw_away(path, Retention(), NOW) == 0
+    assert apply_retention(path, Retention(), NOW) == 0
     assert is_whole(store._db)
 
 
@@ -348,7 +348,7 @@ def test_many_old_jobs_go_in_many_steps(
     lines = [AuditEntry(NOW - 400 * DAY_S, None, 0, "", "x", "") for _ in range(30)]
     tokens = [Submission(1, f"t{i}", (job_key(1),), NOW - 8 * DAY_S) for i in range(30)]
     store.commit(Changes(audit=lines, submissions=tokens))
-    assert throw_away(path, Retention(), NOW) == 29
+    assert apply_retention(path, Retention(), NOW) == 29
     assert numbers(store) == [12, 40]
     assert texts(store) == {job(40).spec.environ}
     assert store._db.execute("SELECT count(*) FROM audit").fetchone() == (0,)
@@ -367,7 +367,7 @@ def test_a_job_that_an_active_one_depends_on_stays(
         child.attempt, child.started_at = 1, NOW
     task = msgspec.structs.replace(old(2, 900), key=job_key(2, 4))
     save(store, old(1, 900), old(2, 900), task, old(3, 900), child)
-    assert throw_away(path, Retention(), NOW) == 1
+    assert apply_retention(path, Retention(), NOW) == 1
     assert [found.label for found in store.jobs(active=False)] == ["1", "2", "2_4", "9"]
     assert store.load().outcomes == {job_key(1): JobState.FINISHED, job_key(2, 4): JobState.FINISHED}
 
@@ -376,7 +376,7 @@ def test_a_job_that_only_final_ones_depended_on_goes(store: SqliteStore, path: P
     child = waiting(2, depends_on=(job_key(1),))
     child.state, child.finished_at = JobState.CANCELLED, NOW - DAY_S
     save(store, old(1, 900), child)
-    assert throw_away(path, Retention(), NOW) == 1
+    assert apply_retention(path, Retention(), NOW) == 1
     assert numbers(store) == [2]
 
 
@@ -395,7 +395,7 @@ def test_a_dependency_that_comes_during_the_run_is_seen(
         return real(db)
 
     monkeypatch.setattr(keeping, "_transaction", late)
-    assert throw_away(path, Retention(), NOW) == 2
+    assert apply_retention(path, Retention(), NOW) == 2
     assert numbers(store) == [2, 3, 8, 9]
 
 
@@ -406,7 +406,7 @@ def test_texts_that_nobody_needs_go(store: SqliteStore, path: Path) -> None:
     save(store, scripted, texts=False)
     stray = b"nobody's"
     store.commit(Changes(blobs={address_of(script): script, address_of(stray): stray}))
-    throw_away(path, Retention(), NOW)
+    apply_retention(path, Retention(), NOW)
     assert texts(store) == {job(n).spec.environ for n in (2, 3, 4)} | {address_of(script)}
     assert numbers(store) == [1, 2, 3, 4, 5], "their jobs stay"
 
@@ -415,7 +415,7 @@ def test_a_text_that_an_old_and_a_waiting_job_share_stays(store: SqliteStore, pa
     shared = old(1, 100).spec.environ
     save(store, old(1, 100))
     save(store, waiting(2, environ=shared), texts=False)
-    throw_away(path, Retention(), NOW)
+    apply_retention(path, Retention(), NOW)
     assert texts(store) == {shared}
 
 
@@ -435,7 +435,7 @@ def test_a_text_submitted_during_the_run_stays(
         return real(db)
 
     monkeypatch.setattr(keeping, "_transaction", late)
-    throw_away(path, Retention(), NOW)
+    apply_retention(path, Retention(), NOW)
     assert texts(store) == {address}
     assert store.blob(address)
 
@@ -451,9 +451,9 @@ def test_texts_of_cancelled_jobs_that_never_ran_go_after_an_hour(store: SqliteSt
     cut_off = cancelled(3, 2, reason="DependencyFailed: 1")  # gjob redo --cascade needs it
     running = job(6, JobState.RUNNING, (0,))
     save(store, cancelled(1, 2), cancelled(2, 0.5), cut_off, old(4, 1), job(5), running)
-    throw_away_unrun_texts(path, Retention(), NOW, NOW - 1800)
+    delete_unrun_texts(path, Retention(), NOW, NOW - 1800)
     assert len(texts(store)) == 6, "that was done half an hour ago"
-    throw_away_unrun_texts(path, Retention(), NOW, NOW - 7200)
+    delete_unrun_texts(path, Retention(), NOW, NOW - 7200)
     assert texts(store) == {job(n).spec.environ for n in (2, 3, 4, 5, 6)}
     assert len(numbers(store)) == 6, "their jobs stay"
 
@@ -471,7 +471,7 @@ def test_text_that_an_update_brings_during_the_run_stays(
         return real(db)
 
     monkeypatch.setattr(keeping, "_transaction", late)
-    throw_away(path, Retention(), NOW)
+    apply_retention(path, Retention(), NOW)
     assert texts(store) == {job(1).spec.environ, address_of(script)}
 
 
@@ -512,7 +512,7 @@ def test_submissions_all_the_time_lose_no_text(path: Path) -> None:
 
     def sweep() -> None:
         while not stop.is_set():
-            throw_away(path, Retention(texts_days=0, jobs_days=0), time.time() + DAY_S)
+            apply_retention(path, Retention(texts_days=0, jobs_days=0), time.time() + DAY_S)
 
     with closing(SqliteStore(path)) as store:
         sweeper = threading.Thread(target=sweep)
@@ -536,14 +536,14 @@ def test_tokens_and_the_audit_go_in_time(store: SqliteStore, path: Path) -> None
     lines = [AuditEntry(NOW - days * DAY_S, None, 0, "", f"{days}", "") for days in (1, 364, 366)]
     tokens = [Submission(1, f"token-{days}", (job_key(1),), NOW - days * DAY_S) for days in (1, 6, 8)]
     store.commit(Changes(audit=lines, submissions=tokens))
-    throw_away(path, Retention(), NOW)
+    apply_retention(path, Retention(), NOW)
     assert [what for (what,) in store._db.execute("SELECT what FROM audit ORDER BY id")] == ["1", "364"]
     assert store.submission(1, "token-6") and store.submission(1, "token-8") is None
 
 
 def test_what_is_kept_for_how_long_is_a_setting(store: SqliteStore, path: Path) -> None:
     save(store, old(1, 10), old(2, 3))
-    assert throw_away(path, Retention(jobs_days=5), NOW) == 1
+    assert apply_retention(path, Retention(jobs_days=5), NOW) == 1
     assert numbers(store) == [2]
 
 
@@ -580,7 +580,7 @@ def test_the_keeper_does_each_once_a_day(
     store: SqliteStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr(maintenance, "throw_away", lambda *_: done.append("thrown away"))
+    monkeypatch.setattr(maintenance, "apply_retention", lambda *_: done.append("thrown away"))
     keeping_one = maintenance.Maintenance(settings)
     now = time.time()
     for hours in range(0, 48, 6):
@@ -612,7 +612,7 @@ def test_old_logs_go_and_nothing_else(tmp_path: Path) -> None:
     for name, age in (("1.log", 10), ("1.log.1", 10), ("2_3.log", 10), ("3.log", 1), ("daemon.log", 99)):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (NOW - age * DAY_S, NOW - age * DAY_S))
-    assert keeping.throw_away_logs(tmp_path, NOW - 5 * DAY_S) == 3
+    assert keeping.delete_old_logs(tmp_path, NOW - 5 * DAY_S) == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3.log", "daemon.log"]
 
 

@@ -44,7 +44,7 @@ def test_an_unmarked_database_with_jobs_of_others_is_the_machines(tmp_path: Path
     with pytest.raises(Refused, match="machine's daemon"):
         SqliteStore(path, private(0))
     with closing(SqliteStore(path, SYSTEM)) as store:
-        assert store.kept("kind") == SYSTEM
+        assert store.meta_value("kind") == SYSTEM
 
 
 def test_an_unmarked_database_becomes_that_of_the_daemon_that_opens_it(tmp_path: Path) -> None:

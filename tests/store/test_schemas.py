@@ -65,7 +65,7 @@ def test_a_database_of_every_schema_opens_with_all_its_jobs(dump: Path, tmp_path
             assert state.shares.uses[0].seconds > 0.5, "what was used is forgotten"
         store.commit(Changes(meta={"next_number": state.next_number}))
     with closing(SqliteStore(path, PRIVATE)) as store:
-        assert store.kept("kind") == PRIVATE
+        assert store.meta_value("kind") == PRIVATE
 
 
 @pytest.mark.parametrize("dump", DUMPS[:-1], ids=lambda path: path.stem)

@@ -122,7 +122,7 @@ def test_no_turn_takes_more_than_a_part(store):
     play(store, scene)
     assert len(list(store.jobs(active=True))) == MANY
     assert max(store.sizes) <= PART + 1
-    assert [line.what for line in store.story(job_key(MANY))] == ["submitted"]
+    assert [line.what for line in store.audit_of(job_key(MANY))] == ["submitted"]
 
 
 def test_a_submission_of_one_part_takes_one_commit(store):
@@ -175,7 +175,7 @@ def test_a_daemon_that_dies_after_a_submission_is_closed_keeps_all_of_it(monkeyp
 
     assert play(store, scene) == tuple(job_key(number) for number in range(1, MANY + 1))
     for number in (1, PART, MANY):
-        told = [(line.what, line.uid, line.origin) for line in store.story(job_key(number))]
+        told = [(line.what, line.uid, line.origin) for line in store.audit_of(job_key(number))]
         assert told[0] == ("submitted", 1001, "cli") and [what for what, *_ in told].count("submitted") == 1
 
 
@@ -436,7 +436,7 @@ def test_jobs_of_an_open_submission_are_seen_by_nobody_until_it_is_closed(tmp_pa
     assert seen() == (1, 1, 1, 1)
     store.commit(Changes(bulk={2: msgspec.structs.replace(record, closed=True)}))
     assert seen() == (4, 4, 4, 4)
-    assert [key for key, _ in store.unheard(record)] == [job_key(2), job_key(3), job_key(4)]
+    assert [key for key, _ in store.unaudited(record)] == [job_key(2), job_key(3), job_key(4)]
     store.commit(Changes(discarded=[record.span], bulk={2: None}))
     assert (seen(), store.unfinished()) == ((1, 1, 1, 1), {})
     store.close()

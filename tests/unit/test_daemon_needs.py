@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gflow.core.model import Gpu
-from gflow.daemon.execution.gpu_memory_auto import need_of, note_of
+from gflow.daemon.execution.gpu_memory_auto import auto_memory_note, need_of
 from gflow.daemon.monitors.gpu_monitor import kind_of
 from gflow.errors import Refused
 from gflow.testing import spec
@@ -65,8 +65,8 @@ def test_without_history():
 def test_what_people_are_told():
     one = spec(gpus=1, gpu_memory_mib=1536, gpu_memory_from="auto: the earlier run used 1 GiB at most")
     other = spec(gpus=1, gpu_memory_mib=20480, gpu_memory_from="auto: 2 earlier runs used 19 GiB at most")
-    assert note_of([spec(gpus=1, gpu_memory_mib=5)]) == ""
+    assert auto_memory_note([spec(gpus=1, gpu_memory_mib=5)]) == ""
     told = "--gpu-memory auto: 1.5 GiB on each GPU; the earlier run used 1 GiB at most"
-    assert note_of([one, one]) == told
-    assert note_of([one, other]) == "--gpu-memory auto: 1.5 GiB to 20 GiB; gjob show ID says why"
-    assert note_of([other]).isascii()
+    assert auto_memory_note([one, one]) == told
+    assert auto_memory_note([one, other]) == "--gpu-memory auto: 1.5 GiB to 20 GiB; gjob show ID says why"
+    assert auto_memory_note([other]).isascii()

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from gflow.daemon.api import connections as counting
 from gflow.daemon.api import heap_trim, pending_connections, server
 from gflow.daemon.api.connections import Bounds, Connections, Ticket
-from gflow.daemon.process.tcp_settings import Listening
+from gflow.daemon.process.tcp_settings import ListenSettings
 from tests.process.test_overload import certificate
 from tests.process.test_port import free_port
 
@@ -54,7 +54,7 @@ class Port:
         self.known, self.answered = Counted(bounds), asyncio.Event()
         self.asked = 0
         self.certificate, key = certificate(folder) if tls else ("", "")
-        listening = Listening(port=self.number, certificate=str(self.certificate), key=str(key))
+        listening = ListenSettings(port=self.number, certificate=str(self.certificate), key=str(key))
         app = Starlette(routes=[Route("/", self._answer)])
         first, _ = server.serve(server.bind(self.path), app, self.known)
         self.servers = [first, *(one for one, _ in server.serve_port(listening, app, self.known, first))]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gflow.core.state.state import State
-from gflow.daemon.monitors.gpu_monitor import GpuWatch, Watched, watch_of
+from gflow.daemon.monitors.gpu_monitor import GpuWatch, WatchedRuns, watch_of
 from gflow.daemon.settings import settings_for
 from gflow.errors import UsageError
 
@@ -30,7 +30,7 @@ def test_the_gpus_are_looked_at_as_often_as_asked(asked, look_s, patience_s):
             state,
             lambda report: None,
             lambda one, used: None,
-            lambda: Watched({}, ()),
+            lambda: WatchedRuns({}, ()),
             lambda report, watched: None,
         )
 

@@ -8,7 +8,7 @@ import pytest
 
 from gflow.errors import Refused, UsageError
 from gflow.ml.fit import formula, gpu_choice, serving, tables
-from gflow.ml.fit.catalogue import catalogue, named
+from gflow.ml.fit.catalogue import catalogue, find_gpu
 from gflow.ml.fit.fits import verdicts
 from gflow.ml.fit.recipe import Recipe
 
@@ -36,7 +36,7 @@ def test_own_entries_replace_and_add(own):
         '[H200]\narchitecture = "hopper"\nmemory_gib = 100\nbandwidth = 1\nbf16 = 1\nfp32 = 1\n'
         '[Mine]\narchitecture = "ada"\nmemory_gib = 1\nbandwidth = 1\nbf16 = 1\nfp32 = 1\n'
     )
-    assert named("h200").memory_gib == 100
+    assert find_gpu("h200").memory_gib == 100
     assert next(iter(catalogue())) == "Mine"
 
 
@@ -52,7 +52,7 @@ def test_own_entries_that_make_no_sense(own, text):
 
 def test_an_unknown_gpu_is_refused_with_a_guess():
     with pytest.raises(UsageError) as caught:
-        named("A100-40G")
+        find_gpu("A100-40G")
     assert "A100-40GB" in caught.value.hint
 
 

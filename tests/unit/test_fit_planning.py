@@ -9,7 +9,7 @@ import pytest
 
 from gflow.errors import Refused, UsageError
 from gflow.ml.fit.batch_scaling import BatchScaling
-from gflow.ml.fit.catalogue import Gpu, named
+from gflow.ml.fit.catalogue import Gpu, find_gpu
 from gflow.ml.fit.cuda.allocation_trace import AllocationTrace, Request, replay
 from gflow.ml.fit.cuda.allocator import Allocator
 from gflow.ml.fit.fits import largest_batch
@@ -51,7 +51,7 @@ class Line:
 
 def planned(states, example, recomputed, gpu, gpus, batch, confidence="high"):
     runs = {False: Line(states, example, confidence), True: Line(states, recomputed, confidence, 1.33e12)}
-    return plan(runs, PlanRequest(named(gpu), gpus, batch, 2048, "bf16"))
+    return plan(runs, PlanRequest(find_gpu(gpu), gpus, batch, 2048, "bf16"))
 
 
 def test_what_fits_easily_is_left_alone():
@@ -86,7 +86,7 @@ def test_one_of_each_kind_the_fastest_first():
 
 def test_a_larger_batch_that_fits_is_not_passed_over():
     asked = Line(10, 1.5)
-    plan({False: asked}, PlanRequest(named("A100-80GB"), 1, 64, 2048, "bf16", has_states=False))
+    plan({False: asked}, PlanRequest(find_gpu("A100-80GB"), 1, 64, 2048, "bf16", has_states=False))
     assert [batch for batch, sharing, _ in asked.asked if not sharing.offload] == [64, 32]
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_fit_is_refused_with_the_least_it_takes():
 
 
 def test_a_model_that_cannot_be_checkpointed():
-    found = plan({False: Line(10, 1)}, PlanRequest(named("A100-80GB"), 1, 64, 2048, "bf16"))
+    found = plan({False: Line(10, 1)}, PlanRequest(find_gpu("A100-80GB"), 1, 64, 2048, "bf16"))
     assert not any(way.checkpointing for way in (found.chosen, *found.alternatives))
 
 
@@ -128,7 +128,7 @@ def test_the_largest_batch_is_found_in_few_runs(true, bend, monkeypatch):
 
     monkeypatch.setattr("gflow.ml.fit.fits.fits", lambda trace, room: trace.size <= room)
     monkeypatch.setattr(
-        "gflow.ml.fit.fits.answer", lambda trace: type("Found", (), {"peak_allocated_bytes": trace.size})
+        "gflow.ml.fit.fits.evaluate", lambda trace: type("Found", (), {"peak_allocated_bytes": trace.size})
     )
     room = 1000 + 10 * true + 5
     true = next(batch for batch in range(2000, -1, -1) if Steady(batch).size <= room or not batch)
@@ -270,9 +270,11 @@ def test_states_in_8_bit_and_shares_are_smaller():
 def test_what_is_not_wanted_is_left_out():
     runs = {False: Line(10, 1.5), True: Line(10, 0.2, flops=1.33e12)}
     for word, name in (("8-bit", "eight_bit"), ("offload", "offload")):
-        found = plan(runs, PlanRequest(named("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({word})))
+        found = plan(runs, PlanRequest(find_gpu("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({word})))
         assert not any(getattr(way, name) for way in (found.chosen, *found.alternatives))
-    found = plan(runs, PlanRequest(named("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({"sharding"})))
+    found = plan(
+        runs, PlanRequest(find_gpu("A100-80GB"), 2, 64, 2048, "bf16", without=frozenset({"sharding"}))
+    )
     assert {way.sharding for way in (found.chosen, *found.alternatives)} == {"none"}
 
 

@@ -38,11 +38,11 @@ def test_one_question_is_enough(monkeypatch, id, asked):
     slurm = Mute()
     target = SimpleNamespace(slurm=slurm, cluster=None, folder=None, is_down=False)
     monkeypatch.setattr(cluster_forecast, "slurm_of", lambda *_: target)
-    monkeypatch.setattr(cluster_forecast, "distant_launch", lambda *_: None)
+    monkeypatch.setattr(cluster_forecast, "remote_launch", lambda *_: None)
     monkeypatch.setattr(
         cluster_forecast, "SlurmSubmission", lambda *_, was_submitted: SimpleNamespace(candidates=[None])
     )
-    monkeypatch.setattr(cluster_forecast, "text_of", lambda *_: "")
+    monkeypatch.setattr(cluster_forecast, "build_script", lambda *_: "")
     monkeypatch.setattr(cluster_forecast, "environment_of", lambda _: {})
     context = SimpleNamespace(target=None, settings=None, store=None)
     waiting = job(1, target="slurm", abroad=Abroad(id=id))

@@ -102,13 +102,13 @@ def test_forgiven_is_what_somebody_saw_and_nothing_worse():
     health = Health(GpuSettings(drain_after_secs=0))
     limping = card(width=4, remapping_failed=True, ecc_errors=1)
     assert health.judge(limping, 0) == "its memory has more bad rows than it can replace"
-    health.forgive()
+    health.clear_fault()
     assert [health.judge(limping, at) for at in (1, 2, 3)] == ["", "", ""]
     assert (
         health.judge(card(width=2, remapping_failed=True, ecc_errors=1), 4) == "PCIe has only 2 of 16 lanes"
     )
     assert health.judge(card(ecc_errors=2), 5) == "1 uncorrectable memory errors (ECC)"
-    health.forgive()
+    health.clear_fault()
     assert health.judge(card(ecc_errors=2), 6) == ""
     health.xid(79)
     assert health.judge(FINE, 7) == "Xid 79: fell off the bus"
@@ -117,7 +117,7 @@ def test_forgiven_is_what_somebody_saw_and_nothing_worse():
 def test_lanes_that_came_back_and_go_again_count_again():
     health = Health(GpuSettings(drain_after_secs=0))
     health.judge(card(width=4), 0)
-    health.forgive()
+    health.clear_fault()
     assert [bool(health.judge(each, at)) for at, each in enumerate([card(width=4), FINE, card(width=4)])] == [
         False, False, True,
     ]  # fmt: skip
@@ -126,5 +126,5 @@ def test_lanes_that_came_back_and_go_again_count_again():
 def test_what_an_earlier_daemon_found_holds():
     health = Health(GpuSettings(), "Xid 79: fell off the bus")
     assert health.judge(FINE, 0) == "Xid 79: fell off the bus"
-    health.forgive()
+    health.clear_fault()
     assert health.judge(FINE, 1) == ""

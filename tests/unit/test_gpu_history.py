@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 
-from gflow.daemon.monitors.gpu_samples import History, Keeping
+from gflow.daemon.monitors.gpu_samples import History, SampleRetention
 from gflow.gpu.aggregation import RunHistory, Stretch
 from gflow.gpu.census import Report
 from gflow.gpu.port import Card, Sample
@@ -55,7 +55,7 @@ def test_written_read_and_thrown_away(tmp_path):
     assert samples == [one._replace(kind="")] and totals[0].mean.memory_mib == 4096
     assert samples_of(path, "42") == ([], [])
     assert peaks_of(path, ["abc", "x"]) == {"abc": (4096, 1), "x": (0, 0)}
-    store.throw_away(1000 + 3 * 86400, 2, 5)
+    store.delete_old(1000 + 3 * 86400, 2, 5)
     assert samples_of(path, "42_3") == ([], totals)
 
 
@@ -97,7 +97,7 @@ def test_mere_reading_makes_and_changes_nothing(tmp_path):
 def test_the_history_of_a_run_from_its_first_look_to_its_end(tmp_path):
     card = Card(uuid="A", number=0, model="", memory_mib=80000, sample=sample(80))
     report = Report(cards={0: card}, used={"7.1": {0: 3000}})
-    history = History(tmp_path / "samples.db", Keeping(7, 365))
+    history = History(tmp_path / "samples.db", SampleRetention(7, 365))
     for at in range(5):
         history.take(report, {0: ("7.1",)}, {"7.1": "kind"}, 5000.0 + at)
     history.take(report._replace(used={}), {}, {}, 5005.0)

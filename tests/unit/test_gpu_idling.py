@@ -8,10 +8,10 @@ from gflow.core.events import Idled, IdleSeen
 from gflow.core.ids import JobKey
 from gflow.core.model import Moment
 from gflow.daemon.monitors import idle_gpus
-from gflow.daemon.monitors.gpu_monitor import Held, Watched
+from gflow.daemon.monitors.gpu_monitor import HeldRun, WatchedRuns
 from gflow.daemon.monitors.idle_gpus import IdleGpuMonitor
-from gflow.gpu.census import Report, Stranger
-from gflow.gpu.idle import SILENCE_S, Idling
+from gflow.gpu.census import Report, UnmanagedProcess
+from gflow.gpu.idle import SILENCE_S, IdleTracker
 from gflow.gpu.port import Card, Sample
 
 HERE = {"3.1": {0: 500}}
@@ -24,11 +24,11 @@ def report(busy=0, used=None, *, index=0, **more):
 
 def idle_after(*reports, holders=None, every_s=1.0):
     """For how long run 3.1 has not used GPU 0 after each of these looks."""
-    idling = Idling()
+    tracker = IdleTracker()
     found = []
     for at, each in enumerate(reports):
-        idling.see(each, holders or {0: ("3.1",)}, 100 + at * every_s)
-        found.append(idling.unused(100 + at * every_s)["3.1"][0])
+        tracker.see(each, holders or {0: ("3.1",)}, 100 + at * every_s)
+        found.append(tracker.idle_times(100 + at * every_s)["3.1"][0])
     return found
 
 
@@ -40,7 +40,7 @@ def idle_after(*reports, holders=None, every_s=1.0):
         (report(40, HERE), 0, False),
         (report(40, {"3.1": {0: 0}}), 0, False),
         (report(40), 0, True),
-        (report(40, strangers={0: (Stranger(1, "eve", "x", 1),)}), 2, True),
+        (report(40, unmanaged={0: (UnmanagedProcess(1, "eve", "x", 1),)}), 2, True),
         (report(0, unclear=frozenset({0})), 2, False),
         (report(None, HERE), 0, False),
         (report(None), 2, True),
@@ -66,10 +66,10 @@ def test_use_starts_the_clock_anew_and_silence_stops_it():
 
 
 def test_a_run_that_is_over_is_forgotten():
-    idling = Idling()
-    idling.see(report(), {0: ("3.1",)}, 0)
-    idling.see(report(), {0: ("3.2",)}, 1)
-    assert idling.unused(1).keys() == {"3.2"}
+    tracker = IdleTracker()
+    tracker.see(report(), {0: ("3.1",)}, 0)
+    tracker.see(report(), {0: ("3.2",)}, 1)
+    assert tracker.idle_times(1).keys() == {"3.2"}
 
 
 class TestSteward:
@@ -85,7 +85,9 @@ class TestSteward:
 
         def look(seconds, each, limit=0):
             now[0] += seconds
-            watching.looked(each, Watched({0: ("3.1",)}, (), {"3.1": Held(JobKey(3), 1, "kind", limit)}))
+            watching.looked(
+                each, WatchedRuns({0: ("3.1",)}, (), {"3.1": HeldRun(JobKey(3), 1, "kind", limit)})
+            )
 
         return look
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gflow.cloud import Aws, Azure, Gcp, Silent, answering, watch
+from gflow.cloud import Aws, Azure, Gcp, ServiceSilent, responding_clouds, watch
 
 
 @pytest.mark.parametrize("cloud", [Aws, Gcp, Azure])
@@ -23,14 +23,14 @@ def test_a_notice_is_heard(metadata, cloud):
 
 
 def test_nobody_answers():
-    with pytest.raises(Silent):
+    with pytest.raises(ServiceSilent):
         Aws("http://127.0.0.1:9").look()
-    assert answering({"aws": "http://127.0.0.1:9"}) == []
+    assert responding_clouds({"aws": "http://127.0.0.1:9"}) == []
 
 
 def test_a_service_that_fails_for_a_while_is_asked_again(metadata):
     cloud = Gcp(metadata.base)
-    answers = iter([Silent("slow"), ValueError("odd"), None])
+    answers = iter([ServiceSilent("slow"), ValueError("odd"), None])
     real = cloud.look
 
     def look():

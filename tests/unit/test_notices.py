@@ -124,7 +124,7 @@ def test_a_job_without_addresses_wants_no_mail():
 def test_the_path_of_a_webhook_is_not_shown():
     """It is the password of many a one."""
     hook = Webhook(url="https://hooks.example.org/services/T0/sesame")
-    assert "sesame" not in hook.shown and "hooks.example.org" in hook.shown
+    assert "sesame" not in hook.description and "hooks.example.org" in hook.description
 
 
 def test_a_notice_that_cannot_be_told_keeps_nobody_from_the_next():

@@ -12,16 +12,16 @@ import pytest
 from gflow.cli.tools import scale
 from gflow.errors import UsageError
 from gflow.ml.scale.analysis import analyse, kind_of, mark_of
-from gflow.ml.scale.measurement import Measured, from_clock, from_meter
+from gflow.ml.scale.measurement import Measurement, from_clock, from_meter
 from gflow.ml.scale.runner import ScaleRequest, command
 from gflow.ml.scale.sizes import Size, sizes_of
 from gflow.ml.train.metering import Meter
 from gflow.text.scaling import scaling_page
 
 
-def one(gpus: int, rate: float, batch: float | None = None, **more) -> Measured:
+def one(gpus: int, rate: float, batch: float | None = None, **more) -> Measurement:
     step = None if batch is None else batch / rate
-    return Measured(
+    return Measurement(
         size=Size(1, gpus),
         source="gflow.train",
         samples_per_s=rate,
@@ -128,7 +128,7 @@ def test_weak_and_strong(batches, kind):
     assert kind_of(found, "unknown") == kind
 
 
-def named(base: Measured, most: Measured, control: Measured | None = None) -> str:
+def named(base: Measurement, most: Measurement, control: Measurement | None = None) -> str:
     return analyse([base, most], control).bottleneck.name
 
 

@@ -10,7 +10,7 @@ import pytest
 from gflow.cli.tools import simulate
 from gflow.errors import Refused, UsageError
 from gflow.simulate.metrics import fairness, gpus_in_use, measure, quantile, thin_out, wait_distribution
-from gflow.simulate.replay import POLICIES, Ran, Replay
+from gflow.simulate.replay import POLICIES, Replay, ReplayedJob
 from gflow.simulate.trace import Entry, read_trace
 
 PHILLY = (
@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_refused_with_its_place(trace, tmp_path):
 
 
 def test_figures():
-    ran = [Ran(Entry(0.0, 100.0, 1, "ann"), 0.0), Ran(Entry(0.0, 100.0, 8, "bob"), 100.0)]
+    ran = [ReplayedJob(Entry(0.0, 100.0, 1, "ann"), 0.0), ReplayedJob(Entry(0.0, 100.0, 8, "bob"), 100.0)]
     found = measure(ran, 8, 8)
     assert (found["mean_wait_s"], found["max_wait_s"], found["makespan_s"]) == (50.0, 100.0, 200.0)
     assert found["mean_slowdown"] == 1.5
@@ -134,7 +134,7 @@ def test_a_picture_is_drawn(trace, tmp_path, capsys):
 
 
 def test_the_curves_of_a_picture():
-    ran = [Ran(Entry(0.0, 86400.0, 1), 0.0), Ran(Entry(0.0, 86400.0, 7), 86400.0)]
+    ran = [ReplayedJob(Entry(0.0, 86400.0, 1), 0.0), ReplayedJob(Entry(0.0, 86400.0, 7), 86400.0)]
     assert gpus_in_use(ran) == [(0.0, 0), (0.0, 1), (1.0, 0), (1.0, 7), (2.0, 0)]
     assert wait_distribution(ran) == [(1 / 60, 1.0), (24.0, 0.5)]
     points = [(float(i), i) for i in range(10_001)]

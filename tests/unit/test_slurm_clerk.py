@@ -243,7 +243,7 @@ def test_recall_leaves_what_has_begun_alone(world):
     world.clerk.start(launch())
     world.turns(2)
     world.begin("1.1", "101")
-    world.clerk.recall(RUN)
+    world.clerk.withdraw(RUN)
     world.turns(2)
     assert world.ends == []
 

@@ -10,7 +10,7 @@ from gflow.core.model import ArrayProgress
 from gflow.core.task_set import parse_tasks
 from gflow.options.slurm import sbatch
 from gflow.targets.slurm.script import (
-    Sheet,
+    ScriptInputs,
     directives,
     interpreter_of,
     quote,
@@ -35,7 +35,7 @@ def sheet(**fields):
         "error_log": "/home/ann/.local/share/gflow/logs/42.log", "gpus": 0,
         "variables": {"GFLOW_ATTEMPT": "1"},
     }  # fmt: skip
-    return Sheet(**usual | fields)
+    return ScriptInputs(**usual | fields)
 
 
 def seed_job(**fields):

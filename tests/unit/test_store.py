@@ -208,8 +208,8 @@ def test_a_story_is_told_in_order_and_of_one_job(store):
     ]
     store.commit(Changes(audit=told[:3]))
     store.commit(Changes(audit=told[3:]))
-    assert store.story(job_key(1)) == [told[0], told[2], told[4]]
-    assert store.story(job_key(7)) == []
+    assert store.audit_of(job_key(1)) == [told[0], told[2], told[4]]
+    assert store.audit_of(job_key(7)) == []
 
 
 def test_a_story_has_lines_that_are_about_many_jobs(store):
@@ -230,14 +230,14 @@ def test_a_story_has_lines_that_are_about_many_jobs(store):
             ]
         )
     )
-    story = [(line.key, line.what, line.detail) for line in store.story(mine)]
+    story = [(line.key, line.what, line.detail) for line in store.audit_of(mine)]
     assert story[-4:] == [
         (mine, "submitted", ""),
         (mine, "updated", "gpus = 1"),
         (mine, "held", ""),
         (mine, "cancelled", ""),
     ]
-    assert [line.what for line in store.story(other)] == ["held"]
+    assert [line.what for line in store.audit_of(other)] == ["held"]
 
 
 def test_settings_are_kept_and_replaced(store):
@@ -314,16 +314,16 @@ def test_the_jobs_of_a_range_are_whole_jobs_that_are_there(store):
 def test_jobs_cut_off_by_a_job_or_its_tasks_are_found(store):
     reasons = {2: "42", 3: "42_7", 4: "421", 5: "4", 6: "42_10", 7: "1"}
     save(store, *(ended(n, JobState.CANCELLED, reason=f"DependencyFailed:{r}") for n, r in reasons.items()))
-    assert numbers(store.cut_off_by(job_key(42))) == [2, 3, 6]
-    assert numbers(store.cut_off_by(job_key(42, 7))) == [3]
-    assert numbers(store.cut_off_by(job_key(43))) == []
+    assert numbers(store.cancelled_with(job_key(42))) == [2, 3, 6]
+    assert numbers(store.cancelled_with(job_key(42, 7))) == [3]
+    assert numbers(store.cancelled_with(job_key(43))) == []
 
 
 def test_they_are_found_by_an_index(tmp_path):
     store = SqliteStore(tmp_path / "gflow.db")
     asked = []
     store._db.set_trace_callback(asked.append)
-    store.cut_off_by(job_key(42))
+    store.cancelled_with(job_key(42))
     store._db.set_trace_callback(None)
     plans = [row[-1] for sql in asked for row in store._db.execute(f"EXPLAIN QUERY PLAN {sql}")]
     assert plans and all("USING INDEX jobs_cut_off" in plan for plan in plans)

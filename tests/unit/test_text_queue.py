@@ -11,10 +11,10 @@ from gflow.text.queue import (
     SORTS,
     columns_of,
     cuttable,
+    display_id,
     queue_sheet,
     row_maker,
     short_state,
-    shown_id,
     sort_key,
 )
 
@@ -68,7 +68,7 @@ def array(pending, cap=0, **fields):
     ],
 )
 def test_the_id_shows_which_tasks_wait(shown, text):
-    assert shown_id(shown) == cell("JOBID", shown) == text
+    assert display_id(shown) == cell("JOBID", shown) == text
 
 
 def test_an_array_and_its_tasks_in_the_table():

@@ -83,7 +83,7 @@ def test_the_limit_comes_near(left_s, margin_s, requeue, asked):
 def test_slow_saves_need_more_time():
     stop = Stop(environ={"GFLOW_DEADLINE": str(boot_s() + 60), "GFLOW_REQUEUE": "1"})
     assert not stop.is_asked
-    stop.took(40.0)
+    stop.record_duration(40.0)
     assert stop.is_asked
 
 

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from gflow.ml.train.checkpoint import disk
-from gflow.ml.train.checkpoint.checkpoint_dir import LATEST, CheckpointError, Owner, Superseded, Vault, verify
+from gflow.ml.train.checkpoint.checkpoint_dir import (
+    LATEST,
+    CheckpointDirectory,
+    CheckpointError,
+    Owner,
+    Superseded,
+    verify,
+)
 from tests.unit.platter import after, record
 
 
@@ -18,21 +25,21 @@ def owner(attempt: int, job: str = "/box:7") -> Owner:
     return Owner(job, attempt, f"token{attempt}")
 
 
-def add(vault: Vault, step: int, text: bytes = b"weights") -> None:
-    path = vault.begin(step)
+def add(directory: CheckpointDirectory, step: int, text: bytes = b"weights") -> None:
+    path = directory.begin(step)
     files = {}
     for name in ("state.pt", "rank-0.pt"):
         file = disk.File(os.path.join(path, name))
         file.write(text * step)
         file.close()
         files[name] = (file.size, file.checksum)
-    vault.commit(path, step, files, {})
+    directory.commit(path, step, files, {})
 
 
-def opened(folder: Path, attempt: int = 1, keep: int = 3) -> Vault:
-    vault = Vault(folder, keep=keep, owner=owner(attempt))
-    vault.claim()
-    return vault
+def opened(folder: Path, attempt: int = 1, keep: int = 3) -> CheckpointDirectory:
+    directory = CheckpointDirectory(folder, keep=keep, owner=owner(attempt))
+    directory.claim()
+    return directory
 
 
 def latest(folder: Path) -> int:
@@ -41,11 +48,11 @@ def latest(folder: Path) -> int:
 
 
 def test_the_newest_is_latest_and_older_ones_go(tmp_path):
-    vault = opened(tmp_path / "c", keep=2)
+    directory = opened(tmp_path / "c", keep=2)
     for step in (1, 2, 3):
-        add(vault, step)
-    assert latest(vault.folder and tmp_path / "c") == 3
-    assert [saved.step for saved in vault.saved()] == [3, 2]
+        add(directory, step)
+    assert latest(directory.folder and tmp_path / "c") == 3
+    assert [saved.step for saved in directory.saved()] == [3, 2]
     assert sorted(os.listdir(tmp_path / "c")) == [
         ".lock",
         "latest",
@@ -56,10 +63,10 @@ def test_the_newest_is_latest_and_older_ones_go(tmp_path):
 
 
 def test_a_step_that_is_saved_again(tmp_path):
-    vault = opened(tmp_path)
-    add(vault, 5)
-    add(vault, 5, b"other")
-    saved, troubles = vault.newest()
+    directory = opened(tmp_path)
+    add(directory, 5)
+    add(directory, 5, b"other")
+    saved, troubles = directory.newest()
     assert saved and (saved.step, saved.again, troubles) == (5, 1, [])
     assert os.readlink(tmp_path / LATEST) == "step-00000005.1"
 
@@ -76,18 +83,18 @@ def test_a_step_that_is_saved_again(tmp_path):
     ],
 )
 def test_a_damaged_one_is_passed_over(tmp_path, damage):
-    vault = opened(tmp_path)
-    add(vault, 1)
-    add(vault, 2)
+    directory = opened(tmp_path)
+    add(directory, 1)
+    add(directory, 2)
     damage(tmp_path / "step-00000002")
-    saved, troubles = vault.newest()
+    saved, troubles = directory.newest()
     assert saved and saved.step == 1
     assert len(troubles) == 1 and "step-00000002" in troubles[0]
 
 
 def test_nothing_saved_yet(tmp_path):
     assert opened(tmp_path / "new").newest() == (None, [])
-    assert Vault(tmp_path / "not there").newest() == (None, [])
+    assert CheckpointDirectory(tmp_path / "not there").newest() == (None, [])
 
 
 def test_a_zombie_cannot_add(tmp_path):
@@ -110,7 +117,7 @@ def test_an_earlier_attempt_that_comes_late_is_refused(tmp_path):
 
 def test_another_job_takes_over(tmp_path):
     first = opened(tmp_path, attempt=5)
-    other = Vault(tmp_path, owner=owner(1, "/box:8"))
+    other = CheckpointDirectory(tmp_path, owner=owner(1, "/box:8"))
     other.claim()
     with pytest.raises(Superseded, match="attempt 1"):
         add(first, 1)
@@ -130,7 +137,7 @@ def test_a_folder_that_cannot_be(tmp_path):
     with pytest.raises(CheckpointError, match="no checkpoints in"):
         opened(tmp_path / "file" / "below")
     with pytest.raises(CheckpointError, match="keep=0"):
-        Vault(tmp_path, keep=0)
+        CheckpointDirectory(tmp_path, keep=0)
 
 
 def test_a_torn_owner_is_nobody(tmp_path):
@@ -157,7 +164,7 @@ def test_a_crash_at_every_write_leaves_a_latest_that_is_whole(tmp_path, monkeypa
             path = tmp_path / f"{how}-{count}-{seed}"
             after(before, folder, log[:count], how, path, seed)
             step = latest(path)
-            saved, _ = Vault(path).newest()
+            saved, _ = CheckpointDirectory(path).newest()
             assert saved is not None and saved.step >= step >= 1, (how, count)
             outcomes.setdefault(how, set()).add(step)
             successor = opened(path, attempt=3, keep=1)
@@ -202,16 +209,16 @@ def test_the_model_catches_a_vault_that_does_not_sync(tmp_path, monkeypatch, for
 
 
 def test_a_full_disk_keeps_the_old_one(tmp_path, monkeypatch):
-    vault = opened(tmp_path)
-    add(vault, 1)
+    directory = opened(tmp_path)
+    add(directory, 1)
 
     def full(path: str) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk, "File", full)
-    path = vault.begin(2)
+    path = directory.begin(2)
     with pytest.raises(OSError):
-        vault.commit(path, 2, {}, {})
-    vault.abandon(path)
+        directory.commit(path, 2, {}, {})
+    directory.abandon(path)
     assert latest(tmp_path) == 1
     assert sorted(os.listdir(tmp_path)) == [".lock", "latest", "owner.json", "step-00000001"]

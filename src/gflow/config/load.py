@@ -19,7 +19,7 @@ from gflow.errors import UsageError, nearest
 DEFAULT = "default"
 
 
-class Found(NamedTuple):
+class SettingValue(NamedTuple):
     """A setting's value and where it came from: a file, a variable, a flag, or `default`."""
 
     value: Any
@@ -29,7 +29,9 @@ class Found(NamedTuple):
 class Config:
     """All settings, the files that were read, and notes for the user."""
 
-    def __init__(self, found: dict[str, Found], files: tuple[str, ...], notes: tuple[str, ...]) -> None:
+    def __init__(
+        self, found: dict[str, SettingValue], files: tuple[str, ...], notes: tuple[str, ...]
+    ) -> None:
         self.found = found
         self.files = files
         self.notes = notes
@@ -45,7 +47,7 @@ def load(
 
     `usual`: the file to read if it exists, instead of the one of this user.
     """
-    found = {setting.key: Found(setting.default, DEFAULT) for setting in SETTINGS}
+    found = {setting.key: SettingValue(setting.default, DEFAULT) for setting in SETTINGS}
     notes: list[str] = []
     files = []
     named = config_file or environ.get("GFLOW_CONFIG_FILE") or ""
@@ -58,13 +60,13 @@ def load(
                     notes.append(f"{path}: {key} is ignored: {IGNORED[key]}")
                     continue
                 setting = _find_setting(key, path)
-                found[key] = Found(read(setting, value, path), path)
+                found[key] = SettingValue(read(setting, value, path), path)
     found |= _from_environment(environ)
     by_flag = {setting.flag: setting for setting in SETTINGS if setting.flag}
     for flag, value in flags.items():
         if flag in by_flag:
             setting = by_flag[flag]
-            found[setting.key] = Found(read(setting, value, f"--{flag}"), f"--{flag}")
+            found[setting.key] = SettingValue(read(setting, value, f"--{flag}"), f"--{flag}")
     return Config(found, tuple(files), tuple(notes))
 
 
@@ -114,7 +116,7 @@ def _nearest_setting(key: str) -> str:
     return names.get(nearest(key.rpartition(".")[2], names), "")
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Found]:
+def _from_environment(environ: Mapping[str, str]) -> dict[str, SettingValue]:
     """Settings from variables such as `GFLOW_DAEMON__CPUS=4`. An empty variable counts as unset."""
     found = {}
     known = {variable: setting for setting in SETTINGS for variable in setting.variables}
@@ -123,7 +125,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Found]:
             continue
         setting = known.get(name)
         if setting is not None:
-            found[setting.key] = Found(read(setting, text, name), name)
+            found[setting.key] = SettingValue(read(setting, text, name), name)
         elif "__" in name:  # only variables of settings have a double underscore
             key = name.removeprefix("GFLOW_").lower().replace("__", ".")
             if key not in IGNORED:

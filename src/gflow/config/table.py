@@ -68,7 +68,7 @@ class Setting:
     def name(self) -> str:
         return self.key.rpartition(".")[2]
 
-    def shown(self, value: Any) -> Any:
+    def display_value(self, value: Any) -> Any:
         """The value as shown to users. The content of tables is hidden, since it may hold passwords."""
         if self.kind == "named tables":
             return ", ".join(value) or "none"

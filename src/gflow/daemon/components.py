@@ -62,17 +62,17 @@ class Daemon:
     def __init__(self, settings: Settings, loop_class: LoopFactory) -> None:
         # The zygote first: jobs cannot inherit what is opened later.
         self.target = LocalTarget(
-            settings.run_dir, self._ended, settings.shown_dir, self._restart, self._stuck
+            settings.run_dir, self._ended, settings.job_files_dir, self._restart, self._stuck
         )
         self.target.open()
         _raise_open_files()
         ask_for_short_slices()
         machine = State(cpus=settings.cpus, memory_mib=settings.memory_mib, policy=settings.policy)
         self.store = SqliteStore(settings.database, settings.kind, partial(reload, machine))
-        self._epoch = self.target.earlier_epoch = str(self.store.kept(LAUNCH_EPOCH) or "")
+        self._epoch = self.target.earlier_epoch = str(self.store.meta_value(LAUNCH_EPOCH) or "")
         settings.logs.mkdir(mode=0o700, exist_ok=True)
         # Before the first use of the boot clock: it continues that of the last daemon.
-        kept = self.store.kept(timers.CLOCK)
+        kept = self.store.meta_value(timers.CLOCK)
         record = timers.load_offset(None if kept is None else str(kept), boot_id(), self.store.latest_boot())
         state = reload(machine, self.store)
         if state.next_number == 1:  # a new database beside old logs: their numbers are used
@@ -184,7 +184,7 @@ class Daemon:
         never starts one twice.
         """
         epoch = self.target.epoch
-        if epoch != self._epoch and not self.target.unsettled:
+        if epoch != self._epoch and not self.target.uncertain_runs:
             self._epoch = epoch
             self.loop.store_meta({LAUNCH_EPOCH: epoch})
 
@@ -279,7 +279,7 @@ def adopt(loop: Loop, target: Targets, executor: Executor) -> None:
         if job.stopping is not None:
             target.stop(run, now=job.stop_now)
         elif job.abroad is not None and (job.abroad.hold or job.abroad.kept is not None):
-            target.recall(run)
+            target.withdraw(run)
     loop.arm()
 
 

@@ -51,7 +51,7 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
     """Run the daemon in the foreground until SIGTERM or SIGINT. Returns the exit code."""
     daemon_log.set_up(settings.logs / "daemon.log")
     os.umask(0o077)
-    succession.heed_reloads()
+    succession.ignore_reload_signal()
     timezone.use(settings.config["timezone"])
     for note in settings.notes:
         log.warning("%s", note)
@@ -60,7 +60,7 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
         if settings.is_system:
             directories.check_installation()
             directories.prepare(settings)
-        inherited = succession.inherited(succession.LOCK)
+        inherited = succession.inherited_fd(succession.LOCK)
         lock = instance_lock.take(settings.data) if inherited is None else inherited
         listener = asyncio.run(_serve(settings, loop_class))
     except GflowError as error:
@@ -68,7 +68,7 @@ def run(settings: Settings, loop_class: LoopFactory = Loop) -> int:
     except OSError as error:
         if not is_about_a_disk(error):
             raise
-        return _report_failure(unusable(_folder_of(error, settings.data), error))
+        return _report_failure(unusable_error(_folder_of(error, settings.data), error))
     if listener is not None:
         succession.become_next(listener, lock)
     os.close(lock)

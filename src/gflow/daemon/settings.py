@@ -15,7 +15,7 @@ from gflow.core.model import LOCAL, Gpu
 from gflow.core.policy import Policy
 from gflow.core.state.quotas import Limits, Quotas
 from gflow.daemon.notify.destinations import Destination, destinations_of
-from gflow.daemon.process.tcp_settings import Listening, listening_of
+from gflow.daemon.process.tcp_settings import ListenSettings, listen_settings_of
 from gflow.errors import UsageError, did_you_mean
 from gflow.gpu.settings import GpuSettings
 from gflow.gpu.simulated import simulated_gpus
@@ -39,7 +39,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     database: Path
     socket: Path
     config: Config
-    listening: Listening = Listening()
+    listening: ListenSettings = ListenSettings()
     destinations: tuple[Destination, ...] = ()
     clusters: dict[str, Cluster] = {}
     # Options by the name of a shape.
@@ -90,7 +90,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
         return self.data / "statistics.db"
 
     @property
-    def shown_dir(self) -> Path:
+    def job_files_dir(self) -> Path:
         """The folder of files that jobs read."""
         return self.socket.parent / "jobs" if self.is_system else self.run_dir
 
@@ -126,7 +126,7 @@ def settings_for(
         database=database_path(data),
         socket=Path(paths.system_socket(get) if system else paths.own_socket(get)),
         config=config,
-        listening=listening_of(config),
+        listening=listen_settings_of(config),
         destinations=destinations_of(config),
         clusters=_clusters(config),
         shapes=shapes_of(*config.found["shapes"]),

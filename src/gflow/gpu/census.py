@@ -16,12 +16,12 @@ from gflow.gpu.port import Card, Look, Process
 from gflow.gpu.settings import GpuSettings
 
 # A process that cannot be identified counts only when it is seen this often in a row: it may have just ended.
-SIGHTINGS = 2
+LOOKS_TO_CONFIRM = 2
 # Memory of unmanaged processes is rounded up to this step, so that small changes are not reported.
 STEP_MIB = 256
 
 
-class Stranger(NamedTuple):
+class UnmanagedProcess(NamedTuple):
     """An unmanaged process on a GPU. `tolerated`: why it does not block the GPU; empty: it does."""
 
     pid: int
@@ -39,7 +39,7 @@ class Report(NamedTuple):
     taken: dict[int, int] = {}
     trouble: str = ""
     cards: dict[int, Card] = {}
-    strangers: dict[int, tuple[Stranger, ...]] = {}
+    unmanaged: dict[int, tuple[UnmanagedProcess, ...]] = {}
     # Run -> GPU -> MiB that its processes use there.
     used: dict[str, dict[int, int]] = {}
     # GPUs with processes that cannot be identified.
@@ -67,25 +67,25 @@ class Census:
         self._numbering = numbering
         self._run_dir = run_dir
         self._health = {uuid: Health(settings, fault) for uuid, fault in (faults or {}).items()}
-        self._sightings: dict[tuple[str, int], int] = {}
+        self._times_seen: dict[tuple[str, int], int] = {}
         # GPUs whose faults are cleared at the next look.
-        self.forgiven: frozenset[int] = frozenset()
+        self.resumed: frozenset[int] = frozenset()
         # (GPU, pid, start time) of processes that an operator told gflow to ignore.
         self.ignored: frozenset[tuple[int, int, int]] = frozenset()
 
     def take(self, look: Look, holders: Mapping[int, tuple[str, ...]], now: float) -> Report:
         """Make the report of a look. `holders`: GPU -> the runs that have it."""
         self._numbering.see(look.cards, holders.keys())
-        self._forgive()
+        self._clear_faults()
         report = self._make_report(look, holders, now)
         return report._replace(faults={uuid: one.fault for uuid, one in self._health.items() if one.fault})
 
-    def _forgive(self) -> None:
+    def _clear_faults(self) -> None:
         """Clear the faults of the GPUs that an operator resumed."""
-        forgiven, self.forgiven = self.forgiven, frozenset()
+        resumed, self.resumed = self.resumed, frozenset()
         for uuid, health in self._health.items():
-            if self._numbering.number_of(uuid) in forgiven:
-                health.forgive()
+            if self._numbering.number_of(uuid) in resumed:
+                health.clear_fault()
 
     def _make_report(self, look: Look, holders: Mapping[int, tuple[str, ...]], now: float) -> Report:
         gpus = self._numbering.gpus
@@ -99,7 +99,7 @@ class Census:
         for gpu in gpus:
             self._judge(gpu, scene, holders, now)
         self._owners.keep(process.pid for card in look.cards for process in card.processes)
-        self._sightings = scene.sightings
+        self._times_seen = scene.times_seen
         numbers = ((self._numbering.number_of(uuid), xid) for uuid, xid in look.xids)
         known = tuple((at, xid) for at, xid in numbers if at is not None)
         return scene.report(gpus, known)._replace(driver=look.driver)
@@ -151,13 +151,13 @@ class Census:
 
     def _count(self, gpu: Gpu, card: Card, scene: _Scene, runs: tuple[str, ...]) -> None:
         """Sort the processes on this GPU: of our runs, unmanaged, and not identified."""
-        strangers: list[Stranger] = []
+        unmanaged: list[UnmanagedProcess] = []
         for process in card.processes:
             owner = self._owners.of(process.pid)
             if owner.run:
                 scene.add_use(owner.run, gpu.index, process)
                 if owner.run not in runs and self._stays(gpu, process, scene):
-                    strangers.append(self._stray(gpu, process, owner.run))
+                    unmanaged.append(self._stray(gpu, process, owner.run))
             elif (
                 owner.is_known
                 and len(runs) == 1
@@ -167,23 +167,24 @@ class Census:
                 scene.add_use(runs[0], gpu.index, process)
             elif owner.is_known:
                 tolerated = self._tolerated(gpu.index, process, owner.started, is_mps=owner.is_mps)
-                stranger = Stranger(process.pid, owner.user, owner.command, process.memory_mib, tolerated)
-                strangers.append(stranger)
+                unmanaged.append(
+                    UnmanagedProcess(process.pid, owner.user, owner.command, process.memory_mib, tolerated)
+                )
             else:
                 self._count_unknown(gpu, process, scene, runs)
-        self._block(gpu.index, strangers, scene)
+        self._block(gpu.index, unmanaged, scene)
 
     def _stays(self, gpu: Gpu, process: Process, scene: _Scene) -> bool:
         """Whether an unexpected process has been seen often enough to count: it may be about to end."""
-        seen = self._sightings.get((gpu.uuid, process.pid), 0) + 1
-        scene.sightings[gpu.uuid, process.pid] = seen
-        return seen >= SIGHTINGS
+        seen = self._times_seen.get((gpu.uuid, process.pid), 0) + 1
+        scene.times_seen[gpu.uuid, process.pid] = seen
+        return seen >= LOOKS_TO_CONFIRM
 
-    def _stray(self, gpu: Gpu, process: Process, run: str) -> Stranger:
+    def _stray(self, gpu: Gpu, process: Process, run: str) -> UnmanagedProcess:
         """A process of a job on a GPU that the job was not given: there it counts as unmanaged."""
         what = f"job {run.rpartition('.')[0]}, which was not given this GPU"
         tolerated = self._tolerated(gpu.index, process, self._owners.started(process.pid) or 0)
-        return Stranger(process.pid, "gflow", what, process.memory_mib, tolerated)
+        return UnmanagedProcess(process.pid, "gflow", what, process.memory_mib, tolerated)
 
     def _count_unknown(self, gpu: Gpu, process: Process, scene: _Scene, runs: tuple[str, ...]) -> None:
         """Count a pid that does not exist here: it is in another pid namespace, or has just ended."""
@@ -216,14 +217,14 @@ class Census:
             few = max(few, self._settings.unmanaged_graphics_mb)
         return "small" if process.memory_mib is not None and process.memory_mib <= few and few else ""
 
-    def _block(self, index: int, strangers: list[Stranger], scene: _Scene) -> None:
-        if not strangers:
+    def _block(self, index: int, unmanaged: list[UnmanagedProcess], scene: _Scene) -> None:
+        if not unmanaged:
             return
-        scene.strangers[index] = tuple(strangers)
-        taken = sum(stranger.memory_mib or 0 for stranger in strangers if stranger.tolerated)
+        scene.unmanaged[index] = tuple(unmanaged)
+        taken = sum(process.memory_mib or 0 for process in unmanaged if process.tolerated)
         if taken:
             scene.taken[index] = -(-taken // STEP_MIB) * STEP_MIB
-        bad = [stranger for stranger in strangers if not stranger.tolerated]
+        bad = [process for process in unmanaged if not process.tolerated]
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             first = bad[0]
@@ -239,10 +240,10 @@ class _Scene:
         self.blocked: dict[int, Block] = {}
         self.taken: dict[int, int] = {}
         self.cards: dict[int, Card] = {}
-        self.strangers: dict[int, tuple[Stranger, ...]] = {}
+        self.unmanaged: dict[int, tuple[UnmanagedProcess, ...]] = {}
         self.used: dict[str, dict[int, int]] = {}
         self.unclear: set[int] = set()
-        self.sightings: dict[tuple[str, int], int] = {}
+        self.times_seen: dict[tuple[str, int], int] = {}
 
     def add_use(self, run: str, index: int, process: Process) -> None:
         of_run = self.used.setdefault(run, {})
@@ -250,6 +251,6 @@ class _Scene:
 
     def report(self, gpus: tuple[Gpu, ...], xids: tuple[tuple[int, int], ...]) -> Report:
         return Report(
-            gpus, self.blocked, self.taken, "", self.cards, self.strangers, self.used,
+            gpus, self.blocked, self.taken, "", self.cards, self.unmanaged, self.used,
             frozenset(self.unclear), xids,
         )  # fmt: skip

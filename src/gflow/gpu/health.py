@@ -51,7 +51,7 @@ class Health:
         if (meaning or number in self._rules.drain_xids) and number not in self._rules.ignore_xids:
             self._find(f"Xid {number}" + (f": {meaning}" if meaning else ""))
 
-    def forgive(self) -> None:
+    def clear_fault(self) -> None:
         """Clear the fault after `gctl resume`. From now on only a worse state counts."""
         self.fault = ""
         self._ecc = None

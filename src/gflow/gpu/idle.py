@@ -17,14 +17,14 @@ BUSY = 1
 SILENCE_S = 30.0
 
 
-class Unused(NamedTuple):
+class IdleTime(NamedTuple):
     """How long a run has not used a GPU, and whether none of its processes is on it."""
 
     seconds: float
     is_bare: bool
 
 
-class Idling:
+class IdleTracker:
     """The last time at which each run used each of its GPUs."""
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class Idling:
                     self._bare.add(name)
         self._used_at = used_at
 
-    def unused(self, now: float) -> dict[str, dict[int, Unused]]:
+    def idle_times(self, now: float) -> dict[str, dict[int, IdleTime]]:
         """Run -> GPU -> how long the run has not used it."""
-        found: dict[str, dict[int, Unused]] = {}
+        found: dict[str, dict[int, IdleTime]] = {}
         for (run, index), at in self._used_at.items():
-            found.setdefault(run, {})[index] = Unused(now - at, (run, index) in self._bare)
+            found.setdefault(run, {})[index] = IdleTime(now - at, (run, index) in self._bare)
         return found
 
 
@@ -62,7 +62,7 @@ def is_used(report: Report, index: int, run: str, *, alone: bool) -> bool:
     there = _is_there(report, index, run) or index in report.unclear
     if busy is None:  # a MIG slice reports no utilisation: a process on it may be busy
         return there
-    return busy >= BUSY and (there or (alone and index not in report.strangers))
+    return busy >= BUSY and (there or (alone and index not in report.unmanaged))
 
 
 def _is_there(report: Report, index: int, run: str) -> bool:

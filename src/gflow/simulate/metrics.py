@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gflow import plotting
-from gflow.simulate.replay import Ran
+from gflow.simulate.replay import ReplayedJob
 
 # Bounded slowdown: run times below this count as this, in seconds.
 SHORT_S = 10.0
 
 
-def measure(ran: Sequence[Ran], pool: int, wide: int) -> dict[str, Any]:
+def measure(ran: Sequence[ReplayedJob], pool: int, wide: int) -> dict[str, Any]:
     """Compute all metrics of one replay. Times are seconds; `wide`: GPUs from which a job counts as wide."""
     waits = [one.start - one.entry.submit for one in ran]
     slowdowns = [_slowdown(one) for one in ran]
@@ -43,13 +43,13 @@ def measure(ran: Sequence[Ran], pool: int, wide: int) -> dict[str, Any]:
     }
 
 
-def _slowdown(one: Ran) -> float:
+def _slowdown(one: ReplayedJob) -> float:
     """Bounded slowdown: (wait + run time) / run time, at least 1."""
     wait, length = one.start - one.entry.submit, one.entry.duration
     return max(1.0, (wait + length) / max(length, SHORT_S))
 
 
-def fairness(ran: Sequence[Ran]) -> float:
+def fairness(ran: Sequence[ReplayedJob]) -> float:
     """Jain's index over the users' mean slowdowns: 1 if all are equal, 1/users if one user has it all."""
     of_user: dict[str, list[float]] = {}
     for one in ran:
@@ -75,7 +75,7 @@ POINTS = 2000
 N = TypeVar("N", int, float)
 
 
-def plot(replays: Mapping[str, Sequence[Ran]], pool: int, path: Path) -> None:
+def plot(replays: Mapping[str, Sequence[ReplayedJob]], pool: int, path: Path) -> None:
     """Plot waits and GPU use into one file, with one curve per policy in each plot."""
     drawn = plotting.figure(9, 8)
     waits, use = drawn.subplots(2, 1)
@@ -90,13 +90,13 @@ def plot(replays: Mapping[str, Sequence[Ran]], pool: int, path: Path) -> None:
     plotting.save(drawn, str(path))
 
 
-def wait_distribution(ran: Sequence[Ran]) -> list[tuple[float, float]]:
+def wait_distribution(ran: Sequence[ReplayedJob]) -> list[tuple[float, float]]:
     """Points (hours, part of the jobs that waited longer). Waits are at least a minute, for the log axis."""
     waits = sorted(max(1 / 60, (one.start - one.entry.submit) / 3600) for one in ran)
     return thin_out([(wait, 1 - rank / len(waits)) for rank, wait in enumerate(waits)])
 
 
-def gpus_in_use(ran: Sequence[Ran]) -> list[tuple[float, int]]:
+def gpus_in_use(ran: Sequence[ReplayedJob]) -> list[tuple[float, int]]:
     """Points (days, GPUs in use from then on)."""
     first = min(one.entry.submit for one in ran)
     changes = sorted(change for one in ran for change in _changes(one, first))
@@ -107,7 +107,7 @@ def gpus_in_use(ran: Sequence[Ran]) -> list[tuple[float, int]]:
     return thin_out(points)
 
 
-def _changes(one: Ran, first: float) -> Iterator[tuple[float, int]]:
+def _changes(one: ReplayedJob, first: float) -> Iterator[tuple[float, int]]:
     """The start and the end of a job: (days, change of GPUs in use)."""
     start = (one.start - first) / 86400
     yield start, one.entry.gpus

@@ -27,7 +27,7 @@ FIRST_UID = 1000
 PROGRESS_EVERY = 2000
 
 
-class Ran(NamedTuple):
+class ReplayedJob(NamedTuple):
     """One job of the trace and its start time."""
 
     entry: Entry
@@ -53,7 +53,7 @@ class Replay:
         first = entries[0].submit if entries else 0.0
         step(self.state, GpusSeen(at=Moment(first, first), gpus=gpus))
 
-    def run(self, on_progress: Callable[[int], None] | None = None) -> list[Ran]:
+    def run(self, on_progress: Callable[[int], None] | None = None) -> list[ReplayedJob]:
         """Run to the end of the last job. `on_progress` is called with the number of submissions so far."""
         collects = gc.isenabled()
         gc.disable()  # there are no reference cycles, and the collector takes a fifth of the time
@@ -62,7 +62,7 @@ class Replay:
         finally:
             if collects:
                 gc.enable()
-        return [Ran(entry, start) for entry, start in zip(self._entries, self.starts, strict=True)]
+        return [ReplayedJob(entry, start) for entry, start in zip(self._entries, self.starts, strict=True)]
 
     def _simulate(self, on_progress: Callable[[int], None] | None) -> None:
         entries, ends, state = self._entries, self._ends, self.state

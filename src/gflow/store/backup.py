@@ -122,7 +122,7 @@ def _next_number_of(database: Path) -> int:
 # ---------------------------------------------------------------- retention
 
 
-def throw_away(database: Path, retention: Retention, now: float) -> int:
+def apply_retention(database: Path, retention: Retention, now: float) -> int:
     """Delete what is past its retention period, in short transactions; returns the number of jobs deleted.
 
     A job that an active one depends on stays, however old.
@@ -163,7 +163,7 @@ def _needed_jobs(db: sqlite3.Connection) -> set[int]:
     return needed | {key >> TASK_BITS << TASK_BITS for key in needed}
 
 
-def throw_away_unrun_texts(database: Path, retention: Retention, now: float, since: float = 0.0) -> None:
+def delete_unrun_texts(database: Path, retention: Retention, now: float, since: float = 0.0) -> None:
     """Delete environments and scripts of jobs that were cancelled `UNRUN_S` ago or more and never ran.
 
     Those that were cancelled with a job they depended on stay: `gjob redo --cascade` needs them.
@@ -254,7 +254,7 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def throw_away_logs(folder: Path, before: float) -> int:
+def delete_old_logs(folder: Path, before: float) -> int:
     """Delete job logs that have not been written to since `before`; returns how many."""
     gone = 0
     for path in folder.glob("[0-9]*.log*"):

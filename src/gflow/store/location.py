@@ -160,7 +160,7 @@ def is_about_a_disk(error: OSError) -> bool:
     return error.errno in _BROKEN or (error.errno in _FORBIDDEN and error.filename is not None)
 
 
-def unusable(folder: Path, error: OSError | sqlite3.Error) -> StoreError:
+def unusable_error(folder: Path, error: OSError | sqlite3.Error) -> StoreError:
     """The error for a folder that a daemon cannot work in: why not, and what to do."""
     place = _nearest(folder)
     number = getattr(error, "errno", None)

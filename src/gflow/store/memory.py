@@ -65,7 +65,7 @@ class MemoryStore:
     def unfinished(self) -> dict[int, Bulk]:
         return dict(self._bulk)
 
-    def unheard(self, bulk: OpenSubmission) -> list[tuple[JobKey, float]]:
+    def unaudited(self, bulk: OpenSubmission) -> list[tuple[JobKey, float]]:
         first, last = bulk.span
         told = {line.key for line in self._audit if line.what == "submitted"}
         return [
@@ -107,7 +107,7 @@ class MemoryStore:
             and not self._is_hidden(key)
         ]
 
-    def cut_off_by(self, key: JobKey) -> list[Job]:
+    def cancelled_with(self, key: JobKey) -> list[Job]:
         return [
             _copy(job)
             for _, job in sorted(self._jobs.items())
@@ -139,17 +139,17 @@ class MemoryStore:
             raise StoreError(f"the stored text {address} is gone")
         return self._blobs[address]
 
-    def story(self, key: JobKey) -> list[AuditEntry]:
+    def audit_of(self, key: JobKey) -> list[AuditEntry]:
         told = (line if line.key == key else of_job(line, key) for line in self._audit)
         return [line for line in told if line is not None]
 
-    def kept(self, name: str) -> str | int | None:
+    def meta_value(self, name: str) -> str | int | None:
         return self._meta.get(name)
 
-    def newest_line(self) -> int:
+    def latest_audit_id(self) -> int:
         return len(self._audit)
 
-    def lines(self, after: int, limit: int) -> list[tuple[int, AuditEntry]]:
+    def audit_after(self, after: int, limit: int) -> list[tuple[int, AuditEntry]]:
         return list(enumerate(self._audit, 1))[after : after + limit]
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from gflow.errors import GflowError, StoreError
 from gflow.store import files, ownership
 from gflow.store.files import beside
-from gflow.store.location import is_of_the_disk, unusable
+from gflow.store.location import is_of_the_disk, unusable_error
 from gflow.store.schema import APPLICATION_ID, VERSION, script_from
 from gflow.store.snapshot import back_up, in_one_line, swap_in
 
@@ -43,12 +43,12 @@ def open_database(
             db.close()
             raise
     except OSError as error:
-        raise unusable(path.parent, error) from error
+        raise unusable_error(path.parent, error) from error
     except UnicodeDecodeError as error:  # also of SQLite's own messages, which quote what is in the file
         raise StoreError(f"{path} is damaged: a text in it is not UTF-8", hint=WAY_OUT) from error
     except sqlite3.Error as error:
         if is_of_the_disk(error):
-            raise unusable(path.parent, error) from error
+            raise unusable_error(path.parent, error) from error
         raise StoreError(f"the database {path} cannot be used: {error}", hint=WAY_OUT) from error
     return db
 

@@ -98,7 +98,7 @@ class Samples:
             marks = ",".join("?" * len(rows[0]))
             self._db.executemany(f"INSERT OR REPLACE INTO {table} ({names}, {MEAN}) VALUES ({marks})", rows)
 
-    def throw_away(self, now: float, days: int, totals_days: int) -> None:
+    def delete_old(self, now: float, days: int, totals_days: int) -> None:
         """Samples older than `days`, totals older than `totals_days`."""
         with self._db:
             for table, kept in (("gpus", days), ("jobs", days), ("totals", totals_days)):

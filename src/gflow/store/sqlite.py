@@ -188,7 +188,7 @@ class SqliteStore:
         """Unfinished bulk work."""
         return dict(self._bulk)
 
-    def unheard(self, bulk: OpenSubmission) -> list[tuple[JobKey, float]]:
+    def unaudited(self, bulk: OpenSubmission) -> list[tuple[JobKey, float]]:
         """The jobs of a submission that have no audit entry yet, each with its submission time."""
         told = "SELECT 1 FROM audit WHERE audit.key = jobs.key AND what = 'submitted'"
         mine = f"SELECT key, submitted_at FROM jobs WHERE key BETWEEN ? AND ? AND {WHOLE}"
@@ -247,7 +247,7 @@ class SqliteStore:
         rows = self._rows(sql, (job_key(first), job_key(last), uid, user))
         return [JobKey(key) for (key,) in rows if not self._hidden or not self._is_hidden(key)]
 
-    def cut_off_by(self, key: JobKey) -> list[Job]:
+    def cancelled_with(self, key: JobKey) -> list[Job]:
         """Jobs that were cancelled because this one, or a task of it, did not succeed."""
         reason = str(Reason(ReasonKind.DEPENDENCY_FAILED, job=key))
         # The LIKE is what the index is about. Of tasks: from `42_` to what comes after every `42_…`.
@@ -314,7 +314,7 @@ class SqliteStore:
             raise StoreError(f"the stored text {address} is damaged")
         return content
 
-    def story(self, key: JobKey) -> list[AuditEntry]:
+    def audit_of(self, key: JobKey) -> list[AuditEntry]:
         """The audit log of a job, in order."""
         select = "SELECT id, at, key, uid, origin, what, detail FROM audit"
         own = [
@@ -330,7 +330,7 @@ class SqliteStore:
                 own.append((row[0], line))
         return [line for _, line in sorted(own, key=itemgetter(0))]
 
-    def kept(self, name: str) -> str | int | None:
+    def meta_value(self, name: str) -> str | int | None:
         """A value that was committed under this name."""
         row = self._row("SELECT value FROM meta WHERE name = ?", (name,))
         return row[0] if row else None
@@ -340,11 +340,11 @@ class SqliteStore:
         sql = "SELECT max(max(coalesce(started_boot, 0), ready_at)) FROM jobs WHERE finished_at IS NULL"
         return float(self._row(sql)[0] or 0.0)
 
-    def newest_line(self) -> int:
+    def latest_audit_id(self) -> int:
         """The number of the last entry of the audit log."""
         return int(self._row("SELECT coalesce(max(id), 0) FROM audit")[0])
 
-    def lines(self, after: int, limit: int) -> list[tuple[int, AuditEntry]]:
+    def audit_after(self, after: int, limit: int) -> list[tuple[int, AuditEntry]]:
         """Entries of the audit log after this number, in order, each with its number."""
         rows = self._rows(
             "SELECT id, at, key, uid, origin, what, detail FROM audit WHERE id > ? ORDER BY id LIMIT ?",

@@ -12,7 +12,7 @@ from gflow.targets.port import Launch, Run, Target
 class RemoteTarget(Target, Protocol):
     """A remote target, which has its own queue."""
 
-    def recall(self, run: Run) -> None:
+    def withdraw(self, run: Run) -> None:
         """Withdraw a run that has not begun; its end is then `RECALLED`. No-op if it has begun."""
 
     def close(self) -> None:
@@ -22,9 +22,9 @@ class RemoteTarget(Target, Protocol):
 class Targets:
     """All targets behind the interface of one."""
 
-    def __init__(self, local: Target, distant: Mapping[str, RemoteTarget]) -> None:
+    def __init__(self, local: Target, remote: Mapping[str, RemoteTarget]) -> None:
         self.local = local
-        self.distant = distant
+        self.remote = remote
         self._remote_runs: dict[Run, RemoteTarget] = {}
 
     def start(self, launch: Launch) -> None:
@@ -32,7 +32,7 @@ class Targets:
         if name == LOCAL:
             self.local.start(launch)
             return
-        target = self.distant.get(name)
+        target = self.remote.get(name)
         if target is None:
             raise OSError(f"there is no target {name!a} in gflow.toml any more")
         self._remote_runs[launch.run] = target
@@ -40,8 +40,8 @@ class Targets:
 
     def of(self, run: Run, name: str) -> None:
         """Assign a run to a target: a task of an array that was handed over as a whole."""
-        if name in self.distant:
-            self._remote_runs.setdefault(run, self.distant[name])
+        if name in self.remote:
+            self._remote_runs.setdefault(run, self.remote[name])
 
     def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
         self._remote_runs.get(run, self.local).stop(run, now=now, grace_s=grace_s)
@@ -49,9 +49,9 @@ class Targets:
     def signal(self, run: Run, number: int) -> None:
         self._remote_runs.get(run, self.local).signal(run, number)
 
-    def recall(self, run: Run) -> None:
+    def withdraw(self, run: Run) -> None:
         if run in self._remote_runs:
-            self._remote_runs[run].recall(run)
+            self._remote_runs[run].withdraw(run)
 
     def terminal(self, run: Run) -> str:
         return self._remote_runs.get(run, self.local).terminal(run)
@@ -69,5 +69,5 @@ class Targets:
         self.local.forget_others(keep)
 
     def close(self) -> None:
-        for target in self.distant.values():
+        for target in self.remote.values():
             target.close()

@@ -26,7 +26,7 @@ def short_state(job: Job) -> str:
     return "CG" if job.stopping else job.state.row.short
 
 
-def shown_id(job: Job) -> str:
+def display_id(job: Job) -> str:
     """`42`, `42_3`, or `42_[4-60%2]` for an array with waiting tasks."""
     if job.progress is None or not job.progress.pending:
         return job.label
@@ -44,7 +44,7 @@ def run_time(job: Job, now: Moment) -> float | None:
 
 
 def _id(job: Job, why: Blocker | None, now: Moment) -> str:
-    return shown_id(job)
+    return display_id(job)
 
 
 def _name(job: Job, why: Blocker | None, now: Moment) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gflow.ml.train import callbacks as callbacks
     from gflow.ml.train.batch_size import find_batch_size as find_batch_size
+    from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointDirectory as CheckpointDirectory
     from gflow.ml.train.checkpoint.checkpoint_dir import Vault as Vault
     from gflow.ml.train.checkpoint.checkpointer import Checkpointer as Checkpointer
     from gflow.ml.train.progress import report as report
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gflow.ml.train.stop import Stop as Stop
 
 _MODULES = {
+    "CheckpointDirectory": "checkpoint.checkpoint_dir",
     "Checkpointer": "checkpoint.checkpointer",
     "find_batch_size": "batch_size",
     "Run": "run",

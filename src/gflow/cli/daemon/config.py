@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gflow import paths
-from gflow.config.load import Config, Found, load
+from gflow.config.load import Config, SettingValue, load
 from gflow.config.table import BY_KEY, SETTINGS, Setting
 from gflow.config.template import render_file, toml
 from gflow.config.values import read
@@ -100,7 +100,7 @@ def show(values: dict[str, Any]) -> int:
     for key, (value, origin) in running.items():
         # A flag of the running daemon is kept across restarts, unless one is given here.
         if key in BY_KEY and origin.startswith("--") and not config.found[key].origin.startswith("--"):
-            config.found[key] = Found(value, origin)
+            config.found[key] = SettingValue(value, origin)
     changed = {
         key for key, one in running.items() if key in BY_KEY and one.value != _plain(key, config.found[key])
     }
@@ -109,7 +109,10 @@ def show(values: dict[str, Any]) -> int:
         return 0
     from gflow.text.table import table
 
-    rows = [[key, toml(BY_KEY[key].shown(found.value)), found.origin] for key, found in config.found.items()]
+    rows = [
+        [key, toml(BY_KEY[key].display_value(found.value)), found.origin]
+        for key, found in config.found.items()
+    ]
     sys.stdout.write(table(("SETTING", "VALUE", "FROM"), rows))
     which = " --system" if is_system else ""
     if not config.files:
@@ -127,7 +130,7 @@ def _as_json(config: Config, changed: set[str]) -> dict[str, Any]:
     settings = [
         {
             "key": key,
-            "value": BY_KEY[key].shown(found.value),
+            "value": BY_KEY[key].display_value(found.value),
             "origin": found.origin,
             "default": BY_KEY[key].default,
             "help": BY_KEY[key].help,
@@ -138,7 +141,7 @@ def _as_json(config: Config, changed: set[str]) -> dict[str, Any]:
     return {"settings": settings, "files": list(config.files), "notes": list(config.notes)}
 
 
-def _running(*, is_system: bool) -> tuple[dict[str, Found], list[str]]:
+def _running(*, is_system: bool) -> tuple[dict[str, SettingValue], list[str]]:
     """Settings of the running daemon of this kind (none if it is down), and notes about the other kind."""
     from gflow.client import http
 
@@ -148,10 +151,10 @@ def _running(*, is_system: bool) -> tuple[dict[str, Found], list[str]]:
         return {}, []
     if ("--system" in status["flags"]) != is_system:
         return {}, ["the system-wide daemon is running: gflowd config --system shows its settings"]
-    return {key: Found(**found) for key, found in status.get("settings", {}).items()}, []
+    return {key: SettingValue(**found) for key, found in status.get("settings", {}).items()}, []
 
 
-def _plain(key: str, found: Found) -> Any:
+def _plain(key: str, found: SettingValue) -> Any:
     """A value as the daemon reports it in JSON."""
-    value = BY_KEY[key].shown(found.value)
+    value = BY_KEY[key].display_value(found.value)
     return list(value) if isinstance(value, tuple) else value

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from gflow.cli.tools.fit_model import recipe_of, run_of, tape_of
+from gflow.cli.tools.fit_model import recipe_of, run_of, trace_of
 from gflow.cli.tools.fit_serving import serve
 from gflow.errors import UsageError
 from gflow.options.commands.fit_options import GROUPS, OPTIONS, SERVING
@@ -47,32 +47,32 @@ def run(words: list[str]) -> int:
 
 def _train(values: dict[str, Any]) -> int:
     from gflow.cli.tools import fit_gpu
-    from gflow.ml.fit.catalogue import catalogue, named
+    from gflow.ml.fit.catalogue import catalogue, find_gpu
     from gflow.ml.fit.cuda.architectures import HOPPER
     from gflow.ml.fit.fits import verdicts
-    from gflow.ml.fit.report import answer
+    from gflow.ml.fit.report import evaluate
 
     if "plot" in values:
         from gflow.plotting import check_plot
 
         check_plot(values["plot"])
     recipe = recipe_of(values)
-    gpu = named(values["gpu"]) if "gpu" in values else None
+    gpu = find_gpu(values["gpu"]) if "gpu" in values else None
     space = fit_gpu.room_of(values, gpu)
     if "params" in values:
         from gflow.ml.fit import formula
 
         if any(name in values for name in ("hf", "tv", "py", "largest")):
             raise UsageError("--params cannot be combined with a model or --largest")
-        tape, found = None, formula.estimate(formula.count(values["params"]), recipe)
+        trace, found = None, formula.estimate(formula.count(values["params"]), recipe)
     else:
-        tape = tape_of(values, recipe, gpu.card if gpu else HOPPER)
-        found = answer(tape, gpu.card if gpu else HOPPER)
+        trace = trace_of(values, recipe, gpu.card if gpu else HOPPER)
+        found = evaluate(trace, gpu.card if gpu else HOPPER)
     gpus = {gpu.name: gpu} if gpu else catalogue()
     page: dict[str, Any] = as_json(found)
-    page["gpus"] = [] if "cap" in values else verdicts(found, tape, gpus)
+    page["gpus"] = [] if "cap" in values else verdicts(found, trace, gpus)
     if space is not None:
-        page["fits"] = fit_gpu.fits(tape, found, space)
+        page["fits"] = fit_gpu.fits(trace, found, space)
         if not page["fits"]:
             page["would_fit"] = fit_gpu.ways(values, recipe, gpu)
         if "largest" in values:

@@ -20,21 +20,21 @@ def room_of(values: dict[str, Any], gpu: Any) -> int | None:
     return gpu.room if gpu is not None else None
 
 
-def fits(tape: Any, found: Any, room: int) -> bool:
+def fits(trace: Any, found: Any, room: int) -> bool:
     from gflow.ml.fit import report
 
-    return report.fits(tape, room) if tape is not None else found.peak_reserved_bytes <= room
+    return report.fits(trace, room) if trace is not None else found.peak_reserved_bytes <= room
 
 
 def largest(values: dict[str, Any], recipe: Any, card: Any, room: int) -> int:
     import msgspec
 
-    from gflow.cli.tools.fit_model import tape_of
+    from gflow.cli.tools.fit_model import trace_of
     from gflow.ml.fit.batch_scaling import BatchScaling
     from gflow.ml.fit.fits import largest_batch
 
     def record(batch: int) -> Any:
-        return tape_of(values, msgspec.structs.replace(recipe, batch=batch), card)
+        return trace_of(values, msgspec.structs.replace(recipe, batch=batch), card)
 
     return largest_batch(record, room, BatchScaling(record).largest(room))
 
@@ -62,6 +62,6 @@ def _card(mib: int) -> Any:
     """A GPU of which only the memory is known; assumed to be as fast as an H100."""
     import msgspec
 
-    from gflow.ml.fit.catalogue import named
+    from gflow.ml.fit.catalogue import find_gpu
 
-    return msgspec.structs.replace(named("H100-80GB"), name=f"{mib / 1024:g} GiB", memory_gib=mib / 1024)
+    return msgspec.structs.replace(find_gpu("H100-80GB"), name=f"{mib / 1024:g} GiB", memory_gib=mib / 1024)

@@ -17,10 +17,10 @@ def run_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
         return formula.FormulaRun(formula.count(values["params"]), recipe)
     from gflow.ml.fit.batch_scaling import BatchScaling
 
-    return BatchScaling(lambda batch: tape_of(values, msgspec.structs.replace(recipe, batch=batch), card))
+    return BatchScaling(lambda batch: trace_of(values, msgspec.structs.replace(recipe, batch=batch), card))
 
 
-def tape_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
+def trace_of(values: dict[str, Any], recipe: Any, card: Any) -> Any:
     from gflow.cli.common.status_line import show_status
     from gflow.ml.fit.estimate import check_one_model, record
     from gflow.ml.fit.models import hf_config, lazy_torch

@@ -119,7 +119,7 @@ def _work(values: dict[str, Any]) -> Any:
 
 def _training(values: dict[str, Any]) -> Any:
     """Training of a model; several GPUs shard weights, gradients and optimizer states (FSDP)."""
-    from gflow.cli.tools.fit_model import recipe_of, tape_of
+    from gflow.cli.tools.fit_model import recipe_of, trace_of
     from gflow.ml.fit import batch_scaling, formula, gpu_choice
     from gflow.ml.fit.cuda.architectures import HOPPER
     from gflow.ml.fit.sharding import Shaping, Sharing
@@ -128,14 +128,14 @@ def _training(values: dict[str, Any]) -> Any:
     if "params" in values:
         counted = formula.FormulaRun(formula.count(values["params"]), recipe)
     else:
-        tape = tape_of(values, recipe, HOPPER)
-        sizes = [request.size for request in tape.requests]
+        trace = trace_of(values, recipe, HOPPER)
+        sizes = [request.size for request in trace.requests]
 
     def needs(gpus: int) -> int:
         way = Shaping(Sharing(gpus, "fsdp" if gpus > 1 else "none"))
         if "params" in values:
             return (counted.needed(recipe.batch, way) or 0) + HOPPER.context
-        return (batch_scaling.needed(tape, sizes, way) or 0) + HOPPER.context
+        return (batch_scaling.needed(trace, sizes, way) or 0) + HOPPER.context
 
     about = f"training, batch {recipe.batch} on each GPU, {recipe.precision}; several GPUs by FSDP"
     return gpu_choice.Workload(about, needs, needs_bf16=recipe.precision.startswith("bf16"))

@@ -93,15 +93,15 @@ def _run(values: dict[str, Any], recipe: Any, card: Any, checkpointing: bool) ->
 
 def _gpus(values: dict[str, Any]) -> tuple[Any, int]:
     """The GPUs of --on (`4xA100-80GB`), or those of the local daemon."""
-    from gflow.ml.fit.catalogue import named
+    from gflow.ml.fit.catalogue import find_gpu
 
     if "on" in values:
         count, times, name = values["on"].partition("x")
         if times and count.isdigit():
             if not 1 <= int(count) <= 1024:
                 raise UsageError(f"invalid number of GPUs: {count}", hint="--on 4xA100-80GB")
-            return _capped(named(name), values), int(count)
-        return _capped(named(values["on"]), values), 1
+            return _capped(find_gpu(name), values), int(count)
+        return _capped(find_gpu(values["on"]), values), 1
     gpu, count = _of_this_machine()
     return _capped(gpu, values), count
 

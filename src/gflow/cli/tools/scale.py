@@ -15,7 +15,7 @@ from gflow.options.parse import parse
 
 if TYPE_CHECKING:
     from gflow.ml.scale.analysis import Scaling
-    from gflow.ml.scale.measurement import Measured
+    from gflow.ml.scale.measurement import Measurement
     from gflow.ml.scale.runner import Runner, ScaleRequest
     from gflow.ml.scale.sizes import Size
 
@@ -138,7 +138,7 @@ def _scale(values: dict[str, Any], request: ScaleRequest, sizes: list[Size], run
     """Run all sizes and show the result. If a run fails, the sizes before it are still shown."""
     from gflow.ml.scale.analysis import analyse
 
-    found: list[Measured] = []
+    found: list[Measurement] = []
     declared = "unknown" if not request.samples else "weak" if request.samples_each else "strong"
     failed: GflowError | None = None
     for number, size in enumerate(sizes, start=1):
@@ -160,13 +160,13 @@ def _scale(values: dict[str, Any], request: ScaleRequest, sizes: list[Size], run
     return 0
 
 
-def _measure(request: ScaleRequest, size: Size, runner: Runner, effective: int = 0) -> Measured:
+def _measure(request: ScaleRequest, size: Size, runner: Runner, effective: int = 0) -> Measurement:
     from gflow.ml.scale.runner import measure
 
     return measure(request, size, runner, effective)
 
 
-def _control(request: ScaleRequest, found: list[Measured], runner: Runner) -> Measured | None:
+def _control(request: ScaleRequest, found: list[Measurement], runner: Runner) -> Measurement | None:
     """Run the first size with the last size's batch per GPU, if the script's batch can be set."""
     from gflow.ml.scale.measurement import RUN
 

@@ -43,9 +43,9 @@ def run(words: list[str]) -> int:
         return 0 if "help" in values else 2
     if not rest:
         raise UsageError("there is no command to run", hint="gflow spot watch -- python train.py")
-    from gflow.cloud import answering, bases_of
+    from gflow.cloud import bases_of, responding_clouds
 
-    clouds = answering(bases_of(values["cloud"]) if values.get("cloud") else {})
+    clouds = responding_clouds(bases_of(values["cloud"]) if values.get("cloud") else {})
     if not clouds:
         sys.stderr.write("gflow spot: no metadata service answers, so there is nothing to watch\n")
     return WatchedCommand(rest, clouds, float(values.get("every", 5))).run()

@@ -24,7 +24,7 @@ from gflow.daemon.api.connections import FRESH_S, Connections, NoRoomYet, Ticket
 from gflow.daemon.api.heap_trim import Trimmer
 from gflow.daemon.api.pending_connections import PendingConnections
 from gflow.daemon.auth.users import peer, peer_uid
-from gflow.daemon.process.tcp_settings import Listening
+from gflow.daemon.process.tcp_settings import ListenSettings
 from gflow.errors import Refused
 
 log = logging.getLogger("gflow.api")
@@ -316,7 +316,7 @@ def serve(listener: socket.socket, app: ASGIApp, connections: Connections) -> tu
 
 
 def serve_port(
-    listening: Listening, app: ASGIApp, connections: Connections, first: Server
+    listening: ListenSettings, app: ASGIApp, connections: Connections, first: Server
 ) -> list[tuple[Server, set[Any]]]:
     """Serve `app`, which must authenticate, on TCP: at each local address of the host name.
 
@@ -331,7 +331,7 @@ def serve_port(
     return [(PortServer(one, admit, make, tls=tls, first=first), known) for one in _bind_all(listening)]
 
 
-def _bind_all(listening: Listening) -> list[socket.socket]:
+def _bind_all(listening: ListenSettings) -> list[socket.socket]:
     """A bound socket for each address of the host."""
     found: list[socket.socket] = []
     try:

@@ -13,9 +13,9 @@ from gflow.core.forecast.start_time import Start
 from gflow.core.forecast.wait_report import Change, WaitReport
 from gflow.core.model import Job, Spec
 from gflow.daemon.context import Context
-from gflow.daemon.execution.cluster_launch import distant_launch, slurm_of
+from gflow.daemon.execution.cluster_launch import remote_launch, slurm_of
 from gflow.targets.slurm.target import SlurmTarget
-from gflow.targets.slurm.tracker import SlurmSubmission, environment_of, text_of
+from gflow.targets.slurm.tracker import SlurmSubmission, build_script, environment_of
 
 # Suggest an alternative only if it starts at least this much earlier.
 MIN_GAIN_S = 120.0
@@ -79,9 +79,9 @@ def _alternatives(spec: Spec, partitions: list[str]) -> Iterator[Change]:
 
 def _test_submit(context: Context, target: SlurmTarget, job: Job, script: bytes | None) -> float | None:
     """When Slurm would start this job if it were submitted now (sbatch --test-only); None if unknown."""
-    launch = distant_launch(context.settings, job, script, b"")
+    launch = remote_launch(context.settings, job, script, b"")
     candidate = SlurmSubmission(launch, was_submitted=False).candidates[0]
-    text = text_of(launch, candidate, target.cluster, target.folder, "preview")
+    text = build_script(launch, candidate, target.cluster, target.folder, "preview")
     answer = target.slurm.submit(text, environment_of(launch), job.spec.cwd, job.spec.umask, test=True)
     if answer.unsure:
         raise NoAnswer

@@ -20,7 +20,7 @@ from gflow.targets.routing import Targets
 from gflow.targets.slurm import slurm_cli
 from gflow.targets.slurm.slurm_cli import advise
 from gflow.targets.slurm.target import SlurmTarget
-from gflow.targets.slurm.tracker import SlurmSubmission, environment_of, text_of
+from gflow.targets.slurm.tracker import SlurmSubmission, build_script, environment_of
 from gflow.wire.requests import ParsedJob
 
 # Options that have an effect only on a cluster.
@@ -68,7 +68,7 @@ def local_note(specs: Iterable[Spec]) -> str:
     return f"only a cluster understands {names}: gbatch --on slurm" if names else ""
 
 
-def distant_launch(settings: Settings, job: Job, script: bytes | None, environ: bytes) -> Launch:
+def remote_launch(settings: Settings, job: Job, script: bytes | None, environ: bytes) -> Launch:
     """The launch of an attempt on a cluster. The cluster chooses the GPUs."""
     spec = job.spec
     variables = job_variables(job, None, None)
@@ -96,7 +96,7 @@ def scripts_of(settings: Settings, targets: Targets, number: int, jobs: Sequence
             submission = SlurmSubmission(launch, was_submitted=False)
             for candidate in submission.candidates:
                 tag = submission.tag("preview", candidate.number)
-                found.append(text_of(launch, candidate, target.cluster, target.folder, tag))
+                found.append(build_script(launch, candidate, target.cluster, target.folder, tag))
     return found
 
 
@@ -116,7 +116,7 @@ async def check_with_slurm(settings: Settings, targets: Targets, jobs: Sequence[
             return UNREACHABLE
         launch = _preview(settings, described, 1)
         for candidate in SlurmSubmission(launch, was_submitted=False).candidates:
-            text = text_of(launch, candidate, target.cluster, target.folder, "preview")
+            text = build_script(launch, candidate, target.cluster, target.folder, "preview")
             spec = described.spec
             answer = await asyncio.to_thread(
                 target.slurm.submit, text, environment_of(launch), spec.cwd, spec.umask, test=True
@@ -160,7 +160,7 @@ def _kinds(jobs: Sequence[ParsedJob], most: int = 4) -> list[ParsedJob]:
 
 def slurm_of(targets: Targets, name: str) -> SlurmTarget:
     """The cluster of this name."""
-    target = targets.distant[name]
+    target = targets.remote[name]
     assert isinstance(target, SlurmTarget)
     return target
 
@@ -180,4 +180,4 @@ def _preview(settings: Settings, described: ParsedJob, number: int) -> Launch:
         abroad=Abroad(),
     )
     script = blobs.get(spec.script, b"") if spec.script else None
-    return distant_launch(settings, job, script, blobs.get(spec.environ, b""))
+    return remote_launch(settings, job, script, blobs.get(spec.environ, b""))

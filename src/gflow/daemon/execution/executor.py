@@ -17,7 +17,7 @@ from gflow.core.model import LOCAL, Job
 from gflow.core.reasons import Reason, ReasonKind
 from gflow.core.state.state import State
 from gflow.daemon.auth.users import why_unusable
-from gflow.daemon.execution.cluster_launch import distant_launch
+from gflow.daemon.execution.cluster_launch import remote_launch
 from gflow.daemon.execution.environment import activation_variables, block, job_variables
 from gflow.daemon.execution.gpu_sharing import Sharing
 from gflow.daemon.execution.log_paths import error_path, log_path
@@ -63,7 +63,7 @@ class Executor:
             Start: self._start,
             Stop: self._stop,
             Warn: self._warn,
-            Recall: self._recall,
+            Recall: self._withdraw,
         }
 
     def __call__(self, effects: list[Effect]) -> None:
@@ -108,7 +108,7 @@ class Executor:
             self._failed(job, error)
         point("start.after-order")
 
-    def beside(self, job: Job, command: tuple[str, ...], term: str, *, is_tty: bool) -> str:
+    def exec_command(self, job: Job, command: tuple[str, ...], term: str, *, is_tty: bool) -> str:
         """Run a command in the environment of a running job (exec); returns the path of its socket."""
         launch = self._launch(job)
         terminal = block({"TERM": term}) if term else b""
@@ -159,8 +159,8 @@ class Executor:
             self._target.of(run, job.target)
         self._target.stop(run, now=effect.now, grace_s=effect.grace_s)
 
-    def _recall(self, effect: Recall) -> None:
-        self._target.recall(Run(effect.key, effect.attempt))
+    def _withdraw(self, effect: Recall) -> None:
+        self._target.withdraw(Run(effect.key, effect.attempt))
 
     def _warn(self, effect: Warn) -> None:
         self._target.signal(Run(effect.key, effect.attempt), effect.signal)
@@ -180,7 +180,7 @@ class Executor:
         environ = self._blob(spec.environ) if spec.environ else b""
         script = self._blob(spec.script) if spec.script else None
         if job.target != LOCAL:
-            return distant_launch(self._settings, job, script, environ)
+            return remote_launch(self._settings, job, script, environ)
         variables = job_variables(job, script, self._devices(job.gpu_ids))
         variables["GFLOW_PROGRESS"] = socket_path(self._settings, job.uid)
         return Launch(

@@ -76,7 +76,7 @@ def _origin(spec: Spec, peak_mib: int, runs: int) -> str:
     return ", ".join(parts)
 
 
-def note_of(specs: Iterable[Spec]) -> str:
+def auto_memory_note(specs: Iterable[Spec]) -> str:
     """A note that states the chosen sizes; empty if no job asked for `auto`."""
     found = {spec.gpu_memory_from: spec.gpu_memory_mib for spec in specs if spec.gpu_memory_from}
     if len(found) > 1:

@@ -268,7 +268,7 @@ def recovery_changes(store: Store, busy: set[int]) -> Changes:
             continue
         changes.bulk[number] = None
         if bulk.closed:
-            unlogged = store.unheard(bulk)
+            unlogged = store.unaudited(bulk)
             changes.audit += [
                 AuditEntry(at, key, bulk.uid, bulk.origin, "submitted", "") for key, at in unlogged
             ]

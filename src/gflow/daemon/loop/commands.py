@@ -337,7 +337,7 @@ class RedoCommand(SubmitCommand):
         found = {root.key: root}
         to_visit = [root] if self._cascade else []
         while to_visit:
-            for job in store.cut_off_by(to_visit.pop().key):
+            for job in store.cancelled_with(to_visit.pop().key):
                 # Not jobs of other users: the new job would run as the caller.
                 if job.key not in found and (job.uid, job.user) == (root.uid, root.user):
                     found[job.key] = job

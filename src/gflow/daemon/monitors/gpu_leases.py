@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 
 from gflow.core.model import Gpu
-from gflow.targets.local.gpu_leases import holder_of, lease_folder, remove_system_locks, shown
+from gflow.targets.local.gpu_leases import holder_name, holder_of, lease_folder, remove_system_locks
 
 LOOK_S = 1.0
 
@@ -65,7 +65,7 @@ class LeaseWatch:
             is_ours = self._running(index) and index not in lost
             holder = None if is_ours else holder_of(path, is_system=self._rules)
             if holder is not None:
-                foreign[index] = shown(holder)
+                foreign[index] = holder_name(holder)
         foreign |= self._strays()
         if foreign != self._foreign:
             self._foreign = foreign

@@ -22,7 +22,7 @@ from gflow.core.ids import JobKey
 from gflow.core.lifecycle.limits import idle_limit_s
 from gflow.core.model import Block, Gpu, Moment, Spec
 from gflow.core.state.state import State
-from gflow.daemon.monitors.gpu_samples import History, Keeping
+from gflow.daemon.monitors.gpu_samples import History, SampleRetention
 from gflow.daemon.settings import Settings
 from gflow.gpu.census import Census, Report
 from gflow.gpu.numbering import Numbering
@@ -41,7 +41,7 @@ QUICK_LEAST_S = 0.05
 QUICK_MOST_S = 0.4
 
 
-class Shared(NamedTuple):
+class SharedRun(NamedTuple):
     """A run that shares a GPU, and its memory limit there."""
 
     key: JobKey
@@ -52,7 +52,7 @@ class Shared(NamedTuple):
     limit_mib: int
 
 
-class Held(NamedTuple):
+class HeldRun(NamedTuple):
     """A run that holds GPUs. `kind` is equal for runs of the same command (see `kind_of`). The run is stopped
     when it has used none of its GPUs for `idle_limit_s`, unless that is 0."""
 
@@ -62,12 +62,12 @@ class Held(NamedTuple):
     idle_limit_s: int
 
 
-class Watched(NamedTuple):
+class WatchedRuns(NamedTuple):
     """The data about jobs that the thread uses."""
 
     holders: Mapping[int, tuple[str, ...]] = {}
-    shared: tuple[Shared, ...] = ()
-    runs: Mapping[str, Held] = {}
+    shared: tuple[SharedRun, ...] = ()
+    runs: Mapping[str, HeldRun] = {}
 
 
 class GpuWatch:
@@ -80,10 +80,10 @@ class GpuWatch:
         look_s: float,
         patience_s: float,
         seen: Callable[[Report], None],
-        overran: Callable[[Shared, int], None],
-        watched: Callable[[], Watched],
+        overran: Callable[[SharedRun, int], None],
+        watched: Callable[[], WatchedRuns],
         history: History | None = None,
-        looked: Callable[[Report, Watched], None] | None = None,
+        looked: Callable[[Report, WatchedRuns], None] | None = None,
     ) -> None:
         self._looked = looked
         self.history = history
@@ -95,7 +95,7 @@ class GpuWatch:
         self._seen = seen
         self._overran = overran
         self._ask = watched
-        self._watched = Watched()
+        self._watched = WatchedRuns()
         self._loop = asyncio.get_running_loop()
         self._first: asyncio.Future[None] = self._loop.create_future()
         self._silence: asyncio.TimerHandle | None = None
@@ -122,9 +122,9 @@ class GpuWatch:
         if self._silence is not None:
             self._silence.cancel()
 
-    def forgive(self, gpus: Iterable[int]) -> None:
+    def clear_faults(self, gpus: Iterable[int]) -> None:
         """Clear the recorded faults of these GPUs (`gctl resume`)."""
-        self.census.forgiven |= frozenset(gpus)
+        self.census.resumed |= frozenset(gpus)
         self.look_now()
 
     @property
@@ -235,7 +235,7 @@ class GpuWatch:
 
     def _quick_look(self) -> None:
         """Poll only the memory use of the GPUs that jobs share."""
-        by_uuid: dict[str, list[Shared]] = {}
+        by_uuid: dict[str, list[SharedRun]] = {}
         for one in self._watched.shared:
             by_uuid.setdefault(one.uuid, []).append(one)
         for uuid, shared in by_uuid.items():
@@ -243,7 +243,7 @@ class GpuWatch:
             for one in shared:
                 self._compare(one, used.get(one.run, 0))
 
-    def _compare(self, one: Shared, used_mib: int) -> None:
+    def _compare(self, one: SharedRun, used_mib: int) -> None:
         if used_mib > one.limit_mib:
             self._call_loop(self._overran, one, used_mib)
 
@@ -264,9 +264,9 @@ def watch_of(
     settings: Settings,
     state: State,
     seen: Callable[[Report], None],
-    overran: Callable[[Shared, int], None],
-    watched: Callable[[], Watched],
-    looked: Callable[[Report, Watched], None],
+    overran: Callable[[SharedRun, int], None],
+    watched: Callable[[], WatchedRuns],
+    looked: Callable[[Report, WatchedRuns], None],
 ) -> GpuWatch:
     """The monitor of this machine's NVIDIA GPUs."""
     folder = str(settings.run_dir)
@@ -274,12 +274,12 @@ def watch_of(
     census = Census(settings.gpu, owners, numbering_of(state), folder, state.machine.faults)
     look_s = settings.config["daemon.gpu_poll_interval_secs"]
     patience_s = max(settings.gpu.patience_s, 2 * look_s)
-    keeping = Keeping(settings.config["retention.samples_days"], settings.retention.jobs_days)
-    history = History(settings.samples, keeping)
+    retention = SampleRetention(settings.config["retention.samples_days"], settings.retention.jobs_days)
+    history = History(settings.samples, retention)
     return GpuWatch(Nvml(), census, look_s, patience_s, seen, overran, watched, history, looked)
 
 
-def watched_of(state: State) -> Watched:
+def watched_of(state: State) -> WatchedRuns:
     """The data about jobs that the polling thread uses."""
     holders, shared, held = {}, [], {}
     for index, keys in state.machine.holders.items():
@@ -288,13 +288,13 @@ def watched_of(state: State) -> Watched:
             job = state.jobs[key]
             run = Run(key, job.attempt)
             runs.append(run.name)
-            held[run.name] = Held(key, run.attempt, kind_of(job.uid, job.spec), idle_limit_s(state, job))
+            held[run.name] = HeldRun(key, run.attempt, kind_of(job.uid, job.spec), idle_limit_s(state, job))
             if limit and index in state.machine.gpus:
                 shared.append(
-                    Shared(key, run.attempt, run.name, index, state.machine.gpus[index].uuid, limit)
+                    SharedRun(key, run.attempt, run.name, index, state.machine.gpus[index].uuid, limit)
                 )
         holders[index] = tuple(runs)
-    return Watched(holders, tuple(shared), held)
+    return WatchedRuns(holders, tuple(shared), held)
 
 
 @lru_cache(maxsize=1024)
@@ -324,7 +324,7 @@ def seen_of(report: Report, at: Moment, *, is_private: bool = False) -> GpusSeen
     )
 
 
-def overran_of(one: Shared, used_mib: int, at: Moment) -> Overran:
+def overran_of(one: SharedRun, used_mib: int, at: Moment) -> Overran:
     return Overran(at=at, key=one.key, attempt=one.attempt, gpu=one.gpu, used_mib=used_mib)
 
 

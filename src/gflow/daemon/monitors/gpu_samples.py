@@ -18,7 +18,7 @@ WRITE_S = 5.0
 TIDY_S = 3600.0
 
 
-class Keeping(NamedTuple):
+class SampleRetention(NamedTuple):
     """Retention in days, of samples and of totals of jobs."""
 
     samples_days: int
@@ -28,9 +28,9 @@ class Keeping(NamedTuple):
 class History:
     """Samples since the last write, and a writer thread, so that a slow disk does not delay polling."""
 
-    def __init__(self, path: Path, keeping: Keeping) -> None:
+    def __init__(self, path: Path, retention: SampleRetention) -> None:
         self._path = path
-        self._keeping = keeping
+        self._retention = retention
         self._gpus: dict[int, Stretch] = {}
         self._runs: dict[tuple[str, int], RunHistory] = {}
         self._kinds: dict[str, str] = {}
@@ -105,7 +105,7 @@ class History:
                 samples.write(batch)
                 if now - tidied_at >= TIDY_S:
                     tidied_at = now
-                    samples.throw_away(now, *self._keeping)
+                    samples.delete_old(now, *self._retention)
             except (sqlite3.Error, OSError) as error:  # the disk may have space again later
                 log.error("samples of GPUs are lost: %s", error)
                 samples = None

@@ -13,9 +13,9 @@ from gflow.core.events import Event, Idled, IdleSeen
 from gflow.core.ids import JobKey
 from gflow.core.lifecycle.limits import idle_of
 from gflow.core.model import Idle, Moment
-from gflow.daemon.monitors.gpu_monitor import Held, Watched
+from gflow.daemon.monitors.gpu_monitor import HeldRun, WatchedRuns
 from gflow.gpu.census import Report
-from gflow.gpu.idle import Idling, Unused
+from gflow.gpu.idle import IdleTime, IdleTracker
 
 Make = Callable[[Moment], Event]
 
@@ -27,15 +27,15 @@ class IdleGpuMonitor:
         """`after_s`: seconds after which an idle GPU is shown as idle; 0: never."""
         self._after_s = after_s
         self._post = post
-        self._idling = Idling()
+        self._tracker = IdleTracker()
         self._reported: dict[JobKey, Idle] = {}
         # Runs whose stop has been requested.
         self._stopping: set[str] = set()
 
-    def looked(self, report: Report, watched: Watched) -> None:
+    def looked(self, report: Report, watched: WatchedRuns) -> None:
         now = time.monotonic()
-        self._idling.see(report, watched.holders, now)
-        unused = self._idling.unused(now)
+        self._tracker.see(report, watched.holders, now)
+        unused = self._tracker.idle_times(now)
         idle = self._idle_jobs(watched.runs, unused)
         if idle != self._reported:
             self._reported = idle
@@ -46,7 +46,7 @@ class IdleGpuMonitor:
                 self._check_limit(run, held, unused[run])
 
     def _idle_jobs(
-        self, runs: Mapping[str, Held], unused: Mapping[str, Mapping[int, Unused]]
+        self, runs: Mapping[str, HeldRun], unused: Mapping[str, Mapping[int, IdleTime]]
     ) -> dict[JobKey, Idle]:
         """The jobs to show as idle: those with GPUs that have been idle for `after_s` or longer."""
         found: dict[JobKey, Idle] = {}
@@ -64,7 +64,7 @@ class IdleGpuMonitor:
             step *= 2
         return step
 
-    def _check_limit(self, run: str, held: Held, of_gpu: Mapping[int, Unused]) -> None:
+    def _check_limit(self, run: str, held: HeldRun, of_gpu: Mapping[int, IdleTime]) -> None:
         """Request the stop of a run that has used none of its GPUs for longer than its limit."""
         seconds = min(one.seconds for one in of_gpu.values())
         if seconds >= held.idle_limit_s:
@@ -73,6 +73,6 @@ class IdleGpuMonitor:
             self._post(lambda at: Idled(at=at, key=held.key, attempt=held.attempt, idle=idle))
 
 
-def _idle(held: Held, unused: Mapping[int, Unused], seconds: float) -> Idle:
+def _idle(held: HeldRun, unused: Mapping[int, IdleTime], seconds: float) -> Idle:
     gpus = tuple(sorted(unused))
     return idle_of(held.attempt, gpus, seconds, is_bare=all(one.is_bare for one in unused.values()))

@@ -21,12 +21,12 @@ from gflow.daemon.settings import Settings
 from gflow.errors import StoreError
 from gflow.store.backup import (
     DAY_S,
+    apply_retention,
     back_up_daily,
+    delete_old_logs,
+    delete_unrun_texts,
     is_backup_due,
     kept_bytes,
-    throw_away,
-    throw_away_logs,
-    throw_away_unrun_texts,
 )
 from gflow.store.reader import Reader
 from gflow.store.statistics import statistics
@@ -97,11 +97,11 @@ class Maintenance:
                 back_up_daily(settings.database, settings.backups)
             # Independent of backups: a user may make one, and that must not delay retention.
             if now - self._retention_at >= DAY_S:
-                throw_away(settings.database, settings.retention, now)
-                throw_away_logs(settings.logs, now - settings.retention.logs_days * DAY_S)
+                apply_retention(settings.database, settings.retention, now)
+                delete_old_logs(settings.logs, now - settings.retention.logs_days * DAY_S)
                 self._retention_at = now
             if settings.is_system:  # scripts and environments of users are on root's disk
-                throw_away_unrun_texts(settings.database, settings.retention, now, self._looked_at)
+                delete_unrun_texts(settings.database, settings.retention, now, self._looked_at)
             self._looked_at = now
             self._update_statistics(now)
         except (StoreError, sqlite3.Error, OSError) as error:

@@ -31,7 +31,7 @@ class Destination(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         raise NotImplementedError
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         """A description for users, without secrets."""
         raise NotImplementedError
 
@@ -54,7 +54,7 @@ class Webhook(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True
         return _digest("webhook", self.url)
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         parts = urlsplit(self.url)  # the path of many webhooks is a secret
         return f"webhook {parts.scheme}://{parts.hostname}/… ({self.place[:6]})"
 
@@ -74,7 +74,7 @@ class Mailbox(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True
         return _digest("mail", self.smtp_url, *self.to)
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         parts = urlsplit(self.smtp_url)
         return f"mail by {parts.scheme}://{parts.hostname} to {', '.join(self.to) or 'those that jobs name'}"
 

@@ -77,8 +77,8 @@ class Notifier:
     def begin(self) -> None:
         """Start at the stored position; a new destination starts at the newest audit entry."""
         for destination in self.destinations:
-            kept = self._store.kept(_key(destination))
-            start = self._store.newest_line() if kept is None else int(kept)
+            kept = self._store.meta_value(_key(destination))
+            start = self._store.latest_audit_id() if kept is None else int(kept)
             self._tasks.append(asyncio.ensure_future(self._begin(destination, start)))
 
     def end(self) -> None:
@@ -93,7 +93,7 @@ class Notifier:
         results = await asyncio.gather(
             *(self._send(one, notice, to) for one, to in pairs), return_exceptions=True
         )
-        shown = [_shown(one, to) for one, to in pairs]
+        shown = [_describe(one, to) for one, to in pairs]
         return [(name, str(result or "")) for name, result in zip(shown, results, strict=True)]
 
     async def _begin(self, destination: Destination, position: int) -> None:
@@ -102,7 +102,7 @@ class Notifier:
 
     async def _serve(self, destination: Destination, position: int) -> None:
         while True:
-            lines = self._store.lines(position, LINES)
+            lines = self._store.audit_after(position, LINES)
             if not lines:
                 await self._loop.wakeups.wait(LOOK_S)
                 continue
@@ -168,12 +168,12 @@ class Notifier:
             except NotSent as error:
                 failed = error
             except Exception as error:  # one notification that fails must not stop the others
-                log.exception("%s: %s cannot be sent", _shown(destination, to), notice.id)
+                log.exception("%s: %s cannot be sent", _describe(destination, to), notice.id)
                 failed = NotSent(type(error).__name__, for_good=True)
             if failed.for_good or not left:
-                self._give_up(_shown(destination, to), notice, failed)
+                self._give_up(_describe(destination, to), notice, failed)
                 return
-            log.warning("%s: %s; next try in %.0f s", _shown(destination, to), failed, pause)
+            log.warning("%s: %s; next try in %.0f s", _describe(destination, to), failed, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
@@ -199,11 +199,11 @@ def recipients(mailbox: Mailbox, notice: Notice) -> tuple[tuple[str, ...], tuple
     return tuple(dict.fromkeys(to)), asked
 
 
-def _shown(destination: Destination, to: str) -> str:
+def _describe(destination: Destination, to: str) -> str:
     """A description of a destination for users; of a mailbox, with only this address."""
     if isinstance(destination, Mailbox) and to:
-        return msgspec.structs.replace(destination, to=(to,)).shown
-    return destination.shown
+        return msgspec.structs.replace(destination, to=(to,)).description
+    return destination.description
 
 
 def wants_mail(job: Job | None, name: str) -> bool:

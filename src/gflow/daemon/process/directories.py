@@ -25,7 +25,7 @@ def prepare(settings: Settings) -> None:
     _make_folder(settings.data, CLOSED)
     _make_folder(settings.run_dir, CLOSED)
     _make_folder(settings.socket.parent, OPEN)
-    _make_folder(settings.shown_dir, BLIND)
+    _make_folder(settings.job_files_dir, BLIND)
     for file in settings.config.files:
         _check_owner(Path(file), "rewritten")
 

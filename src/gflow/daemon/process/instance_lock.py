@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gflow.errors import Refused
 from gflow.store.files import make_folders
-from gflow.store.location import unusable
+from gflow.store.location import unusable_error
 
 
 def lock_path(data: Path) -> Path:
@@ -21,7 +21,7 @@ def take(data: Path) -> int:
     try:
         return _take(data)
     except OSError as error:
-        raise unusable(data, error) from error
+        raise unusable_error(data, error) from error
 
 
 def _take(data: Path) -> int:

@@ -19,7 +19,7 @@ LISTENER, LOCK = "GFLOW_LISTENER_FD", "GFLOW_LOCK_FD"
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
-def inherited(name: str) -> int | None:
+def inherited_fd(name: str) -> int | None:
     """A descriptor that the previous daemon left open; None if there is none."""
     text = os.environ.pop(name, "")
     if not text.isdecimal():
@@ -38,7 +38,7 @@ def is_successor() -> bool:
     return LOCK in os.environ
 
 
-def heed_reloads() -> None:
+def ignore_reload_signal() -> None:
     """Ignore SIGUSR1 during the start: a reload is under way already.
 
     With a handler instead of SIG_IGN, which child processes would inherit.
@@ -47,7 +47,7 @@ def heed_reloads() -> None:
 
 
 def inherited_listener() -> socket.socket | None:
-    fd = inherited(LISTENER)
+    fd = inherited_fd(LISTENER)
     return None if fd is None else socket.socket(fileno=fd)
 
 

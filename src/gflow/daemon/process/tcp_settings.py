@@ -17,7 +17,7 @@ ANYWHERE = {"0.0.0.0", "::", ""}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class Listening(msgspec.Struct, kw_only=True, frozen=True):
+class ListenSettings(msgspec.Struct, kw_only=True, frozen=True):
     """A TCP port to listen on; `port` 0: none."""
 
     port: int = 0
@@ -64,9 +64,9 @@ def _check_key(path: str) -> None:
         )
 
 
-def listening_of(config: Config) -> Listening:
+def listen_settings_of(config: Config) -> ListenSettings:
     """The configured port; refused if it would not be safe."""
-    found = Listening(
+    found = ListenSettings(
         port=config["daemon.port"],
         host=config["daemon.host"],
         certificate=config["daemon.tls_cert"],

@@ -71,7 +71,7 @@ def catalogue() -> dict[str, Gpu]:
     return dict(sorted(found.items(), key=lambda item: (item[1].memory_gib, item[1].bf16)))
 
 
-def named(name: str) -> Gpu:
+def find_gpu(name: str) -> Gpu:
     """Find a GPU by name, ignoring case: `H200`, `a100-40gb`."""
     known = catalogue()
     folded = {key.lower(): gpu for key, gpu in known.items()}

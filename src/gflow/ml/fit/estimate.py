@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gflow.errors import Refused, UsageError
 from gflow.ml.fit.cuda.architectures import HOPPER, Architecture
 from gflow.ml.fit.recipe import Recipe
-from gflow.ml.fit.report import Estimate, answer
+from gflow.ml.fit.report import Estimate, evaluate
 
 if TYPE_CHECKING:
     from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
@@ -40,7 +40,7 @@ def estimate(
     `py`: `module:callable` or the callable itself. Settings are those of `Recipe`.
     """
     trace = record(hf=hf, tv=tv, py=py, task=task, recipe=recipe or Recipe(**settings), card=card)
-    return answer(trace, card)
+    return evaluate(trace, card)
 
 
 def record(

@@ -9,7 +9,7 @@ import msgspec
 
 from gflow.ml.fit.catalogue import Gpu
 from gflow.ml.fit.recipe import MOST_BATCH
-from gflow.ml.fit.report import Estimate, answer, fits
+from gflow.ml.fit.report import Estimate, evaluate, fits
 
 if TYPE_CHECKING:
     from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
@@ -67,8 +67,8 @@ def largest_batch(record: Callable[[int], AllocationTrace], room: int, guess: in
         one, two = record(1), record(2)
         if not fits(one, room):
             return 0
-        base = answer(one).peak_allocated_bytes
-        slope = max(1, answer(two).peak_allocated_bytes - base)
+        base = evaluate(one).peak_allocated_bytes
+        slope = max(1, evaluate(two).peak_allocated_bytes - base)
         guess = max(2, 1 + (room - base) // slope)
     guess = min(MOST_BATCH, guess)
     below, above, step = 1, MOST_BATCH + 1, 1

@@ -112,16 +112,16 @@ def choices(work: Workload, gpus: dict[str, Gpu]) -> list[Choice]:
     return found
 
 
-class Picked(msgspec.Struct, frozen=True):
+class BestChoices(msgspec.Struct, frozen=True):
     cheapest: Choice | None
     fastest: Choice | None
     # Speed per dollar.
     value: Choice | None
 
 
-def pick(found: list[Choice]) -> Picked:
+def pick(found: list[Choice]) -> BestChoices:
     priced = [choice for choice in found if choice.hourly]
-    return Picked(
+    return BestChoices(
         min(priced, key=lambda choice: choice.hourly or 0, default=None),
         max(found, key=lambda choice: choice.speed / choice.count, default=None),
         max(priced, key=lambda choice: choice.speed / (choice.hourly or 1), default=None),

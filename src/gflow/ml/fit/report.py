@@ -15,7 +15,7 @@ KINDS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "
 LARGEST = 10
 
 
-class Held(msgspec.Struct, frozen=True):
+class LiveAllocation(msgspec.Struct, frozen=True):
     """One of the largest allocations at the peak."""
 
     bytes: int
@@ -40,7 +40,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     peak_phase: str
     # Counted from 1; 0: while the model is created.
     peak_step: int
-    largest: list[Held]
+    largest: list[LiveAllocation]
     total_params: int
     trainable_params: int
 
@@ -56,7 +56,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def answer(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
+def evaluate(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
     """Evaluate a trace on an unlimited allocator."""
     whole = replay(trace, Allocator())
     at, live = _peak(trace)
@@ -75,7 +75,7 @@ def answer(trace: AllocationTrace, card: Architecture = HOPPER) -> Estimate:
         peak_phase=phase,
         peak_step=step,
         largest=[
-            Held(size, kind_of(request), request.module, request.operator.removeprefix("aten."))
+            LiveAllocation(size, kind_of(request), request.module, request.operator.removeprefix("aten."))
             for request, size in live[:LARGEST]
         ],
         total_params=trace.parameters,

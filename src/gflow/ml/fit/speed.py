@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gflow.ml.fit.catalogue import Gpu, named
+from gflow.ml.fit.catalogue import Gpu, find_gpu
 from gflow.ml.fit.cuda.allocation_trace import AllocationTrace
 
 # Achieved fraction of the dense peak, for matrix products of typical sizes.
@@ -55,7 +55,7 @@ def _written(trace: AllocationTrace) -> int:
 
 def seconds(work: Work, gpu: Gpu, precision: str, accumulate: int, *, gpus: int, offload: bool) -> float:
     """Return the time of one optimizer step with `accumulate` micro-batches."""
-    card = gpu if gpu.bf16 and gpu.bandwidth else named(USUAL)
+    card = gpu if gpu.bf16 and gpu.bandwidth else find_gpu(USUAL)
     peak = (card.fp32 if precision == "fp32" else card.bf16) * 1e12 * ARITHMETIC
     bandwidth = card.bandwidth * 1e9 * TRAFFIC
     batch = max(work.kernels * LAUNCH, work.flops / peak + TOUCHED * work.written / bandwidth)

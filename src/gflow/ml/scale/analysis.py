@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gflow import plotting
-from gflow.ml.scale.measurement import Measured
+from gflow.ml.scale.measurement import Measurement
 
 GOOD, FAIR = 0.95, 0.85
 # A cause of at least this fraction of the lost time is called the bottleneck.
@@ -20,7 +20,7 @@ SAME = 0.05
 
 
 class Row(msgspec.Struct, frozen=True):
-    measured: Measured
+    measured: Measurement
     speedup: float
     efficiency: float
     # good (95 % or more), fair (85 % or more) or poor.
@@ -41,7 +41,9 @@ class Scaling(msgspec.Struct, frozen=True):
     bottleneck: Bottleneck
 
 
-def analyse(found: Sequence[Measured], control: Measured | None = None, declared: str = "unknown") -> Scaling:
+def analyse(
+    found: Sequence[Measurement], control: Measurement | None = None, declared: str = "unknown"
+) -> Scaling:
     """Compare the measurements with the first one. `control`: the first size, measured with the last size's
     samples per GPU. `declared`: the kind of scaling to assume if the batch is unknown.
     """
@@ -60,7 +62,7 @@ def mark_of(efficiency: float) -> str:
     return "good" if efficiency >= GOOD else "fair" if efficiency >= FAIR else "poor"
 
 
-def kind_of(found: Sequence[Measured], declared: str) -> str:
+def kind_of(found: Sequence[Measurement], declared: str) -> str:
     batches = [one.effective_batch for one in found]
     if any(batch is None for batch in batches):
         return declared
@@ -76,7 +78,7 @@ def _alike(figures: Sequence[float]) -> bool:
     return max(figures) - min(figures) <= SAME * max(figures)
 
 
-def bottleneck(base: Measured, last: Row, kind: str, control: Measured | None) -> Bottleneck:
+def bottleneck(base: Measurement, last: Row, kind: str, control: Measurement | None) -> Bottleneck:
     """Why the largest size is slower than it could be."""
     if last.efficiency > 1 + SAME:
         why = f"{last.efficiency:.0%} is more than there can be: something slowed {base.size.what} down"
@@ -99,7 +101,7 @@ def bottleneck(base: Measured, last: Row, kind: str, control: Measured | None) -
     return Bottleneck("not known", f"a step is {_ms(lost)} longer than it could be; {words}{missing}")
 
 
-def _core_shortage(most: Measured) -> str:
+def _core_shortage(most: Measurement) -> str:
     """Describe a shortage of CPU cores in a run on CPUs; empty if there is none."""
     if most.device != "cpu" or not most.cores:
         return ""
@@ -111,7 +113,7 @@ def _core_shortage(most: Measured) -> str:
 
 
 def _parts(
-    base: Measured, most: Measured, ideal: float, control: Measured | None
+    base: Measurement, most: Measurement, ideal: float, control: Measurement | None
 ) -> dict[str, tuple[float, str]]:
     """Return the lost seconds per step that each cause explains, with a description."""
     parts: dict[str, tuple[float, str]] = {}

@@ -13,7 +13,7 @@ from gflow.ml.scale.sizes import Size
 RUN, SAID, CLOCK = "gflow.train", "train.report", "clock"
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """The measurement of one size. Values that were not measured are None."""
 
     size: Size
@@ -36,7 +36,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
 
 
-def from_meter(size: Size, text: str, warmup: int) -> Measured | None:
+def from_meter(size: Size, text: str, warmup: int) -> Measurement | None:
     """Compute the measurement from the lines of a meter file; None if there are too few."""
     ticks, facts = _read(text)
     if not facts and ticks:  # train.report in a script: skip the warm-up steps here
@@ -50,7 +50,7 @@ def from_meter(size: Size, text: str, warmup: int) -> Measured | None:
     if seconds <= 0 or steps <= 0 or samples <= 0:
         return None
     known = {name: facts[name] for name in _OF_FACTS if name in facts}
-    return Measured(
+    return Measurement(
         size=size,
         source=RUN if facts else SAID,
         samples_per_s=samples / seconds,
@@ -65,9 +65,9 @@ def from_meter(size: Size, text: str, warmup: int) -> Measured | None:
 _OF_FACTS = ("data_s", "exchange_s", "exchange_bytes", "processes", "cores", "load", "device")
 
 
-def from_clock(size: Size, samples: int, seconds: float) -> Measured:
+def from_clock(size: Size, samples: int, seconds: float) -> Measurement:
     """Compute the measurement from declared samples and the run's total time, start-up included."""
-    return Measured(
+    return Measurement(
         size=size, source=CLOCK, samples_per_s=samples / seconds, seconds=seconds, samples=samples
     )
 

@@ -15,7 +15,7 @@ from gflow.errors import Refused
 from gflow.library.jobs import check_description, submit_description
 from gflow.ml.launch.plan import available_gpus
 from gflow.ml.launch.supervisor import UNFINISHED
-from gflow.ml.scale.measurement import Measured, from_clock, from_meter
+from gflow.ml.scale.measurement import Measurement, from_clock, from_meter
 from gflow.ml.scale.sizes import Size
 from gflow.ml.train.metering import FILE, SECONDS, WARMUP
 from gflow.options.parse import parse
@@ -52,7 +52,7 @@ class RunResult(NamedTuple):
 Runner = Callable[[ScaleRequest, Size, Sequence[str]], RunResult]
 
 
-def measure(request: ScaleRequest, size: Size, run: Runner, effective: int = 0) -> Measured:
+def measure(request: ScaleRequest, size: Size, run: Runner, effective: int = 0) -> Measurement:
     """Run the script at this size and measure it. Refused if the run fails or reports nothing."""
     name = f"{size.shape.replace(' ', '-')}{f'-batch-{effective}' if effective else ''}"
     path = os.path.join(request.folder, f"{name}.meter")

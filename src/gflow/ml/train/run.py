@@ -213,7 +213,7 @@ class Run:
         self._report()
         now = time.monotonic()
         if self._warm:  # the first step of a process is slower: it loads and compiles
-            self.stop.took(now - self._step_began)
+            self.stop.record_duration(now - self._step_began)
         self._warm = True
         asked = self.stop.is_asked or self._is_measurement_done()
         agreed = self.ranks.agree(STOP if asked else SAVE if self._is_save_due(now) else 0)
@@ -355,7 +355,7 @@ class Run:
             self._saved_step, self._saved_at = self.place.step, time.monotonic()
         if wait:
             self._checkpointer.wait()
-        self.stop.took(self._checkpointer.slowest_s)
+        self.stop.record_duration(self._checkpointer.slowest_s)
 
     def _save_periodically(self) -> None:
         """Save without ending the run on an error such as a full disk: the previous checkpoint remains."""

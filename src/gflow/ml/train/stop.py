@@ -56,7 +56,7 @@ class Stop:
         if self._is_chained and callable(self._before):
             self._before(number, frame)
 
-    def took(self, seconds: float) -> None:
+    def record_duration(self, seconds: float) -> None:
         """Record the duration of a step or save: the margin before the limit must cover it."""
         self._slowest_s = max(self._slowest_s, seconds)
 

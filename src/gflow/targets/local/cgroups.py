@@ -40,7 +40,7 @@ class Layers(NamedTuple):
         return {self.kill, self.memory, self.cpu, self.pids} - {""}
 
     @property
-    def shown(self) -> str:
+    def description(self) -> str:
         """As text for users: `kill v2, memory v1, cpu v1`."""
         parts = ["kill v2" if self.kill else ""]
         parts += [f"memory v{self.memory_version}" if self.memory else ""]

@@ -246,7 +246,7 @@ def _uid_of(pid: str) -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
 
 
-def shown(uid: int) -> str:
+def holder_name(uid: int) -> str:
     """The holder of a lease as text: `gflow of bob`."""
     try:
         return f"gflow of {pwd.getpwuid(uid).pw_name}"

@@ -43,7 +43,7 @@ class LocalTarget:
         self,
         run_dir: Path,
         on_end: Callable[[Ended], None],
-        shown_dir: Path | None = None,
+        job_files_dir: Path | None = None,
         restart: Callable[[Run], bool] = lambda run: False,
         on_stuck: Callable[[Run, str], None] = lambda run, detail: None,
     ) -> None:
@@ -52,7 +52,7 @@ class LocalTarget:
         self._restart = restart
         self._tries: dict[Run, int] = {}
         # The folder of the jobs' files: the run directory, unless only root may enter that.
-        self._job_files_dir = str(shown_dir or run_dir)
+        self._job_files_dir = str(job_files_dir or run_dir)
         self._folder = str(run_dir)
         # A path below each folder that must exist.
         self._entries = [f"{folder}/." for folder in {self._folder, self._job_files_dir}]
@@ -75,11 +75,11 @@ class LocalTarget:
         self._exec_count = 0
         self._adopted: dict[Run, int] = {}
         self._stops: dict[Run, bool] = {}
-        # The epoch of the runs that we launch, and of those that earlier daemons launched. `unsettled`: runs
-        # of another epoch than the present one, until their ends are durable. Without a record such a run may
-        # still have begun.
+        # The epoch of the runs that we launch, and of those that earlier daemons launched.
+        # `uncertain_runs`: runs of another epoch than the present one, until their ends are durable. Without
+        # a record such a run may still have begun.
         self.epoch = self.earlier_epoch = ""
-        self.unsettled: set[Run] = set()
+        self.uncertain_runs: set[Run] = set()
         self._strays: set[str] = set()
         self._closed = False
 
@@ -98,7 +98,7 @@ class LocalTarget:
             log.warning(
                 "%s was removed and is made anew; jobs that run have no run record any more", self._folder
             )
-            self.unsettled |= {*self._busy, *self._adopted}
+            self.uncertain_runs |= {*self._busy, *self._adopted}
             self.epoch = launch_epoch(self._folder)
         if not os.path.isdir(self._job_files_dir):  # system mode: users may enter it, not list it
             os.mkdir(self._job_files_dir)
@@ -212,7 +212,7 @@ class LocalTarget:
         Otherwise its end will be reported, at once if it has ended.
         """
         if self.earlier_epoch != self.epoch:
-            self.unsettled.add(run)
+            self.uncertain_runs.add(run)
         return self._find(run)
 
     def _find(self, run: Run, *, was_just_alive: bool = False, retry_s: float = RETRY_S) -> bool:
@@ -254,7 +254,7 @@ class LocalTarget:
 
         It is certain if no record can have been lost and no process has the run's tag.
         """
-        in_epoch = run not in self.unsettled and launch_epoch(self._folder) == self.epoch
+        in_epoch = run not in self.uncertain_runs and launch_epoch(self._folder) == self.epoch
         if in_epoch and kill_orphans(None, self.record_path(run), lived_until=None):
             return True
         with suppress(OSError):  # a late order then finds the attempt claimed
@@ -266,7 +266,7 @@ class LocalTarget:
         """Delete the record of a run whose end is durable in the database."""
         self._stops.pop(run, None)
         self._tries.pop(run, None)
-        self.unsettled.discard(run)
+        self.uncertain_runs.discard(run)
         with suppress(FileNotFoundError):
             os.unlink(self.record_path(run))
 

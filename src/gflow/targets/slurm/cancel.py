@@ -40,7 +40,7 @@ def stop(tracker: Tracker, run: Run, *, now: bool) -> None:
         tracker.poll_within(LOOK_S)
 
 
-def recall(tracker: Tracker, run: Run) -> None:
+def withdraw(tracker: Tracker, run: Run) -> None:
     """Withdraw the run if it has not begun."""
     submission = tracker.submissions.get(run)
     if submission is None:

@@ -14,14 +14,14 @@ from gflow.core.reasons import LOST, PREEMPTED, RECALLED, TIME_LIMIT, Reason, Re
 from gflow.targets.port import End
 from gflow.targets.slurm import slurm_cli
 from gflow.targets.slurm.reasons import in_words
-from gflow.targets.slurm.shared_folder import Exit, Found
+from gflow.targets.slurm.shared_folder import Exit, RunFiles
 from gflow.targets.slurm.slurm_cli import Row, Verdict
 from gflow.targets.slurm.tracker import (
     LOOK_S,
     Candidate,
+    RowTag,
     SlurmSubmission,
     Stage,
-    Tagged,
     TrackedRun,
     Tracker,
     read_tag,
@@ -39,7 +39,7 @@ ADOPTION_S = 20.0
 # The exit record of a job may appear after Slurm reports the end. Wait this many seconds for it.
 RECORD_S = 3.0
 UNKNOWN = "Unknown: Slurm does not know this job any more, and it has not said how it ended"
-Rows = dict[str, list[tuple[Tagged, Row]]]
+Rows = dict[str, list[tuple[RowTag, Row]]]
 
 
 # ---------------------------------------------------------------- the shared folder
@@ -53,7 +53,7 @@ def read_shared_folder(tracker: Tracker) -> None:
             _apply_files(tracker, tracked, found)
 
 
-def _apply_files(tracker: Tracker, tracked: TrackedRun, found: Found) -> None:
+def _apply_files(tracker: Tracker, tracked: TrackedRun, found: RunFiles) -> None:
     if found.withdrawn and not tracked.submission.is_array:
         tracker.end(tracked, End(problem=RECALLED))
         return
@@ -127,7 +127,7 @@ def _cancel_marked(tracker: Tracker, rows: list[Row]) -> None:
         tracker.to_cancel.clear()
 
 
-def _is_unwanted(tracker: Tracker, tagged: Tagged, row: Row) -> bool:
+def _is_unwanted(tracker: Tracker, tagged: RowTag, row: Row) -> bool:
     """Whether this row is a duplicate of a run that began elsewhere, or belongs to no tracked run.
 
     Such a job would find no claim token and exit at once.
@@ -162,7 +162,7 @@ def _has_unclaimed(tracker: Tracker, submission: SlurmSubmission) -> bool:
     )
 
 
-def _apply_rows(tracker: Tracker, tracked: TrackedRun, rows: list[tuple[Tagged, Row]]) -> None:
+def _apply_rows(tracker: Tracker, tracked: TrackedRun, rows: list[tuple[RowTag, Row]]) -> None:
     """Update one tracked run from its queue rows."""
     if tracked.claim is None:
         alive = [row for _, row in rows if not row.is_final]

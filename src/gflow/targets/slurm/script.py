@@ -12,7 +12,7 @@ from gflow.options.node_shape import parse_shape
 from gflow.targets.slurm.settings import Cluster
 
 
-class Sheet(NamedTuple):
+class ScriptInputs(NamedTuple):
     """The inputs of a script besides the job itself."""
 
     cluster: Cluster
@@ -37,15 +37,15 @@ def shapes_of(spec: Spec) -> list[tuple[int, int]]:
     return there or [(spec.nodes, spec.gpus)]
 
 
-def script_of(job: Job, sheet: Sheet) -> str:
+def script_of(job: Job, inputs: ScriptInputs) -> str:
     """The script: `#SBATCH` lines, then the shell commands."""
-    lines = ["#!/bin/bash", *(f"#SBATCH {line}" for line in directives(job, sheet)), "", *_body(job, sheet)]
+    lines = ["#!/bin/bash", *(f"#SBATCH {line}" for line in directives(job, inputs)), "", *_body(job, inputs)]
     return "\n".join(lines) + "\n"
 
 
-def directives(job: Job, sheet: Sheet) -> list[str]:
+def directives(job: Job, inputs: ScriptInputs) -> list[str]:
     """The options for sbatch, quoted as in `#SBATCH` lines."""
-    spec, cluster = job.spec, sheet.cluster
+    spec, cluster = job.spec, inputs.cluster
     # Without CPUs or memory the cluster's defaults apply, and other jobs may share the node.
     wanted = [
         ("job-name", job.name if job.task is None or spec.name else f"job-{job.label}"),
@@ -54,9 +54,9 @@ def directives(job: Job, sheet: Sheet) -> list[str]:
         ("qos", spec.qos or cluster.qos),
         ("constraint", spec.constraint or cluster.constraint),
         ("reservation", spec.reservation or cluster.reservation),
-        ("nodes", sheet.nodes),
+        ("nodes", inputs.nodes),
         ("ntasks-per-node", 1),
-        ("gpus-per-node", f"{spec.gpu_type}:{sheet.gpus}" if spec.gpu_type and sheet.gpus else sheet.gpus),
+        ("gpus-per-node", f"{spec.gpu_type}:{inputs.gpus}" if spec.gpu_type and inputs.gpus else inputs.gpus),
         ("cpus-per-task", spec.cpus or 0),
         ("mem", f"{spec.memory_mib}M" if spec.memory_mib else ""),
         ("time", slurm_time(spec.time_limit_s)),
@@ -64,9 +64,9 @@ def directives(job: Job, sheet: Sheet) -> list[str]:
         ("array", _array(job)),
         ("chdir", spec.cwd),
         # Messages of Slurm about candidates that lose a race do not belong in the job's log.
-        ("output", "/dev/null" if spec.race else sheet.log),
-        ("error", sheet.error_log if sheet.error_log != sheet.log and not spec.race else ""),
-        ("comment", sheet.tag),
+        ("output", "/dev/null" if spec.race else inputs.log),
+        ("error", inputs.error_log if inputs.error_log != inputs.log and not spec.race else ""),
+        ("comment", inputs.tag),
     ]
     flags = ["--exclusive"] * spec.exclusive + ["--open-mode=append", "--no-requeue", "--export=ALL"]
     extra = [_option(word) for word in (*cluster.sbatch, *spec.slurm)]
@@ -111,9 +111,9 @@ def run_name(job: Job) -> str:
     return f"{job.label}{task}.{job.attempt}"
 
 
-def _body(job: Job, sheet: Sheet) -> list[str]:
+def _body(job: Job, inputs: ScriptInputs) -> list[str]:
     task = "_$SLURM_ARRAY_TASK_ID" if job.is_array else ""
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in sheet.variables.items()]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in inputs.variables.items()]
     exports.append(f'export GFLOW_JOB_ID="{label(job.key)}{task}"')
     if job.is_array or job.task is not None:
         exports.append('export GFLOW_ARRAY_TASK_ID="$SLURM_ARRAY_TASK_ID"')
@@ -121,27 +121,27 @@ def _body(job: Job, sheet: Sheet) -> list[str]:
     if job.is_array and not job.spec.name:
         exports.append('export GFLOW_JOB_NAME="job-$GFLOW_JOB_ID"')
     return [
-        f'run={shlex.quote(sheet.folder)}/"{run_name(job)}"',
-        f"bid={sheet.candidate}",
+        f'run={shlex.quote(inputs.folder)}/"{run_name(job)}"',
+        f"bid={inputs.candidate}",
         CLAIM,
-        *_redirections(job, sheet),
+        *_redirections(job, inputs),
         *exports,
         'export GFLOW_STOP_FILE="$run.stop"',
         # The deadline is on the node's boot clock, which differs between nodes: single-node jobs only.
-        *([DEADLINE.format(job.spec.time_limit_s)] if job.spec.time_limit_s and sheet.nodes == 1 else []),
+        *([DEADLINE.format(job.spec.time_limit_s)] if job.spec.time_limit_s and inputs.nodes == 1 else []),
         *([] if job.attempt < 2 else [f"echo 'gflow: attempt {job.attempt}'"]),
-        *_command(job, sheet),
+        *_command(job, inputs),
         RUN,
     ]
 
 
-def _redirections(job: Job, sheet: Sheet) -> list[str]:
+def _redirections(job: Job, inputs: ScriptInputs) -> list[str]:
     """Shell redirections for a race: the winner opens the job's log itself."""
     if not job.spec.race:
         return []
-    separate = sheet.error_log != sheet.log
-    error = f" 2>>{_to_shell(sheet.error_log)}" if separate else " 2>&1"
-    return [f"exec >>{_to_shell(sheet.log)}{error}"]
+    separate = inputs.error_log != inputs.log
+    error = f" 2>>{_to_shell(inputs.error_log)}" if separate else " 2>&1"
+    return [f"exec >>{_to_shell(inputs.log)}{error}"]
 
 
 def _to_shell(pattern: str) -> str:
@@ -151,16 +151,16 @@ def _to_shell(pattern: str) -> str:
     return "".join(words.get(part) or (shlex.quote(part) if part else "") for part in parts)
 
 
-def _command(job: Job, sheet: Sheet) -> list[str]:
+def _command(job: Job, inputs: ScriptInputs) -> list[str]:
     """Shell lines that set `"$@"` to the user's command."""
     words = shlex.join(job.spec.command)
-    if sheet.interpreter is None:
+    if inputs.interpreter is None:
         return [f"set -- {words}"]
-    copy = shlex.quote(f"{sheet.folder}/{job.label}.{job.attempt}.script")
+    copy = shlex.quote(f"{inputs.folder}/{job.label}.{job.attempt}.script")
     lines = [f"script={copy}"]
     if job.spec.script_path:
         lines = [CHANGED.format(shlex.quote(job.spec.script_path), copy)]
-    return [*lines, f'set -- {sheet.interpreter} "$script" {words}'.rstrip()]
+    return [*lines, f'set -- {inputs.interpreter} "$script" {words}'.rstrip()]
 
 
 def interpreter_of(script: bytes) -> str:

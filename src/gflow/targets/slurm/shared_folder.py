@@ -41,7 +41,7 @@ class Exit(NamedTuple):
     was_signalled: bool
 
 
-class Found(NamedTuple):
+class RunFiles(NamedTuple):
     """The files of one run. `was_submitted`: sbatch was called; `exit`: an exit record exists."""
 
     has_token: bool
@@ -86,7 +86,7 @@ class SharedFolder:
         self._mtime_ns = now
         return changed
 
-    def look(self) -> dict[str, Found]:
+    def look(self) -> dict[str, RunFiles]:
         """List the folder: the files of every run, by run name."""
         files: dict[str, list[str]] = {}
         for entry in os.listdir(self.folder):
@@ -136,9 +136,9 @@ class SharedFolder:
                     os.unlink(f"{self.folder}/{entry}")
 
 
-def _summarize(kinds: list[str]) -> Found:
+def _summarize(kinds: list[str]) -> RunFiles:
     claims = [kind.removeprefix("claim.").split(".") for kind in kinds if kind.startswith("claim.")]
     taken = [Claim(int(parts[0]), parts[1]) for parts in claims if len(parts) == 2 and parts[0].isdecimal()]
-    return Found(
+    return RunFiles(
         "ticket" in kinds, "asked" in kinds, taken[0] if taken else None, [GFLOW] in claims, "exit" in kinds
     )

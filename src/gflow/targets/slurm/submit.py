@@ -14,8 +14,8 @@ from gflow.targets.slurm.tracker import (
     SlurmSubmission,
     Stage,
     Tracker,
+    build_script,
     environment_of,
-    text_of,
 )
 
 log = logging.getLogger("gflow.slurm")
@@ -38,7 +38,7 @@ def submit_all(tracker: Tracker) -> None:
 def _submit(tracker: Tracker, submission: SlurmSubmission, candidate: Candidate) -> None:
     launch, spec = submission.launch, submission.launch.job.spec
     tag = submission.tag(tracker.daemon, candidate.number)
-    script = text_of(launch, candidate, tracker.cluster, str(tracker.shared_folder.folder), tag)
+    script = build_script(launch, candidate, tracker.cluster, str(tracker.shared_folder.folder), tag)
     if problem := _make_log_folders(launch):
         candidate.stage, submission.refusal = Stage.REFUSED, Reason(ReasonKind.START_FAILED, problem)
         return

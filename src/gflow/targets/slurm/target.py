@@ -62,8 +62,8 @@ class SlurmTarget:
     def stop(self, run: Run, *, now: bool, grace_s: int = 0) -> None:
         self._enqueue(lambda worker: worker.stop(run, now=now))
 
-    def recall(self, run: Run) -> None:
-        self._enqueue(lambda worker: worker.recall(run))
+    def withdraw(self, run: Run) -> None:
+        self._enqueue(lambda worker: worker.withdraw(run))
 
     def signal(self, run: Run, number: int) -> None:
         self._enqueue(lambda worker: worker.signal(run, number))

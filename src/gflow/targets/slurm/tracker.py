@@ -17,7 +17,7 @@ from gflow.core.ids import job_key
 from gflow.core.reasons import NO_REASON, ReasonKind
 from gflow.targets.port import End, Ended, Launch, Run
 from gflow.targets.slurm.reasons import in_words
-from gflow.targets.slurm.script import Sheet, interpreter_of, script_of, shapes_of
+from gflow.targets.slurm.script import ScriptInputs, interpreter_of, script_of, shapes_of
 from gflow.targets.slurm.settings import Cluster
 from gflow.targets.slurm.shared_folder import Claim, SharedFolder
 from gflow.targets.slurm.slurm_cli import Slurm
@@ -249,7 +249,7 @@ class SlurmSubmission:
         return f"{MARK}{daemon}:{self.run.name}:{candidate}"
 
 
-class Tagged(NamedTuple):
+class RowTag(NamedTuple):
     """The tag of a queue row: names of the run and of its submission, and the candidate's number."""
 
     run: str
@@ -257,7 +257,7 @@ class Tagged(NamedTuple):
     candidate: int
 
 
-def read_tag(comment: str, daemon: str, task: int | None) -> Tagged | None:
+def read_tag(comment: str, daemon: str, task: int | None) -> RowTag | None:
     """Parse the tag in a job's comment; None: not a job of this daemon."""
     words = comment.split(":")
     if len(words) != 4 or words[0] != MARK[:-1] or words[1] != daemon or not words[3].isdecimal():
@@ -265,10 +265,10 @@ def read_tag(comment: str, daemon: str, task: int | None) -> Tagged | None:
     name = words[2]
     number, _, attempt = name.rpartition(".")
     run = name if task is None or "_" in number else f"{number}_{task}.{attempt}"
-    return Tagged(run, name, int(words[3]))
+    return RowTag(run, name, int(words[3]))
 
 
-def text_of(launch: Launch, candidate: Candidate, cluster: Cluster, folder: str, tag: str) -> str:
+def build_script(launch: Launch, candidate: Candidate, cluster: Cluster, folder: str, tag: str) -> str:
     """The sbatch script of one candidate."""
     variables = {
         name: value
@@ -276,7 +276,7 @@ def text_of(launch: Launch, candidate: Candidate, cluster: Cluster, folder: str,
         if name.startswith("GFLOW_") and name not in PER_TASK
     }
     variables["GFLOW_NODES"], variables["GFLOW_GPUS"] = str(candidate.nodes), str(candidate.gpus)
-    sheet = Sheet(
+    inputs = ScriptInputs(
         cluster=cluster,
         folder=folder,
         tag=tag,
@@ -288,7 +288,7 @@ def text_of(launch: Launch, candidate: Candidate, cluster: Cluster, folder: str,
         nodes=candidate.nodes,
         gpus=candidate.gpus,
     )
-    return script_of(launch.job, sheet)
+    return script_of(launch.job, inputs)
 
 
 # Variables that the script sets itself, as they differ between the tasks of an array.

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from gflow.targets.port import Launch, Run
 from gflow.targets.slurm import cancel, poll, submit
-from gflow.targets.slurm.shared_folder import Found
+from gflow.targets.slurm.shared_folder import RunFiles
 from gflow.targets.slurm.tracker import LOOK_S, SlurmSubmission, Stage, Tracker
 
-UNTOUCHED = Found(has_token=True, was_submitted=False, claim=None, withdrawn=False, exit=False)
+UNTOUCHED = RunFiles(has_token=True, was_submitted=False, claim=None, withdrawn=False, exit=False)
 
 
 class SlurmWorker:
@@ -22,7 +22,7 @@ class SlurmWorker:
         self._tracker = tracker
         # The listing of the shared folder, shared by all starts until the next turn: it may have thousands
         # of entries.
-        self._folder_cache: dict[str, Found] | None = None
+        self._folder_cache: dict[str, RunFiles] | None = None
 
     @property
     def is_down(self) -> bool:
@@ -61,8 +61,8 @@ class SlurmWorker:
     def stop(self, run: Run, *, now: bool) -> None:
         cancel.stop(self._tracker, run, now=now)
 
-    def recall(self, run: Run) -> None:
-        cancel.recall(self._tracker, run)
+    def withdraw(self, run: Run) -> None:
+        cancel.withdraw(self._tracker, run)
 
     def signal(self, run: Run, number: int) -> None:
         cancel.signal(self._tracker, run, number)

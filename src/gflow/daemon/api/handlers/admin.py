@@ -61,7 +61,7 @@ async def drain(request: Request) -> Response:
 
     await context.loop.ask(event, origin)
     if not wanted.on and context.watch is not None:
-        context.watch.forgive(context.loop.state.machine.gpus if gpus is None else gpus)
+        context.watch.clear_faults(context.loop.state.machine.gpus if gpus is None else gpus)
     data = drain_answer(context.loop.state.machine)
     return answer(request, lambda: data, lambda: drain_line(gpus, reason, on=wanted.on))
 

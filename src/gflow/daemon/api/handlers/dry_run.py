@@ -19,7 +19,7 @@ from gflow.daemon.api.request import context_of
 from gflow.daemon.api.response import TimedTurnResponse, json_frame, json_items, wants_text
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import kind_of, local_note, scripts_of
-from gflow.daemon.execution.gpu_memory_auto import note_of
+from gflow.daemon.execution.gpu_memory_auto import auto_memory_note
 from gflow.daemon.loop.bulk_submission import StagedSubmission
 from gflow.daemon.loop.commands import SubmitCommand
 from gflow.errors import GflowError, clean_page
@@ -95,7 +95,7 @@ class Trial:
     @property
     def note(self) -> str:
         known = self._kinds.values()
-        return note_of(known) or local_note(known)
+        return auto_memory_note(known) or local_note(known)
 
 
 def _check_totals(state: State, command: SubmitCommand) -> None:

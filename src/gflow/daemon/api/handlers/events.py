@@ -90,7 +90,7 @@ def _last_event_id(request: Request, query: EventsQuery) -> int | None:
 async def _frames(
     context: Context, viewer: Viewer, subscription: Subscription, after: int | None
 ) -> AsyncIterator[bytes]:
-    news, newest = context.loop.wakeups, context.store.newest_line()
+    news, newest = context.loop.wakeups, context.store.latest_audit_id()
     at = newest if after is None or after > newest else after
     yield _frame("connected", at, Connected(event="connected", version=__version__, id=at))
     if newest - at > REPLAY:
@@ -122,7 +122,7 @@ def _read_entries(context: Context, after: int) -> list[StreamEntry]:
     """Entries after this number, each with the current state of its job. Shared by all streams."""
 
     def read() -> list[StreamEntry]:
-        lines = spread_all(context.store.lines(after, LINES), LINES)
+        lines = spread_all(context.store.audit_after(after, LINES), LINES)
         return [(*one, None if one[1].key is None else context.job(JobKey(one[1].key))) for one in lines]
 
     return context.loop.wakeups.shared(after, read)

@@ -16,7 +16,7 @@ from gflow.daemon.context import NAMELESS, Context, Viewer
 from gflow.daemon.loop import timers
 from gflow.daemon.loop.commands import AuditCommand
 from gflow.errors import NotFound
-from gflow.gpu.census import Report, Stranger
+from gflow.gpu.census import Report, UnmanagedProcess
 from gflow.gpu.port import Card
 from gflow.targets.port import Run
 from gflow.wire.answers.gpus import (
@@ -92,7 +92,7 @@ def gpus_info(context: Context, viewer: Viewer) -> InfoAnswer:
             _add_readings(view, report.cards[gpu.index])
         _add_idle_times(view, context, jobs)
         view.holders = [_holder_view(gpu, job, report, viewer) for job in jobs]
-        view.processes = [_process_view(one, viewer) for one in report.strangers.get(gpu.index, ())]
+        view.processes = [_process_view(one, viewer) for one in report.unmanaged.get(gpu.index, ())]
         gpus.append(view)
     drain = drain_answer(state.machine)
     return InfoAnswer(
@@ -150,7 +150,7 @@ def _add_readings(view: GpuView, card: Card) -> None:
     view.mig_parent = card.parent or None
 
 
-def _process_view(one: Stranger, viewer: Viewer) -> Process:
+def _process_view(one: UnmanagedProcess, viewer: Viewer) -> Process:
     """View of an unmanaged process. User and command are hidden where names are private."""
     return Process(*(one if viewer.sees_names else one._replace(user=NAMELESS, command=NAMELESS)))
 

@@ -129,6 +129,6 @@ async def show_history(request: Request) -> Response:
     job = job_in_path(context, request)
     check(request, [job])
     redact = viewer_of(request).redact_text
-    lines = [line._replace(detail=redact(line.detail)) for line in context.store.story(job.key)]
+    lines = [line._replace(detail=redact(line.detail)) for line in context.store.audit_of(job.key)]
     data = story_view(job, lines, user_name)
     return answer(request, lambda: data, lambda: history_page(lines, user_name))

@@ -80,7 +80,7 @@ async def show_status(request: Request) -> Response:
         waiting=len(state.jobs) - running - started_arrays,
         flags=list(context.settings.flags),
         settings={
-            key: Setting(BY_KEY[key].shown(found.value), found.origin)
+            key: Setting(BY_KEY[key].display_value(found.value), found.origin)
             for key, found in context.settings.config.found.items()
             if viewer.sees_names or not BY_KEY[key].names_others
         },

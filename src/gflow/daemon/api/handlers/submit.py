@@ -31,7 +31,7 @@ from gflow.daemon.api.rlimits import limits_of
 from gflow.daemon.auth import submission_rules
 from gflow.daemon.context import Context
 from gflow.daemon.execution.cluster_launch import check_targets, check_with_slurm, kind_of, local_note
-from gflow.daemon.execution.gpu_memory_auto import note_of, resolve_auto_memory
+from gflow.daemon.execution.gpu_memory_auto import auto_memory_note, resolve_auto_memory
 from gflow.daemon.loop.commands import RedoCommand, SubmitCommand
 from gflow.errors import UsageError
 from gflow.options.update import FIXED_IN_REDO
@@ -78,7 +78,7 @@ async def submit(request: Request) -> Response:
 
         await expansion.for_each(take, last=True)
         known = [job.spec for job in kinds.values()]
-        note = note_of(known) or local_note(known)
+        note = auto_memory_note(known) or local_note(known)
         note = note or await check_with_slurm(context.settings, context.target, list(kinds.values()))
         context.rate_limits.count_stored(uid, sizes[0])
         submission = context.loop.submit(command)
@@ -122,7 +122,7 @@ async def redo(request: Request) -> Response:
     if change.fields.get("gpu_memory_mib") == AUTO_MIB:
         (spec,) = await resolve_auto_memory(context, uid, [override_spec(job, job.spec, change.fields)])
         change.fields |= {"gpu_memory_mib": spec.gpu_memory_mib, "gpu_memory_from": spec.gpu_memory_from}
-        note = note_of([spec])
+        note = auto_memory_note([spec])
     command = RedoCommand(
         uid,
         user,

@@ -59,7 +59,7 @@ async def _start_command(context: Context, job: Job, wanted: ExecRequest, term: 
     """Start the command and return its socket path. Retries while the job has no process yet."""
     for tries_left in range(TRIES, -1, -1):
         try:
-            return context.executor.beside(job, tuple(wanted.command), term, is_tty=wanted.tty)
+            return context.executor.exec_command(job, tuple(wanted.command), term, is_tty=wanted.tty)
         except (FileNotFoundError, ProcessLookupError) as error:
             if not tries_left:
                 why = "its process is not there"

@@ -74,7 +74,7 @@ class Saved(NamedTuple):
     again: int
 
 
-class Vault:
+class CheckpointDirectory:
     """A checkpoint directory: adds checkpoints and finds them."""
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3, owner: Owner | None = None) -> None:
@@ -233,6 +233,10 @@ class Vault:
             else:
                 return saved, troubles
         return None, troubles
+
+
+# The former public name in `gflow.train`.
+Vault = CheckpointDirectory
 
 
 def verify(path: str) -> dict[str, Any]:

@@ -17,7 +17,13 @@ import torch.distributed as dist
 
 from gflow.errors import GflowError
 from gflow.ml.train.checkpoint import disk
-from gflow.ml.train.checkpoint.checkpoint_dir import CheckpointError, Saved, Vault, checksum, verify
+from gflow.ml.train.checkpoint.checkpoint_dir import (
+    CheckpointDirectory,
+    CheckpointError,
+    Saved,
+    checksum,
+    verify,
+)
 from gflow.ml.train.checkpoint.cpu_copy import CpuCopies
 from gflow.ml.train.ranks import Ranks
 
@@ -46,7 +52,7 @@ class Checkpointer:
         keep: int = 3,
         background: bool = True,
         ranks: Ranks | None = None,
-        vault: Vault | None = None,
+        directory: CheckpointDirectory | None = None,
     ) -> None:
         self._ranks = ranks or Ranks(torch.device("cpu"))
         self._own_ranks = ranks is None
@@ -55,18 +61,18 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._saved: Saved | None = None
-        self.vault = vault or Vault(folder, keep=keep)
+        self.directory = directory or CheckpointDirectory(folder, keep=keep)
         # Duration of the slowest save, from the copy to the rename.
         self.slowest_s = 0.0
         error = None
         try:
             if self._ranks.is_first:
-                self.vault.claim()
+                self.directory.claim()
         except GflowError as refusal:
             error = refusal
         # All ranks use the first rank's token: they write into the same directory.
-        token = self._ranks.broadcast_or_raise(self.vault.owner, error)
-        self.vault.owner = token
+        token = self._ranks.broadcast_or_raise(self.directory.owner, error)
+        self.directory.owner = token
 
     # ------------------------------------------------------------ saving
 
@@ -110,7 +116,7 @@ class Checkpointer:
             error, self._error = self._error, None
             if isinstance(error, GflowError):
                 raise error
-            raise CheckpointError(f"no checkpoint in {self.vault.folder}: {error}") from error
+            raise CheckpointError(f"no checkpoint in {self.directory.folder}: {error}") from error
         return self._saved
 
     def close(self) -> None:
@@ -124,11 +130,11 @@ class Checkpointer:
         error: GflowError | None = None
         if self._ranks.is_first:
             try:
-                path = self.vault.begin(step)
+                path = self.directory.begin(step)
             except GflowError as refusal:
                 error = refusal
             except OSError as trouble:
-                error = CheckpointError(f"no checkpoint in {self.vault.folder}: {trouble.strerror}")
+                error = CheckpointError(f"no checkpoint in {self.directory.folder}: {trouble.strerror}")
         path = self._ranks.broadcast_or_raise(path, error)
         return str(path)
 
@@ -164,13 +170,13 @@ class Checkpointer:
         if self._ranks.is_first:
             try:
                 if any(troubles):
-                    self.vault.check_owner()  # the file errors may come from a new owner's clean-up
+                    self.directory.check_owner()  # the file errors may come from a new owner's clean-up
                     raise CheckpointError(
                         f"no checkpoint of step {step}: {'; '.join(filter(None, troubles))}"
                     )
-                saved = self.vault.commit(path, step, everything, {"world": self._ranks.world})
+                saved = self.directory.commit(path, step, everything, {"world": self._ranks.world})
             except (OSError, GflowError) as failure:
-                self.vault.abandon(path)
+                self.directory.abandon(path)
                 error = failure
         if self._ranks.world > 1:
             box = [saved, str(error) if error else ""]
@@ -202,7 +208,7 @@ class Checkpointer:
         """Load the newest complete checkpoint; None if there is none."""
         found: tuple[str, int] | None = None
         if self._ranks.is_first:
-            saved, troubles = self.vault.newest()
+            saved, troubles = self.directory.newest()
             for trouble in troubles:
                 _say(f"{trouble}; taking an older one")
             found = (saved.path, saved.step) if saved else None

@@ -28,7 +28,7 @@ from gflow.targets.local.protocol import Order, from_fields, pack, unpack
 from gflow.targets.local.run_record import Identity
 from gflow.targets.local.shim.privileges import run_as_user
 from gflow.targets.local.shim.process_tree import TracedZombie, describe_process
-from gflow.targets.local.shim.spawn import Started, describe, launch, open_log
+from gflow.targets.local.shim.spawn import StartedJob, describe, launch, open_log
 from gflow.targets.local.shim.supervise import Watch
 from gflow.targets.outcome import SHORTAGES, ShimEnd, deferred
 
@@ -55,7 +55,7 @@ def take_over(words: list[str], layers: Layers) -> None:
         file.seek(0)
         shim.buffer += file.read()
     shim.dispatch_messages()
-    watch = Watch(order := shim.orders.pop(0), Started(pid, trouble), layers)
+    watch = Watch(order := shim.orders.pop(0), StartedJob(pid, trouble), layers)
     watch.take_over(kill_in_ms, cpu_ms, peak_kib)
     end = shim.supervise(order, watch, record_fd)
     gpu_leases.release(list(map(int, words[8].split())))

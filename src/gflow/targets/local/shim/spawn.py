@@ -26,7 +26,7 @@ DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 RESET_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
-class Started(NamedTuple):
+class StartedJob(NamedTuple):
     """A job's process. `trouble`: a pipe with the reason if the process could not execute the job."""
 
     pid: int
@@ -36,7 +36,7 @@ class Started(NamedTuple):
     is_limit_held: bool = False
 
 
-def launch(order: Order, layers: Layers) -> Started:
+def launch(order: Order, layers: Layers) -> StartedJob:
     """Start the job's process, with its own session, environment, folder, umask and logs."""
     group, is_limit_held = None, False
     if order.memory_mib or order.cpus:
@@ -54,7 +54,7 @@ def launch(order: Order, layers: Layers) -> Started:
     os.close(trouble_in)
     if listener is not None:
         listener.close()
-    return Started(pid, trouble, group, is_limit_held)
+    return StartedJob(pid, trouble, group, is_limit_held)
 
 
 def _groups_of_job(order: Order, layers: Layers) -> list[Group]:

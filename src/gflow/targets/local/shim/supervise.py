@@ -41,7 +41,7 @@ from gflow.targets.local.shim.process_tree import (
     stat_of,
 )
 from gflow.targets.local.shim.realtime import Realtime
-from gflow.targets.local.shim.spawn import Started
+from gflow.targets.local.shim.spawn import StartedJob
 from gflow.targets.local.shim.tracers import Tracers
 from gflow.targets.outcome import ShimEnd
 
@@ -59,7 +59,7 @@ MANY_CHILDREN = 200
 class Watch:
     """Supervision of one running job."""
 
-    def __init__(self, order: Order, started: Started, layers: Layers) -> None:
+    def __init__(self, order: Order, started: StartedJob, layers: Layers) -> None:
         self._order = order
         self._pid = started.pid
         self._trouble = started.trouble
