@@ -47,7 +47,7 @@ def _recurrent():
         ({"py": _recurrent}, {"optimizer": "SGD"}),
     ],
 )
-def test_remembered_results_leave_the_tape_as_it_is(model, settings, monkeypatch):
+def test_remembered_results_leave_the_trace_as_it_is(model, settings, monkeypatch):
     quick = record(**model, recipe=Recipe(**settings))
     monkeypatch.setattr(OpCache, "key", lambda *_: None)
     slow = record(**model, recipe=Recipe(**settings))

@@ -132,7 +132,7 @@ def _begin(world: World, dice: Dice) -> Fields:
     return {"begin_at": world.clock.wall + dice.pick((30.0, 5.0, 3600.0, DAY_S + 7, -100.0))}
 
 
-WISHES: tuple[Callable[[World, Dice], Fields], ...] = (
+OPTIONS: tuple[Callable[[World, Dice], Fields], ...] = (
     _gpus,
     _gpus,
     _gpus,
@@ -163,7 +163,7 @@ WISHES: tuple[Callable[[World, Dice], Fields], ...] = (
 def some_spec(world: World, dice: Dice) -> Spec:
     fields: Fields = {}
     for _ in range(dice.below(5)):
-        fields |= dice.pick(WISHES)(world, dice)
+        fields |= dice.pick(OPTIONS)(world, dice)
     if not fields.get("gpus") or fields.get("shared"):
         fields.pop("preemptible", None)  # does not go together (see core.together)
     return spec(**fields)
@@ -199,7 +199,7 @@ def a_redo(world: World, dice: Dice) -> Event:
     fields = dice.pick(CHANGES)(world, dice) if dice.chance(30) else {}
     fields = {name: value for name, value in fields.items() if name not in ("depends_on", "depends_any")}
     change = Change(fields=fields, references=References())
-    wish = RedoCommand(
+    command = RedoCommand(
         uid,
         USERS[uid],
         "token",
@@ -209,11 +209,11 @@ def a_redo(world: World, dice: Dice) -> Event:
         cascade=dice.chance(60),
         origin="test",
     )
-    return wish.event(world.state, world.store, world.clock.now())
+    return command.event(world.state, world.store, world.clock.now())
 
 
 def redo(world: World, dice: Dice) -> None:
-    with suppress(Refused, NotFound, Forbidden, UsageError):  # a wish may be refused before it is an event
+    with suppress(Refused, NotFound, Forbidden, UsageError):  # a command may be refused before it is an event
         world.apply(a_redo(world, dice))
 
 

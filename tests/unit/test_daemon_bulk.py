@@ -210,10 +210,10 @@ def test_two_submissions_at_once_cannot_exceed_what_each_could_have(store):
 
 def test_a_refusal_in_a_later_part_leaves_nothing(store):
     async def scene(loop):
-        wish = wanted(MANY)
-        wish.add([ParsedJob(spec=spec(cpus=99), references=References(), blobs={})])
+        command = wanted(MANY)
+        command.add([ParsedJob(spec=spec(cpus=99), references=References(), blobs={})])
         with pytest.raises(Refused, match="99 CPUs"):
-            await loop.submit(wish)
+            await loop.submit(command)
         with pytest.raises(NotFound):
             await loop.submit(wanted(MANY, token="token-2", references=References(("4711",))))
         state = loop.state
@@ -269,7 +269,7 @@ def submitted(store, **fields):
     return play(store, scene)
 
 
-DEEDS = {
+ACTIONS = {
     "cancel": (BulkAction(Cancel, 1001, "cli", governs=False, now=False), JobState.CANCELLED),
     "hold": (BulkAction(Hold, 1001, "cli", governs=False), JobState.HOLD),
     "update": (
@@ -279,12 +279,12 @@ DEEDS = {
 }
 
 
-@pytest.mark.parametrize("name", DEEDS)
+@pytest.mark.parametrize("name", ACTIONS)
 def test_what_is_done_to_many_jobs_is_done_in_parts(store, name):
     keys = submitted(store, allow_unsatisfiable=True, cpus=9)
-    deed, state = DEEDS[name]
+    action, state = ACTIONS[name]
     del store.sizes[:]
-    play(store, lambda loop: loop.apply_action(deed, keys))
+    play(store, lambda loop: loop.apply_action(action, keys))
     jobs = list(store.jobs(active=False))
     assert {job.state for job in jobs} == {state} and len(jobs) == MANY
     assert name != "update" or {job.spec.priority for job in jobs} == {99}
@@ -292,12 +292,12 @@ def test_what_is_done_to_many_jobs_is_done_in_parts(store, name):
 
 
 @pytest.mark.parametrize("point", ["bulk.intended", "bulk.done-part"])
-@pytest.mark.parametrize("name", DEEDS)
+@pytest.mark.parametrize("name", ACTIONS)
 def test_a_daemon_that_dies_in_the_middle_is_carried_on_by_the_next(monkeypatch, store, name, point):
     keys = submitted(store, allow_unsatisfiable=True, cpus=9)
-    deed, state = DEEDS[name]
+    action, state = ACTIONS[name]
     with dying_at(monkeypatch, point):
-        death(store, lambda loop: loop.apply_action(deed, keys))
+        death(store, lambda loop: loop.apply_action(action, keys))
     assert [type(one) for one in store.unfinished().values()] == [Intent]
 
     async def scene(loop):
@@ -313,9 +313,9 @@ def test_a_daemon_that_dies_in_the_middle_is_carried_on_by_the_next(monkeypatch,
 
 def test_what_is_not_the_same_when_done_twice_is_done_once(monkeypatch, store):
     keys = submitted(store, allow_unsatisfiable=True, cpus=9, time_limit_s=60)
-    deed = BulkAction(Update, 1001, "cli", governs=False, fields={}, extend_s=60, group=0)
+    action = BulkAction(Update, 1001, "cli", governs=False, fields={}, extend_s=60, group=0)
     with dying_at(monkeypatch, "bulk.done-part", 2):
-        death(store, lambda loop: loop.apply_action(deed, keys))
+        death(store, lambda loop: loop.apply_action(action, keys))
 
     async def scene(loop):
         assert keys[0] not in loop.state.claimed and keys[-1] in loop.state.claimed
@@ -332,7 +332,7 @@ def test_a_refusal_of_one_changes_none(store):
     async def scene(loop):
         assert loop.state.jobs[keys[0]].state is JobState.RUNNING
         with pytest.raises(Refused, match="is running"):
-            await loop.apply_action(DEEDS["hold"][0], [*keys[1:], keys[0]])
+            await loop.apply_action(ACTIONS["hold"][0], [*keys[1:], keys[0]])
         await asyncio.sleep(0.01)
         return {job.state for job in loop.state.jobs.values()}, loop.state.claimed, store.unfinished()
 
@@ -345,7 +345,7 @@ def test_nothing_starts_that_is_about_to_be_cancelled(store):
 
     async def scene(loop):
         loop._perform = lambda effects: started.extend(e.key for e in effects if isinstance(e, Start))
-        task = asyncio.ensure_future(loop.apply_action(DEEDS["cancel"][0], keys[1:]))
+        task = asyncio.ensure_future(loop.apply_action(ACTIONS["cancel"][0], keys[1:]))
         while not store.unfinished():
             await asyncio.sleep(0)
         loop.post(lambda at: Exited(at=at, key=keys[0], attempt=1, code=0))
@@ -360,7 +360,7 @@ def test_jobs_that_are_over_by_then_are_left_alone(store):
     keys = submitted(store, allow_unsatisfiable=True, cpus=9)
 
     async def scene(loop):
-        task = asyncio.ensure_future(loop.apply_action(DEEDS["hold"][0], keys))
+        task = asyncio.ensure_future(loop.apply_action(ACTIONS["hold"][0], keys))
         while not store.unfinished():
             await asyncio.sleep(0)
         await loop.ask(lambda at: Cancel(at=at, uid=1001, keys=(keys[-1],)))
@@ -372,8 +372,8 @@ def test_jobs_that_are_over_by_then_are_left_alone(store):
 
 def test_held_jobs_are_released_in_parts(store):
     keys = submitted(store, hold=True, allow_unsatisfiable=True, cpus=9)
-    deed = BulkAction(Release, 1001, "cli", governs=False, begin_at=None)
-    play(store, lambda loop: loop.apply_action(deed, keys))
+    action = BulkAction(Release, 1001, "cli", governs=False, begin_at=None)
+    play(store, lambda loop: loop.apply_action(action, keys))
     assert {job.state for job in store.jobs(active=True)} == {JobState.QUEUED}
 
 
@@ -572,11 +572,11 @@ def test_submission_that_another_client_waits_for_goes_on(store):
 
 
 @pytest.mark.parametrize("is_noted", [False, True], ids=["before the intent", "after the intent"])
-def test_deed_of_a_client_that_hung_up_is_done_if_it_was_noted(store, is_noted):
+def test_action_of_a_client_that_hung_up_is_done_if_it_was_noted(store, is_noted):
     async def scene(loop):
         keys = await loop.submit(wanted(MANY, hold=False))
-        deed = BulkAction(Hold, 1001, "cli", governs=False)
-        asked = asyncio.ensure_future(loop.apply_action(deed, keys[1:]))
+        action = BulkAction(Hold, 1001, "cli", governs=False)
+        asked = asyncio.ensure_future(loop.apply_action(action, keys[1:]))
         while not (store.unfinished() if is_noted else loop.state.claimed):
             await asyncio.sleep(0)
         asked.cancel()

@@ -80,9 +80,9 @@ def test_a_waiting_task_that_is_cancelled_is_heard():
 def test_the_same_submission_twice_is_one():
     async def scene(loop):
         jobs = [ParsedJob(spec=spec(), references=References(), blobs={})]
-        wishes = [SubmitCommand(0, "root", "again", jobs, "cli") for _ in range(3)]
-        together = await asyncio.gather(loop.submit(wishes[0]), loop.submit(wishes[1]))
-        assert [*together, await loop.submit(wishes[2])] == [(job_key(2),)] * 3
+        commands = [SubmitCommand(0, "root", "again", jobs, "cli") for _ in range(3)]
+        together = await asyncio.gather(loop.submit(commands[0]), loop.submit(commands[1]))
+        assert [*together, await loop.submit(commands[2])] == [(job_key(2),)] * 3
 
     play(scene, spec())
 

@@ -74,5 +74,5 @@ def test_what_was_asked_for_is_on_the_page(name):
     assert page(needed | {name: GIVEN[name]}) != page(needed)
 
 
-def test_a_job_without_wishes_asked_for_nothing():
+def test_a_job_without_options_asked_for_nothing():
     assert job_view(job(1, retry_delay_s=10)).asked == {}

@@ -19,7 +19,7 @@ def own_term():
     signal.signal(signal.SIGTERM, before)
 
 
-def test_term_is_a_wish(own_term):
+def test_term_requests_a_stop(own_term):
     stop = Stop(environ={}).listen()
     assert not stop.is_asked
     os.kill(os.getpid(), signal.SIGTERM)

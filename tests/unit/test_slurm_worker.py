@@ -1,4 +1,4 @@
-"""The clerk against a Slurm that forgets, answers late, or not at all; jobs that begin behind its back."""
+"""The worker against a Slurm that forgets, answers late, or not at all; jobs that begin behind its back."""
 
 from __future__ import annotations
 
@@ -68,27 +68,27 @@ class FakeSlurm:
 
 
 class World:
-    """A clerk, its desk, and a clock that the test moves."""
+    """A worker, its shared folder, and a clock that the test moves."""
 
     def __init__(self, folder) -> None:
         self.now = 1000.0
-        self.desk, self.slurm = SharedFolder(folder), FakeSlurm()
-        self.sightings: list[RemoteStatus] = []
+        self.folder, self.slurm = SharedFolder(folder), FakeSlurm()
+        self.statuses: list[RemoteStatus] = []
         self.ends: list[Ended] = []
-        self.clerk = self.new_clerk()
+        self.worker = self.new_worker()
 
-    def new_clerk(self) -> SlurmWorker:
-        told = self.sightings.extend, self.ends.append
-        return SlurmWorker(Tracker(Cluster(), self.desk, self.slurm, *told, lambda: self.now))
+    def new_worker(self) -> SlurmWorker:
+        told = self.statuses.extend, self.ends.append
+        return SlurmWorker(Tracker(Cluster(), self.folder, self.slurm, *told, lambda: self.now))
 
     def turns(self, count: int = 1, seconds: float = 2.0) -> None:
         for _ in range(count):
-            self.clerk.turn()
+            self.worker.turn()
             self.now += seconds
 
     def begin(self, name: str, id: str, bid: int = 0) -> None:
-        """The job on its node takes its ticket."""
-        os.rename(self.desk.path(name, "ticket"), self.desk.path(name, f"claim.{bid}.{id}"))
+        """The job on its node renames its claim token."""
+        os.rename(self.folder.path(name, "ticket"), self.folder.path(name, f"claim.{bid}.{id}"))
 
 
 @pytest.fixture
@@ -108,17 +108,17 @@ RUN = Run(job(1).key, 1)
 
 
 def test_from_submission_to_its_end(world):
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
-    assert (world.slurm.submitted, world.sightings[-1].reason) == (
+    assert (world.slurm.submitted, world.statuses[-1].reason) == (
         1,
         "Priority: others are before it in Slurm's queue",
     )
     world.begin("1.1", "101")
     world.slurm.states["101"] = "RUNNING"
     world.turns(2)
-    assert (world.sightings[-1].running, world.sightings[-1].nodes) == (True, "n1")
-    world.desk.put("1.1", "exit", b"3 \n")
+    assert (world.statuses[-1].running, world.statuses[-1].nodes) == (True, "n1")
+    world.folder.put("1.1", "exit", b"3 \n")
     world.turns()
     assert world.ends == [Ended(RUN, End(3))]
     assert world.slurm.cancelled == []
@@ -126,25 +126,25 @@ def test_from_submission_to_its_end(world):
 
 def test_a_lost_answer_makes_no_second_job(world):
     world.slurm.loses_answer = True
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(10)
     assert world.slurm.submitted == 1
 
 
 def test_another_daemon_finds_what_was_submitted(world):
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
-    world.clerk = world.new_clerk()
-    world.clerk.start(launch())
+    world.worker = world.new_worker()
+    world.worker.start(launch())
     world.turns(4)
     assert world.slurm.submitted == 1
 
 
 def test_a_controller_that_is_down_is_asked_again_and_again(world):
     world.slurm.is_down = True
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(5)
-    assert world.sightings[-1].reason.startswith("SlurmUnreachable")
+    assert world.statuses[-1].reason.startswith("SlurmUnreachable")
     assert world.ends == []
     world.slurm.is_down = False
     world.turns(40)
@@ -152,7 +152,7 @@ def test_a_controller_that_is_down_is_asked_again_and_again(world):
 
 
 def test_what_slurm_forgot_is_submitted_again_and_the_first_copy_cannot_run(world):
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
     forgotten = world.slurm.comments.pop("101")
     world.turns(20)
@@ -164,13 +164,13 @@ def test_what_slurm_forgot_is_submitted_again_and_the_first_copy_cannot_run(worl
 
 
 def test_what_has_begun_is_never_submitted_again(world):
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
     world.begin("1.1", "101")
     del world.slurm.comments["101"]
     world.turns(40)
     assert world.slurm.submitted == 1
-    assert world.sightings[-1].reason.startswith("Unknown")
+    assert world.statuses[-1].reason.startswith("Unknown")
     assert world.ends == [], "unknown is not failed"
     world.turns(1, 400)
     world.turns(2)
@@ -179,14 +179,14 @@ def test_what_has_begun_is_never_submitted_again(world):
 
 def test_a_refusal_is_the_end(world):
     world.slurm.refuses = "sbatch: error: Batch job submission failed: Invalid qos specification"
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns()
     assert world.ends == [Ended(RUN, End(None, None, parse("StartFailed: Slurm: Invalid qos specification")))]
 
 
 def test_a_refusal_of_a_controller_that_has_just_come_back_is_not(world):
     world.slurm.is_down = True
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
     world.slurm.is_down, world.slurm.refuses = False, "Requested node configuration is not available"
     world.turns(5)
@@ -197,9 +197,9 @@ def test_a_refusal_of_a_controller_that_has_just_come_back_is_not(world):
 
 
 def test_cancelled_before_it_began(world):
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
-    world.clerk.stop(RUN, now=False)
+    world.worker.stop(RUN, now=False)
     assert world.ends == [Ended(RUN, End(None, None, RECALLED))]
     with pytest.raises(FileNotFoundError):
         world.begin("1.1", "101")
@@ -209,10 +209,10 @@ def test_cancelled_before_it_began(world):
 
 def test_cancelled_while_the_controller_is_down(world):
     """It is certain at once that it never begins; Slurm is told when it can be."""
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
     world.slurm.is_down = True
-    world.clerk.stop(RUN, now=False)
+    world.worker.stop(RUN, now=False)
     assert world.ends == [Ended(RUN, End(None, None, RECALLED))]
     world.turns(3)
     world.slurm.is_down = False
@@ -223,12 +223,12 @@ def test_cancelled_while_the_controller_is_down(world):
 
 def test_cancelled_while_it_runs(world):
     """TERM first; what is left is ended after the grace time."""
-    world.clerk.start(launch(grace_s=30))
+    world.worker.start(launch(grace_s=30))
     world.turns(2)
     world.begin("1.1", "101")
     world.slurm.states["101"] = "RUNNING"
     world.turns()
-    world.clerk.stop(RUN, now=False)
+    world.worker.stop(RUN, now=False)
     assert world.slurm.cancelled == ["TERM:101"]
     world.turns(5)
     assert world.slurm.cancelled == ["TERM:101"]
@@ -240,16 +240,16 @@ def test_cancelled_while_it_runs(world):
 
 
 def test_recall_leaves_what_has_begun_alone(world):
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
     world.begin("1.1", "101")
-    world.clerk.withdraw(RUN)
+    world.worker.withdraw(RUN)
     world.turns(2)
     assert world.ends == []
 
 
 def test_a_race_has_one_ticket_and_its_losers_go(world):
-    world.clerk.start(launch(race=("n1_gpu4", "n4_gpu1")))
+    world.worker.start(launch(race=("n1_gpu4", "n4_gpu1")))
     world.turns(2)
     assert world.slurm.submitted == 2
     world.begin("1.1", "102", bid=1)
@@ -260,46 +260,46 @@ def test_a_race_has_one_ticket_and_its_losers_go(world):
 
 
 def test_a_job_of_ours_that_nobody_wants_any_more_goes(world):
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
-    world.clerk.forget(RUN)
-    world.clerk.start(launch(2))
+    world.worker.forget(RUN)
+    world.worker.start(launch(2))
     world.turns(4)
     assert "101" in world.slurm.cancelled
     assert "102" not in world.slurm.cancelled
 
 
 def test_a_new_daemon_cancels_nothing_that_it_has_not_heard_of_yet(world):
-    world.clerk.start(launch(1))
-    world.clerk.start(launch(2))
+    world.worker.start(launch(1))
+    world.worker.start(launch(2))
     world.turns(2)
-    world.clerk = world.new_clerk()
-    world.clerk.start(launch(1))
+    world.worker = world.new_worker()
+    world.worker.start(launch(1))
     world.turns(3)
     assert world.slurm.cancelled == []
-    world.clerk.start(launch(2))
+    world.worker.start(launch(2))
     world.turns(20)
     assert (world.slurm.cancelled, world.slurm.submitted) == ([], 2)
 
 
 def test_what_nobody_wants_goes_by_its_tag_after_a_while(world):
-    world.clerk.start(launch(1))
-    world.clerk.start(launch(2))
+    world.worker.start(launch(1))
+    world.worker.start(launch(2))
     world.turns(2)
-    world.clerk = world.new_clerk()
-    world.clerk.start(launch(2))
+    world.worker = world.new_worker()
+    world.worker.start(launch(2))
     world.turns(30)
     assert set(world.slurm.cancelled) == {"101"}
 
 
 def test_a_number_that_is_given_out_again_is_not_cancelled(world):
     """It was to be cancelled; the controller was killed, forgot its job and gave the number to another."""
-    world.clerk.start(launch(1))
-    world.clerk.start(launch(2))
+    world.worker.start(launch(1))
+    world.worker.start(launch(2))
     world.turns(1)
     world.slurm.is_down = True
     world.turns(5)
-    world.clerk.stop(RUN, now=False)
+    world.worker.stop(RUN, now=False)
     world.slurm.cancelled.clear()
     world.slurm.comments["101"] = world.slurm.comments.pop("102")
     world.slurm.is_down = False
@@ -308,7 +308,7 @@ def test_a_number_that_is_given_out_again_is_not_cancelled(world):
 
 
 def test_what_a_restarted_controller_ends_before_it_began_is_submitted_again(world):
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
     world.slurm.is_down = True
     world.turns(3)
@@ -317,18 +317,18 @@ def test_what_a_restarted_controller_ends_before_it_began_is_submitted_again(wor
     world.turns(5)
     assert (world.slurm.submitted, world.ends) == (2, [])
     world.begin("1.1", "102")
-    world.desk.put("1.1", "exit", b"0 \n")
+    world.folder.put("1.1", "exit", b"0 \n")
     world.turns(2)
     assert world.ends == [Ended(RUN, End(0))]
 
 
 def test_it_is_forgiven_a_few_times_and_not_later(world):
-    world.clerk.start(launch())
+    world.worker.start(launch())
     world.turns(2)
     world.slurm.states["101"] = "CANCELLED"
     world.turns(2)
     assert world.ends == [Ended(RUN, End(None, None, parse("CancelledThere")))], "somebody did that"
-    world.clerk.start(launch(2))
+    world.worker.start(launch(2))
     world.slurm.is_down = True
     world.turns(2)
     world.slurm.is_down = False
@@ -341,7 +341,7 @@ def test_it_is_forgiven_a_few_times_and_not_later(world):
 def test_the_verdict_on_a_number_is_asked_with_the_tag_of_its_job(world):
     asked = []
     world.slurm.verdict = lambda id, tag: asked.append((id, tag))
-    world.clerk.start(launch(1))
+    world.worker.start(launch(1))
     world.turns(2)
     world.begin("1.1", "101")
     tag = world.slurm.comments.pop("101")
@@ -350,14 +350,14 @@ def test_the_verdict_on_a_number_is_asked_with_the_tag_of_its_job(world):
 
 
 def test_an_array_that_is_taken_back_is_over_when_its_begun_tasks_are(world):
-    world.clerk.start(launch(array="0-2"))
+    world.worker.start(launch(array="0-2"))
     world.turns(2)
     assert world.slurm.submitted == 1
     world.begin("1_1.1", "101_1")
     world.turns()
-    world.clerk.stop(Run(job(1).key, 1), now=True)
+    world.worker.stop(Run(job(1).key, 1), now=True)
     assert world.ends == []
-    world.desk.put("1_1.1", "exit", b"0 \n")
+    world.folder.put("1_1.1", "exit", b"0 \n")
     world.turns(2)
     task = Run(job(1, task=1).key, 1)
     assert world.ends == [Ended(task, End(0)), Ended(RUN, End(None, None, RECALLED))]
@@ -366,7 +366,7 @@ def test_an_array_that_is_taken_back_is_over_when_its_begun_tasks_are(world):
 def test_a_thousand_jobs_are_asked_about_together(world):
     """One question an interval, however many wait; and ever longer intervals while nothing changes."""
     for number in range(1, 1001):
-        world.clerk.start(launch(number))
+        world.worker.start(launch(number))
     world.turns(1, 1.0)
     assert world.slurm.submitted == 1000
     before = world.slurm.asked
@@ -379,4 +379,4 @@ def test_a_thousand_jobs_are_asked_about_together(world):
 
 
 def test_nothing_to_do_means_nothing_is_asked(world):
-    assert world.clerk.turn() is None
+    assert world.worker.turn() is None

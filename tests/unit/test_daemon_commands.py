@@ -1,4 +1,4 @@
-"""Wishes speak of the state they meet, and say what the commit must hold."""
+"""Commands speak of the state they meet, and say what the commit must hold."""
 
 import pytest
 
@@ -23,19 +23,19 @@ def described(*, after=(), after_any=(), blobs=None, **fields):
 
 
 def submitted(machine, *jobs):
-    wish = SubmitCommand(ANN, "ann", "token", list(jobs), "cli")
-    return wish.event(machine.state, machine.store, machine.now)
+    command = SubmitCommand(ANN, "ann", "token", list(jobs), "cli")
+    return command.event(machine.state, machine.store, machine.now)
 
 
 def specs(machine, *jobs):
     return submitted(machine, *jobs).specs
 
 
-def test_a_plain_wish_is_its_event_at_that_moment():
+def test_a_plain_command_is_its_event_at_that_moment():
     machine = Machine()
-    wish = EventCommand(lambda at: ("event", at))
-    assert wish.event(machine.state, machine.store, machine.now) == ("event", machine.now)
-    assert (wish.origin, wish.after_step([], Changes(), machine.now)) == ("daemon", None)
+    command = EventCommand(lambda at: ("event", at))
+    assert command.event(machine.state, machine.store, machine.now) == ("event", machine.now)
+    assert (command.origin, command.after_step([], Changes(), machine.now)) == ("daemon", None)
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ def test_equal_specs_are_one_object(machine):
 
 def test_the_commit_holds_the_token_and_the_texts():
     jobs = [described(blobs={"a": b"1"}), described(blobs={"b": b"2"})]
-    wish, changes = SubmitCommand(ANN, "ann", "token", jobs, "cli"), Changes()
+    command, changes = SubmitCommand(ANN, "ann", "token", jobs, "cli"), Changes()
     keys = (job_key(1), job_key(2))
     at = Machine().now
-    assert wish.after_step([Accepted(keys)], changes, at) == keys
+    assert command.after_step([Accepted(keys)], changes, at) == keys
     assert changes.submissions == [Submission(ANN, "token", keys, NOON)]
     assert changes.blobs == {"a": b"1", "b": b"2"}
 
@@ -95,8 +95,8 @@ def test_the_commit_holds_the_token_and_the_texts():
 
 
 def updating(machine, job, references=References(), **fields):
-    wish = UpdateCommand(ANN, (job_key(job),), Change(fields=fields, references=references), "cli")
-    return wish.event(machine.state, machine.store, machine.now)
+    command = UpdateCommand(ANN, (job_key(job),), Change(fields=fields, references=references), "cli")
+    return command.event(machine.state, machine.store, machine.now)
 
 
 def test_an_update_resolves_its_references(machine):

@@ -72,7 +72,7 @@ def test_a_run_that_is_over_is_forgotten():
     assert tracker.idle_times(1).keys() == {"3.2"}
 
 
-class TestSteward:
+class TestIdleGpuMonitor:
     @pytest.fixture
     def told(self):
         return []

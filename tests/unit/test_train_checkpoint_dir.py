@@ -177,7 +177,7 @@ def test_a_crash_at_every_write_leaves_a_latest_that_is_whole(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("forgotten", ["sync", "File.close"])
-def test_the_model_catches_a_vault_that_does_not_sync(tmp_path, monkeypatch, forgotten):
+def test_the_model_catches_a_directory_that_does_not_sync(tmp_path, monkeypatch, forgotten):
     monkeypatch.setattr(os, "fsync", lambda fd: None)  # the model has its own
     folder, before = tmp_path / "c", tmp_path / "before"
     add(opened(folder, attempt=1, keep=1), 1)
