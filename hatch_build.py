@@ -60,7 +60,7 @@ class NativeShimHook(BuildHookInterface):
         made = folder / "gflow-shim.new"
         done = subprocess.run([compiler, *FLAGS, "-o", str(made), *sources], capture_output=True, text=True)
         if done.returncode:
-            self.app.display_warning(f"the plain shim could not be built: {done.stderr}")
+            self.app.display_warning(f"the native shim could not be built: {done.stderr}")
             return
         made.replace(folder / "gflow-shim")  # atomic: a running shim keeps its inode
         build_data["artifacts"].append(str(FOLDER / "gflow-shim"))

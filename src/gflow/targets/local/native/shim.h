@@ -1,5 +1,5 @@
 /* The native shim: does the work of shim.py for jobs without special demands, in a tenth of the time and
- * memory. It writes the same files and speaks the same protocol. Whatever needs more (limits by control
+ * memory. It writes the same files and speaks the same protocol. A job that needs more (limits by control
  * group, shared GPUs, a process tree that does not die) is left to shim.py.
  *
  * Single thread, few allocations, no library but libc.

@@ -1,7 +1,7 @@
 """Privileges: in system mode the shim is root and the job runs as its owner.
 
-The child gives up root for good before it touches any path, log or program of the owner. `native/person.c`
-does the same in C. Standard library only: the shim imports this.
+The child gives up root for good before it touches any path, log or program of the owner.
+`native/privileges.c` does the same in C. Standard library only: the shim imports this.
 """
 
 from __future__ import annotations
