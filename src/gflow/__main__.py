@@ -1,4 +1,4 @@
-"""`python -m gflow PROGRAM …`: the way in where the shell scripts of the wheel are not installed."""
+"""`python -m gflow PROGRAM …`: the entry point where the shell scripts of the wheel are not installed."""
 
 import sys
 

@@ -65,7 +65,7 @@ class JobState(enum.Enum):
     row: StateRow
 
     QUEUED = StateRow(
-        "Queued", "PD", "3", WAITS, "Jobs that wait; an array is one.",
+        "Queued", "PD", "3", WAITS, "Waiting jobs; an array counts once.",
         {
             "released": ("job_released", CHANGED),
             "retry": ("job_retried", CHANGED, ATTEMPT_ENDED),
@@ -74,7 +74,7 @@ class JobState(enum.Enum):
         alias="pending",
     )  # fmt: skip
     HOLD = StateRow(
-        "Hold", "H", "1", WAITS, "Jobs that wait until somebody releases them.",
+        "Hold", "H", "1", WAITS, "Held jobs.",
         {"held": ("job_held", CHANGED)}, metric="held", figure="queued", alias="held",
     )  # fmt: skip
     RUNNING = StateRow(
@@ -82,15 +82,15 @@ class JobState(enum.Enum):
         {"started": ("job_started", CHANGED)},
     )  # fmt: skip
     FINISHED = StateRow(
-        "Finished", "CD", "2", ENDED, "Jobs that finished well.",
+        "Finished", "CD", "2", ENDED, "Jobs that finished with exit code 0.",
         {"finished": ("job_completed", CHANGED, ATTEMPT_ENDED)}, figure="completed", alias="completed",
     )  # fmt: skip
     FAILED = StateRow(
-        "Failed", "F", "1;31", ENDED, "Jobs that failed.",
+        "Failed", "F", "1;31", ENDED, "Failed jobs.",
         {"failed": ("job_failed", CHANGED, ATTEMPT_ENDED)},
     )  # fmt: skip
     CANCELLED = StateRow(
-        "Cancelled", "CA", "9", ENDED, "Jobs that were cancelled.",
+        "Cancelled", "CA", "9", ENDED, "Cancelled jobs.",
         {"cancelled": ("job_cancelled", CHANGED)}, exit_code=130,
     )  # fmt: skip
     TIMEOUT = StateRow(

@@ -14,7 +14,7 @@ def check_plot(path: str) -> None:
     """Refuse a plot that cannot be written, before the figures for it are computed."""
     if not path.lower().endswith(FORMS):
         raise UsageError(
-            f"--plot: {path!a} is no picture", hint="name a file that ends in .png, .svg or .pdf"
+            f"--plot: {path!a} is not an image file", hint="name a file that ends in .png, .svg or .pdf"
         )
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):

@@ -8,7 +8,7 @@ from gflow.errors import Refused, UsageError
 from gflow.fit import estimate
 from gflow.ml.fit.estimate import record
 from gflow.ml.fit.recipe import Recipe
-from gflow.ml.fit.report import fits
+from gflow.ml.fit.report import evaluate, fits
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -174,7 +174,6 @@ def test_nothing_is_left_behind():
 
 def test_a_run_for_any_batch_is_near_the_run_itself():
     from gflow.ml.fit.batch_scaling import BatchScaling
-    from gflow.ml.fit.report import evaluate
     from gflow.ml.fit.sharding import Shaping
     from gflow.ml.fit.speed import work_of
 
@@ -224,14 +223,13 @@ def test_a_picture(tmp_path):
     path = tmp_path / "memory.png"
     assert run(["--params", "1B", "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UsageError, match="is no picture"):
+    with pytest.raises(UsageError, match="is not an image file"):
         run(["--params", "1B", "--plot", str(tmp_path / "memory.nothing")])
 
 
 def test_gradients_that_wait_for_further_batches():
     """The rule against the run itself: more weights than activations, so that the gradients matter."""
     from gflow.ml.fit.batch_scaling import BatchScaling
-    from gflow.ml.fit.report import evaluate
     from gflow.ml.fit.sharding import Shaping
 
     config = SMALL | {"hidden_size": 1024, "intermediate_size": 2048}

@@ -201,7 +201,7 @@ def test_a_private_machine_names_nobody() -> None:
         try:
             assert holder.stdout is not None and holder.stdout.readline() == b"1\n"
             job = submitted(machine, machine.bob, "true", gpus=1)
-            wait_until(lambda: "somebody else" in str(machine.ask(machine.bob, "GET", "/info")[1]))
+            wait_until(lambda: "another user" in str(machine.ask(machine.bob, "GET", "/info")[1]))
             for path in (
                 "/quotas",
                 "/reservations",

@@ -196,7 +196,7 @@ BUSY = [
     (("gjob", "show", "99"), 1, "there is no job 99"),
     (("gjob", "frobnicate", "1"), 2, "no command"),
     (("gjob", "shwo", "1"), 2, "did you mean show?"),
-    (("gjob", "log", "1,2"), 2, "one job, please"),
+    (("gjob", "log", "1,2"), 2, "exactly one job must be named"),
     (("gjob", "hold", "7"), 1, "is running"),
     (("gjob", "hold", "3"), 1, "job 3 is over: Finished"),
     (("gjob", "release", "3"), 1, "gjob redo 3 does it again"),
@@ -221,7 +221,7 @@ BUSY = [
     (("gjob", "update", "5", "--param", "lr=3,4"), 2, "one value"),
     (("gjob", "update", "5", "--param", "bs=3"), 1, "has no parameter 'bs'"),
     (("gjob", "redo", "99"), 1, "there is no job 99"),
-    (("gjob", "redo", "1,2"), 2, "one job, please"),
+    (("gjob", "redo", "1,2"), 2, "exactly one job must be named"),
     (("gjob", "redo", "3", "--gpus", "9"), 1, "this machine has 4"),
     # other programs
     (("gqueue", "-s", "Sleeping"), 2, "unknown state"),

@@ -75,7 +75,7 @@ def test_a_backup_that_others_could_have_made_is_refused(made: System, how: str)
     if how == "folder":
         os.chown(folder, uid, uid)
     done = made.box.run("gflowd", "restore", "--system", str(copied))
-    assert done.returncode == 1 and "somebody else than root" in done.stderr, done.stderr
+    assert done.returncode == 1 and "a user other than root" in done.stderr, done.stderr
 
 
 def test_a_machine_whose_daemon_is_down_is_named_as_such(made: System) -> None:
@@ -152,7 +152,7 @@ def test_an_installation_that_others_can_rewrite_is_refused(made: System) -> Non
     stub.chmod(0o755)
     env = made.box.env | {"PATH": f"{stub.parent}:{made.box.env['PATH']}"}
     done = subprocess.run(words, env=env, capture_output=True, text=True)
-    assert done.returncode == 1 and "another user than root" in done.stderr, done.stderr
+    assert done.returncode == 1 and "a user other than root" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("name", ["sitecustomize.py", "gflow/ml/fit/tables.py", "gflow/daemon/loop/loop.py"])

@@ -293,7 +293,7 @@ def test_without_any_configured_the_test_says_so(box: Box) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (table("webhooks", url="ftp://x/"), "takes an address such as http://host/"),
+        (table("webhooks", url="ftp://x/"), "takes a URL such as http://host/"),
         (table("webhooks", url="http://x/", event=["*"]), "contains unknown field `event`"),
         (table("webhooks", url="http://x/", events=["job_done"]), "there is no event"),
         (table("emails", smtp_url="smtp://x"), "missing required field `from`"),

@@ -258,7 +258,7 @@ def test_a_port_that_is_taken_is_said(box: Box) -> None:
         other.listen()
         done = box.run("gflowd", "run", env={"GFLOW_DAEMON__PORT": str(other.getsockname()[1])})
     assert done.returncode == 1
-    assert "cannot be had: Address already in use" in done.stderr
+    assert "cannot be used: Address already in use" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ def test_without_a_checkpoint_it_begins_anew(daemon: Box) -> None:
     line = "[ $GFLOW_ATTEMPT = 2 ] || exit 75; echo again"
     job = daemon.submit("--requeue", "--resume-args", "--from {latest}", line)
     daemon.finished(job)
-    assert "there is no checkpoint to resume from; beginning anew\nagain\n" in daemon.text_of(job)
+    assert "there is no checkpoint to resume from; starting from the beginning\nagain\n" in daemon.text_of(
+        job
+    )
 
 
 @pytest.mark.parametrize(

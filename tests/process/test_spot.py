@@ -32,7 +32,7 @@ def test_a_notice_stops_requeues_and_drains(box: Box, metadata: Server) -> None:
     other = box.submit("--grace", "1", "sleep 600")
     wait_until(lambda: "attempt 1" in box.text_of(job) and box.job(other)["state"] == "Running")
     metadata.take(120)
-    why = "aws takes this machine away (terminate)"
+    why = "aws will reclaim this machine (terminate)"
     wait_until(lambda: box.job(job)["state"] == "Queued", 20)
     assert box.text_of(job).endswith("attempt 1\nsaved True\n")
     assert box.job(job)["reason"] == f"Drained: {why}"
@@ -50,7 +50,7 @@ def test_a_new_daemon_does_not_remember_it(box: Box, metadata: Server) -> None:
     box.env |= {"GFLOW_SPOT__CLOUD": f"gcp={metadata.base}", "GFLOW_SPOT__EVERY_SECS": "1"}
     metadata.take(30)
     box.up("--cpus", "1", "--simulate-gpus", "1x80G")
-    wait_until(lambda: "gcp takes this machine away" in box.run("ginfo").stdout)
+    wait_until(lambda: "gcp will reclaim this machine" in box.run("ginfo").stdout)
     job = box.submit("true")
     assert box.job(job)["state"] == "Queued"
     box.kill9()

@@ -421,7 +421,7 @@ def test_what_it_uses_on_its_nodes(slurm):
     nodes = wait_until(busy, 60, "both nodes at work")
     assert [(node["node"], node["cpus"]) for node in nodes] == [("node1", 2), ("node2", 2)]
     if shutil.which("nvidia-smi") is None:
-        assert nodes[0]["note"] == "no nvidia-smi on this node: nothing is known of its GPUs (0,1)"
+        assert nodes[0]["note"] == "no nvidia-smi on this node, so the use of its GPUs is unknown (0,1)"
         assert "node2: no nvidia-smi" in slurm.ok("gjob", "usage", str(number))
     assert slurm.api("GET", f"/jobs/{array}_3/usage")[1]["nodes"][0]["processes"] > 0
     whole = slurm.run("gjob", "usage", str(array))

@@ -289,8 +289,8 @@ REFUSED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "table missing": ("whole", statement("DROP TABLE holds"), "no table holds"),
     "directory": ("whole", directory, "is no file"),
     "pipe": ("whole", pipe, "is no file"),
-    "dangling link": ("whole", dangling, "points to .* nothing"),
-    "link to itself": ("whole", link_to_itself, "points to .* nothing"),
+    "dangling link": ("whole", dangling, "points to .* which does not exist"),
+    "link to itself": ("whole", link_to_itself, "points to .* which does not exist"),
     "gone, and its log is there": ("crashed", without_file, "is gone, but its log"),
     "other program's log": ("whole", foreign_log, "not a gflow database|damaged|malformed"),
 }

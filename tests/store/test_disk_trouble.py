@@ -88,7 +88,7 @@ def test_a_start_on_a_full_disk_says_what_to_do(box: Box, small_disk: Path, verb
         box.up(*FLAGS)
         box.down()
     fill_up(small_disk)
-    says_trouble(box, verb, "disk is full", "make room")
+    says_trouble(box, verb, "disk is full", "free some space")
 
 
 @pytest.mark.parametrize("verb", ["up", "run"])

@@ -39,9 +39,9 @@ def test_a_database_of_another_daemon_is_refused_and_not_touched(
 
 def test_an_unmarked_database_with_jobs_of_others_is_the_machines(tmp_path: Path) -> None:
     path = made(tmp_path / "gflow.db", None, 1000, 1001)
-    with pytest.raises(Refused, match="machine's daemon"):
+    with pytest.raises(Refused, match="system daemon"):
         SqliteStore(path, ANN)
-    with pytest.raises(Refused, match="machine's daemon"):
+    with pytest.raises(Refused, match="system daemon"):
         SqliteStore(path, private(0))
     with closing(SqliteStore(path, SYSTEM)) as store:
         assert store.meta_value("kind") == SYSTEM
@@ -76,5 +76,5 @@ def test_a_backup_of_another_daemon_is_not_restored(
 def test_a_restored_backup_that_says_nothing_belongs_to_whoever_restored_it(tmp_path: Path) -> None:
     back_up(made(tmp_path / "old.db", None, 1000, 1001), tmp_path / "backup.db")
     restore(tmp_path / "backup.db", tmp_path / "gflow.db", 1, SYSTEM)
-    with pytest.raises(Refused, match="machine's daemon"):
+    with pytest.raises(Refused, match="system daemon"):
         SqliteStore(tmp_path / "gflow.db", ANN)

@@ -58,7 +58,7 @@ def test_runs_of_another_plan_are_another_kind():
 def test_without_history():
     need = need_of(spec(gpus=1), 0, 0, (BIG,), 10)
     assert need == (0, "auto: no earlier run of this command is known, so any GPU will do")
-    with pytest.raises(Refused, match="nobody can say how much it may use"):
+    with pytest.raises(Refused, match="its limit cannot be computed"):
         need_of(spec(gpus=1, shared=True), 0, 0, (BIG,), 10)
 
 

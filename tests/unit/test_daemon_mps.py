@@ -25,5 +25,5 @@ def test_a_folder_that_somebody_prepared_is_not_used(tmp_path, monkeypatch, how)
         folder.chmod(0o777 if how == "open" else 0o700)
     if how == "theirs":
         os.chown(folder, 65534, 65534)
-    assert Mps(tmp_path, "tag")._start().endswith("could have been prepared by somebody else")
+    assert Mps(tmp_path, "tag")._start().endswith("could have been prepared by another user")
     assert not (folder / "pipe").exists()

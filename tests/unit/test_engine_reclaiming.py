@@ -8,7 +8,7 @@ from gflow.core.events import Drain, Reclaimed
 
 from .machine import Machine, gpu
 
-WHY = "aws takes this machine away (terminate)"
+WHY = "aws will reclaim this machine (terminate)"
 
 
 def machine_with(*asked):

@@ -142,7 +142,7 @@ class TestCensus:
         watch.take(Look((card("A", 0), card("B", 1))), {}, 0)
         report = watch.take(Look((card("B", 0)._replace(problem="GPU is lost"),)), {}, 1)
         assert {index: str(why) for index, why in report.blocked.items()} == {
-            0: "Lost: it is not there any more",
+            0: "Lost: it is missing",
             1: "Lost: GPU is lost",
         }
 

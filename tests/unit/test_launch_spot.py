@@ -73,7 +73,7 @@ def test_the_command_gets_the_stop_contract(metadata):
     metadata.take()
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (75, "stop file\n")
-    assert "aws takes this machine away in 1" in err
+    assert "aws will reclaim this machine in 1" in err
 
 
 def test_without_a_cloud_the_command_just_runs():

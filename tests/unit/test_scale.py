@@ -56,7 +56,7 @@ def test_sizes_are_sorted_and_each_is_there_once():
         (["--gpus", "1,2", "--samples", "5/day"], "not a number of samples"),
         (["--gpus", "1,2", "--direct", "--on", "slurm"], "cannot be combined with --on"),
         (["--gpus", "1,2", "--direct", "--job", "--time 1"], "cannot be combined with --job"),
-        (["--gpus", "1,2", "--plot", "a.txt"], "no picture"),
+        (["--gpus", "1,2", "--plot", "a.txt"], "not an image file"),
     ],
 )
 def test_refusals_before_anything_runs(words, said, tmp_path, monkeypatch):

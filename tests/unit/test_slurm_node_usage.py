@@ -40,7 +40,7 @@ def test_two_nodes():
 def test_no_nvidia_smi_and_one_that_fails():
     (node,) = parse_probe("0: node a1\n0: cpus 2\n0: without 0,1\n")
     assert node == NodeUse(
-        "a1", 2, 0.0, 0.0, 0, 0, (), "no nvidia-smi on this node: nothing is known of its GPUs (0,1)"
+        "a1", 2, 0.0, 0.0, 0, 0, (), "no nvidia-smi on this node, so the use of its GPUs is unknown (0,1)"
     )
     (node,) = parse_probe("0: node a1\n0: gpu NVIDIA-SMI has failed because it could not talk, sorry\n")
     assert node.note == "nvidia-smi says: NVIDIA-SMI has failed because it could not talk, sorry"

@@ -19,8 +19,8 @@ def test_a_cluster():
 @pytest.mark.parametrize(
     ("table", "said", "hint"),
     [
-        ({"type": "slrum"}, "f: targets.x needs type = \"slurm\", not 'slrum'", "the one kind of target"),
-        ({"account": "a"}, 'f: targets.x needs type = "slurm"', "the one kind of target"),
+        ({"type": "slrum"}, "f: targets.x needs type = \"slurm\", not 'slrum'", "the only type of target"),
+        ({"account": "a"}, 'f: targets.x needs type = "slurm"', "the only type of target"),
         (
             {"type": "slurm", "acount": "a"},
             "f: unknown setting 'targets.x.acount'",

@@ -131,7 +131,7 @@ def test_the_cap_of_an_array_is_max_concurrent(options, array, cap):
 
 def test_an_array_has_one_cap_and_that_is_bounded():
     assert described(options={"array": "1-10%4", "max-concurrent": 4}).spec.max_concurrent == 4
-    with pytest.raises(UsageError, match="--array …%4 and --max-concurrent 2 say two things"):
+    with pytest.raises(UsageError, match="--array …%4 and --max-concurrent 2 are contradictory"):
         described(options={"array": "1-10%4", "max-concurrent": 2})
     with pytest.raises(UsageError, match="--max-concurrent must be at most"):
         described(options={"array": "1-10%4000000000"})

@@ -26,7 +26,7 @@ from gflow.daemon.loop.loop import Loop
 from gflow.daemon.loop.stored_state import reload
 from gflow.daemon.monitors.gpu_leases import LeaseWatch
 from gflow.daemon.monitors.gpu_monitor import (
-    SOMEBODY,
+    ANOTHER_USER,
     GpuWatch,
     devices_of,
     names_of,
@@ -256,7 +256,7 @@ class Daemon:
 
     def _leases_changed(self, foreign: dict[int, str]) -> None:
         if self._settings.is_private:
-            foreign = dict.fromkeys(foreign, SOMEBODY)
+            foreign = dict.fromkeys(foreign, ANOTHER_USER)
         self.loop.post(lambda at: LeasesSeen(at=at, foreign=foreign))
 
 

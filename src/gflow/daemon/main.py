@@ -38,7 +38,7 @@ from gflow.daemon.process import daemon_log, directories, instance_lock
 from gflow.daemon.process import reload as succession
 from gflow.daemon.settings import Settings
 from gflow.errors import GflowError
-from gflow.store.location import is_about_a_disk, unusable
+from gflow.store.location import is_about_a_disk, unusable_error
 
 log = logging.getLogger("gflow.daemon")
 # Threads of the default pool besides those of notifications: backups, tokens, MPS, clusters.

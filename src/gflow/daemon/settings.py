@@ -221,7 +221,7 @@ def _quotas(config: Config) -> Quotas:
 def check_typed(policy: Policy, gpus: tuple[Gpu, ...]) -> None:
     """Refuse GPUs of the flag --gpus that do not exist."""
     if policy.gpus_win and policy.gpus and (unknown := policy.gpus - {gpu.index for gpu in gpus}):
-        raise UsageError(f"--gpus: there is no GPU {min(unknown)} here", hint="ginfo shows what there is")
+        raise UsageError(f"--gpus: there is no GPU {min(unknown)} here", hint="ginfo lists the GPUs")
 
 
 def _missing(config: Config, gpus: tuple[Gpu, ...]) -> list[str]:
@@ -234,7 +234,7 @@ def _missing(config: Config, gpus: tuple[Gpu, ...]) -> list[str]:
 def _unused(config: Config, system: bool) -> list[str]:
     """Notes about settings that have no effect in system mode."""
     if system and config["gpu.mps"]:
-        return ["gpu.mps is ignored: an MPS server serves one user, and this daemon serves everybody"]
+        return ["gpu.mps is ignored: an MPS server serves one user, and this daemon serves all users"]
     return []
 
 

@@ -61,7 +61,7 @@ class Census:
         run_dir: str,
         faults: Mapping[str, str] | None = None,
     ) -> None:
-        """`faults`: those that an earlier daemon found and no operator has cleared."""
+        """`faults`: faults that an earlier daemon found and no operator has cleared."""
         self._settings = settings
         self._owners = owners
         self._numbering = numbering
@@ -138,7 +138,7 @@ class Census:
     def _judge(self, gpu: Gpu, scene: _Scene, holders: Mapping[int, tuple[str, ...]], now: float) -> None:
         card = scene.by_uuid.get(gpu.uuid)
         if card is None or card.problem:
-            scene.blocked[gpu.index] = Block("Lost", card.problem if card else "it is not there any more")
+            scene.blocked[gpu.index] = Block("Lost", card.problem if card else "it is missing")
             return
         scene.cards[gpu.index] = card
         self._count(gpu, card, scene, holders.get(gpu.index, ()))
@@ -194,9 +194,7 @@ class Census:
         if len(runs) == 1:  # attribute it to the only job that has this GPU
             scene.add_use(runs[0], gpu.index, process)
         elif not runs and self._tolerated(gpu.index, process, 0) == "":
-            scene.blocked[gpu.index] = Block(
-                "CannotTell", f"process {process.pid} is not to be seen from here"
-            )
+            scene.blocked[gpu.index] = Block("CannotTell", f"process {process.pid} is not visible here")
 
     def _started_by(self, run: str, started: int) -> bool:
         """Whether a process in a container may belong to this run: it started later, and the run has a client

@@ -284,7 +284,7 @@ class Nvml:
         )
 
     def _xids(self) -> tuple[tuple[str, int], ...]:
-        """Errors the driver has reported since the last look."""
+        """Xid errors that the driver has reported since the last look."""
         lib = self._lib
         found: list[tuple[str, int]] = []
         while self._events is not None and len(found) < 64:

@@ -1,4 +1,4 @@
-"""Simulated GPUs: `4x80G`, or `2x80G,2x24G`. Booked like real ones, and always announced."""
+"""Simulated GPUs: `4x80G`, or `2x80G,2x24G`. Allocated like real GPUs, and always shown as simulated."""
 
 from __future__ import annotations
 

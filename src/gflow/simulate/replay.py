@@ -119,11 +119,11 @@ def _in_order(patience: float, *, backfill: bool = True) -> Policy:
 
 
 POLICIES: dict[str, tuple[str, Policy]] = {
-    "fifo": ("strictly in order: nobody passes whoever is first", _in_order(0.0, backfill=False)),
-    "greedy": ("in order, and whoever fits starts: as gflow does it", _in_order(-1.0)),
+    "fifo": ("strictly in order of arrival, without backfilling", _in_order(0.0, backfill=False)),
+    "greedy": ("in order of arrival; every job that fits starts", _in_order(-1.0)),
     "easy": ("EASY backfilling by time limits", _in_order(0.0)),
     "easy-perfect": ("EASY backfilling, all run times known", _in_order(0.0)),
-    "ours": ("the default of gflowd", USUAL),
+    "ours": ("the default policy of gflowd", USUAL),
     "throughput": ("ours, with policy.patience = 14", Policy(patience=14.0)),
     "unprotected": ("ours, with policy.protect = false", Policy(patience=-1.0)),
 }

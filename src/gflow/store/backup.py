@@ -24,7 +24,7 @@ from gflow.store.snapshot import RESTORED, back_up, copy, swap_in
 DAY_S = 86400.0
 BACKUPS_KEPT = 7
 CHUNK = 2000
-# Where a job's spec refers to texts: its environment and its script.
+# Paths in a spec that refer to stored texts: the environment and the script.
 TEXTS = ("$.environ", "$.script")
 # Seconds for which a job that never ran keeps its texts after it was cancelled: `gjob redo` needs them.
 UNRUN_S = 3600.0
@@ -61,17 +61,17 @@ def is_backup_due(folder: Path, now: float) -> bool:
 def restore(
     backup: Path, database: Path, first_free_number: int, kind: str | None = None, drained: str = ""
 ) -> Path | None:
-    """Replace the database by a backup; returns where the old one went. No daemon may run.
+    """Replace the database by a backup; returns the new path of the old one. No daemon may run.
 
-    Numbers given out since the backup are not given out again: their logs and processes exist.
+    Job numbers assigned since the backup are not reused: their logs and processes exist.
     `kind`: the kind of daemon it is for; backups of another kind are refused. `drained`: the reason of a
-    drain that lasts until `gctl resume`; empty: waiting jobs go on.
+    drain that lasts until `gctl resume`; empty: no drain.
     """
     backup, database = files.real(backup), files.real(database)
     new = beside(database, RESTORED + ".new")
     try:
         check_database(backup, kind)
-        swap_in(database)  # an interrupted restore has numbers too
+        swap_in(database)  # an interrupted restore has job numbers, too
         files.make_folders(database.parent)
         copy(backup, new)
         with closing(files.connect(new)) as db, _transaction(db):
@@ -123,9 +123,9 @@ def _next_number_of(database: Path) -> int:
 
 
 def apply_retention(database: Path, retention: Retention, now: float) -> int:
-    """Delete what is past its retention period, in short transactions; returns the number of jobs deleted.
+    """Delete records past their retention period, in short transactions; returns the number of jobs deleted.
 
-    A job that an active one depends on stays, however old.
+    A job that an active job depends on is kept, however old.
     """
     with closing(files.connect(files.real(database))) as db:
         db.execute("PRAGMA foreign_keys = ON")
@@ -166,8 +166,8 @@ def _needed_jobs(db: sqlite3.Connection) -> set[int]:
 def delete_unrun_texts(database: Path, retention: Retention, now: float, since: float = 0.0) -> None:
     """Delete environments and scripts of jobs that were cancelled `UNRUN_S` ago or more and never ran.
 
-    Those that were cancelled with a job they depended on stay: `gjob redo --cascade` needs them.
-    `since`: when this was done before; if no such job was cancelled since then, there is nothing to do.
+    Jobs that were cancelled with a parent are left out: `gjob redo --cascade` needs their texts.
+    `since`: the time of the last call; if no such job was cancelled since then, there is nothing to do.
     """
     unrun = now - UNRUN_S
     some = f"SELECT 1 FROM jobs WHERE {_UNRUN} AND finished_at >= ? LIMIT 1"
@@ -177,10 +177,10 @@ def delete_unrun_texts(database: Path, retention: Retention, now: float, since: 
 
 
 def kept_bytes(database: Path, retention: Retention, now: float) -> dict[int, int]:
-    """Bytes on disk that the jobs of each user (by uid) take.
+    """Bytes on disk that the jobs of each user take, by uid.
 
-    Environments and scripts that they refer to, each text once; and their specs, as far as those are longer
-    than usual, each by itself.
+    The environments and scripts of the jobs, each text counted once, and the part of each spec that exceeds
+    the usual size.
     """
     texts = " UNION ".join(
         f"SELECT uid, json_extract(spec, '{path}') AS hash FROM jobs "
@@ -195,7 +195,7 @@ def kept_bytes(database: Path, retention: Retention, now: float) -> dict[int, in
 
 
 def _spec_bytes(db: sqlite3.Connection) -> Counter[int]:
-    """Bytes beyond the usual of specs by uid, with those that the tasks of active arrays will have."""
+    """Bytes of specs beyond the usual size, by uid, including specs of future tasks of active arrays."""
     more = f"length(CAST(spec AS BLOB)) - {USUAL_BYTES}"
     each = f"SELECT uid, sum({more}) FROM jobs WHERE {more} > 0 GROUP BY uid"
     arrays = f"SELECT uid, {more}, progress FROM jobs WHERE finished_at IS NULL AND progress NOTNULL"
@@ -208,7 +208,7 @@ def _spec_bytes(db: sqlite3.Connection) -> Counter[int]:
 def _delete_texts(db: sqlite3.Connection, before: float, unrun_before: float = 0.0) -> None:
     """Delete environments and scripts that no active or recent job needs.
 
-    `unrun_before`: a job that was cancelled by then and never ran needs none.
+    `unrun_before`: a job that was cancelled before this time and never ran needs no texts.
     """
     db.execute("CREATE TEMP TABLE needed (hash TEXT PRIMARY KEY)")
     newest = db.execute("SELECT coalesce(max(key), 0) FROM jobs").fetchone()[0]

@@ -14,14 +14,14 @@ import msgspec
 from gflow.core.ids import TASK_BITS, JobKey, job_key
 from gflow.errors import StoreError
 
-# The distance from the key of a job to the next job's.
+# Difference between the keys of consecutive jobs.
 STEP = 1 << TASK_BITS
 # A run of keys: (first key, count, distance).
 Run = tuple[int, int, int]
 
 
 class OpenSubmission(msgspec.Struct, frozen=True, tag="submission"):
-    """A staged submission. `closed`: all of its jobs have arrived."""
+    """A staged submission. `closed`: all of its jobs are stored."""
 
     first: int
     count: int
@@ -54,7 +54,7 @@ _decode = msgspec.json.Decoder(Bulk).decode
 
 
 def bulk_of(number: int, text: str, done: int = 0) -> Bulk:
-    """The entry of a row of `bulk`."""
+    """Decode a row of the table `bulk`."""
     try:
         found: Bulk = _decode(text)
         return advanced(found, done)
@@ -63,12 +63,12 @@ def bulk_of(number: int, text: str, done: int = 0) -> Bulk:
 
 
 def advanced(bulk: Bulk, done: int) -> Bulk:
-    """The same record with this progress."""
+    """A copy of the record with this progress."""
     return msgspec.structs.replace(bulk, done=done) if done and isinstance(bulk, Intent) else bulk
 
 
 def runs_of(keys: Iterable[JobKey]) -> tuple[Run, ...]:
-    """Keys as runs, in their order."""
+    """Encode keys as runs, in order."""
     runs: list[Run] = []
     first = count = step = 0
     for key in keys:
@@ -86,6 +86,6 @@ def runs_of(keys: Iterable[JobKey]) -> tuple[Run, ...]:
 
 
 def keys_of(runs: Iterable[Run]) -> Iterator[JobKey]:
-    """The keys that `runs_of` was given."""
+    """Decode the keys from runs."""
     for first, count, step in runs:
         yield from map(JobKey, range(first, first + count * step, step))

@@ -35,7 +35,7 @@ def connect(path: Path, how: str = "mode=rw", *, check_same_thread: bool = True)
 def connect_unseen(path: Path) -> sqlite3.Connection:
     """Connect to a database that is not in use, without changing any file, not even on close.
 
-    An ordinary one brings the log over when it closes, and makes a log where there is none.
+    An ordinary connection applies the log when it closes, and creates a log if there is none.
     """
     if beside(path, "-journal").exists():
         return connect(path)  # an interrupted transaction must be rolled back before any read
@@ -43,9 +43,9 @@ def connect_unseen(path: Path) -> sqlite3.Connection:
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder and those above it that are missing, all for the owner alone.
+    """Make a folder and its missing parents, all accessible to the owner only.
 
-    `mkdir(parents=True)` would give its mode to the last one only.
+    `mkdir(parents=True)` sets the mode of the last folder only.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     for place in reversed(missing):
@@ -53,7 +53,7 @@ def make_folders(folder: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """An empty file for the owner alone, before SQLite would make it by the umask."""
+    """Create an empty file for the owner only, before SQLite would create it with the umask."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
@@ -65,7 +65,7 @@ def remove(path: Path) -> None:
 
 
 def put_in_place(new: Path, path: Path) -> None:
-    """Give a finished file its name: after a power cut there is the old file or the complete new one."""
+    """Rename a finished file into place: after a power failure the old or the new file is there, complete."""
     sync(new)
     new.rename(path)
     sync(path.parent)

@@ -1,7 +1,7 @@
-"""Where the database can be: on a disk of this machine. SQLite's log needs memory that all its users
-share, and a network file system has none; some also lie about syncs.
+"""Choice of the folder for the database: on a local disk. SQLite's log needs memory that all its processes
+share, which a network file system does not have; some also report syncs that did not happen.
 
-What the disk under a folder is like when something cannot be written there, and what to do about it.
+Also: errors for a folder that cannot be written, with the state of its disk and a hint.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NETWORK = frozenset({
     "fuse.lizardfs", "fuse.saunafs", "fuse.seaweedfs", "fuse.davfs", "fuse.davfs2", "fuse.cvmfs",
     "fuse.smbnetfs", "fuse.curlftpfs", "fuse.quobyte", "fuse.afs", "fuse.blobfuse", "fuse.blobfuse2",
 })  # fmt: skip
-# Gone after a reboot, so no place for what must not get lost.
+# Contents are lost at a reboot, so the database cannot be here.
 MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
 def database_path(data: Path) -> Path:
-    """The database of the data folder `data`: in it, or on a local disk if it is on a network.
+    """The database of the data folder `data`: in that folder, or on a local disk if that is on a network.
 
-    A database that is already in the folder stays there. Makes the folder on the local disk.
+    An existing database in the folder is used. Creates the folder on the local disk.
     """
     here = data / NAME
     if os.path.lexists(here):
@@ -52,7 +52,7 @@ def database_path(data: Path) -> Path:
 
 
 def choose(mountinfo: str, data: str) -> Path | None:
-    """The folder on a local disk for the database of `data`; None: `data` is fine, or there is no better."""
+    """The folder on a local disk for the database of `data`; None: `data` is local, or no disk is."""
     if kind_of(mountinfo, data) not in NETWORK or kind_of(mountinfo, str(LOCAL)) in NETWORK | MEMORY:
         return None
     name = hashlib.blake2b(os.fsencode(data), digest_size=8).hexdigest()
@@ -60,7 +60,7 @@ def choose(mountinfo: str, data: str) -> Path | None:
 
 
 def kind_of(mountinfo: str, path: str) -> str:
-    """The type of the file system that has `path`: that of the innermost mount, of two the later."""
+    """The type of the file system of `path`: of the innermost mount and, of equal ones, the latest."""
     longest, kind = -1, ""
     for line in mountinfo.splitlines():
         fields, dash, rest = line.partition(" - ")
@@ -74,7 +74,7 @@ def kind_of(mountinfo: str, path: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The kernel writes a space as \\040 and so on."""
+    """Undo the kernel's octal escapes: a space is \\040."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
@@ -82,15 +82,15 @@ def _mountinfo() -> str:
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
-    except OSError:  # no /proc: nothing can be known
+    except OSError:  # no /proc: the mounts are unknown
         return ""
 
 
 def _own_folder(usual: Path, name: str) -> Path:
-    """The folder `usual`, or where another user has taken that name, one beside it with a random suffix.
+    """The folder `usual` or, if another user has taken that name, a sibling with a random suffix.
 
-    Nothing is recorded: only we can make folders that belong to us, so an earlier one is found by its
-    owner, and that with the database of `name` in it first.
+    No record is needed: only we can create folders that belong to us, so an earlier one is found by its
+    owner. One that contains the database `name` is preferred.
     """
     ours = [folder for folder in (usual, *sorted(usual.parent.glob(f"{usual.name}.*"))) if _is_ours(folder)]
     ours.sort(key=lambda folder: not os.path.lexists(folder / name / NAME))
@@ -113,7 +113,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _make_own(folder: Path) -> None:
-    """A folder for us alone, in a place where everybody may write."""
+    """Create a folder for our user only, in a folder that all users may write."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
@@ -131,13 +131,13 @@ def _make_own(folder: Path) -> None:
 
 
 def first_free_number(data: Path) -> int:
-    """One more than any job that left a log or a run record: a number is never given out twice."""
+    """One more than the highest job number with a log or a run record: job numbers are never reused."""
     names = [path.name for folder in ("logs", "run") for path in (data / folder).glob("*")]
     numbers = [name.split(".")[0].split("_")[0] for name in names]
     return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
 
-# SQLite's primary result codes that are about the disk, and not about what is in the file.
+# SQLite's primary result codes for errors of the disk, not of the file's content.
 _OF_THE_DISK = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
@@ -161,25 +161,25 @@ def is_about_a_disk(error: OSError) -> bool:
 
 
 def unusable_error(folder: Path, error: OSError | sqlite3.Error) -> StoreError:
-    """The error for a folder that a daemon cannot work in: why not, and what to do."""
+    """The error for a folder that a daemon cannot use, with the reason and a hint."""
     place = _nearest(folder)
     number = getattr(error, "errno", None)
     disk = _disk_of(place)
     if number in _FULL or (disk is not None and disk.f_blocks and not disk.f_bavail):
-        why, hint = "its disk is full", "make room there and start gflowd again; nothing is lost"
+        why, hint = "its disk is full", "free some space and start gflowd again; nothing is lost"
     elif number == errno.EROFS or (disk is not None and disk.f_flag & os.ST_RDONLY):
         why, hint = "its file system is read-only", "mount it writable (dmesg may say why it is not)"
     elif not os.access(place, os.W_OK | os.X_OK):
         why = f"{'it' if place == folder else place} may not be written to"
-        hint = f"see whose it is: ls -ld {place}"
+        hint = f"check its owner: ls -ld {place}"
     else:
-        why = str(error)  # of the operating system's, with the file
-        hint = "see whose the files there are (ls -l), and whether the disk works (dmesg)"
+        why = str(error)  # an error of the operating system, which names the file
+        hint = "check the owners of its files (ls -l) and the disk (dmesg)"
     return StoreError(f"gflowd cannot work in {folder}: {why}", hint=hint)
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the first above it that is there."""
+    """The folder, or its nearest existing parent."""
     return next((place for place in (folder, *folder.parents) if place.exists()), Path("/"))
 
 

@@ -46,7 +46,7 @@ class MemoryStore:
         self._audit += changes.audit
 
     def check_in_place(self) -> None:
-        """Memory has no file that could be removed."""
+        """No-op: there is no file that could be removed."""
 
     def load(self) -> Loaded:
         jobs = list(self.jobs(active=True))

@@ -1,4 +1,4 @@
-"""Opening the database: only gflow's own, undamaged, and of a known version. Other files are not changed."""
+"""Opening the database: only an undamaged one of gflow, of a known version. Other files are not changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = frozenset({"meta", "jobs", "holds", "submissions", "blobs"})
 WAY_OUT = "gflowd restore BACKUP puts a backup in its place; backups are in the data folder under backups"
 
 
-# What a read raises where a database is damaged.
+# Exceptions of a read from a damaged database.
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 Verify = Callable[[sqlite3.Connection], None]
 
@@ -28,10 +28,10 @@ Verify = Callable[[sqlite3.Connection], None]
 def open_database(
     path: Path, kind: str | None = None, verify: Verify = lambda db: None
 ) -> sqlite3.Connection:
-    """The open database, brought to the current schema; a new one if there is none.
+    """Open the database and migrate it to the current schema; create it if there is none.
 
     `kind`: the daemon that opens it (see `ownership`); None: a tool or test that runs no jobs.
-    `verify` reads all that a daemon starts from; a migration that it cannot read afterwards is undone.
+    `verify` reads all that a daemon loads at its start; if it fails after a migration, that is rolled back.
     """
     try:
         path = _found(path, kind)
@@ -44,7 +44,7 @@ def open_database(
             raise
     except OSError as error:
         raise unusable_error(path.parent, error) from error
-    except UnicodeDecodeError as error:  # also of SQLite's own messages, which quote what is in the file
+    except UnicodeDecodeError as error:  # also in SQLite's own messages, which quote the file's content
         raise StoreError(f"{path} is damaged: a text in it is not UTF-8", hint=WAY_OUT) from error
     except sqlite3.Error as error:
         if is_of_the_disk(error):
@@ -67,7 +67,7 @@ def prepare(db: sqlite3.Connection, path: Path, kind: str | None, verify: Verify
 
 
 def migrate(db: sqlite3.Connection, kind: str | None, verify: Verify = lambda db: None) -> None:
-    """Bring a database to the current schema in one transaction, which is committed once it can be read."""
+    """Migrate a database to the current schema in one transaction, committed if it can be read afterwards."""
     version = version_of(db)
     try:
         db.executescript(script_from(version))
@@ -89,7 +89,7 @@ def _verified(db: sqlite3.Connection, verify: Verify, version: int) -> None:
     except Exception as error:
         raise StoreError(
             f"the database of schema {version} cannot be read after its migration to {VERSION}: {error}",
-            hint="it is as it was: the gflow that wrote it opens it; please report this as a bug",
+            hint="it was not changed, and the gflow that wrote it can open it; please report this as a bug",
         ) from error
 
 
@@ -108,13 +108,13 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def _found(path: Path, kind: str | None) -> Path:
-    """Where the database really is; made there if there is none."""
+    """The real path of the database; it is created if there is none."""
     database = files.real(path)
     swap_in(database)  # finish an interrupted restore
     if database.exists():
         return database
     if path.is_symlink():
-        raise StoreError(f"{path} points to {database}, and there is nothing", hint="is its disk mounted?")
+        raise StoreError(f"{path} points to {database}, which does not exist", hint="is its disk mounted?")
     for suffix in files.LOGS:
         if beside(database, suffix).exists():
             raise StoreError(
@@ -125,26 +125,26 @@ def _found(path: Path, kind: str | None) -> Path:
 
 
 def _create(path: Path, kind: str | None) -> None:
-    """Build it under another name and put it in place whole: a power cut leaves none, or all of it."""
+    """Create it under another name, then rename it: after a power failure it is missing or complete."""
     files.make_folders(path.parent)
     new = beside(path, ".new")
     files.remove(new)
     files.make_private(new)
     with closing(files.connect(new)) as db:
-        # No log yet: what cannot be written is an error here, and not a silence when the log is closed.
+        # No log yet: a failed write is an error here, and would be ignored when the log is closed.
         db.execute("PRAGMA journal_mode = MEMORY")
         db.execute("PRAGMA synchronous = OFF")
         migrate(db, kind)
     files.put_in_place(new, path)
 
 
-# ---------------------------------------------------------------- one that is there
+# ---------------------------------------------------------------- an existing one
 
 
 def check_database(path: Path, kind: str | None = None) -> None:
-    """Refuse a file that is not gflow's or is damaged, and leave it and its log unchanged.
+    """Refuse a file that is damaged or not gflow's, and leave it and its log unchanged.
 
-    `kind`: the daemon that wants it; another kind's is refused too.
+    `kind`: the daemon that opens it; the database of another kind is refused.
     """
     check_header(path)
     with closing(files.connect_unseen(path)) as db:
@@ -154,14 +154,15 @@ def check_database(path: Path, kind: str | None = None) -> None:
 
 
 def check_header(path: Path) -> None:
-    """Refuse what is not ours by its first bytes: SQLite changes files beside it on mere opening."""
+    """Refuse a file that is not SQLite's, by its first bytes: SQLite changes logs of a file that it opens."""
     if not path.is_file():  # reading a pipe would block
         raise StoreError(f"{path} is no file, so it cannot be the database")
     with path.open("rb") as file:
         head = file.read(HEADER)
     if not head:
         raise StoreError(
-            f"{path} is damaged: it is empty", hint=f"{WAY_OUT}; without that file gflow starts anew"
+            f"{path} is damaged: it is empty",
+            hint=f"{WAY_OUT}; without that file gflow starts with an empty queue",
         )
     if not head.startswith(MAGIC) or len(head) < HEADER:
         raise StoreError(f"{path} is damaged or no database: it does not start like one", hint=WAY_OUT)
@@ -175,8 +176,8 @@ def check_header(path: Path) -> None:
 
 
 def check_structure(db: sqlite3.Connection, path: Path) -> None:
-    """Read everything a daemon starts from, so that damage shows now and not in the middle of a job."""
-    # Once more: the log may have another first page.
+    """Read everything that a daemon loads at its start, so that damage is found now and not during a job."""
+    # Check again: the log may contain another first page.
     _check_marks(
         path, *(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
     )
@@ -191,7 +192,7 @@ def check_structure(db: sqlite3.Connection, path: Path) -> None:
 
 def _check_marks(path: Path, application: int, version: int) -> None:
     if application != APPLICATION_ID:
-        raise StoreError(f"{path} is not a gflow database, so it is left alone", hint=WAY_OUT)
+        raise StoreError(f"{path} is not a gflow database, so it is not changed", hint=WAY_OUT)
     if version > VERSION:
         raise StoreError(
             f"{path} was written by a newer gflow (schema {version}, this one knows {VERSION})",
@@ -200,5 +201,5 @@ def _check_marks(path: Path, application: int, version: int) -> None:
 
 
 def _is_small(path: Path) -> bool:
-    """A whole check costs a second per 100 MB; larger files are checked when they are backed up."""
+    """Whether to check the whole file: that takes a second per 100 MB. Backups check larger files."""
     return path.stat().st_size < 50_000_000

@@ -1,7 +1,7 @@
-"""Which daemon a database belongs to: the machine's, or one user's own.
+"""Ownership of a database: it belongs to the system daemon, or to one user's private daemon.
 
-A private daemon runs every job as its own user, so a database of the machine's in its hands would run
-other people's jobs with its rights. Each database says whose it is, and the other kind refuses it.
+A private daemon runs every job as its own user: with the database of the system daemon it would run other
+users' jobs with its own rights. Each database records its kind of daemon, and the other kind refuses it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 from gflow.core.ids import JobKey, label
 from gflow.errors import Refused
 
-# The name under which `meta` has it, and the value for the machine's daemon.
+# Name of the record in `meta`, and its value for the system daemon.
 KIND, SYSTEM = "kind", "system"
 ROOT = 0
 
 
 def private(uid: int) -> str:
-    """The kind of the daemon that this user runs for themselves."""
+    """The kind of this user's private daemon."""
     return f"private {uid}"
 
 
@@ -28,7 +28,7 @@ def owner_of(kind: str) -> int | None:
 
 
 def check(db: sqlite3.Connection, path: Path, kind: str) -> None:
-    """Refuse a database that belongs to another daemon, or that would have this one run others' jobs."""
+    """Refuse a database of another daemon, or with active jobs of users that this daemon does not serve."""
     said = recorded(db)
     if said is None:
         said = _by_evidence(db, kind)
@@ -43,7 +43,7 @@ def check(db: sqlite3.Connection, path: Path, kind: str) -> None:
     if found is not None:
         raise Refused(
             f"job {label(JobKey(found[0]))} in {path} belongs to uid {found[1]}, "
-            f"and this daemon runs jobs of uid {owner} alone",
+            f"and this daemon runs only jobs of uid {owner}",
             hint="gflowd restore BACKUP puts a backup without it in its place",
         )
 
@@ -61,9 +61,9 @@ def mark(db: sqlite3.Connection, kind: str) -> None:
 
 
 def _by_evidence(db: sqlite3.Connection, kind: str) -> str:
-    """Whose an older database is: it is where this daemon keeps its own, unless its jobs say otherwise.
+    """The kind of an older database without a record: this daemon's, unless its jobs prove otherwise.
 
-    Root may use anybody's daemon, so jobs of root are no evidence in a user's own.
+    Root may use every private daemon, so jobs of root prove nothing there.
     """
     owner = owner_of(kind)
     if owner is None:
@@ -75,8 +75,8 @@ def _by_evidence(db: sqlite3.Connection, kind: str) -> str:
 def _foreign(path: Path, said: str) -> Refused:
     if said == SYSTEM:
         return Refused(
-            f"{path} belongs to the machine's daemon: a private one would run all jobs as its own user",
-            hint="gflowd up --system and gflowd restore --system (as root) are for the machine's",
+            f"{path} belongs to the system daemon: a private daemon would run all jobs as its own user",
+            hint="use gflowd up --system or gflowd restore --system, as root",
         )
     return Refused(
         f"{path} belongs to the private daemon of uid {owner_of(said)}",

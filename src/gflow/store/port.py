@@ -13,14 +13,14 @@ from gflow.core.ids import JobKey
 from gflow.core.model import AuditEntry, Job, JobState
 from gflow.store.bulk import STEP, Bulk, OpenSubmission, advanced
 
-# How many finished jobs a daemon learns from when it starts.
+# Number of finished jobs that a daemon loads at its start, for runtime estimates.
 LEARNT_FROM = 5000
-# The name of the launch epoch (targets.local.launch_epoch) of the runs that the store says are running.
+# Name of the record with the launch epoch (targets.local.launch_epoch) of the running runs.
 LAUNCH_EPOCH = "launch_epoch"
 
 
 class Submission(NamedTuple):
-    """One accepted submission: the token its client made, and the jobs it became."""
+    """One accepted submission: the token of its client, and its jobs."""
 
     uid: int
     token: str
@@ -29,10 +29,10 @@ class Submission(NamedTuple):
 
 
 class Changes(msgspec.Struct):
-    """Everything that one turn of the loop makes durable, together."""
+    """The contents of one commit: everything that one turn of the loop makes durable."""
 
     jobs: dict[JobKey, Job] = msgspec.field(default_factory=dict)
-    # The new ones among them.
+    # Keys of new jobs among `jobs`.
     new: set[JobKey] = msgspec.field(default_factory=set)
     submissions: list[Submission] = msgspec.field(default_factory=list)
     blobs: dict[str, bytes] = msgspec.field(default_factory=dict)
@@ -63,7 +63,7 @@ class Changes(msgspec.Struct):
 
 
 class Loaded(NamedTuple):
-    """What a daemon starts from."""
+    """The state that a daemon loads at its start."""
 
     jobs: list[Job]
     outcomes: dict[JobKey, JobState]
@@ -99,7 +99,7 @@ class Store(Protocol):
 
 
 def keep_unfinished(unfinished: dict[int, Bulk], changes: Changes) -> None:
-    """What is unfinished after these changes."""
+    """Update `unfinished` by these changes."""
     for number, bulk in changes.bulk.items():
         unfinished.pop(number, None)
         if bulk is not None:
@@ -110,7 +110,7 @@ def keep_unfinished(unfinished: dict[int, Bulk], changes: Changes) -> None:
 
 
 def neighbours(first: JobKey, count: int) -> tuple[JobKey, ...]:
-    """The keys of jobs that were submitted together: their numbers are neighbours."""
+    """The keys of jobs that were submitted together: they have consecutive numbers."""
     return cast("tuple[JobKey, ...]", tuple(range(first, first + count * STEP, STEP)))
 
 

@@ -1,4 +1,4 @@
-"""Snapshot reads beside the writer, on a connection of their own.
+"""Snapshot reads concurrent with the writer, on a separate connection.
 
 Its methods may run in another thread: SQLite works without the interpreter's lock, so a scan
 of a million rows costs the daemon's loop nothing.
@@ -54,7 +54,7 @@ class Reader:
         return int(self.rows(f"SELECT count(*) FROM jobs WHERE {where}", values)[0][0])
 
     def page(self, wanted: Filter, limit: int, offset: int, *, newest: bool) -> list[Any]:
-        """Rows of jobs by key: `limit` of them (-1: all) from either end, oldest first."""
+        """Rows of jobs ordered by key: the first or last `limit` (-1: all), oldest first."""
         where, values = self._condition(wanted)
         order = "DESC" if newest else "ASC"
         rows = self.rows(
@@ -63,7 +63,7 @@ class Reader:
         return rows[::-1] if newest else rows
 
     def recent(self, wanted: Filter, final: int) -> list[Any]:
-        """Rows of all active jobs and of the `final` newest ones that are over, by key."""
+        """Rows of all active jobs and of the newest `final` ended jobs, ordered by key."""
         where, values = self._condition(wanted)
         # Each half by an index: an OR would scan every row.
         newest = f"{SELECT} WHERE finished_at IS NOT NULL AND {where} ORDER BY key DESC LIMIT {int(final)}"
@@ -80,7 +80,7 @@ class Reader:
         return where, values
 
     def job(self, row: Any) -> Job:
-        """The job of a row. Cheap to make, so it is made where it is needed."""
+        """Convert a row to a job."""
         return job_of(row, self._specs)
 
     def rows(self, sql: str, values: Sequence[Any] | dict[str, Any] = ()) -> list[Any]:
@@ -117,10 +117,10 @@ def condition(wanted: Filter) -> tuple[str, list[Any]]:
 
 
 def _in_spec(names: frozenset[str]) -> list[str]:
-    """What must stand in the spec of a job with one of these names; empty: nothing can be said.
+    """A text that the spec of a job with one of these names must contain; empty: there is none.
 
-    To look for it costs a tenth of reading the JSON. A name that was never given is not in there, and one
-    that is not plain may be written in several ways.
+    Searching for it takes a tenth of the time of parsing the JSON. It does not work for default names, which
+    are not in the spec, nor for names with characters that JSON can escape in several ways.
     """
     plain = all(name.isascii() and name.isprintable() and not set(name) & set('"\\') for name in names)
     given = not any(name.startswith("job-") for name in names)

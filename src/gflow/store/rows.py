@@ -37,7 +37,7 @@ INSERT = (
 CUT_OFF = f"reason LIKE '{ReasonKind.DEPENDENCY_FAILED.value}:%'"
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 
-# Bytes of a spec that any job may take; what is longer counts as kept (people.max_kept_mib).
+# Bytes of a usual spec; only the rest of a longer one counts as stored (people.max_kept_mib).
 USUAL_BYTES = 1024
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -99,7 +99,7 @@ def to_new_row(job: Job) -> tuple[Any, ...]:
 
 
 def kept_size(spec: Spec) -> int:
-    """Bytes beyond the usual that a job's spec takes on the disk; each task of an array has a copy."""
+    """Bytes of a job's spec on disk beyond the usual size; each task of an array has a copy."""
     more = len(_encode(spec)) - USUAL_BYTES
     if more <= 0:
         return 0
@@ -123,7 +123,7 @@ def is_untouched(job: Job) -> bool:
 
 
 def from_row(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
-    """The job of a row. `specs` shares equal specs between the jobs of one read."""
+    """Convert a row to a job. `specs` shares equal specs between the jobs of one read."""
     (key, uid, user, state, reason, attempt, gpu_ids, submitted_at, started_at, started_boot,
      finished_at, exit_code, signal, stopping, target, text, progress, retries, quick_ends,
      cpu_ms, peak_kib, retry_at, stop_now, simulated, ready_at, abroad, headway,
@@ -178,7 +178,7 @@ def is_text(value: object) -> bool:
 
 
 def job_of(row: tuple[Any, ...], specs: dict[str, Spec]) -> Job:
-    """The job of a row, or the error that a damaged row is."""
+    """Convert a row to a job. Raises StoreError if the row is damaged."""
     try:
         return from_row(row, specs)
     except (msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,8 +1,8 @@
-"""Samples of GPUs and jobs, in a file of their own: they never cost the job database a commit.
+"""Samples of GPU and job usage, in a separate file: they cause no commits of the job database.
 
-Fine at first, coarse later: a job's first minute by the second, its first twenty by ten seconds, the
-rest by the minute; GPUs by ten seconds. Totals of a job are kept when its samples are gone.
-The samples are history and not needed for recovery: written without waiting for the disk, dropped if damaged.
+The interval grows with the age of a run: 1 s in the first minute, 10 s in the first twenty, then 60 s; for
+GPUs it is 10 s. Totals of a job are kept longer than its samples. Samples are not needed for recovery: they
+are written without fsync, and a damaged file is dropped.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OfJob(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is written together."""
+    """The rows of one write."""
 
     gpus: list[tuple[int, Mean]]
     jobs: list[OfJob]
@@ -70,7 +70,7 @@ class Batch(NamedTuple):
 
 
 class Samples:
-    """The file, for its one writer. Every method may wait for the disk."""
+    """The samples file, for its only writer. Every method may block on the disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,7 +99,7 @@ class Samples:
             self._db.executemany(f"INSERT OR REPLACE INTO {table} ({names}, {MEAN}) VALUES ({marks})", rows)
 
     def delete_old(self, now: float, days: int, totals_days: int) -> None:
-        """Samples older than `days`, totals older than `totals_days`."""
+        """Delete samples older than `days`, and totals older than `totals_days`."""
         with self._db:
             for table, kept in (("gpus", days), ("jobs", days), ("totals", totals_days)):
                 self._db.execute(f"DELETE FROM {table} WHERE at < ?", (now - kept * DAY_S,))
@@ -109,7 +109,7 @@ class Samples:
 
 
 def samples_of(path: Path, job: str) -> tuple[list[OfJob], list[OfJob]]:
-    """The samples of a job's latest attempt in order, and its totals. Reading changes nothing."""
+    """The samples of a job's latest attempt in order, and its totals. Read-only."""
     if not path.exists():
         return [], []
     with closing(_read(path)) as db:
@@ -118,7 +118,7 @@ def samples_of(path: Path, job: str) -> tuple[list[OfJob], list[OfJob]]:
 
 
 def peaks_of(path: Path, kinds: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Kind -> the most memory (MiB) that runs of it used on a GPU, and how many runs are known."""
+    """Kind -> peak memory (MiB) of its runs on a GPU, and the number of known runs."""
     if not path.exists():
         return dict.fromkeys(kinds, (0, 0))
     question = (
@@ -130,7 +130,7 @@ def peaks_of(path: Path, kinds: Iterable[str]) -> dict[str, tuple[int, int]]:
 
 
 def most_used(path: Path, jobs: Iterable[str]) -> dict[str, int]:
-    """Job -> the most memory (MiB) that it used on a GPU in any of its attempts; 0: none was seen."""
+    """Job -> peak memory (MiB) on a GPU over all attempts; 0: not measured."""
     if not path.exists():
         return dict.fromkeys(jobs, 0)
     question = "SELECT coalesce(max(memory_mib), 0) FROM totals WHERE job = ?"

@@ -1,14 +1,13 @@
-"""The schema and its migrations. Constraints repeat the engine's invariants, so a bug cannot
-become a record.
+"""The schema and its migrations. Constraints repeat the engine's invariants, so that a bug cannot
+store an invalid record.
 
-A new database is made by running every migration in order: there is one description of the
-tables, and an old file ends up exactly like a new one (a test compares them). Migrations
-only go forward; a file of a newer version is refused.
+A new database is created by running all migrations in order, so a migrated file equals a new one
+(a test compares them). Migrations only go forward; a file of a newer version is refused.
 """
 
 from __future__ import annotations
 
-APPLICATION_ID = 0x67666C77  # "gflw": tells our file from another program's
+APPLICATION_ID = 0x67666C77  # "gflw": identifies files of gflow
 
 _FINAL = "('Finished', 'Failed', 'Cancelled', 'Timeout')"
 
@@ -208,9 +207,9 @@ _V10 = """
 ALTER TABLE jobs ADD COLUMN headway TEXT;
 """
 
-# Durations go by the boot clock: how long attempts ran, and pauses before retries. That clock goes on after a
-# reboot now and begins by the wall clock: what is active is brought onto it. Of what ended before, only the
-# wall clock knows how long it ran. `bulk` has what is done in parts, while it is being done (`store.bulk`).
+# Run times and pauses before retries use the engine's boot clock, which now continues after a reboot and
+# starts at the wall clock. Active jobs are converted to it; run times of ended jobs come from the wall clock.
+# `bulk` has unfinished bulk work (`store.bulk`).
 _V11 = """
 ALTER TABLE jobs ADD COLUMN ran_s REAL;
 ALTER TABLE jobs ADD COLUMN retry_boot REAL NOT NULL DEFAULT 0;
@@ -234,7 +233,7 @@ VERSION = len(MIGRATIONS)
 
 
 def script_from(version: int) -> str:
-    """SQL that brings a database of `version` (0: empty) to the current one; its transaction stays open."""
+    """SQL that migrates a database of `version` (0: empty) to the current one; its transaction stays open."""
     steps = "".join(MIGRATIONS[version:])
     marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
     return f"BEGIN IMMEDIATE; {steps} {marks}"

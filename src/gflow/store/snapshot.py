@@ -1,6 +1,5 @@
-"""Replacing one database by another: a crash at any moment leaves no mixture of the two.
-
-Whole, checked copies of a database that may be in use.
+"""Replace a database by another, so that a crash never leaves a mixture of both; make verified copies of a
+database that may be in use.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ RESTORED = ".restored"
 
 
 def swap_in(database: Path) -> Path | None:
-    """Put DATABASE.restored, if there is one, in the database's place; where the old one went.
+    """Replace the database by DATABASE.restored, if that exists; returns the new path of the old one.
 
-    The old database and its log cannot be moved in one step. As long as the restored file waits
-    under its own name, the next call goes on where this one was cut off.
+    The old database and its log cannot be moved in one step. While the restored file has its temporary name,
+    the next call continues an interrupted one.
     """
     restored = beside(database, RESTORED)
     if not restored.exists():
@@ -38,14 +37,14 @@ def swap_in(database: Path) -> Path | None:
 
 
 def _name_for_old(database: Path, restored: Path) -> Path:
-    """The same name however often the swap is cut off, and never one that was used before."""
+    """The name for the old database: the same for each call of an interrupted swap, and not used before."""
     seconds, nanoseconds = divmod(restored.stat().st_mtime_ns, 10**9)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(seconds))
     return beside(database, f".before-restore-{stamp}-{nanoseconds // 1000:06}")
 
 
 def back_up(database: Path, target: Path) -> Path:
-    """A whole, checked copy of a database that may be in use. Appears under its name only when whole."""
+    """Make a verified copy of a database that may be in use. It gets its name only when it is complete."""
     new = beside(target, ".new")
     try:
         files.make_folders(target.parent)
@@ -63,7 +62,7 @@ def copy(database: Path, new: Path) -> None:
     files.remove(new)
     files.make_private(new)
     with closing(files.connect(database, "mode=ro")) as source, closing(files.connect(new)) as made:
-        # All pages in one go: in steps, it would restart whenever the daemon commits in between.
+        # All pages in one step: otherwise each commit of the daemon would restart the copy.
         source.backup(made, pages=-1)
         made.execute("PRAGMA journal_mode = DELETE")
         problems = [row[0] for row in made.execute("PRAGMA integrity_check(1)")]
@@ -72,5 +71,5 @@ def copy(database: Path, new: Path) -> None:
 
 
 def in_one_line(problem: str) -> str:
-    """What a check of SQLite's found, without the headline it sometimes has."""
+    """A message of SQLite's integrity check, without the headline that some have."""
     return problem.splitlines()[-1]

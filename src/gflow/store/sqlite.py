@@ -1,7 +1,7 @@
 """The store on SQLite: WAL, synchronous=FULL, one writing connection.
 
-The daemon commits from its own thread: events that are ready in the same turn share a
-commit, and a hand-over to a second thread costs more than it hides.
+The daemon commits in its own thread: events that are ready in the same turn share a commit, and passing
+them to a second thread would cost more than it saves.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class SqliteStore:
         kind: str | None = None,
         verify: Callable[[SqliteStore], object] = lambda store: None,
     ) -> None:
-        """`kind`: the daemon that opens it (see `ownership`); `verify` reads what a daemon starts from."""
+        """`kind`: the daemon that opens it (see `ownership`). `verify` reads all that a daemon loads."""
         self.path = path
         self._db = open_database(path, kind, partial(self._verify, verify))
         self._bulk = self._read_bulk()
         # The first and last keys of submissions that are not closed: their jobs are hidden.
         self._hidden = _hidden(self._bulk)
-        # The files that commits go to, and which ones these are; of a log, once the first commit made it.
+        # The files that commits write to, with device and inode; the log, once the first commit created it.
         self._file = os.path.realpath(path)
         self._log = f"{self._file}-wal"
         self._file_id = _identity(self._file)
@@ -99,9 +99,9 @@ class SqliteStore:
             self._hidden = _hidden(self._bulk)
 
     def check_in_place(self) -> None:
-        """Raise StoreError if the files that we write are not those that the next daemon would find.
+        """Raise StoreError if the files that we write are not the files that the next daemon would open.
 
-        Two calls of stat: microseconds, where a commit waits for the disk.
+        Costs two calls of stat, microseconds; a commit takes milliseconds.
         """
         if _identity(self._file) != self._file_id:
             raise _gone(self._file)
@@ -158,7 +158,7 @@ class SqliteStore:
     def _write_jobs(self, jobs: list[Job]) -> None:
         db = self._db
         db.executemany(UPSERT, map(to_row, jobs))
-        # GPUs are given back before any is taken: one commit holds an end and the next start.
+        # Free GPUs before allocating any: one commit may contain an end and the next start.
         db.executemany("DELETE FROM holds WHERE key = ?", [(job.key,) for job in jobs if job.attempt])
         holds = [
             (gpu, job.key, job.spec.gpu_memory_mib if job.spec.shared else 0)
@@ -226,7 +226,7 @@ class SqliteStore:
         return job_of(row, {}) if row else None
 
     def jobs(self, *, active: bool) -> Iterable[Job]:
-        """Jobs by key: those that are not over, or all. For a part of them, use a `reader`."""
+        """Active jobs, or all jobs, ordered by key. For a part of them, use a `reader`."""
         jobs = self._jobs(SELECT + (" WHERE finished_at IS NULL" if active else "") + " ORDER BY key", [])
         return [job for job in jobs if not self._is_hidden(job.key)] if self._hidden else jobs
 
@@ -237,9 +237,9 @@ class SqliteStore:
         )
 
     def between(self, first: int, last: int, owner: tuple[int, str | None] | None = None) -> list[JobKey]:
-        """The jobs there are from number `first` to `last`; tasks are not counted.
+        """Keys of the existing jobs from number `first` to `last`, without tasks.
 
-        `owner`: only those of this uid and name (None: any name).
+        `owner`: only jobs of this uid and name (None: any name).
         """
         uid, user = owner or (None, None)
         mine = "ifnull(?, uid) = uid AND ifnull(?, user) = user"
@@ -248,9 +248,9 @@ class SqliteStore:
         return [JobKey(key) for (key,) in rows if not self._hidden or not self._is_hidden(key)]
 
     def cancelled_with(self, key: JobKey) -> list[Job]:
-        """Jobs that were cancelled because this one, or a task of it, did not succeed."""
+        """Jobs that were cancelled because this job, or a task of it, did not succeed."""
         reason = str(Reason(ReasonKind.DEPENDENCY_FAILED, job=key))
-        # The LIKE is what the index is about. Of tasks: from `42_` to what comes after every `42_…`.
+        # The LIKE enables the index. Tasks are the range from `42_` to the text after every `42_…`.
         which = f"{SELECT} WHERE {CUT_OFF} AND reason"
         found = self._jobs(f"{which} = ?", [reason])
         found += self._jobs(f"{which} BETWEEN ? AND ?", [reason + "_", reason + "_~"])
@@ -265,7 +265,7 @@ class SqliteStore:
             raise
 
     def _name_damaged(self, sql: str, values: list[Any]) -> None:
-        """Raise the error that names the first job of these whose texts are not UTF-8, if there is one."""
+        """Raise the error for the first of these jobs with text that is not UTF-8, if there is one."""
         self._db.text_factory = bytes
         try:
             for row in self._rows(sql, values):
@@ -275,7 +275,7 @@ class SqliteStore:
             self._db.text_factory = str
 
     def outcomes(self, keys: Iterable[JobKey]) -> dict[JobKey, JobState]:
-        """How these jobs ended; jobs that have not ended or do not exist are left out."""
+        """Final states of these jobs; jobs that have not ended or do not exist are left out."""
         found: dict[JobKey, JobState] = {}
         for key in keys:
             job = self.job(key)
@@ -285,12 +285,12 @@ class SqliteStore:
         return found
 
     def _never_started(self, key: JobKey) -> JobState | None:
-        """The state that a task shares with the array in whose record it waits or waited."""
+        """The state of a task that never started: it is part of its array's record."""
         task = task_of(key)
         array = self.job(job_key(number_of(key))) if task is not None else None
         if task is None or array is None or array.progress is None or task not in array.progress.pending:
             return None
-        # What waits in an array that is being cancelled is over; the array is when its other tasks are.
+        # Waiting tasks of an array that is being cancelled have ended; the array ends with its running tasks.
         return array.stopping or array.state
 
     def reader(self) -> Reader:
@@ -321,7 +321,7 @@ class SqliteStore:
             (row[0], AuditEntry(*row[1:]))
             for row in self._rows(f"{select} WHERE key = ? ORDER BY id", (key,))
         ]
-        # Grouped entries have no key: those during the job's life may be about it.
+        # Grouped entries have no key: any of them during the job's life may include the job.
         after = own[0][0] if own and own[0][1].what == "submitted" else 0
         before = own[-1][0] if own and own[-1][1].what in map(ENDED.get, FINAL) else sys.maxsize
         several = f"{select} WHERE key IS NULL AND id BETWEEN ? AND ? AND what IN {GROUPED}"
@@ -331,12 +331,12 @@ class SqliteStore:
         return [line for _, line in sorted(own, key=itemgetter(0))]
 
     def meta_value(self, name: str) -> str | int | None:
-        """A value that was committed under this name."""
+        """The stored value of this name (table meta)."""
         row = self._row("SELECT value FROM meta WHERE name = ?", (name,))
         return row[0] if row else None
 
     def latest_boot(self) -> float:
-        """The latest time on the boot clock at which an active job began to run or to wait; 0: none did."""
+        """The latest boot-clock time at which an active job started or became ready; 0: none."""
         sql = "SELECT max(max(coalesce(started_boot, 0), ready_at)) FROM jobs WHERE finished_at IS NULL"
         return float(self._row(sql)[0] or 0.0)
 
@@ -373,7 +373,7 @@ def _next_number(meta: dict[str, str | int]) -> int:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which file is under this name: its device and inode; None: there is none."""
+    """Device and inode of the file with this name; None: there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -383,7 +383,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 def _gone(path: str) -> StoreError:
     return StoreError(
-        f"{path} was removed or replaced while gflowd runs, so what it writes now would be lost",
+        f"{path} was removed or replaced while gflowd runs, so further changes would be lost",
         hint="move the same file back, or: gflowd down; gflowd restore BACKUP; gflowd up",
     )
 

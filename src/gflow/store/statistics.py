@@ -1,8 +1,8 @@
 """Usage statistics, computed by the database outside the loop.
 
 A job may have run more than once: its last attempt is in its own record, the earlier ones are in `attempts`.
-Jobs that are over are counted by the day and hour in which they ended; what was counted of one that has
-passed is kept (`store/summaries`), so a question costs what happened since, not what ever happened.
+Ended jobs are counted by the day and hour of their end. Counts of past days and hours are cached
+(`store/summaries`), so the cost of a query depends on the time since then, not on the whole history.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ EVER = float("inf")
 
 _KIND = "(gpu_ids = '' OR simulated = :is_simulated)"
 _WIDE = "(length(gpu_ids) - length(replace(gpu_ids, ',', '')) + (gpu_ids != ''))"
-# How long an attempt ran, and how long of that since the question's beginning: the one place for both.
-# By the boot clock; NULL: it never ran. An attempt that began before has at most what the wall clock says.
+# Run time of an attempt, and its part since the start of the query.
+# On the boot clock; NULL: it never ran. An attempt that began before is limited by the wall clock.
 _RAN = "coalesce(ran_s, max(0, :boot - started_boot))"
 _SPENT = f"""iif(started_at >= :since, {_RAN},
     min({_RAN}, max(0, coalesce(finished_at, :now) - :since)))"""
@@ -50,7 +50,7 @@ def _sum_of(figure: str) -> str:
 
 
 class _Counting(NamedTuple):
-    """The questions about some jobs. Records of arrays do not count: their tasks have their own."""
+    """The SQL queries about some jobs. Records of arrays do not count: their tasks have their own."""
 
     groups: str
     top: str
@@ -60,7 +60,7 @@ class _Counting(NamedTuple):
 
 
 def _counting(which: str) -> _Counting:
-    """The questions about those jobs that are `which`."""
+    """The SQL queries about the jobs that match `which`."""
     # Attempts before the one in the job's record. Jobs first: attempts have no index of times.
     earlier = f"""
     earlier (key, user, started_at, finished_at, gpu_ids, ran_s, started_boot) AS (
@@ -70,7 +70,7 @@ def _counting(which: str) -> _Counting:
         WHERE a.gpu_ids = '' OR j.simulated = :is_simulated
     )
     """
-    # One row for each job: how long it ran in all its attempts.
+    # One row for each job, with its run time over all attempts.
     jobs = f"""
     WITH {earlier},
     before (key, first_at, run_s, gpu_s) AS (
@@ -158,7 +158,7 @@ def _summed(reader: Reader, question: Question, summaries: Summaries) -> list[Su
             if known is None:
                 made.append((span, of, summary))
         going = [use for use in going + summary.carried if use.started_at < span.low]
-        if span.is_whole and summary.earliest < question.since:  # of such uses, only what is since then
+        if span.is_whole and summary.earliest < question.since:  # count only the part of such uses since then
             peaks = summary.peaks
             summary, _ = _count(reader, _OVER, question, span)
             summary.peaks = peaks
@@ -168,9 +168,9 @@ def _summed(reader: Reader, question: Question, summaries: Summaries) -> list[Su
 
 
 def _spans(reader: Reader, question: Question) -> list[Span]:
-    """Days and, of today, hours in which jobs ended, then the present hour; without gaps.
+    """Past days, hours of today in which jobs ended, and the current hour; without gaps.
 
-    The first begins where the question does.
+    The first begins at the start of the query.
     """
     hour, today = (question.now // unit * unit for unit in (HOUR_S, DAY_S))
 
@@ -195,7 +195,7 @@ def _checksum(uses: list[Use], span: Span) -> int:
 
 
 def _of_span(reader: Reader, question: Question, span: Span, going: list[Use]) -> Summary:
-    """The summary of a span; `going`: uses of GPUs by jobs that ended later, or go on."""
+    """The summary of a span. `going`: uses of GPUs by jobs that ended later or still run."""
     summary, uses = _count(reader, _OVER, question, span)
     summary.carried = [use for use in uses if use.started_at < span.low]
     summary.peaks = _peaks([*going, *uses], span)
@@ -205,7 +205,7 @@ def _of_span(reader: Reader, question: Question, span: Span, going: list[Use]) -
 def _count(
     reader: Reader, counting: _Counting, question: Question, span: Span | None = None
 ) -> tuple[Summary, list[Use]]:
-    """What the database counts of these jobs, and when they used GPUs."""
+    """The sums over these jobs, and their uses of GPUs."""
     values = question._asdict() | (span._asdict() if span else {})
     uses = [
         Use(user, tuple(map(int, gpus.split(","))), start, end)
@@ -221,9 +221,9 @@ def _count(
 
 
 def _peaks(uses: Iterable[Use], span: Span) -> dict[str, int]:
-    """The most GPUs in use at one moment of the span: by user, and of all.
+    """Peak number of GPUs in use within the span: by user, and in total.
 
-    A shared GPU is in use from the first job to the last. At equal times, ends come before starts.
+    A shared GPU is in use while any of its jobs runs. At equal times, ends come before starts.
     """
     edges = []
     for use in uses:
@@ -231,7 +231,7 @@ def _peaks(uses: Iterable[Use], span: Span) -> dict[str, int]:
         if start < end:
             edges += [(start, 1, use), (end, -1, use)]
     edges.sort(key=lambda edge: edge[:2])
-    # Of each user, and of all: how many use each GPU that is in use.
+    # By user, and in total: number of uses of each GPU in use.
     holders: dict[str, dict[int, int]] = {who: {} for _, _, use in edges for who in ("", use.user)}
     peaks = dict.fromkeys(holders, 0)
     for _, change, use in edges:

@@ -1,8 +1,8 @@
-"""Cached usage summaries by day and hour, in a file of their own: a query for a year adds up days.
+"""Cached usage summaries by day and hour, in a separate file: a query for a year adds up days.
 
-Jobs that are over never change, so what was counted of a day that has passed is kept. Each summary is
-kept with a fingerprint of the jobs it is made of: one that no longer matches (retention, a restored
-database, a clock that was set back) is recomputed. The file can be deleted without loss.
+Ended jobs never change, so the sums of past days are stored. Each summary has a fingerprint of its jobs: one
+that no longer matches (retention, a restored database, a clock that was set back) is recomputed. The file
+can be deleted without loss.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS spans (
 
 
 class Use(NamedTuple):
-    """GPUs that one attempt of a job had, and when (seconds since 1970)."""
+    """GPUs of one attempt of a job, and its start and end (seconds since 1970)."""
 
     user: str
     gpus: tuple[int, ...]
@@ -43,20 +43,20 @@ class Summary(msgspec.Struct, array_like=True):
 
     # User, project, sums.
     groups: list[tuple[str, str, Usage]] = []
-    # The longest of each user.
+    # The longest jobs of each user.
     top: list[TopJob] = []
     # Jobs on GPUs of the other kind, by user.
     left_out: dict[str, int] = {}
-    # When the first of them began to use GPUs; infinite: none did.
+    # Earliest use of GPUs; infinite: none.
     earliest: float = float("inf")
     # Uses that began before the span.
     carried: list[Use] = []
-    # The most GPUs in use at one moment of the span: by user, and of all ("").
+    # Peak number of GPUs in use within the span: by user, and in total ("").
     peaks: dict[str, int] = {}
 
 
 class Span(NamedTuple):
-    """From a time, included, to another, excluded. `is_whole`: nothing more will end in it."""
+    """A span of time, [low, high). `is_whole`: it is past, so no further job ends in it."""
 
     low: float
     high: float
@@ -64,9 +64,9 @@ class Span(NamedTuple):
 
 
 class Fingerprint(NamedTuple):
-    """Identifies the jobs that ended in the span: their number, the sum of their keys and of their ends.
+    """Identifies the jobs that ended in the span: number of jobs, sum of keys, sum of end times.
 
-    `later`: a checksum of the GPU uses in the span by jobs that ended after it. They count in its peak.
+    `later`: a checksum of the GPU uses in the span by jobs that ended after it. They count towards its peak.
     """
 
     jobs: int
@@ -76,9 +76,9 @@ class Fingerprint(NamedTuple):
 
 
 class Summaries:
-    """The file. Without a path, or where it cannot be used, nothing is kept.
+    """The summaries file. Without a path, or if it cannot be used, nothing is cached.
 
-    `made_by` names the way in which they are counted: those of another way are not used.
+    `made_by` identifies the queries; summaries made by other queries are not used.
     """
 
     def __init__(self, path: Path | None, made_by: str) -> None:
@@ -88,14 +88,14 @@ class Summaries:
             try:
                 self._db = _opened(path)
             except (sqlite3.Error, OSError) as error:
-                log.warning("summaries cannot be kept in %s: %s", path, error)
+                log.warning("summaries cannot be stored in %s: %s", path, error)
 
     def close(self) -> None:
         if self._db is not None:
             self._db.close()
 
     def find(self, span: Span, is_simulated: bool, of: Fingerprint) -> Summary | None:
-        """The summary of this span, if it was made of these jobs."""
+        """The summary of this span, if its fingerprint matches."""
         if self._db is None:
             return None
         try:
@@ -124,7 +124,7 @@ class Summaries:
                     row = (*ends, self._made_by, *of, content)
                     self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         except sqlite3.Error as error:  # a full disk or a lock: recomputed next time
-            log.warning("summaries cannot be kept: %s", error)
+            log.warning("summaries cannot be stored: %s", error)
 
 
 def _opened(path: Path) -> sqlite3.Connection:

@@ -93,7 +93,7 @@ class Target(Protocol):
         """Find a run that an earlier daemon launched, and report its end. False: it certainly never began."""
 
     def forget(self, run: Run) -> None:
-        """Delete what is stored about a run: its end is durable in the database."""
+        """Delete the files of a run, once its end is durable in the database."""
 
     def forget_others(self, keep: set[str]) -> None:
         """Forget all runs except those with these names."""

@@ -48,7 +48,7 @@ def parse_selectors(texts: list[str]) -> list[str | Numbers | Tasks]:
 def check_number(named: int, most: int = MOST) -> None:
     """Refuse a request that names more than `most` jobs."""
     if named > most:
-        raise UsageError(f"more than {most:,} jobs are named at once", hint="name fewer of them")
+        raise UsageError(f"more than {most:,} jobs are named at once", hint="name fewer jobs")
 
 
 def _split(text: str) -> list[str]:

@@ -17,11 +17,11 @@ LATEST = 250_000_000_000
 
 
 class Query(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """Texts, as they were given; a flag is on when it is there, unless it says 0."""
+    """Base of query types. Values are texts; a flag is on if it is present and not 0."""
 
 
 class JobsQuery(Query, frozen=True):
-    """`GET /jobs`: lists with commas, and how to show what is found."""
+    """`GET /jobs`: filters (comma-separated lists), and the form of the listing."""
 
     all: bool = False
     completed: bool = False
@@ -44,7 +44,7 @@ class JobsQuery(Query, frozen=True):
 
 
 class StatsQuery(Query, frozen=True):
-    """`GET /stats`: whose jobs (default: the caller's), and since when."""
+    """`GET /stats`: the user (default: the caller), and the start of the period."""
 
     user: str = ""
     all: bool = False
@@ -64,7 +64,7 @@ class InfoQuery(Query, frozen=True):
 
 
 class EventsQuery(Query, frozen=True):
-    """`GET /events`: kinds and jobs, with commas; after which event; and whether to wait for more."""
+    """`GET /events`: event names and jobs (comma-separated), the last id seen, whether to wait for more."""
 
     events: str = ""
     job: str = ""
@@ -79,7 +79,7 @@ class UsageQuery(Query, frozen=True):
 
 
 class ReservationsQuery(Query, frozen=True):
-    """`GET /reservations`: whose, and which; as a timeline from and to a time (seconds since 1970)."""
+    """`GET /reservations`: filters; `timeline`: bars from `begin` to `end` (seconds since 1970)."""
 
     user: str = ""
     status: Literal["pending", "active", "completed", "cancelled", ""] = ""
@@ -90,7 +90,7 @@ class ReservationsQuery(Query, frozen=True):
 
 
 class SubmitQuery(Query, frozen=True):
-    """`POST /jobs` and `/jobs/redo`: how the answer looks, or that nothing is to happen."""
+    """`POST /jobs` and `/jobs/redo`: the form of the answer, or a dry run."""
 
     dry_run: bool = False
     parsable: bool = False

@@ -25,7 +25,7 @@ def resolve_race(fields: dict[str, Any]) -> None:
         return
     named |= {fields["on"]} if fields.get("on") else set()
     if len(named) > 1:
-        raise UsageError(f"a race is run by one cluster, not by {' and '.join(sorted(named))}", hint=HINT)
+        raise UsageError(f"a race can use one cluster only, not {' and '.join(sorted(named))}", hint=HINT)
     there = [shape.rpartition(":")[2] for shape in race if shape not in here]
     if not there or len(here) > 1:
         raise UsageError("a race with this machine takes one shape of it, and others of a cluster", hint=HINT)
@@ -34,5 +34,5 @@ def resolve_race(fields: dict[str, Any]) -> None:
     if here:
         _, gpus = parse_shape(here[0].removeprefix(HERE))
         if fields.get("gpus", gpus) != gpus:
-            raise UsageError(f"--gpus {fields['gpus']} and {here[0]} do not say the same", hint=HINT)
+            raise UsageError(f"--gpus {fields['gpus']} and {here[0]} are contradictory", hint=HINT)
         fields["gpus"] = gpus

@@ -62,7 +62,7 @@ def _base64(about: str) -> Any:
 Environment = Annotated[
     str, _base64("NAME=value pairs with a NUL between them, in base64: a value may hold any byte")
 ]
-Script = Annotated[str, _base64("the text of the script, in base64")]
+Script = Annotated[str, _base64("the content of the script, in base64")]
 
 
 class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -82,7 +82,7 @@ class JobRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jobs to submit together, under a token that makes a retry harmless."""
+    """Jobs to submit together. The token makes a retry idempotent."""
 
     token: str
     jobs: Annotated[list[JobRequest], msgspec.Meta(max_length=BATCH)]
@@ -99,7 +99,7 @@ class RawSubmitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jobs to cancel, as people write them, or by what they are; with both, those of the named that match."""
+    """Jobs to cancel: by selectors, by filters, or by both; then a job must match both."""
 
     jobs: Jobs = []
     now: bool = False
@@ -117,20 +117,20 @@ class CancelRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TokenRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A token to be made for the caller."""
+    """A new token for the caller."""
 
     name: Text = ""
     days: Annotated[int, msgspec.Meta(ge=1, le=3650)] = 90
 
 
 class RevokeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A token to be taken away."""
+    """The token to revoke."""
 
     id: Text
 
 
 class ExecRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A command to run beside a job that runs. `tty`: at a terminal of the kind `term`."""
+    """A command to execute in a running job. `tty`: on a terminal of type `term`."""
 
     command: Command
     tty: bool = False
@@ -145,13 +145,13 @@ class References(NamedTuple):
 
 
 class HoldRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Waiting jobs that are not to start."""
+    """Waiting jobs to hold."""
 
     jobs: Jobs
 
 
 class ReleaseRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Held jobs that may start, perhaps not before a time."""
+    """Held jobs to release, optionally not before a time."""
 
     jobs: Jobs
     at: Text | float | None = None
@@ -161,7 +161,7 @@ class ReleaseRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jobs of which something that was asked for changes: options as in a submission."""
+    """Jobs to update, and their new options, as in a submission."""
 
     jobs: Jobs
     # null resets an option to its default.
@@ -172,7 +172,7 @@ class UpdateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class RedoRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A job to do again as a new one, with other options if some are given."""
+    """A job to submit again as a new job, optionally with other options."""
 
     job: Text
     token: str
@@ -183,7 +183,7 @@ class RedoRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Whether nothing more is to start, at all or on these GPUs. `passing`: for this daemon's life."""
+    """Drain (`on`) or resume the machine, or these GPUs. `passing`: until the daemon stops."""
 
     on: bool
     gpus: Indices | None = None
@@ -192,7 +192,7 @@ class DrainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class LimitRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How many of a job's group, or of an array's tasks, may run at once; 0: any number."""
+    """Number of jobs of a group, or of tasks of an array, that may run at once; 0: no limit."""
 
     job: Text
     max_concurrent: Annotated[int, msgspec.Meta(ge=0, le=OPTIONS["max-concurrent"].high)]
@@ -366,13 +366,13 @@ def read_options(options: dict[str, Any]) -> ParsedOptions:
         cap = read(OPTIONS["max-concurrent"], text)
         if fields.get("max_concurrent", cap) != cap:
             raise UsageError(
-                f"--array …%{cap} and --max-concurrent {fields['max_concurrent']} say two things",
-                hint="leave one of them out",
+                f"--array …%{cap} and --max-concurrent {fields['max_concurrent']} are contradictory",
+                hint="give only one of them",
             )
         fields |= {"array": array, "max_concurrent": cap}
     if isinstance(fields.get("predicted_mib"), str):
         raise UsageError(
-            f"--fit {fields['predicted_mib']!a} names a file, which is not here",
+            f"--fit {fields['predicted_mib']!a} names a file, which the daemon does not read",
             hint="give programs' predictions as a number: MiB on each GPU",
         )
     for name in ("venv", "conda_env"):
@@ -416,7 +416,7 @@ def unbase64(text: str, what: str) -> bytes:
 
 
 class QuotaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What one person or project may have at once; no name: each that is not named."""
+    """Quota of a user or project; without a name, the default quota of users or projects."""
 
     scope: Scope
     name: Text = ""
@@ -427,7 +427,7 @@ class QuotaRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ReservationRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """GPUs for one person: a number of them, or which. Without a start, from now on."""
+    """GPUs to reserve for a user: a number, or indices. Without a start time, from now on."""
 
     user: Text
     gpu_count: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0

@@ -95,7 +95,7 @@ class WatchedCommand:
             return
         left = "" if notice.left_s is None else f" in {notice.left_s:.0f} s"
         sys.stderr.write(
-            f"gflow spot: {notice.cloud} takes this machine away{left} ({notice.what}): stopping\n"
+            f"gflow spot: {notice.cloud} will reclaim this machine{left} ({notice.what}): stopping\n"
         )
         open(self._stop_file, "a").close()
         self._forward(signal.SIGTERM, None)

@@ -214,7 +214,7 @@ def _read_rows(reader: Reader, listing: ListingRequest, total: int) -> list[Any]
 def _check_size(count: int) -> None:
     if count > MOST:
         raise Refused(
-            f"that is {count:,} jobs, and one listing holds {MOST:,} at most",
+            f"{count:,} jobs match, and one listing holds at most {MOST:,}",
             hint="look at a part of them: --limit and --offset, --since, --states",
         )
 

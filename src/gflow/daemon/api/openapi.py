@@ -81,7 +81,7 @@ def describe_api(routes: Sequence[ApiRoute]) -> dict[str, Any]:
             "schemas": schemas,
             "responses": {
                 "Refused": {
-                    "description": "Refused, and nothing has happened",
+                    "description": "Refused; nothing was changed",
                     "content": {PROBLEM: {"schema": {"$ref": f"{PREFIX}Problem"}}, TEXT: _text()},
                 }
             },
@@ -114,7 +114,10 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
         },
     }
     if route.query is queries.SubmitQuery:
-        operation["responses"]["200"] = {"description": "A dry run: what would be done", "content": content}
+        operation["responses"]["200"] = {
+            "description": "A dry run: the jobs that would be submitted",
+            "content": content,
+        }
     if route.media == STREAM:
         operation["parameters"].append(LAST_EVENT)
     if route.body is not None:
@@ -175,8 +178,8 @@ def _schemas(routes: Sequence[ApiRoute]) -> dict[str, Any]:
     _, found = msgspec.json.schema_components(named, ref_template=PREFIX + "{name}")
     for name, options in OPTIONED.items():
         found[name]["properties"]["options"] = {"$ref": PREFIX + options}
-    found["Options"] = _options("What a job asks for, by option.", is_nullable=False)
-    found["Changes"] = _options("Options that change; null sets one back to its default.", is_nullable=True)
+    found["Options"] = _options("Options of a job, by name.", is_nullable=False)
+    found["Changes"] = _options("Options to change; null resets an option to its default.", is_nullable=True)
     return found
 
 

@@ -24,13 +24,13 @@ from gflow.errors import Forbidden, no_job
 class Permission(Enum):
     """Which callers may use a route. The values are printed in the docs and in OpenAPI."""
 
-    ANYONE = "everybody; of others' jobs they see name, user, state and resources"
+    ANYONE = "every user; of other users' jobs only name, user, state and resources are shown"
     OWNER = "the job's owner, and root"
-    OWNER_ONLY = "the job's owner: the new job would run as whoever asks"
+    OWNER_ONLY = "the job's owner, because the new job runs as the caller"
     OWNER_OR_OPERATOR = "the job's owner, operators, root"
     OPERATOR = "operators and root"
-    NOT_ROOT = "everybody for themselves; not root"
-    SELF = "everybody about their own; root about everybody's"
+    NOT_ROOT = "every user except root, for themselves"
+    SELF = "every user for their own; root for all users"
 
 
 Handler = Callable[[Request], Awaitable[Response]]

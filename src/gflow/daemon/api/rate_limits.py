@@ -68,7 +68,7 @@ class RateLimits:
                 f"{self._most_stored >> 20} MiB, "
                 f"and these would take {size / (1 << 20):.1f} more",
                 hint="submit with --export NONE or fewer variables, and scripts instead of long commands: "
-                "equal ones are kept once, and those of jobs that never ran go within two hours",
+                "equal ones are stored once, and those of jobs that never ran are deleted within two hours",
             )
         self._added[uid] += size
 
@@ -119,7 +119,9 @@ class RateLimits:
         """Count an event stream while it is open. Raises TooMany above the limit."""
         uid = accounting_uid(uid)
         if not self._is_exempt(uid) and self._streams[uid] >= MOST_STREAMS:
-            raise TooMany(f"you have {MOST_STREAMS} streams of events open", hint="one tells of all jobs")
+            raise TooMany(
+                f"you have {MOST_STREAMS} event streams open", hint="one stream has the events of all jobs"
+            )
         self._streams[uid] += 1
         try:
             yield

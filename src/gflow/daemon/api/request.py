@@ -80,9 +80,9 @@ async def read(request: Request, into: type[T], most: int = MOST_BYTES) -> T:
                         hint="send it in several parts",
                     )
     except TimeoutError:
-        raise UsageError("the request did not come to its end in time") from None
+        raise UsageError("the request was not complete in time") from None
     except ClientDisconnect:  # the answer is not delivered
-        raise UsageError("the request broke off") from None
+        raise UsageError("the connection was closed before the request was complete") from None
     finally:
         rate_limits.release_received(counted, len(body))
     if len(body) <= LARGE:
@@ -237,7 +237,9 @@ def key_of(context: Context, request: Request, text: str | None = None) -> JobKe
     """The key of the single job that `text`, or else the path of the request, names."""
     keys = keys_of(context, request, [request.path_params["job"] if text is None else text])
     if len(keys) != 1:
-        raise UsageError("one job, please", hint="an id (42), a task (42_3), or @ for your latest job")
+        raise UsageError(
+            "exactly one job must be named", hint="an id (42), a task (42_3), or @ for your latest job"
+        )
     return keys[0]
 
 

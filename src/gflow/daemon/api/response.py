@@ -203,7 +203,7 @@ async def as_yaml(found: Found, style: ListingStyle) -> AsyncIterator[str]:
 
 
 def _cut_note(found: Found) -> str:
-    return f"(of those that are over, the newest {NEWEST}; --limit 0 shows all)\n" if found.is_cut else ""
+    return f"(of the ended jobs, the newest {NEWEST}; --limit 0 shows all)\n" if found.is_cut else ""
 
 
 FORMS: dict[str, Callable[[Found, ListingStyle], AsyncIterator[str]]] = {

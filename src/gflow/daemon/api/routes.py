@@ -80,7 +80,7 @@ from gflow.wire.encoding import encode
 
 
 async def show_description(_request: Request) -> Response:
-    """This description of the API (OpenAPI 3.1)."""
+    """The OpenAPI 3.1 description of this API."""
     return Response(document(), media_type=JSON)
 
 

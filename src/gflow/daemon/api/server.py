@@ -63,7 +63,7 @@ TOO_MANY = (
 
 
 class Connection(HttpToolsProtocol):
-    """One connection. What is known about its peer is in `scope["state"]`."""
+    """One connection. The identity of its peer is in `scope["state"]`."""
 
     _head_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
@@ -345,7 +345,7 @@ def _bind_all(listening: ListenSettings) -> list[socket.socket]:
             sock.close()
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         raise Refused(
-            f"port {listening.port} of {listening.host} cannot be had: {why}",
+            f"port {listening.port} of {listening.host} cannot be used: {why}",
             hint="see daemon.port and daemon.host",
         ) from error
     return found

@@ -37,7 +37,7 @@ class TokenBuckets:
         left, at = self._left.get(caller, (BURST, now))
         left = min(BURST, left + (now - at) * RATE)
         if left < 1:
-            raise TooMany("you ask too often", hint="wait a moment")
+            raise TooMany("too many requests", hint="wait a moment")
         self._left.pop(caller, None)  # reinsert: the most recent is last
         self._left[caller] = left - cost, now
         if len(self._left) > MOST_CALLERS:
@@ -96,11 +96,11 @@ class Gate:
         if len(hosts) != 1 or _host_name(hosts[0]) not in self._hosts:
             raise Forbidden(
                 f"this gflow daemon is not known as {' '.join(hosts)[:60]!a}",
-                hint="names of it are set with daemon.allowed_hosts",
+                hint="daemon.allowed_hosts sets its names",
             )
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != hosts[0]:
-            raise Forbidden("pages of other sites may not ask this gflow daemon anything")
+            raise Forbidden("web pages of other sites may not send requests to this gflow daemon")
 
 
 def _origin(token: Token, address: str) -> str:

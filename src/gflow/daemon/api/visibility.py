@@ -32,7 +32,7 @@ ANOTHER = "another job"
 
 
 class Viewer:
-    """The caller's view of jobs: decides what is shown, and redacts the rest."""
+    """The caller's view of jobs: decides which fields are shown, and redacts the others."""
 
     def __init__(
         self,

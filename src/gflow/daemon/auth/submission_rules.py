@@ -59,7 +59,7 @@ class Rights(NamedTuple):
         most = self.config["people.max_priority"]
         if priority > most:
             raise Refused(
-                f"priority {priority} is higher than users may ask for here: {most}",
+                f"priority {priority} is higher than the limit for users here: {most}",
                 hint=f"--priority {most} or less; operators can raise it with gjob update",
             )
 
@@ -67,7 +67,7 @@ class Rights(NamedTuple):
         most = max(self.config["people.max_grace"], self.config["jobs.grace_secs"])
         if grace_s > most:
             raise Refused(
-                f"a grace of {grace_s} s is longer than users may ask for here: {most} s",
+                f"a grace of {grace_s} s is longer than the limit for users here: {most} s",
                 hint=f"--grace {most} or less",
             )
 
@@ -76,7 +76,7 @@ class Rights(NamedTuple):
         for address in addresses:
             if not is_in_domain(address, domains):
                 raise Refused(
-                    f"no mail is sent to {address!a:.100} from here", hint=f"domains: {', '.join(domains)}"
+                    f"mail to {address!a:.100} is not allowed here", hint=f"domains: {', '.join(domains)}"
                 )
 
     def _check_project(self, project: str) -> None:

@@ -84,7 +84,7 @@ class Tokens:
         """Create a token. Its text is returned only here."""
         async with self._changing:
             if len(self.of(uid)) >= MAX_TOKENS:
-                raise Refused(f"you have {MAX_TOKENS} tokens", hint="gctl token revoke ID takes one away")
+                raise Refused(f"you have {MAX_TOKENS} tokens", hint="gctl token revoke ID removes one")
             number, secret, now = secrets.token_hex(4), secrets.token_urlsafe(SECRET_BYTES), time.time()
             while number in self._by_id:
                 number = secrets.token_hex(4)
@@ -148,7 +148,9 @@ def _read(path: Path) -> list[Token]:
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError) as error:
-        raise StoreError(f"{path} cannot be read: {error}", hint="without it there are no tokens") from error
+        raise StoreError(
+            f"{path} cannot be read: {error}", hint="without this file all tokens are invalid"
+        ) from error
 
 
 def _write(path: Path, tokens: list[Token]) -> None:

@@ -38,8 +38,8 @@ def check_targets(settings: Settings, specs: Iterable[Spec]) -> None:
             raise unknown("target", name, [LOCAL, *settings.clusters])
         if settings.is_system:
             raise Refused(
-                "the machine's daemon runs jobs here alone: on Slurm they would run as root",
-                hint="start a daemon of your own for them: gflowd up --private",
+                "the system-wide daemon runs jobs on this machine only: on Slurm they would run as root",
+                hint="use a daemon of your own: gflowd up --private",
             )
         if spec.pty:
             raise Refused(f"--pty is for this machine: {name} has no terminal for gflow")
@@ -110,7 +110,7 @@ async def check_with_slurm(settings: Settings, targets: Targets, jobs: Sequence[
         if not target.slurm.is_here:
             raise Refused(
                 f"{target.name} cannot be used from here: the daemon finds no sbatch on its PATH",
-                hint="start gflowd where Slurm's commands are, on a login node: gflowd restart",
+                hint="restart gflowd where Slurm's commands are, such as a login node: gflowd restart",
             )
         if target.is_down:
             return UNREACHABLE

@@ -176,7 +176,7 @@ class Executor:
         if (
             owner is not None and job.uid != owner
         ):  # it would run with the rights of the daemon's user (law 7)
-            raise StoreError(f"it belongs to uid {job.uid}, and this daemon runs jobs of uid {owner} alone")
+            raise StoreError(f"it belongs to uid {job.uid}, and this daemon runs only jobs of uid {owner}")
         environ = self._blob(spec.environ) if spec.environ else b""
         script = self._blob(spec.script) if spec.script else None
         if job.target != LOCAL:

@@ -38,7 +38,7 @@ async def resolve_auto_memory(context: Context, uid: int, specs: list[Spec]) -> 
     try:
         peaks = await context.threads.run(uid, peaks_of, context.settings.samples, list(wanted))
     except sqlite3.Error as error:
-        raise Refused(f"--gpu-memory auto: the history of GPUs cannot be read: {error}") from error
+        raise Refused(f"--gpu-memory auto: the GPU samples cannot be read: {error}") from error
     margin = context.settings.gpu.auto_margin_percent
     gpus = context.loop.state.machine.gpus.values()
     needs = {kind: need_of(spec, *peaks[kind], gpus, margin) for kind, spec in wanted.items()}
@@ -57,7 +57,7 @@ def need_of(spec: Spec, peak_mib: int, runs: int, gpus: Iterable[Gpu], margin_pe
     if not most_mib:
         if spec.shared:
             raise Refused(
-                f"--gpu-memory auto: {UNKNOWN}, so nobody can say how much it may use",
+                f"--gpu-memory auto: {UNKNOWN}, so its limit cannot be computed",
                 hint="give a size (--gpu-memory 20G) or a prediction (--fit), or run it once unshared",
             )
         return Need(0, f"auto: {UNKNOWN}, so any GPU will do")

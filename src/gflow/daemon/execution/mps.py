@@ -61,7 +61,7 @@ class Mps:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self._folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            return f"{self._folder} could have been prepared by somebody else"
+            return f"{self._folder} could have been prepared by another user"
         for name in ("pipe", "log"):
             (self._folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._send("get_server_list") is None:

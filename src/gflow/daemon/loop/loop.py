@@ -401,9 +401,9 @@ class Loop:
 
     def _enter_read_only(self, turn: Turn, error: StoreError) -> None:
         """Refuse changes after a failed commit: rebuild the state, fail the answers, schedule a retry."""
-        log.error("%s; no changes are taken until it can be", error)
+        log.error("%s; changes are refused until it can be written", error)
         self.read_only = error.message
-        self._read_only_hint = error.hint or "it goes on by itself when the disk can be written again"
+        self._read_only_hint = error.hint or "it continues by itself when the disk can be written again"
         self._is_ahead = True
         with suppress(StoreError):
             self._reload_state()

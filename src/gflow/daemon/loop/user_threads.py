@@ -109,7 +109,7 @@ class _Reading(Generic[T]):
         reader = self._reader = self._open()
         try:
             if self._is_stopped:
-                raise StoreError("the question was given up")
+                raise StoreError("the query was cancelled")
             return self._work(reader)
         finally:
             reader.close()

@@ -32,7 +32,7 @@ from gflow.gpu.port import GpuSource, Look
 from gflow.targets.port import Run
 
 log = logging.getLogger("gflow.gpus")
-SOMEBODY = "a process of somebody else"
+ANOTHER_USER = "a process of another user"
 # Seconds between polls while there is no GPU.
 ABSENT_S = 5.0
 # Polls of shared GPUs: the share of CPU time they may use, and the bounds of the interval in seconds.
@@ -219,7 +219,7 @@ class GpuWatch:
         try:
             self._quick_look()
         except Exception:
-            log.exception("a look at shared GPUs failed")
+            log.exception("a poll of shared GPUs failed")
         cost = time.thread_time() - begun
         self.quick_s = min(QUICK_MOST_S, max(QUICK_LEAST_S, cost / QUICK_SHARE))
 
@@ -228,9 +228,9 @@ class GpuWatch:
         try:
             return self.census.take(self._source.look(), self._watched.holders, time.monotonic())
         except Exception as error:
-            log.exception("a look at the GPUs failed")
+            log.exception("a poll of the GPUs failed")
             return self.census.take(
-                Look(trouble=f"GPUs cannot be looked at: {error!r}"), {}, time.monotonic()
+                Look(trouble=f"the GPUs cannot be polled: {error!r}"), {}, time.monotonic()
             )
 
     def _quick_look(self) -> None:
@@ -311,7 +311,7 @@ def seen_of(report: Report, at: Moment, *, is_private: bool = False) -> GpusSeen
     blocked = report.blocked
     if is_private:
         blocked = {
-            index: Block(why.kind, SOMEBODY) if why.kind == "Unmanaged" else why
+            index: Block(why.kind, ANOTHER_USER) if why.kind == "Unmanaged" else why
             for index, why in blocked.items()
         }
     return GpusSeen(

@@ -90,7 +90,7 @@ class Maintenance:
         self._looked_at = 0.0
 
     def look(self, now: float) -> None:
-        """Run what is due at `now`."""
+        """Run the maintenance that is due at `now`."""
         settings = self._settings
         try:
             if is_backup_due(settings.backups, now):
@@ -105,7 +105,7 @@ class Maintenance:
             self._looked_at = now
             self._update_statistics(now)
         except (StoreError, sqlite3.Error, OSError) as error:
-            log.error("housekeeping failed, and is tried again in an hour: %s", error)
+            log.error("maintenance failed, next try in an hour: %s", error)
 
     def _update_statistics(self, now: float) -> None:
         """Compute the statistics of past hours and days, so that requests need not wait for it."""

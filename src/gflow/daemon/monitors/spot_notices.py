@@ -80,10 +80,10 @@ class SpotWatch:
 
     def _report(self, notice: Notice | None) -> None:
         if notice is None:
-            log.warning("the cloud keeps this machine after all")
+            log.warning("the cloud withdrew its notice")
             self._post(lambda at: Reclaimed(at=at, why=""))
             return
-        why = f"{notice.cloud} takes this machine away ({notice.what})"
+        why = f"{notice.cloud} will reclaim this machine ({notice.what})"
         left_s = notice.left_s
         log.warning("%s%s", why, "" if left_s is None else f" in {left_s:.0f} s")
         self._post(lambda at: Reclaimed(at=at, why=why, left_s=left_s))

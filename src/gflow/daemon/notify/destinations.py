@@ -76,7 +76,9 @@ class Mailbox(Destination, frozen=True, forbid_unknown_fields=True, kw_only=True
     @property
     def description(self) -> str:
         parts = urlsplit(self.smtp_url)
-        return f"mail by {parts.scheme}://{parts.hostname} to {', '.join(self.to) or 'those that jobs name'}"
+        return (
+            f"mail by {parts.scheme}://{parts.hostname} to {', '.join(self.to) or 'addresses given by jobs'}"
+        )
 
 
 def is_in_domain(address: str, domains: tuple[str, ...]) -> bool:
@@ -125,4 +127,4 @@ def _check_url(url: str, where: str, schemes: tuple[str, ...]) -> None:
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise UsageError(f"{where} takes an address such as {schemes[0]}://host/, not {url!a:.60}")
+        raise UsageError(f"{where} takes a URL such as {schemes[0]}://host/, not {url!a:.60}")

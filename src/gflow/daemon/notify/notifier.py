@@ -152,7 +152,7 @@ class Notifier:
             return True
         if user not in self._limited:  # once, so that the warnings are no flood either
             self._limited.add(user)
-            why = f"jobs of {user} ask for more than {hourly} mails an hour; those beyond are not sent"
+            why = f"jobs of {user} ask for more than {hourly} mails an hour; further mails are not sent"
             log.warning("%s", why)
             self._loop.add_audit_entry("notification failed", why)
         return False

@@ -36,10 +36,10 @@ def check_installation() -> None:
     if place is None:
         return
     if os.environ.get(TRUST):
-        log.warning("%s could be changed by another user than root; %s is set", place, TRUST)
+        log.warning("%s could be changed by a user other than root; %s is set", place, TRUST)
         return
     raise Refused(
-        f"{place} could be changed by another user than root, and gflow would run it as root",
+        f"{place} could be changed by a user other than root, and gflow would run it as root",
         hint="install gflow where only root can write, such as a virtual environment under /opt",
     )
 
@@ -73,7 +73,7 @@ def _module_files() -> Iterator[str]:
 
 
 def _nearest(path: str) -> str:
-    """The path, or the nearest existing folder above it: its owner could create what is missing."""
+    """The path, or the nearest existing folder above it: its owner could create the missing part."""
     return next(str(place) for place in (Path(path), *Path(path).parents) if place.exists())
 
 
@@ -115,8 +115,8 @@ def check_trusted(path: Path) -> None:
         place = path
     if place is not None:
         raise Refused(
-            f"{path} could have been made or changed by somebody else than root (see {place})",
-            hint="copy it to a folder of root's if you know that it is what it should be",
+            f"{path} could have been made or changed by a user other than root (see {place})",
+            hint="if its content is right, copy it to a folder that only root can write",
         )
 
 
@@ -138,6 +138,6 @@ def _check_owner(path: Path, what: str) -> None:
     found = path.stat()
     if {path.lstat().st_uid, found.st_uid} != {os.geteuid()} or found.st_mode & 0o022:
         raise Refused(
-            f"{path} could have been {what} by somebody else than root",
-            hint=f"see what is in it; then: chown root {path}; chmod go-w {path}",
+            f"{path} could have been {what} by a user other than root",
+            hint=f"check its content; then: chown root {path}; chmod go-w {path}",
         )

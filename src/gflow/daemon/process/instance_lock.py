@@ -27,7 +27,9 @@ def take(data: Path) -> int:
 def _take(data: Path) -> int:
     make_folders(data)
     if data.stat().st_uid != os.geteuid():  # its owner could have prepared the contents
-        raise Refused(f"{data} belongs to another user", hint="a daemon's folder is its user's: see $HOME")
+        raise Refused(
+            f"{data} belongs to another user", hint="a daemon needs a folder of its own user: check $HOME"
+        )
     if data.stat().st_mode & 0o077:  # older versions created it with the umask
         data.chmod(0o700)
     fd = os.open(lock_path(data), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -79,7 +79,7 @@ def listen_settings_of(config: Config) -> ListenSettings:
         raise UsageError("daemon.tls_cert and daemon.tls_key go together")
     if found.port and not found.certificate and not _is_loopback(found.host):
         raise UsageError(
-            f"daemon.host {found.host!a} is reached from elsewhere, and tokens would be seen on the way",
+            f"daemon.host {found.host!a} is reachable from other machines, and tokens would be unencrypted",
             hint="set daemon.tls_cert and daemon.tls_key, or stay on 127.0.0.1 behind a proxy that has TLS",
         )
     return found

@@ -90,7 +90,7 @@ def _run(config: Any, tv: Any, py: Any, task: str, recipe: Recipe, card: Archite
     from gflow.ml.fit import training
 
     with warnings.catch_warnings(), _quiet("torch._subclasses.fake_tensor"):
-        # Warnings of torch and transformers about what is intended here.
+        # Warnings of torch and transformers that do not apply to a prediction.
         warnings.simplefilter("ignore")
         return training.record(_workload(config, tv, py, task, recipe), recipe, card)
 
@@ -128,12 +128,12 @@ def _need(*modules: str) -> None:
         if find_spec(module) is None:
             raise NeedsTorch(
                 f"predicting this run needs {module}, which is not installed",
-                hint="pip install 'gflow[fit]'; --params 7B answers without it, roughly",
+                hint="pip install 'gflow[fit]'; --params 7B gives a rough estimate without it",
             )
 
 
 # Hint for a run that cannot be recorded.
-FORMULA = "--params 7B answers by a formula, which may be off by half"
+FORMULA = "--params 7B estimates by a formula, which may be off by half"
 
 
 def _refusal(error: Exception) -> Refused:

@@ -1,6 +1,6 @@
 """Sharding and offloading: rules that turn the allocation trace of one GPU into the sizes on each of several.
 
-Each technique is a rule about what shrinks and what is added:
+Each technique is a rule for the parts that shrink and the parts that are added:
 
 * DDP: adds permanent buckets with the total size of the gradients.
 * ZeRO-1: each GPU keeps and updates its share of the optimizer's states.

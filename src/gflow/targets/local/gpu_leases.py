@@ -198,7 +198,7 @@ def _open(path: str, is_system: bool = False) -> int:
     """Open or create a lock file that every user may open; that of the system daemon, only root.
 
     O_CREAT alone does not work: in a world-writable folder the kernel refuses it for files of other users
-    (fs.protected_regular). The mode must be right from the start, whatever the umask is.
+    (fs.protected_regular). The mode must be right from the start, for every umask.
     """
     if is_system:
         return _open_system_lock(path)
@@ -207,7 +207,7 @@ def _open(path: str, is_system: bool = False) -> int:
     fd = _open_or_make(path)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "somebody put something else there", path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
     return fd
 
 
@@ -251,4 +251,4 @@ def holder_name(uid: int) -> str:
     try:
         return f"gflow of {pwd.getpwuid(uid).pw_name}"
     except (KeyError, OverflowError):
-        return "gflow of somebody else"
+        return "gflow of another user"

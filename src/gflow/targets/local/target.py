@@ -96,7 +96,7 @@ class LocalTarget:
         if not os.path.isdir(self._folder):
             os.mkdir(self._folder, 0o700)
             log.warning(
-                "%s was removed and is made anew; jobs that run have no run record any more", self._folder
+                "%s was removed and is created again; running jobs have lost their run records", self._folder
             )
             self.uncertain_runs |= {*self._busy, *self._adopted}
             self.epoch = launch_epoch(self._folder)
@@ -144,14 +144,14 @@ class LocalTarget:
         run = launch.run
         content = run_record.read(Path(self.record_path(run)).read_bytes())
         if content.job is None or run_record.identity_of(content.job.pid) != content.job:
-            raise ProcessLookupError(errno.ESRCH, "its process is not there")
+            raise ProcessLookupError(errno.ESRCH, "its process does not exist")
         for channel in [one for one in self._exec_shims if one.sock.fileno() < 0]:  # its shim was killed
             self._end_exec(channel)
         uid = launch.uid
         if sum(one == uid for _, one in self._exec_shims.values()) >= MAX_EXECS_PER_USER:
-            raise OSError(errno.EAGAIN, f"{MAX_EXECS_PER_USER} commands run beside jobs of this user already")
+            raise OSError(errno.EAGAIN, f"{MAX_EXECS_PER_USER} commands already run in jobs of this user")
         if len(self._exec_shims) >= MAX_EXECS:
-            raise OSError(errno.EAGAIN, f"{MAX_EXECS} commands run beside jobs already")
+            raise OSError(errno.EAGAIN, f"{MAX_EXECS} commands already run in jobs")
         self._exec_count += 1
         name = f"{run.name}.x{self._exec_count}"
         record_path, path = f"{self._folder}/{name}", f"{self._job_files_dir}/{name}.tty"
@@ -384,7 +384,7 @@ class LocalTarget:
             return
         self._tries[run] = self._tries.get(run, 0) + 1
         if self._tries[run] > MAX_TRIES:
-            self._on_end(Ended(run, _deferred("its shims do not come up")))
+            self._on_end(Ended(run, _deferred("its shims end before they begin the job")))
         elif self._closed or not self._restart(run):
             self._on_end(Ended(run, End(problem=LOST)))
 

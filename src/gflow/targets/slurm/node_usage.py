@@ -88,7 +88,7 @@ def _parse_node(lines: list[str]) -> NodeUse | None:
                 words = rest.split()
                 used.append((int(words[0]), float(words[1]), int(words[2])))
             elif kind == "without":
-                note = f"no nvidia-smi on this node: nothing is known of its GPUs ({rest})"
+                note = f"no nvidia-smi on this node, so the use of its GPUs is unknown ({rest})"
             elif kind == "gpu":
                 gpus.append(_parse_gpu(rest))
         except (ValueError, IndexError):  # usually an error message of nvidia-smi

@@ -38,7 +38,7 @@ MAX_RESUBMISSIONS = 3
 ADOPTION_S = 20.0
 # The exit record of a job may appear after Slurm reports the end. Wait this many seconds for it.
 RECORD_S = 3.0
-UNKNOWN = "Unknown: Slurm does not know this job any more, and it has not said how it ended"
+UNKNOWN = "Unknown: Slurm does not know this job any more, and it left no exit record"
 Rows = dict[str, list[tuple[RowTag, Row]]]
 
 

@@ -41,12 +41,12 @@ def clusters_of(tables: dict[str, dict[str, Any]], where: str) -> dict[str, Clus
     clusters = {USUAL: Cluster()}
     for name, table in tables.items():
         if name == "local":
-            raise UsageError(f"{where}: local is this machine, and no name for a target")
+            raise UsageError(f"{where}: local is this machine and cannot be the name of a target")
         if table.get("type") != "slurm":
             wrong = f", not {table['type']!a:.60}" if "type" in table else ""
             raise UsageError(
                 f'{where}: targets.{name} needs type = "slurm"{wrong}',
-                hint="Slurm is the one kind of target there is besides this machine",
+                hint="slurm is the only type of target besides this machine",
             )
         for key in table.keys() - set(Cluster.__struct_fields__):
             raise _in(unknown("setting", f"targets.{name}.{key}", _names(name)), where)

@@ -73,7 +73,7 @@ class SlurmTarget:
         return ""
 
     def exec_command(self, launch: Launch, command: tuple[str, ...], *, is_tty: bool) -> str:
-        raise OSError(f"it runs on {self.name}; there, srun --overlap runs commands beside it")
+        raise OSError(f"it runs on {self.name}; use srun --overlap there to execute commands in it")
 
     def adopt(self, run: Run) -> bool:
         """False: `start` is called again instead, which looks for an earlier submission first."""

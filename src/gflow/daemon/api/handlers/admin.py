@@ -40,7 +40,7 @@ async def set_gpus(request: Request) -> Response:
 
 
 async def list_gpus(request: Request) -> Response:
-    """Each GPU in one line: what it does and what is special about it."""
+    """List the GPUs, each with its state and notes."""
     state = context_of(request).loop.state
     lines = gpu_lines(state, viewer_of(request))
     drain = drain_answer(state.machine)
@@ -49,7 +49,7 @@ async def list_gpus(request: Request) -> Response:
 
 
 async def drain(request: Request) -> Response:
-    """Let nothing more start, or let things start again."""
+    """Drain the machine or some of its GPUs, or resume them."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, DrainRequest)
     reason = read_option(_REASON, wanted.reason) if wanted.reason else ""
@@ -67,7 +67,7 @@ async def drain(request: Request) -> Response:
 
 
 async def set_limit(request: Request) -> Response:
-    """How many jobs of a group, or tasks of an array, may run at once."""
+    """Set how many jobs of a group, or tasks of an array, may run at once."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, LimitRequest)
     key = key_of(context, request, wanted.job)
@@ -137,7 +137,7 @@ def _because(what: str, why: str) -> str:
 
 
 async def test_notifications(request: Request) -> Response:
-    """Send every destination something now, and say what became of it."""
+    """Send a test notification to every destination, and report the results."""
     notifier = context_of(request).notifier
     if not notifier.destinations:
         raise Refused(

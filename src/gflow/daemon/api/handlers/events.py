@@ -60,9 +60,9 @@ class Subscription(NamedTuple):
 
 
 async def stream(request: Request) -> Response:
-    """What happens, as it happens, from `Last-Event-ID` on or from now.
+    """Stream events as they occur: after `Last-Event-ID`, or from now on.
 
-    `events=job_failed,job_started` and `job=17` choose; with `follow=0` the answer ends with what there is.
+    `events=job_failed,job_started` and `job=17` filter; with `follow=0` only stored events are sent.
     """
     context, query = context_of(request), query_of(request, EventsQuery)
     names = frozenset(filter(None, query.events.split(",")))

@@ -28,7 +28,7 @@ log = logging.getLogger("gflow.api")
 
 
 async def show_usage(request: Request) -> Response:
-    """What a job did with its GPUs; `csv` for a spreadsheet."""
+    """GPU usage of a job; with `csv`, every sample as CSV."""
     context, query = context_of(request), query_of(request, UsageQuery)
     job = existing_job(context, key_of(context, request))
     if job.target != LOCAL:
@@ -48,7 +48,7 @@ async def _remote_usage(request: Request, job: Job) -> UsageAnswer:
         raise Refused(f"job {job.label} is an array", hint=f"name one of its tasks: gjob usage {job.label}_3")
     if job.state is not JobState.RUNNING or job.abroad is None or not job.abroad.id:
         raise Refused(
-            f"job {job.label} does not run: what it uses on {job.target} can be seen while it does",
+            f"job {job.label} is not running: its usage on {job.target} is known only while it runs",
             hint=f"gjob show {job.label}",
         )
     context, (uid, _) = context_of(request), caller(request)
@@ -85,10 +85,10 @@ def _probe_nodes(target: SlurmTarget, label: str, id: str) -> list[NodeUse]:
     if nodes:
         return nodes
     if probe.unsure:
-        raise Refused(f"{target.name} does not answer, so what job {label} uses is not known")
+        raise Refused(f"{target.name} does not answer, so the usage of job {label} is unknown")
     why = f": {complaint(probe.error)}" if probe.error.strip() else ""
     raise Refused(
-        f"the nodes of job {label} cannot be asked{why}", hint="it may just have ended: gjob show " + label
+        f"the nodes of job {label} cannot be probed{why}", hint="it may just have ended: gjob show " + label
     )
 
 
@@ -110,7 +110,7 @@ def _read_samples(context: Context, label: str) -> tuple[list[OfJob], list[OfJob
     try:
         return samples_of(context.settings.samples, label)
     except sqlite3.Error as error:
-        log.warning("the history of GPUs cannot be read: %s", error)
+        log.warning("the GPU samples cannot be read: %s", error)
         return [], []
 
 

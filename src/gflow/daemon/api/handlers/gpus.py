@@ -128,13 +128,13 @@ def limits_of(context: Context, report: Report) -> list[str]:
     """How memory limits of jobs on shared GPUs are enforced, strongest first."""
     if context.watch is None:
         return ["booked only (the GPUs are simulated)"]
-    held = ["PyTorch, JAX and TensorFlow are told"]
+    held = ["variables for PyTorch, JAX and TensorFlow"]
     if context.mps is not None:
         held.insert(0, "MPS" if context.mps.ready else f"no MPS ({context.mps.trouble})")
     if report.unclear:
         names = ",".join(map(str, sorted(report.unclear)))
-        return [*held, f"nothing watches GPU {names}: its processes cannot be told apart from here"]
-    return [*held, f"a watchdog looks every {context.watch.quick_s * 1000:.0f} ms"]
+        return [*held, f"GPU {names} is not watched: its processes cannot be identified"]
+    return [*held, f"a watchdog polls every {context.watch.quick_s * 1000:.0f} ms"]
 
 
 def _add_readings(view: GpuView, card: Card) -> None:
@@ -170,7 +170,7 @@ def _holder_view(gpu: Gpu, job: Job, report: Report, viewer: Viewer) -> Holder:
 
 
 async def list_ignored(request: Request) -> Response:
-    """Processes that somebody told us to overlook."""
+    """List the GPU processes that an operator told gflow to ignore."""
     watch = context_of(request).watch
     listed = [Ignored(gpu_index=gpu, pid=pid) for gpu, pid, _ in sorted(watch.ignored if watch else ())]
     text = "".join(f"gpu={one.gpu_index}\tpid={one.pid}\n" for one in listed)
@@ -178,17 +178,17 @@ async def list_ignored(request: Request) -> Response:
 
 
 async def ignore(request: Request) -> Response:
-    """From now on this process blocks nothing on this GPU. For its life, and the daemon's."""
+    """Ignore a process: it does not block its GPU, until the process ends or the daemon stops."""
     context, wanted = context_of(request), await read(request, GpuProcess)
     if wanted.gpu_index not in context.loop.state.machine.gpus or context.watch is None:
-        raise NotFound(f"there is no GPU {wanted.gpu_index} here", hint="see what there is with ginfo")
+        raise NotFound(f"there is no GPU {wanted.gpu_index} here", hint="ginfo lists the GPUs")
     return await _answer_change(
         request, wanted, "ignored", context.watch.ignore(wanted.gpu_index, wanted.pid)
     )
 
 
 async def unignore(request: Request) -> Response:
-    """From now on this process blocks its GPU again."""
+    """Stop ignoring a process: it blocks its GPU again."""
     context, wanted = context_of(request), await read(request, GpuProcess)
     changed = context.watch is not None and context.watch.unignore(wanted.gpu_index, wanted.pid)
     return await _answer_change(request, wanted, "no longer ignored", changed)

@@ -47,7 +47,7 @@ BETWEEN = "=" * 80 + "\n"
 
 
 async def show(request: Request) -> Response:
-    """One job or several; as JSON, an array with its tasks."""
+    """Show jobs in full; in JSON, an array with its tasks."""
     context, viewer = context_of(request), viewer_of(request)
     keys = keys_of(context, request, [request.path_params["job"]])
     if len(keys) > MOST_SHOWN:
@@ -77,7 +77,7 @@ async def _totals(request: Request, job: Job) -> list[Used]:
 
 
 async def wait(request: Request) -> Response:
-    """Answers when the job is final."""
+    """Wait for the end of a job: the answer comes when its state is final."""
     context = context_of(request)
     key = key_of(context, request)
     job = await while_connected(request, context.loop.wait_for_end(key))
@@ -88,7 +88,7 @@ async def wait(request: Request) -> Response:
 
 
 async def show_log_path(request: Request) -> Response:
-    """Where the job's output is, and whether more may come."""
+    """The path of a job's log, and whether the job may still write to it."""
     context = context_of(request)
     job = job_in_path(context, request)
     check(request, [job])
@@ -103,7 +103,7 @@ async def show_log_path(request: Request) -> Response:
 
 
 async def explain_wait(request: Request) -> Response:
-    """Why a job waits: all that is in its way, when it will probably start, what would start now."""
+    """Why a job waits: its blockers, its expected start, and changes that would start it now."""
     context = context_of(request)
     job = job_in_path(context, request)
     at, viewer = timers.now(), viewer_of(request)
@@ -124,7 +124,7 @@ async def explain_wait(request: Request) -> Response:
 
 
 async def show_history(request: Request) -> Response:
-    """The story of a job: everything that happened to it, and who did it."""
+    """The audit log of a job: every event, with the user who caused it."""
     context = context_of(request)
     job = job_in_path(context, request)
     check(request, [job])

@@ -28,7 +28,7 @@ COUNTERS = {"submitted": ("submitted", "Jobs that were submitted.")} | {
 
 
 async def show_metrics(request: Request) -> Response:
-    """Figures for Prometheus, in its text form 0.0.4. Counters begin anew with the daemon."""
+    """Metrics in the Prometheus text format 0.0.4. Counters restart at zero with the daemon."""
     context, page = context_of(request), Page()
     _user_counters(page, context.loop.meters, is_named=viewer_of(request).sees_names)
     _jobs(page, context)
@@ -58,13 +58,13 @@ def _jobs(page: Page, context: Context) -> None:
         if kind in ACTIVE:
             page.one(f"gflow_jobs_{kind.row.metric}", "gauge", kind.row.about, counts[kind])
     page.histogram(
-        "gflow_job_wait_seconds", "From submission to the first start.", [_buckets({}, meters.waited)]
+        "gflow_job_wait_seconds", "Time from submission to the first start.", [_buckets({}, meters.waited)]
     )
     page.histogram(
-        "gflow_job_run_seconds", "Of the last attempt of jobs that ended.", [_buckets({}, meters.ran)]
+        "gflow_job_run_seconds", "Run time of the last attempt of ended jobs.", [_buckets({}, meters.ran)]
     )
     turns = [_buckets({"operation": name}, found) for name, found in meters.turns.items()]
-    page.histogram("gflow_scheduler_latency_seconds", "What a turn of the scheduler's loop takes.", turns)
+    page.histogram("gflow_scheduler_latency_seconds", "Duration of the parts of a turn of the loop.", turns)
 
 
 def _buckets(labels: Labels, one: Histogram) -> tuple[Labels, tuple[float, ...], list[int], float]:
@@ -79,21 +79,23 @@ def _machine(page: Page, machine: Machine) -> None:
         machine.free_memory_mib,
     )
     allocated = len(machine.holders) / total if total else 0.0
-    page.one("gflow_gpus", "gauge", "GPUs there are.", total)
-    page.one("gflow_gpus_total", "gauge", "The same as gflow_gpus, by its old name.", total)
-    page.one("gflow_gpus_available", "gauge", "GPUs that nobody has and new jobs may get.", free)
-    page.one("gflow_gpus_allocated_ratio", "gauge", "The part of the GPUs that jobs have.", allocated)
-    about = "The same as gflow_gpus_allocated_ratio, by its old name."
+    page.one("gflow_gpus", "gauge", "GPUs of this machine.", total)
+    page.one("gflow_gpus_total", "gauge", "Former name of gflow_gpus.", total)
+    page.one("gflow_gpus_available", "gauge", "GPUs that are free for new jobs.", free)
+    page.one(
+        "gflow_gpus_allocated_ratio", "gauge", "Fraction of the GPUs that are allocated to jobs.", allocated
+    )
+    about = "Former name of gflow_gpus_allocated_ratio."
     page.one("gflow_gpu_utilization_ratio", "gauge", about, allocated)
-    page.one("gflow_cpu_slots", "gauge", "CPU slots there are.", machine.cpus)
-    page.one("gflow_cpu_slots_available", "gauge", "CPU slots that nobody has.", machine.free_cpus)
+    page.one("gflow_cpu_slots", "gauge", "CPU slots of this machine.", machine.cpus)
+    page.one("gflow_cpu_slots_available", "gauge", "CPU slots that are free.", machine.free_cpus)
     page.one("gflow_memory_bytes", "gauge", "Host memory that jobs may book.", memory * MIB)
     page.one("gflow_memory_available_bytes", "gauge", "Host memory that no job has booked.", left * MIB)
-    page.one("gflow_memory_total_mb", "gauge", "gflow_memory_bytes in MiB, by its old name.", memory)
-    about = "gflow_memory_available_bytes in MiB, by its old name."
+    page.one("gflow_memory_total_mb", "gauge", "Former form of gflow_memory_bytes, in MiB.", memory)
+    about = "Former form of gflow_memory_available_bytes, in MiB."
     page.one("gflow_memory_available_mb", "gauge", about, left)
     used = (memory - left) / memory if memory else 0.0
-    page.one("gflow_memory_utilization_ratio", "gauge", "The part of the memory that is booked.", used)
+    page.one("gflow_memory_utilization_ratio", "gauge", "Fraction of the host memory that is booked.", used)
 
 
 def _gpus(page: Page, context: Context) -> None:
@@ -111,7 +113,7 @@ def _gpus(page: Page, context: Context) -> None:
         [(card, float(gpu.index in blocked)) for card, gpu in each],
     )  # fmt: skip
     page.family(
-        "gflow_gpu_memory_bytes", "gauge", "The GPU's memory.",
+        "gflow_gpu_memory_bytes", "gauge", "Memory size of the GPU.",
         [(card, gpu.memory_mib * MIB) for card, gpu in each],
     )  # fmt: skip
     for name, about, field, scale in METERED:
@@ -120,9 +122,9 @@ def _gpus(page: Page, context: Context) -> None:
 
 METERED = (
     ("memory_used_bytes", "Memory in use on the GPU.", "memory_mib", float(MIB)),
-    ("busy_ratio", "How busy the GPU is.", "utilisation", 0.01),
-    ("temperature_celsius", "How hot the GPU is.", "temperature", 1.0),
-    ("power_watts", "What the GPU draws.", "power_w", 1.0),
+    ("busy_ratio", "Utilisation of the GPU.", "utilisation", 0.01),
+    ("temperature_celsius", "Temperature of the GPU.", "temperature", 1.0),
+    ("power_watts", "Power draw of the GPU.", "power_w", 1.0),
 )
 
 
@@ -140,15 +142,22 @@ def _card(gpu: Gpu) -> Labels:
 
 
 def _daemon(page: Page, context: Context) -> None:
-    page.family("gflow_build_info", "gauge", "Which gflow this is.", [({"version": __version__}, 1.0)])
+    page.family("gflow_build_info", "gauge", "Version of gflow.", [({"version": __version__}, 1.0)])
     page.one(
         "gflow_read_only", "gauge", "Whether the database cannot be written.", bool(context.loop.read_only)
     )
     began = time.time() - (timers.now().boot - context.started_boot)
-    page.one("process_start_time_seconds", "gauge", "When the daemon started, since 1970.", round(began, 3))
+    page.one(
+        "process_start_time_seconds",
+        "gauge",
+        "Start time of the daemon, in seconds since 1970.",
+        round(began, 3),
+    )
     spent = os.times()
     page.one("process_cpu_seconds_total", "counter", "CPU time of the daemon.", spent.user + spent.system)
     with open("/proc/self/statm", "rb") as file:
         resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    page.one("process_resident_memory_bytes", "gauge", "Memory of the daemon.", resident)
-    page.one("process_open_fds", "gauge", "Files that the daemon has open.", len(os.listdir("/proc/self/fd")))
+    page.one("process_resident_memory_bytes", "gauge", "Resident memory of the daemon.", resident)
+    page.one(
+        "process_open_fds", "gauge", "Open file descriptors of the daemon.", len(os.listdir("/proc/self/fd"))
+    )

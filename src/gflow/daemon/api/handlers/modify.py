@@ -51,7 +51,7 @@ TOGETHER = 100
 
 
 async def cancel(request: Request) -> Response:
-    """Cancel jobs. Unknown ones are refused before anything happens."""
+    """Cancel jobs. A request that names an unknown job is refused as a whole."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, CancelRequest)
     keys = await _select_jobs(context, request, wanted)
@@ -84,7 +84,7 @@ async def _apply(request: Request, bulk: BulkAction, keys: list[JobKey]) -> None
 
 
 async def _final_states(context: Context, keys: list[JobKey]) -> dict[JobKey, JobState]:
-    """States of those jobs that are final. Looked up in slices, so that other requests can run."""
+    """States of the final jobs among these. Looked up in slices, so that other requests can run."""
     over: dict[JobKey, JobState] = {}
     async for some in in_slices(keys, TOGETHER):
         state = context.loop.state
@@ -190,7 +190,7 @@ def _parent_column(parents: list[JobKey]) -> list[str]:
 
 
 async def hold(request: Request) -> Response:
-    """Keep waiting jobs from starting."""
+    """Hold waiting jobs: they do not start until they are released."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, HoldRequest)
     keys = await _active_keys(context, request, wanted.jobs)
@@ -199,7 +199,7 @@ async def hold(request: Request) -> Response:
 
 
 async def release(request: Request) -> Response:
-    """Let held jobs start, perhaps not before a time."""
+    """Release held jobs, optionally not before a given time."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ReleaseRequest)
     keys = await _active_keys(context, request, wanted.jobs)
@@ -214,7 +214,7 @@ async def release(request: Request) -> Response:
 
 
 async def update(request: Request) -> Response:
-    """Change what active jobs ask for."""
+    """Change options of active jobs."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, UpdateRequest, MOST_JOBS_BYTES)
     keys = await _active_keys(context, request, wanted.jobs)

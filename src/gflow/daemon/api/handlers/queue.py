@@ -35,7 +35,7 @@ LARGE = 1 << 18
 
 
 async def list_jobs(request: Request) -> Response:
-    """Jobs: the active ones, or all of them, filtered."""
+    """List active jobs, or all jobs, with filters."""
     query = query_of(request, JobsQuery)
     form = query.form or ("table" if wants_text(request) else "json")
     if form not in FORMS:

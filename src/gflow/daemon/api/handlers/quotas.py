@@ -34,11 +34,11 @@ from gflow.wire.answers.quotas import (
 from gflow.wire.queries import ReservationsQuery
 from gflow.wire.requests import QuotaRequest, ReservationRequest
 
-_NAME = Option("name", "name", "whose")
+_NAME = Option("name", "name", "user or project")
 
 
 async def list_quotas(request: Request) -> Response:
-    """Every quota, and what people and projects have of it."""
+    """List all quotas, with the current use of each user and project."""
     viewer, rights = viewer_of(request), rights_of(request)
 
     def is_shown(scope: str, name: str) -> bool:
@@ -53,7 +53,7 @@ async def list_quotas(request: Request) -> Response:
 
 
 async def set_quota(request: Request) -> Response:
-    """Say what somebody may have at once; without limits, any number again."""
+    """Set the quota of a user or project; without limits, remove it."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, QuotaRequest)
     name = read_option(_NAME, wanted.name) if wanted.name else ""
@@ -72,7 +72,7 @@ async def set_quota(request: Request) -> Response:
 
 
 async def list_reservations(request: Request) -> Response:
-    """Reservations, those that begin first in front."""
+    """List GPU reservations, ordered by start time."""
     state, asked = context_of(request).loop.state, query_of(request, ReservationsQuery)
     now = time.time()
     viewer = viewer_of(request)
@@ -91,7 +91,7 @@ async def list_reservations(request: Request) -> Response:
 
 
 async def reserve(request: Request) -> Response:
-    """Keep GPUs for one person, from some time on."""
+    """Reserve GPUs for a user, from a start time for a duration."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ReservationRequest)
     user = read_option(_NAME, wanted.user)
@@ -115,13 +115,13 @@ async def reserve(request: Request) -> Response:
 
 
 async def show_reservation(request: Request) -> Response:
-    """One reservation."""
+    """Show one GPU reservation."""
     view = _redacted_view(request, _find_reservation(request), time.time())
     return answer(request, lambda: view, lambda: reservation_page([view]))
 
 
 async def cancel_reservation(request: Request) -> Response:
-    """Give up a reservation."""
+    """Cancel a GPU reservation."""
     context, (uid, origin) = context_of(request), caller(request)
     found = _find_reservation(request)
     await context.loop.ask(lambda at: Unreserve(at=at, uid=uid, id=found.id), origin)

@@ -29,14 +29,14 @@ FORMS = ("table", "json", "csv")
 
 
 async def show(request: Request) -> Response:
-    """Usage of the caller, of a person, or of everybody."""
+    """Usage statistics of the caller, of another user, or of all users."""
     context, query = context_of(request), query_of(request, StatsQuery)
     form = query.form or ("table" if wants_text(request) else "json")
     if form not in FORMS:
         raise unknown("output format", form, FORMS)
     user = None if query.all else query.user or user_name(caller(request)[0])
     if not viewer_of(request).sees_names and user != user_name(caller(request)[0]):
-        raise Forbidden("what others used is private here")
+        raise Forbidden("usage of other users is private here")
     at = timers.now()
     question = Question(
         now=at.wall,
@@ -80,4 +80,4 @@ def _compare(reader: Reader, question: Question, samples: Path) -> list[Predicti
     try:
         return predictions(reader, question, samples)
     except sqlite3.Error as error:
-        raise Refused(f"the history of GPUs cannot be read: {error}") from error
+        raise Refused(f"the GPU samples cannot be read: {error}") from error

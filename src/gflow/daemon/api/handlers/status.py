@@ -29,7 +29,7 @@ _one_backup = asyncio.Lock()
 
 
 async def show_info(request: Request) -> Response:
-    """The GPUs and who has them; `long` for all about them."""
+    """The GPUs and their jobs; `long` adds all details."""
     context, viewer = context_of(request), viewer_of(request)
     state = context.loop.state
     gpus = list(state.machine.gpus.values())
@@ -53,7 +53,7 @@ async def show_info(request: Request) -> Response:
 
 
 async def show_status(request: Request) -> Response:
-    """The daemon: its version, its settings, what it has and what runs."""
+    """The daemon: version, settings, resources, and numbers of running and waiting jobs."""
     context, viewer = context_of(request), viewer_of(request)
     context.loop.look_at_store()
     state = context.loop.state
@@ -115,7 +115,7 @@ def _stray_note(stray: Stray) -> str:
 
 
 async def show_health(request: Request) -> Response:
-    """Whether the daemon is there and takes changes."""
+    """Whether the daemon runs and accepts changes."""
     loop = context_of(request).loop
     loop.look_at_store()
     why = loop.read_only
@@ -124,7 +124,7 @@ async def show_health(request: Request) -> Response:
 
 
 async def backup(request: Request) -> Response:
-    """A backup now; answers with its path."""
+    """Back up the database now; the answer has the path of the backup."""
     settings = context_of(request).settings
     target = settings.backups / time.strftime("manual-%Y%m%d-%H%M%S.db")
     async with _one_backup:

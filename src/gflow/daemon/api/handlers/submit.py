@@ -50,7 +50,7 @@ from gflow.wire.update import describe_options
 
 
 async def submit(request: Request) -> Response:
-    """Take jobs; the answer comes when they are durable."""
+    """Submit jobs. The answer comes when they are durable."""
     query, wanted = query_of(request, SubmitQuery), await read(request, RawSubmitRequest, MOST_JOBS_BYTES)
     context, (uid, origin) = context_of(request), caller(request)
     config, user = context.settings.config, acting_user(request)
@@ -97,14 +97,14 @@ def charge_specs(context: Context, uid: int, specs: Iterable[Spec]) -> None:
 
 
 def new_bytes(context: Context, blobs: dict[str, bytes]) -> int:
-    """Bytes of those texts that the store does not have yet; 0 in user mode, which has no limit."""
+    """Bytes of the texts that the store does not have yet; 0 in user mode, which has no limit."""
     if not blobs or not context.settings.is_system:
         return 0
     return sum(len(text) for name, text in blobs.items() if not context.store.has_blob(name))
 
 
 async def redo(request: Request) -> Response:
-    """Do a job again as a new one."""
+    """Submit a job again, as a new job."""
     query, wanted = query_of(request, SubmitQuery), await read(request, RedoRequest)
     _check_token(wanted.token)
     context, (uid, origin) = context_of(request), caller(request)

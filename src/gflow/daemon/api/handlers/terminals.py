@@ -23,11 +23,11 @@ from gflow.wire.requests import ExecRequest, JobRequest, check_command
 
 # Retries while a job that has just started has no process yet, and their interval.
 TRIES, RETRY_S = 100, 0.02
-_TERM = Option("term", "name", "the kind of terminal")
+_TERM = Option("term", "name", "the terminal type")
 
 
 async def show_path(request: Request) -> Response:
-    """Where the terminal of a job is. Only its owner (and root) can reach it."""
+    """The socket of a job's terminal. Only the owner of the job and root can connect to it."""
     context = context_of(request)
     job = job_in_path(context, request)
     check(request, [job])
@@ -38,13 +38,13 @@ async def show_path(request: Request) -> Response:
 
 
 async def execute(request: Request) -> Response:
-    """Run a command beside a job that runs: in its environment, with its GPUs, as its owner."""
+    """Execute a command in a running job: in its environment, with its GPUs, as its owner."""
     context, (uid, origin) = context_of(request), caller(request)
     wanted = await read(request, ExecRequest)
     job = job_in_path(context, request)
     check(request, [job])
     if not request.scope["state"]["pid"]:
-        raise Forbidden("commands are run beside jobs from the machine itself")
+        raise Forbidden("commands can be executed in jobs only from the machine itself")
     check_command(JobRequest(command=wanted.command, cwd="/"))
     term = read_option(_TERM, wanted.term) if wanted.term else ""
     _check_runs(job)
@@ -62,12 +62,14 @@ async def _start_command(context: Context, job: Job, wanted: ExecRequest, term: 
             return context.executor.exec_command(job, tuple(wanted.command), term, is_tty=wanted.tty)
         except (FileNotFoundError, ProcessLookupError) as error:
             if not tries_left:
-                why = "its process is not there"
-                raise Refused(f"nothing can be run beside job {job.label}: {why}") from error
+                why = "its process does not exist"
+                raise Refused(f"no command can be executed in job {job.label}: {why}") from error
             await asyncio.sleep(RETRY_S)
         except OSError as error:
-            raise Refused(f"nothing can be run beside job {job.label}: {error.strerror or error}") from error
-    raise AssertionError("there is no further try")
+            raise Refused(
+                f"no command can be executed in job {job.label}: {error.strerror or error}"
+            ) from error
+    raise AssertionError("the last try returns or raises")
 
 
 def _check_runs(job: Job) -> None:

@@ -23,11 +23,13 @@ _NAME = Option("name", "name", "what it is for")
 
 
 async def create(request: Request) -> Response:
-    """A new token of the caller's. Its text is in this answer and nowhere else."""
+    """Create a token for the caller. Its text is shown only in this answer."""
     context, (uid, _) = context_of(request), caller(request)
     _check_local(request)
     if context.settings.is_system and uid == 0:
-        raise Forbidden("a token of root's would open the whole machine", hint="make one as yourself")
+        raise Forbidden(
+            "root cannot have a token: it would give access to the whole machine", hint="make one as yourself"
+        )
     wanted = await read(request, TokenRequest)
     name = read_option(_NAME, wanted.name) if wanted.name else ""
     limits = known_limits(request.scope["state"])
@@ -40,13 +42,13 @@ async def create(request: Request) -> Response:
 
 
 async def list_tokens(request: Request) -> Response:
-    """The caller's tokens; root sees everybody's."""
+    """The caller's tokens; root sees the tokens of all users."""
     found = [_token_view(token) for token in context_of(request).tokens.of(_token_owner(request))]
     return answer(request, lambda: TokensAnswer(found), lambda: token_table(found))
 
 
 async def revoke(request: Request) -> Response:
-    """Take a token away, from this moment on."""
+    """Revoke a token. It is invalid at once."""
     _check_local(request)
     wanted = await read(request, RevokeRequest)
     token = await context_of(request).tokens.revoke(_token_owner(request), wanted.id)

@@ -120,7 +120,7 @@ class Checkpointer:
         return self._saved
 
     def close(self) -> None:
-        """Wait for what is being written, and leave the group of ranks if it was made here."""
+        """Wait for the save in progress, and leave the group of ranks if it was made here."""
         self.wait()
         if self._own_ranks:
             self._ranks.close()

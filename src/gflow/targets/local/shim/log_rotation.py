@@ -104,7 +104,7 @@ class Rotation:
             # Two jobs may share a log: only one of them rotates it.
             fcntl.flock(self._copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(self._copy), os.stat(self._new)):
-                raise BlockingIOError(f"{path} was just cut")
+                raise BlockingIOError(f"{path} was just truncated")
             os.ftruncate(self._copy, 0)
         except OSError:
             self._close()
@@ -118,7 +118,7 @@ class Rotation:
         """Copy a slice or, when all is copied, cut the log. True: there is more to do."""
         if self._copied < self._size:
             if not self._copy_slice(self._size - self._copied):
-                raise OSError(f"{self._path} was cut by somebody else")
+                raise OSError(f"{self._path} was truncated by another process")
             return True
         self._cut()
         os.rename(self._new, self._path + ".1")
@@ -139,7 +139,7 @@ class Rotation:
         if remove_beginning(self._log, self._size):
             return
         if os.fstat(self._log).st_size < self._copied:
-            raise OSError(f"{self._path} was cut by somebody else")
+            raise OSError(f"{self._path} was truncated by another process")
         for _ in range(LAST_SLICES):
             if not self._copy_slice(SLICE):
                 break

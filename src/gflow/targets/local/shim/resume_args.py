@@ -70,7 +70,7 @@ def main() -> None:
     template, *command = sys.argv[1:]
     words = fill_template(template)
     if words is None:
-        sys.stderr.write("gflow: there is no checkpoint to resume from; beginning anew\n")
+        sys.stderr.write("gflow: there is no checkpoint to resume from; starting from the beginning\n")
     else:
         sys.stderr.write(f"gflow: resuming with {shlex.join(words)}\n")
         command = add_words(command, words)

@@ -102,7 +102,7 @@ def _leader_of(thread: int) -> int:
 def _is_owners(pid: int, uid: int) -> bool:
     """Whether a user may signal a process: by its real or saved uid, as in kill(2).
 
-    Root may signal everybody. For a job of root's all uids of the process must be root's.
+    Root may signal every process. For a job of root all uids of the process must be root's.
     """
     real, effective, saved = map(int, status_of(pid).get("Uid", "-1 -1 -1").split()[:3])
     return uid in (real, saved) if uid else not (real or effective or saved)
