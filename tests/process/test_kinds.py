@@ -43,12 +43,12 @@ def test_a_backup_of_the_machine_never_runs_in_roots_own_daemon(made: System) ->
         assert done.returncode == 1, words
         assert "system-wide" in done.stderr and "--system" in done.stderr, done.stderr
     done = made.box.run("gflowd", "restore", "--private", str(backup))
-    assert done.returncode == 1 and "machine's daemon" in done.stderr, done.stderr
+    assert done.returncode == 1 and "system daemon" in done.stderr, done.stderr
     own = made.box.home / ".local/share/gflow"
     own.mkdir(parents=True, mode=0o700, exist_ok=True)
     shutil.copy(backup, own / "gflow.db")
     done = made.box.run("gflowd", "up", "--private")
-    assert done.returncode == 1 and "machine's daemon" in done.stderr, done.stderr
+    assert done.returncode == 1 and "system daemon" in done.stderr, done.stderr
     assert not (made.ann.work / "who").exists()
 
 
@@ -144,7 +144,7 @@ def test_an_installation_that_others_can_rewrite_is_refused(made: System) -> Non
     made.up(wait=False)
     assert made.box.daemon is not None
     assert made.box.daemon.wait(20) == 1
-    assert f"{theirs} could be changed by another user" in made.box.log()
+    assert f"{theirs} could be changed by a user other than root" in made.box.log()
     words = [sys.executable, "-m", "gflow", "gflowd", "service", "install", "--system"]
     stub = made.root / "bin/systemctl"
     stub.parent.mkdir()
@@ -168,7 +168,7 @@ def test_a_module_file_of_another_user_is_refused(made: System, name: str) -> No
     made.up(wait=False)
     assert made.box.daemon is not None
     assert made.box.daemon.wait(20) == 1
-    assert f"{folder / name} could be changed by another user" in made.box.log()
+    assert f"{folder / name} could be changed by a user other than root" in made.box.log()
 
 
 # ---------------------------------------------------------------- one's own daemon

@@ -264,8 +264,8 @@ def test_a_port_that_is_taken_is_said(box: Box) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"HOST": "0.0.0.0"}, "is reached from elsewhere"),
-        ({"HOST": "gpu1.lab.example"}, "is reached from elsewhere"),
+        ({"HOST": "0.0.0.0"}, "is reachable from other machines"),
+        ({"HOST": "gpu1.lab.example"}, "is reachable from other machines"),
         ({"TLS_CERT": "/x.pem"}, "go together"),
         ({"TLS_CERT": "/x.pem", "TLS_KEY": "/y.pem"}, "cannot be used: [Errno 2]"),
         ({"PORT": "70000"}, "at most 65535"),
@@ -338,7 +338,7 @@ def test_tokens_of_others_are_not_seen_and_not_revoked(machine: tuple[System, in
         assert box.run("gctl", "token", "revoke", number).returncode == 1
     assert number in system.box.ok("gctl", "token", "list")
     done = system.box.run("gctl", "token", "create")
-    assert (done.returncode, "would open the whole machine" in done.stderr) == (1, True)
+    assert (done.returncode, "would give access to the whole machine" in done.stderr) == (1, True)
     system.box.ok("gctl", "token", "revoke", number)
     assert number not in system.ann.ok("gctl", "token", "list")
 
