@@ -158,7 +158,9 @@ class Daemon:
                 check_typed(self._settings.policy, report.gpus)
         self.leases.see(report.gpus)
         with suppress(ReadOnly):  # the disk may be full already: the loop retries by itself
-            self.loop.add_audit_entry("daemon started", f"version {__version__}")  # in one commit with the GPUs
+            self.loop.add_audit_entry(
+                "daemon started", f"version {__version__}"
+            )  # in one commit with the GPUs
             await self.loop.ask(lambda at: seen_of(report, at, is_private=self._settings.is_private))
         if strays := self.target.strays():
             log.warning("runs that the database does not know: %s", ", ".join(sorted(strays)))

@@ -133,7 +133,7 @@ def _context_of(daemon: Daemon, settings: Settings, stopped: asyncio.Event) -> C
         Forecasts(daemon.loop, threads),
         daemon.watch,
         daemon.mps,
-        Fairness(is_shared=settings.is_system, most_stored=settings.config["people.max_kept_mib"] << 20),
+        RateLimits(is_shared=settings.is_system, most_stored=settings.config["people.max_kept_mib"] << 20),
         threads,
         daemon.target.strays,
     )

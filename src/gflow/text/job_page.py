@@ -6,6 +6,7 @@ import shlex
 import signal
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Any
 
 from gflow.core.forecast.explain import Blocker
 from gflow.core.ids import label

@@ -166,7 +166,9 @@ async def apply_action(loop: Loop, action: BulkAction, keys: Sequence[JobKey]) -
     await apply_intent(loop, number, action, keys)
 
 
-async def apply_intent(loop: Loop, number: int, action: BulkAction, keys: Sequence[JobKey], done: int = 0) -> None:
+async def apply_intent(
+    loop: Loop, number: int, action: BulkAction, keys: Sequence[JobKey], done: int = 0
+) -> None:
     """Apply a recorded intent part by part, beginning after the first `done` jobs."""
     loop.busy.add(number)
     try:
@@ -181,7 +183,9 @@ async def apply_intent(loop: Loop, number: int, action: BulkAction, keys: Sequen
         loop.busy.discard(number)
 
 
-async def _apply_part(loop: Loop, action: BulkAction, part: tuple[JobKey, ...], progress: dict[int, int]) -> None:
+async def _apply_part(
+    loop: Loop, action: BulkAction, part: tuple[JobKey, ...], progress: dict[int, int]
+) -> None:
     """Apply an action to one part. Jobs that have changed so that it is refused are left unchanged."""
     try:
         await loop.run_command(ApplyCommand(action, part, progress))

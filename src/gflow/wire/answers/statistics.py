@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gflow.core.model import JobState
 from gflow.core.queries.usage_report import Prediction, Question, Statistics, Usage
 from gflow.wire.answers.jobs import State
 from gflow.wire.encoding import JobId, key_label, rfc3339
@@ -110,7 +109,7 @@ def statistics_view(question: Question, found: Statistics) -> StatsAnswer:
             id=key_label(job.key),
             name=job.name,
             user=job.user,
-            state=JobState(job.state).value,
+            state=job.state,
             runtime_secs=round(job.run_s, 3),
             gpus=job.gpus,
         )

@@ -111,7 +111,7 @@ async def explain_wait(request: Request) -> Response:
     question = None
     if job in context.loop.state.ready:
         uid, _ = caller(request)
-        question = await while_connected(request, context.forecasts.about(uid, job))
+        question = await while_connected(request, context.forecasts.forecast_for(uid, job))
     waits = job.state in WAITING
     found = outlook(context.loop.state, job, at, question) if waits else None
     if found is not None and job.abroad is not None:
