@@ -61,7 +61,7 @@ def test_killed_after_it_is_closed_a_submission_is_whole(box: Box, name: str) ->
 
 
 @pytest.mark.parametrize("name", ["bulk.intended", "bulk.done-part", "bulk.done-part:3", "bulk.done"])
-def test_killed_in_the_middle_of_a_cancel_the_next_daemon_goes_on_with_it(box: Box, name: str) -> None:
+def test_bulk_cancel_continues_after_kill(box: Box, name: str) -> None:
     box.up(*FLAGS, env={"GFLOW_FAULT": name})
     box.api("POST", "/jobs", submission(box))
     ask_in_vain(box, "/jobs/cancel", {"all": True})

@@ -40,7 +40,7 @@ def test_killed_at_a_persistence_point(box: Box, name: str, nth: int) -> None:
     wait_until(lambda: not list((box.data / "run").iterdir()), what="run records to be forgotten")
 
 
-def test_killed_between_commit_and_answer_the_retry_finds_its_job(box: Box) -> None:
+def test_kill_before_answer_retry_finds_its_job(box: Box) -> None:
     box.up(*FLAGS, env={"GFLOW_FAULT": "turn.after-commit:2"})  # first come the start and the GPUs
     body = {"token": "the-same-token", "jobs": [box.job_request(["true"])]}
     with pytest.raises(OSError):
@@ -69,7 +69,7 @@ def test_gbatch_itself_retries_with_its_token(box: Box) -> None:
     assert list(box.jobs()) == [1]
 
 
-def test_the_judge_catches_a_daemon_that_answers_before_it_commits(box: Box) -> None:
+def test_judge_catches_answer_before_commit(box: Box) -> None:
     """A test of the test: the same load and the same judge must find the mutant's lies."""
     box.program = [sys.executable, str(Path(__file__).with_name("hasty_daemon.py"))]
     box.up(*FLAGS)

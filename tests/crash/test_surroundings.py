@@ -46,7 +46,7 @@ def test_out_of_descriptors_it_comes_back(box: Box) -> None:
     assert box.finished(box.submit("true"))["state"] == "Finished"
 
 
-def test_out_of_memory_one_request_is_refused_and_nothing_else_happens(box: Box) -> None:
+def test_out_of_memory_refuses_only_one_request(box: Box) -> None:
     box.up("--cpus", "2")
     assert box.daemon is not None
     job = box.submit("sleep 1; exit 5")
@@ -73,7 +73,7 @@ def test_out_of_memory_one_request_is_refused_and_nothing_else_happens(box: Box)
 
 
 @pytest.mark.parametrize("how", ["cancel", "time"])
-def test_a_process_that_cannot_be_killed_keeps_its_gpu_and_holds_up_nobody(box: Box, how: str) -> None:
+def test_unkillable_process_keeps_only_its_gpu(box: Box, how: str) -> None:
     """As one that hangs in the driver. Held here by the freezer, which KILL does not end."""
     box.up("--simulate-gpus", "2x80G", "--cpus", "4")
     limit = ("--time", "0:01") if how == "time" else ()

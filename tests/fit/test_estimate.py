@@ -376,7 +376,7 @@ def test_the_task_of_a_model(config, kind):
     assert _task(configuration(TINY | config)) == kind
 
 
-def test_models_without_an_end_of_positions_and_with_frames_of_their_own():
+def test_models_without_position_limit_or_with_own_frames():
     xlnet = {
         "model_type": "xlnet",
         "vocab_size": 100,

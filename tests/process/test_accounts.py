@@ -55,7 +55,7 @@ def test_token_of_unusable_account_is_refused_until_usable_again(
     wait_until(lambda: status_of(caller) == 201, what="the token to be good again")
 
 
-def test_token_of_deleted_account_stays_revoked_when_name_and_uid_return(machine: tuple[System, int]) -> None:
+def test_token_of_deleted_account_stays_revoked(machine: tuple[System, int]) -> None:
     made, port = machine
     person, token = made.bob.person, made_token(made.bob)
     caller = Caller(port, token)
@@ -75,7 +75,7 @@ def fresh_token(made: System) -> str:
     return str(answer["token"]) if status == 201 and answer["user"] == made.bob.person.pw_name else ""
 
 
-def test_token_is_refused_when_its_uid_belongs_to_another_account(machine: tuple[System, int]) -> None:
+def test_token_is_refused_when_uid_changed_owner(machine: tuple[System, int]) -> None:
     made, port = machine
     caller = Caller(port, made_token(made.bob))
     administer("userdel", "--force", made.bob.person.pw_name)
@@ -83,7 +83,7 @@ def test_token_is_refused_when_its_uid_belongs_to_another_account(machine: tuple
     wait_until(lambda: status_of(caller) == 401, what="the token to be refused")
 
 
-def test_daemon_start_revokes_tokens_of_accounts_deleted_meanwhile(machine: tuple[System, int]) -> None:
+def test_daemon_start_revokes_tokens_of_deleted_accounts(machine: tuple[System, int]) -> None:
     made, _ = machine
     kept, gone = made_token(made.ann), made_token(made.bob)
     made.box.down()

@@ -228,7 +228,7 @@ def test_a_private_machine_names_nobody() -> None:
             holder.wait()
 
 
-def test_a_webhooks_address_and_peoples_mail_are_for_those_who_govern() -> None:
+def test_webhook_and_mail_addresses_are_for_operators() -> None:
     """The path of many a webhook is its password."""
     with system() as machine:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -265,7 +265,7 @@ def test_a_webhooks_address_and_peoples_mail_are_for_those_who_govern() -> None:
 # ---------------------------------------------------------------- nobody starves the others
 
 
-def test_nobody_fills_the_memory_with_listings_that_they_do_not_read(machine: System) -> None:
+def test_unread_listings_do_not_fill_memory(machine: System) -> None:
     jobs = [request("true", hold=True) for _ in range(5000)]
     body = {"token": os.urandom(8).hex(), "jobs": jobs}
     assert machine.ask(machine.bob, "POST", "/jobs", body)[0] == 201

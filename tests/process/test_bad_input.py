@@ -479,7 +479,7 @@ def test_a_request_that_breaks_off(busy: Box) -> None:
     assert contents(busy) == before
 
 
-def test_callers_that_say_nothing_or_never_finish_keep_nobody_waiting(busy: Box) -> None:
+def test_silent_callers_do_not_delay_others(busy: Box) -> None:
     """A thousand idle connections, and a hundred that dribble."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -105,7 +105,7 @@ def test_project_with_members_is_for_them(machine: System) -> None:
     assert submit(machine, machine.ann, project="open")[0] == 201
 
 
-def test_environments_of_one_person_have_a_bound_and_equal_ones_count_once(machine: System) -> None:
+def test_environments_of_user_are_limited_equal_count_once(machine: System) -> None:
     def bring(environ: bytes) -> int:
         body = submission()
         body["jobs"][0]["environ"] = base64.b64encode(environ).decode()

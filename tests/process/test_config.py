@@ -20,7 +20,7 @@ def config(box: Box, text: str) -> None:
     path.write_text(text)
 
 
-def test_init_writes_a_file_that_the_daemon_reads_and_never_overwrites_one(box: Box) -> None:
+def test_init_writes_readable_file_never_overwrites(box: Box) -> None:
     assert "wrote " in box.ok("gflowd", "init", "--yes", "--gpus", "0,2", "--timezone", "Asia/Tokyo")
     path = box.home / ".config/gflow/gflow.toml"
     before = path.read_text()
@@ -89,7 +89,7 @@ def test_a_restart_that_would_fail_leaves_the_daemon_alone(box: Box) -> None:
     assert json.loads(box.ok("gflowd", "status", "--json"))["pid"] == before
 
 
-def test_gpus_of_the_command_line_hold_for_that_daemon_and_what_gctl_says_holds_longer(box: Box) -> None:
+def test_gpus_flag_lasts_one_daemon_gctl_lasts_longer(box: Box) -> None:
     def allowed() -> list[int] | None:
         found: list[int] | None = json.loads(box.ok("ginfo", "--json"))["allowed_gpu_indices"]
         return found

@@ -50,7 +50,7 @@ def test_drain_and_resume_survive_a_restart(daemon: Box) -> None:
     assert daemon.job(job)["gpu_ids"] == [0, 1, 2, 3]
 
 
-def test_going_down_with_the_jobs_does_not_leave_the_machine_drained(daemon: Box) -> None:
+def test_down_with_kill_jobs_leaves_no_drain(daemon: Box) -> None:
     daemon.submit("sleep", "60")
     daemon.ok("gflowd", "down", "--kill-jobs")
     daemon.daemon.wait(20)

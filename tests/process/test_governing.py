@@ -33,7 +33,7 @@ def test_a_quota_holds_starts_back_and_survives_a_restart(daemon: Box) -> None:
     assert "no quotas" in daemon.ok("gctl", "quota", "list")
 
 
-def test_quotas_of_the_configuration_hold_until_somebody_says_otherwise(box: Box) -> None:
+def test_configured_quotas_hold_until_overridden(box: Box) -> None:
     path = box.home / ".config/gflow/gflow.toml"
     path.parent.mkdir(parents=True)
     path.write_text(
@@ -148,7 +148,7 @@ def test_a_reservation_that_begins_frees_its_gpus(daemon: Box) -> None:
     assert "reserved" in daemon.ok("gjob", "history", str(stubborn))
 
 
-def test_gjob_why_says_what_is_in_the_way_and_what_would_start_now(daemon: Box) -> None:
+def test_gjob_why_names_blockers_and_alternatives(daemon: Box) -> None:
     daemon.submit("--gpus", "3", "--time", "60", "--name", "first", "sleep", "60")
     job = daemon.submit("--gpus", "2", "--name", "second", "sleep", "60")
     said = daemon.ok("gjob", "why", str(job)).splitlines()

@@ -339,7 +339,7 @@ class TestMany:
         box.ok("gcancel", str(holder))
         assert box.finished(other)["state"] == "Finished"
 
-    def test_jobs_that_share_end_and_start_around_a_driver_that_hangs(self, box: Box, gpus: MockGpus):
+    def test_sharing_jobs_survive_a_hanging_driver(self, box: Box, gpus: MockGpus):
         up(box, gpus, GFLOW_GPU__PATIENCE_S="2")
         first, second = shared(box, "20G"), shared(box, "20G")
         running(box, second)
@@ -368,7 +368,7 @@ class TestHealth:
     )
 
     @pytest.mark.parametrize(("sick", "why", "well"), SICK, ids=lambda value: str(value))
-    def test_a_sick_card_is_drained_with_its_reason_and_the_other_goes_on(
+    def test_faulty_gpu_is_drained_with_reason_other_continues(
         self, box: Box, gpus: MockGpus, sick: dict, why: str, well: dict | None
     ):
         up(box, gpus, GFLOW_GPU__DRAIN_AFTER_SECS="1")
@@ -439,7 +439,7 @@ class TestHealth:
 
 
 class TestIdle:
-    def test_a_job_that_leaves_its_gpu_alone_is_shown_until_it_uses_it(self, box: Box, gpus: MockGpus):
+    def test_idle_gpu_is_shown_until_job_uses_it(self, box: Box, gpus: MockGpus):
         up(box, gpus, GFLOW_GPU__IDLE_AFTER_SECS="1")
         number = box.submit("--gpus", "1", *SLEEP)
         wait_until(lambda: (box.job(number)["reason"] or "").startswith("IdleGPU: no process on GPU 0 for "))

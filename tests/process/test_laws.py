@@ -29,7 +29,7 @@ def is_quiet(pid: int) -> bool:
     return wake_ups(pid) - before <= MOST_WAKE_UPS
 
 
-def test_a_daemon_polls_nothing_neither_idle_nor_with_a_job_that_runs(daemon: Box) -> None:
+def test_daemon_does_not_poll_idle_or_with_running_job(daemon: Box) -> None:
     """Law 9. What is left of a start or an end takes a moment; what polls never stops."""
     assert daemon.daemon is not None
     pid = daemon.daemon.pid

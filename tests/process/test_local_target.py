@@ -225,7 +225,7 @@ def test_a_daemon_that_goes_takes_its_control_groups_along(daemon: Box, how: str
     wait_until(lambda: not control_groups(daemon), what="the end of the control groups")
 
 
-def test_what_a_killed_daemon_left_is_swept_by_the_next_of_anybody(daemon: Box, tmp_path: Path) -> None:
+def test_leftovers_of_killed_daemon_are_removed_by_next(daemon: Box, tmp_path: Path) -> None:
     if not control_groups(daemon):
         pytest.skip("no control groups can be made here")
     stale = [path.with_name("gflow-left") for path in control_groups(daemon)]

@@ -83,7 +83,7 @@ def _cuts_without_loss(folder: Path) -> bool:
         return remove_beginning(file.fileno(), 1 << 15)
 
 
-def test_follow_goes_on_across_rotation_and_misses_and_repeats_nothing(box: Box) -> None:
+def test_follow_across_rotation_is_complete(box: Box) -> None:
     """Three megabytes under a cap of one."""
     if not _cuts_without_loss(box.root):
         pytest.skip("this file system cannot remove the beginning of a file: lines written then are lost")

@@ -39,7 +39,7 @@ def test_a_sweep_of_many_is_held_updated_released_and_cancelled(daemon: Box) -> 
     assert events == ["submitted", "updated", "updated", "released", "held", "cancel", "cancelled"]
 
 
-def test_a_change_of_many_is_few_lines_of_the_audit_and_in_the_history_of_each(daemon: Box) -> None:
+def test_bulk_change_is_few_audit_entries_in_each_history(daemon: Box) -> None:
     daemon.ok("gbatch", "--hold", "--param", f"seed=1:{MANY}", "echo", "{seed}")
 
     def lines() -> int:

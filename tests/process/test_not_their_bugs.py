@@ -43,7 +43,7 @@ def test_a_script_may_have_any_path(daemon: Box) -> None:
     assert not (daemon.work / "oops").exists()
 
 
-def test_a_script_on_standard_input_lies_nowhere_that_others_can_reach(daemon: Box) -> None:
+def test_script_on_stdin_is_unreadable_for_others(daemon: Box) -> None:
     """Theirs goes to a name in /tmp that anybody can guess."""
     before = set(os.listdir(tempfile.gettempdir()))
     job = daemon.submit(input="#!/bin/bash\nreadlink -f $0; stat -c %a $0\n")
@@ -124,7 +124,7 @@ def test_an_answered_submission_survives_a_kill_at_once(daemon: Box) -> None:
     assert set(daemon.jobs()) == set(numbers)
 
 
-def test_the_environment_and_the_script_are_those_of_the_submission(daemon: Box) -> None:
+def test_environment_and_script_are_those_of_submission(daemon: Box) -> None:
     """Theirs runs with the daemon's environment, and with whatever the script has become."""
     daemon.submit("--gpus", "4", "--name", "first", f"while [ ! -e {daemon.work}/go ]; do sleep 0.02; done")
     path = script(daemon, "echo $FLAVOUR\n")

@@ -251,7 +251,7 @@ def test_mail_to_the_lab_and_to_whom_the_job_names(
         assert mail["To"] == to[0], "one is not told of the other"
 
 
-def test_address_that_cannot_be_reached_does_not_keep_the_administrators_mail_back(
+def test_unreachable_address_does_not_delay_other_mail(
     box: Box, certificate: Any, postbox: tuple[Postbox, str]
 ) -> None:
     """The server knows no SMTPUTF8, and refuses one of the recipients."""

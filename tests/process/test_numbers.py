@@ -79,7 +79,7 @@ def traced(pid: int, *options: str) -> Iterator[int]:
 
 @BOTH_SHIMS
 @pytest.mark.parametrize("groups", ["with control groups", "without"])
-def test_first_process_that_ended_keeps_its_pid_while_its_child_lives(box: Box, groups: str) -> None:
+def test_ended_first_process_keeps_pid_while_child_lives(box: Box, groups: str) -> None:
     """Its pid is the number of the job's process group, to which signals go."""
     box.up("--cpus", "2", env={"GFLOW_NO_CGROUPS": "1"} if groups == "without" else {})
     job = box.submit("--grace", "300", "python3", "-c", LEAVES_A_CHILD)
@@ -97,7 +97,7 @@ def test_first_process_that_ended_keeps_its_pid_while_its_child_lives(box: Box, 
 
 
 @BOTH_SHIMS
-def test_process_with_the_pid_of_a_jobs_first_one_gets_none_of_its_signals(box: Box, shim: str) -> None:
+def test_process_with_reused_pid_gets_no_signal_of_job(box: Box, shim: str) -> None:
     if os.getuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("a pid namespace of its own needs root and unshare")
     done = subprocess.run(
@@ -128,7 +128,7 @@ def test_job_ends_though_an_outsider_traces_its_dead(box: Box, which: str, group
 
 
 @BOTH_SHIMS
-def test_job_ends_by_itself_though_an_outsider_traces_its_first_process(box: Box) -> None:
+def test_job_traced_by_outsider_still_ends(box: Box) -> None:
     box.up("--cpus", "2")
     job = box.submit("python3", "-c", LEAVES_A_CHILD)
     first, child = pid_in(box, "first"), pid_in(box, "child")
@@ -158,7 +158,7 @@ def test_tracer_that_holds_a_killed_process_is_killed_too(box: Box, which: str, 
 
 @BOTH_SHIMS
 @pytest.mark.parametrize("tracer", ["a thread", "a tracer that is traced"])
-def test_tracer_that_hides_is_killed_when_it_holds_a_killed_process(box: Box, tracer: str) -> None:
+def test_hidden_tracer_of_killed_process_is_killed(box: Box, tracer: str) -> None:
     box.up("--cpus", "2")
     job = box.submit("--grace", "0", "echo $$ > first; exec sleep 600")
     first = pid_in(box, "first")
@@ -189,7 +189,7 @@ def test_tracers_that_come_again_do_not_hold_a_killed_job(box: Box) -> None:
 
 
 @BOTH_SHIMS
-def test_tracer_of_another_user_that_holds_a_killed_process_is_named_and_left_alone(box: Box) -> None:
+def test_foreign_tracer_of_killed_process_is_only_named(box: Box) -> None:
     if os.getuid() != 0:
         pytest.skip("only root becomes another user")
     box.env["GFLOW_JOBS__UNKILLABLE_SECS"] = "2"

@@ -140,7 +140,7 @@ def test_invalid_requests_are_logged_once_a_minute(box: Box) -> None:
     assert (box.root / "daemon.log").read_text().count("Invalid HTTP request") == 1
 
 
-def test_socket_flooded_by_one_user_leaves_descriptors_for_the_others() -> None:
+def test_flooded_socket_leaves_descriptors_for_others() -> None:
     with system(env={"GFLOW_PEOPLE__MAX_CONNECTIONS": "8"}) as machine:
         machine.box.preexec = _few_descriptors
         machine.up()

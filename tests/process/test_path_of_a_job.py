@@ -124,7 +124,7 @@ def test_priority_goes_first(daemon: Box) -> None:
     assert daemon.job(low)["state"] == "Queued"
 
 
-def test_scripts_run_with_their_directives_and_their_own_interpreter(daemon: Box) -> None:
+def test_scripts_run_with_directives_and_own_interpreter(daemon: Box) -> None:
     script = daemon.work / "train.sh"
     script.write_text('#!/usr/bin/env python3\n# GFLOW --gpus 2 --name "big run"\nprint("from", __file__)\n')
     job = daemon.submit("--name", "mine", str(script))
@@ -193,7 +193,7 @@ def _cmdline(pid: int) -> bytes:
         return b""
 
 
-def test_what_a_finished_job_left_behind_is_gone_before_its_gpu_is_given_on(daemon: Box) -> None:
+def test_leftovers_are_killed_before_gpu_is_reused(daemon: Box) -> None:
     job = daemon.submit("--gpus", "4", "setsid nohup sleep 64 >/dev/null 2>&1 & disown; exit 0")
     after = daemon.submit("--gpus", "4", "pgrep -f 'sleep 6''4'; true")
     daemon.finished(after)

@@ -131,7 +131,7 @@ def test_a_refusal_changes_nothing(machine: System, role: str) -> None:
     assert machine.box.job(job) == before
 
 
-def test_a_selection_with_somebody_elses_job_in_it_is_refused_as_a_whole(machine: System) -> None:
+def test_selection_with_foreign_job_is_refused_whole(machine: System) -> None:
     mine = submitted(machine, machine.bob, "true", hold=True)
     theirs = submitted(machine, machine.ann, "true", hold=True)
     done = machine.bob.run("gcancel", f"{mine}-{theirs}")
@@ -308,7 +308,7 @@ def test_a_link_in_place_of_a_log_leads_where_its_owner_may_go(machine: System, 
     assert os.listdir(treasure) == ["x.log"]
 
 
-def test_variables_of_a_job_reach_nothing_that_runs_as_somebody_else(machine: System) -> None:
+def test_job_variables_reach_no_process_of_others(machine: System) -> None:
     """Preloaded, or a start-up file of Python: it would run in the shim."""
     library = machine.bob.work / "evil.so"
     source = machine.bob.work / "evil.c"
@@ -428,7 +428,7 @@ def test_a_lease_that_somebody_else_made_holds_up_nobody(thing: str, shared: boo
 
 
 @pytest.mark.parametrize("shim", ["plain", "python"])
-def test_lease_of_the_machines_daemon_is_roots_alone_and_no_job_has_it(shim: str) -> None:
+def test_system_daemon_lease_is_root_only(shim: str) -> None:
     """A job could pass a lease on that it inherits, and keep the GPU after its end."""
     with system() as machine:
         leases = machine.root / "leases"
@@ -469,7 +469,7 @@ def test_gpu_of_the_machines_daemon_is_waited_for_by_peoples_own() -> None:
             bob.clean_up()
 
 
-def test_a_folder_of_leases_that_somebody_else_made_becomes_roots() -> None:
+def test_foreign_lease_folder_becomes_roots() -> None:
     """Its owner could throw away root's locks, and a GPU would be given out twice."""
     with system() as machine:
         leases, bob = machine.root / "leases", machine.bob.person

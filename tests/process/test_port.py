@@ -367,7 +367,7 @@ def test_tls_key_of_another_user_is_refused(box: Box) -> None:
     assert (done.returncode, "belongs to another user" in done.stderr) == (1, True)
 
 
-def test_job_by_token_has_the_limits_of_the_process_that_made_the_token(
+def test_job_by_token_has_limits_of_token_creator(
     machine: tuple[System, int],
 ) -> None:
     system, port = machine

@@ -167,7 +167,7 @@ def test_cancel_by_filter_does_not_match_what_is_not_seen(
     assert made.box.job(int(jobs["running"]))["state"] == "Running"
 
 
-def test_cancel_preview_does_not_show_jobs_of_others_that_depend_on_it(
+def test_cancel_preview_hides_dependents_of_others(
     machine: tuple[System, dict[str, str]],
 ) -> None:
     made, _ = machine
@@ -246,7 +246,7 @@ def test_gpus_and_reasons_do_not_name_jobs_of_others(
         made.ann.ok("gcancel", str(waits))
 
 
-def test_preempted_job_does_not_name_the_job_that_it_made_way_for(
+def test_preempted_job_hides_the_preempting_job(
     machine: tuple[System, dict[str, str]],
 ) -> None:
     made, _ = machine

@@ -61,7 +61,7 @@ def test_missing_record_of_other_epoch_is_lost_not_run_again(daemon: Box, what: 
     wait_until(lambda: not list((daemon.data / "run").iterdir()))
 
 
-def test_missing_record_of_other_boot_is_requeued_as_next_attempt(daemon: Box) -> None:
+def test_missing_record_of_other_boot_is_requeued(daemon: Box) -> None:
     job = daemon.submit("--requeue", COUNTED)
     wait_until(lambda: starts(daemon))
     end_unseen(daemon)
@@ -85,7 +85,7 @@ def test_record_that_lost_its_content_is_lost_not_run_again(daemon: Box) -> None
 
 
 @pytest.mark.both_shims
-def test_missing_record_of_living_job_is_lost_and_nothing_lives_on(daemon: Box) -> None:
+def test_missing_record_of_living_job_is_lost_and_killed(daemon: Box) -> None:
     """Deleted by hand in the same epoch: what carries the run's tag shows that it began."""
     job = daemon.submit(COUNTED)
     wait_until(lambda: starts(daemon))
@@ -98,7 +98,7 @@ def test_missing_record_of_living_job_is_lost_and_nothing_lives_on(daemon: Box) 
     assert not [pid for pid in daemon.processes() if tag in Path(f"/proc/{pid}/environ").read_bytes()]
 
 
-def test_runs_of_other_epoch_with_records_are_adopted_and_epoch_is_kept(daemon: Box) -> None:
+def test_recorded_runs_of_other_epoch_are_adopted(daemon: Box) -> None:
     job = daemon.submit(COUNTED)
     wait_until(lambda: starts(daemon))
     daemon.kill9()
@@ -143,7 +143,7 @@ def test_removed_run_directory_is_made_anew_and_no_job_is_lost(daemon: Box) -> N
     assert starts(daemon) == 1
 
 
-def test_run_directory_that_cannot_be_made_defers_starts_and_status_says_so(daemon: Box) -> None:
+def test_missing_run_directory_defers_starts(daemon: Box) -> None:
     shutil.rmtree(daemon.data / "run")
     (daemon.data / "run").touch()
     job = daemon.submit("true")
@@ -183,7 +183,7 @@ def test_restore_under_a_living_job_that_the_backup_does_not_know_is_refused(
     daemon.ok("gflowd", "restore", str(backup))
 
 
-def test_restore_under_a_living_job_that_the_backup_knows_is_done(daemon: Box) -> None:
+def test_restore_works_if_living_job_is_known(daemon: Box) -> None:
     job = daemon.submit(COUNTED)
     wait_until(lambda: starts(daemon))
     backup = daemon.ok("gflowd", "backup").strip()
@@ -277,7 +277,7 @@ def test_epoch_changes_with_the_mount(disk: Path, tmp_path: Path) -> None:
     assert launch_epoch(str(disk / "run")) != before
 
 
-def test_file_system_that_loses_the_record_does_not_run_the_attempt_again(disk: Path, tmp_path: Path) -> None:
+def test_lost_record_does_not_rerun_attempt(disk: Path, tmp_path: Path) -> None:
     """The start is committed, the record is not; then the journal is aborted, repaired and mounted again."""
     box = Box(disk)
     box.work = tmp_path / "work"

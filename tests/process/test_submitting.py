@@ -42,7 +42,7 @@ def test_directives_are_quoted_like_shell_words_and_can_be_off(daemon: Box) -> N
     assert daemon.text_of(job) == "two words\n"
 
 
-def test_a_script_for_slurm_runs_and_one_warning_names_what_means_nothing(daemon: Box) -> None:
+def test_slurm_script_runs_with_one_warning(daemon: Box) -> None:
     (daemon.work / "job.sh").write_text(
         "#!/bin/bash\n#SBATCH -J cluster -t 1-0 -c 2 -p gpu # not for us\n"
         "#SBATCH --gres=gpu:a100:2 --mem=0 --qos=high\n#SBATCH --output=out_%j.txt\n"
@@ -59,7 +59,7 @@ def test_a_script_for_slurm_runs_and_one_warning_names_what_means_nothing(daemon
     assert (daemon.work / "out_1.txt").read_text() == "hello\n"
 
 
-def test_a_script_for_slurm_finds_slurms_variables_and_others_do_not(daemon: Box) -> None:
+def test_only_slurm_scripts_get_slurm_variables(daemon: Box) -> None:
     show = "env | grep ^SLURM_ | sort\n"
     (daemon.work / "cluster.sh").write_text(f"#!/bin/bash\n#SBATCH -J mine -a 3 -c 2\n{show}")
     (daemon.work / "plain.sh").write_text(f"{show}")
@@ -237,7 +237,7 @@ def test_an_array_that_runs_gets_more_time_too(daemon: Box) -> None:
 # ---------------------------------------------------------------- redo
 
 
-def test_redo_takes_those_along_that_were_cancelled_because_of_it(daemon: Box) -> None:
+def test_redo_includes_jobs_cut_off_by_it(daemon: Box) -> None:
     flag = daemon.work / "fixed"
     first = daemon.submit("--hold", f"test -e {flag}")
     second = daemon.submit("-d", str(first), "--name", "second", "true")

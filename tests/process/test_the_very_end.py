@@ -169,7 +169,7 @@ time.sleep(600)
 
 @BOTH_SHIMS
 @pytest.mark.skipif(os.getuid() != 0, reason="only root's shims may run before a job does")
-def test_shim_gives_its_real_time_priority_back_when_the_dead_are_collected(box: Box) -> None:
+def test_shim_returns_realtime_priority_after_reaping(box: Box) -> None:
     box.up("--cpus", "4", env={"GFLOW_NO_CGROUPS": "1"})
     job = box.submit("python3", "-c", ORPHANS)
     wait_until(lambda: (box.work / "first").exists(), what="the job")

@@ -139,7 +139,7 @@ def test_sbatch_lines_are_understood(queue: Box) -> None:
     assert (job["name"], job["gpus"], job["time_limit_s"]) == ("big", 2, 3600)
 
 
-def test_notifications_in_directives_add_to_those_of_the_command_line(queue: Box) -> None:
+def test_notifications_of_directives_and_flags_add_up(queue: Box) -> None:
     script = queue.work / "mail.sh"
     script.write_text("#!/bin/bash\n# GFLOW --notify-email=a@b.org --notify-on job_failed\ntrue\n")
     job = json.loads(queue.ok("gbatch", "--json", "--notify-email", "c@d.org", str(script)))["jobs"][0]

@@ -94,7 +94,7 @@ def test_a_limit_is_counted_from_the_attempt_not_from_the_job(engine):
     assert engine.tick() == [("stop", 1)]
 
 
-def test_a_reboot_starts_the_boot_clock_anew_and_the_limit_with_it(engine):
+def test_reboot_restarts_boot_clock_and_limit(engine):
     job = engine.submit(time_limit_s=7200, requeue=True)
     engine.clock.advance(7000)
     engine.restart()
@@ -174,7 +174,7 @@ def test_a_begin_time_counts_a_suspended_machine(engine):
     assert engine.tick() == [("start", 1)]
 
 
-def test_a_job_that_was_due_waits_again_when_the_clock_is_set_back(engine):
+def test_due_job_waits_again_when_clock_is_set_back(engine):
     first = engine.submit()
     second = engine.submit(begin_at=engine.clock.wall + 60)
     third = engine.submit(begin_at=engine.clock.wall - DAY_S * 2)

@@ -88,7 +88,7 @@ def test_what_waits_in_a_cancelled_array_is_over_at_once(story, keep):
     story.restart()
 
 
-def test_a_task_that_never_started_is_known_before_the_commit_too(story):
+def test_unstarted_task_is_known_before_commit(story):
     """In the turn in which its array ended it was "no job to depend on"."""
     story.submit(spec(array="0-9", hold=True))
     story.commit()
@@ -97,7 +97,7 @@ def test_a_task_that_never_started_is_known_before_the_commit_too(story):
     story.restart()
 
 
-def test_an_array_that_has_begun_outlives_a_dependency_that_fails(story):
+def test_begun_array_survives_failed_dependency(story):
     """It became final while its tasks ran, and their ends found no array."""
     story.submit(spec(array="0-9"), spec(hold=True))
     assert story.update("1", depends_on=(key("2"),))
@@ -127,7 +127,7 @@ def test_a_retry_cannot_wait_for_its_own_array_directly_or_not(story):
     assert not story.update("1", depends_on=(key("1_7"),))
 
 
-def test_an_array_is_cancelled_with_retries_that_wait_for_each_other(story):
+def test_array_cancel_covers_waiting_retries(story):
     """The first one's end took the second along, which was then cancelled once more."""
     retries(story)
     assert story.update("1_1", depends_on=(key("1_0"),))
@@ -147,7 +147,7 @@ def test_a_cap_given_later_makes_a_group(story):
     assert story.running() == ["1", "2", "4"]
 
 
-def test_an_array_and_jobs_submitted_with_it_have_caps_of_their_own(story):
+def test_array_and_jobs_beside_it_have_own_caps(story):
     """Both groups had the number of the first job, which was the array."""
     capped = spec(max_concurrent=1, group=1)
     story.submit(spec(array="0-3", max_concurrent=2), capped, capped)
@@ -162,7 +162,7 @@ def test_a_job_whose_gpu_vanished_can_still_be_changed(story):
     assert story.update("1", time_limit_s=600)
 
 
-def test_the_rest_of_two_arrays_starts_though_the_first_task_of_each_was_promised():
+def test_tasks_start_behind_reserved_first_tasks():
     """A promise that a newcomer kept was gone, and those who had waited for it were not looked at again."""
     strict = Policy(order="arrival", patience=0.0, backfill=False)
     story = Story(policy=strict)
@@ -191,7 +191,7 @@ def update_now(story: Story, name: str) -> None:
     assert story.update(name, begin_at=story.clock.wall - 100)
 
 
-def test_how_much_somebody_had_is_not_remembered_of_whoever_is_gone(story):
+def test_usage_of_departed_users_is_forgotten(story):
     """A band outlived its reason: two jobs whose time came together started in another order than after a
     restart, which forgets the bands of those who want nothing."""
     begin = story.clock.wall + 20 * DAY_S
@@ -221,7 +221,7 @@ def test_who_may_pass_since_somebody_makes_way_starts_at_once():
     assert story.running() == ["1", "2", "4"]
 
 
-def test_whose_length_is_known_passes_behind_whose_is_not_while_most_is_idle(story):
+def test_job_of_known_length_backfills_past_unknown(story):
     """An unknown job closed the way for all after it that ask for as many GPUs. And once the known one had
     started, not that much was idle any more: the unknown one might have passed too, and did not."""
     story.submit(spec(gpus=2, name="long"))
@@ -237,7 +237,7 @@ def test_whose_length_is_known_passes_behind_whose_is_not_while_most_is_idle(sto
     assert story.running() == ["2", "5", "6"]
 
 
-def test_a_job_without_gpus_is_promised_its_start_however_many_wait_for_gpus():
+def test_cpu_job_gets_start_reservation_behind_gpu_jobs():
     """All promises went to jobs with GPUs as long as some of them waited: it could wait for ever."""
     story = Story(policy=Policy(order="arrival", patience=0.0, lengths="limits"))
     wide = spec(gpus=4, cpus=1, time_limit_s=1000)

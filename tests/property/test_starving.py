@@ -90,7 +90,7 @@ def test_who_can_make_nobody_give_way_hides_nobody():
     assert story.state.jobs[key("1")].stopping is not None
 
 
-def test_a_gpu_that_is_reserved_for_others_is_no_reason_not_to_give_way():
+def test_reserved_gpu_does_not_prevent_preemption():
     story = Story()
     blind(story)
     now = story.clock.wall

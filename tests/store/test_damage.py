@@ -357,7 +357,7 @@ def test_an_unreadable_database_is_refused(box_of: Callable[[str], Path]) -> Non
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
-def test_a_database_in_a_folder_that_cannot_be_written_is_refused(box_of: Callable[[str], Path]) -> None:
+def test_database_in_read_only_folder_is_refused(box_of: Callable[[str], Path]) -> None:
     path = box_of("whole")
     path.chmod(0o444)
     said = as_nobody(lambda: SqliteStore(path), path.parent, mode=0o555)
@@ -547,7 +547,7 @@ SHOWN = [
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_daemon_says_it_in_one_sentence_and_a_restore_brings_it_up(box: Box, past: Past, name: str) -> None:
+def test_damage_is_one_sentence_and_restore_repairs(box: Box, past: Past, name: str) -> None:
     kind, damage, _ = REFUSED[name]
     box.data.mkdir(parents=True, mode=0o700)
     path = box.data / "gflow.db"

@@ -115,7 +115,7 @@ def says_trouble(box: Box, verb: str, why: str, hint: str) -> None:
 # ---------------------------------------------------------------- a database that goes away
 
 
-def test_a_database_that_is_moved_away_takes_nothing_until_it_is_back(box: Box) -> None:
+def test_moved_database_refuses_changes_until_back(box: Box) -> None:
     box.up(*FLAGS)
     before = box.submit("--hold", "true")
     (box.data / "gflow.db").rename(box.data / "elsewhere")

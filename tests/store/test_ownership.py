@@ -37,7 +37,7 @@ def test_a_database_of_another_daemon_is_refused_and_not_touched(
     SqliteStore(path, made_by).close()
 
 
-def test_an_unmarked_database_with_jobs_of_others_is_the_machines(tmp_path: Path) -> None:
+def test_unmarked_database_with_foreign_jobs_is_system(tmp_path: Path) -> None:
     path = made(tmp_path / "gflow.db", None, 1000, 1001)
     with pytest.raises(Refused, match="system daemon"):
         SqliteStore(path, ANN)
@@ -47,14 +47,14 @@ def test_an_unmarked_database_with_jobs_of_others_is_the_machines(tmp_path: Path
         assert store.meta_value("kind") == SYSTEM
 
 
-def test_an_unmarked_database_becomes_that_of_the_daemon_that_opens_it(tmp_path: Path) -> None:
+def test_unmarked_database_is_claimed_by_opener(tmp_path: Path) -> None:
     path = made(tmp_path / "gflow.db", None, 1000)
     SqliteStore(path, ANN).close()
     with pytest.raises(Refused):
         SqliteStore(path, SYSTEM)
 
 
-def test_a_waiting_job_of_another_user_in_ones_own_database_is_refused(tmp_path: Path) -> None:
+def test_foreign_waiting_job_in_own_database_is_refused(tmp_path: Path) -> None:
     """However it got there: a private daemon would run it as its own user."""
     path = made(tmp_path / "gflow.db", ANN, 1000, 0)
     with pytest.raises(Refused, match=r"job 2 .* belongs to uid 0"):
@@ -73,7 +73,7 @@ def test_a_backup_of_another_daemon_is_not_restored(
     assert ours.read_bytes() == before
 
 
-def test_a_restored_backup_that_says_nothing_belongs_to_whoever_restored_it(tmp_path: Path) -> None:
+def test_unmarked_backup_belongs_to_restoring_daemon(tmp_path: Path) -> None:
     back_up(made(tmp_path / "old.db", None, 1000, 1001), tmp_path / "backup.db")
     restore(tmp_path / "backup.db", tmp_path / "gflow.db", 1, SYSTEM)
     with pytest.raises(Refused, match="system daemon"):

@@ -43,7 +43,7 @@ class Evil:
         return os.system, ("touch /tmp/gflow-evil",)
 
 
-def test_what_could_not_be_loaded_again_is_refused_when_it_is_saved(tmp_path):
+def test_unloadable_state_is_refused_at_save(tmp_path):
     keeper = Checkpointer(tmp_path, background=False)
     with pytest.raises(UsageError, match=r"others\.thing: a Evil"):
         keeper.save(1, {"others": {"thing": Evil()}})

@@ -37,7 +37,7 @@ def test_a_daemon_that_went_away_with_the_answer_is_waited_for(
     assert capsys.readouterr().err.count("waiting for the daemon") == 1
 
 
-def test_one_that_does_not_come_back_is_given_up_and_the_job_may_be_there(
+def test_daemon_stays_away_client_gives_up_with_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     daemon = Daemon(1e9, ConnectionRefusedError(), monkeypatch)

@@ -62,7 +62,7 @@ def test_line_that_is_cut_without_an_end_has_no_code(before: bool) -> None:
     assert said == "code None\n"
 
 
-def test_terminal_socket_has_its_name_only_when_its_owner_can_reach_it(tmp_path, monkeypatch):
+def test_terminal_socket_is_named_once_owner_can_reach_it(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(os, "chown", lambda *words, **more: seen.append(os.listdir(tmp_path)))
     terminal_protocol.listen(str(tmp_path / "1.1.tty"), 1001).close()

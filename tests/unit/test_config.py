@@ -41,7 +41,7 @@ def test_without_anything_all_is_default(home):
     assert config["retention.jobs_days"] == 365
 
 
-def test_later_wins_file_then_named_file_then_environment_then_flags(home):
+def test_setting_precedence_file_environment_flags(home):
     file_of(home, "[daemon]\ncpus = 1\n")
     named = home / "other.toml"
     named.write_text("[daemon]\ncpus = 2\n")
@@ -110,7 +110,7 @@ def test_xdg_config_home_is_followed(tmp_path):
         ("[daemon.fair_share]\nenabled = true\n", "daemon.fair_share cannot be set", "remove it"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_said_in_one_sentence_with_its_place(home, text, says, hint):
+def test_config_error_is_one_sentence_with_file(home, text, says, hint):
     file_of(home, text)
     error = refusal(home)
     assert says in error.message

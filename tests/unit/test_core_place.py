@@ -191,7 +191,7 @@ def by(strategy, *jobs, gpus):
     return state
 
 
-def test_pack_takes_the_fullest_card_that_fits_and_keeps_the_big_ones_free():
+def test_pack_takes_fullest_gpu_that_fits():
     assert choose(by("pack", gpus=MIXED), shape(1)) == (0,), "the smallest card that will do"
     assert choose(by("pack", gpus=MIXED), shape(1, gpu_gib=40)) == (1,)
     beside = by("pack", sharing(1, 1, gib=20), sharing(2, 2, gib=50), gpus=FOUR)

@@ -160,7 +160,7 @@ def test_ten_times_as_much_costs_about_ten_times_as_much(scene):
         foreseeing_the_same_parents,
     ],
 )
-def test_many_jobs_after_the_same_parents_cost_their_sum_and_not_their_product(scene):
+def test_jobs_with_same_parents_cost_their_sum(scene):
     few, many = instructions(scene(25)), instructions(scene(250))
     assert few > 400, "it did something"
     assert many < 13 * few

@@ -148,7 +148,7 @@ def test_jobs_are_seen_all_at_once(store):
 
 
 @pytest.mark.parametrize(("name", "nth"), [("bulk.opened", 1), ("bulk.staged", 1), ("bulk.staged", 4)])
-def test_a_daemon_that_dies_before_a_submission_is_closed_leaves_nothing(monkeypatch, store, name, nth):
+def test_submission_not_closed_at_crash_leaves_nothing(monkeypatch, store, name, nth):
     with dying_at(monkeypatch, name, nth):
         death(store, lambda loop: loop.submit(wanted(MANY)))
     assert store.job(job_key(1)) is None, "hidden before anything is put in order"
@@ -164,7 +164,7 @@ def test_a_daemon_that_dies_before_a_submission_is_closed_leaves_nothing(monkeyp
 
 
 @pytest.mark.parametrize(("name", "nth"), [("bulk.closed", 1), ("bulk.arrived", 1), ("bulk.arrived", 3)])
-def test_a_daemon_that_dies_after_a_submission_is_closed_keeps_all_of_it(monkeypatch, store, name, nth):
+def test_submission_closed_before_crash_is_kept(monkeypatch, store, name, nth):
     with dying_at(monkeypatch, name, nth), pytest.raises((Cut, TimeoutError)):
         play(store, lambda loop: asyncio.wait_for(loop.submit(wanted(MANY)), 3))
 
@@ -190,7 +190,7 @@ def test_a_retry_in_the_middle_waits_for_the_same_jobs(store):
     assert one == other and len(list(store.jobs(active=True))) == MANY
 
 
-def test_two_submissions_at_once_cannot_exceed_what_each_could_have(store):
+def test_concurrent_submissions_cannot_exceed_a_limit(store):
     async def scene(loop):
         tasks = [loop.submit(wanted(MANY, token=f"token-{n}")) for n in range(2)]
         results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -293,7 +293,7 @@ def test_what_is_done_to_many_jobs_is_done_in_parts(store, name):
 
 @pytest.mark.parametrize("point", ["bulk.intended", "bulk.done-part"])
 @pytest.mark.parametrize("name", ACTIONS)
-def test_a_daemon_that_dies_in_the_middle_is_carried_on_by_the_next(monkeypatch, store, name, point):
+def test_bulk_change_continues_after_crash(monkeypatch, store, name, point):
     keys = submitted(store, allow_unsatisfiable=True, cpus=9)
     action, state = ACTIONS[name]
     with dying_at(monkeypatch, point):
@@ -395,7 +395,7 @@ def test_many_children_hear_of_their_parents_end_in_parts(store, code, left):
     assert play(store, scene) == (left, 0)
 
 
-def test_a_daemon_that_dies_while_children_are_cut_off_goes_on_with_it(store):
+def test_cut_off_of_children_continues_after_crash(store):
     async def scene(loop):
         await loop.submit(wanted(1, token="the-parent"))
         await loop.submit(wanted(MANY, references=References(("1",))))
@@ -417,7 +417,7 @@ def test_a_daemon_that_dies_while_children_are_cut_off_goes_on_with_it(store):
 
 
 @pytest.mark.parametrize("make", [MemoryStore, None], ids=["memory", "sqlite"])
-def test_jobs_of_an_open_submission_are_seen_by_nobody_until_it_is_closed(tmp_path, make):
+def test_open_submission_is_invisible_until_closed(tmp_path, make):
     store = make() if make else SqliteStore(tmp_path / "seen.db")
     record = OpenSubmission(2, 3, 1001, "cli")
     store.commit(Changes(jobs={job_key(1): job(1)}, new={job_key(1)}))
@@ -490,7 +490,7 @@ def test_bulk_requests_of_users_take_turns_part_by_part(store):
     assert len(list(store.jobs(active=True))) == 11 * MANY
 
 
-def test_jobs_of_a_small_submission_arrive_before_those_of_a_large_one(store):
+def test_small_submission_arrives_before_large_one(store):
     async def scene(loop):
         large = asyncio.ensure_future(loop.submit(wanted(20 * PART, token="token-large")))
         while not loop.state.arriving:
@@ -534,7 +534,7 @@ def test_submission_of_a_client_that_hung_up_leaves_nothing(store):
     assert not store.unfinished()
 
 
-def test_submission_that_is_closed_stays_when_its_client_hangs_up(store):
+def test_closed_submission_stays_when_client_hangs_up(store):
     async def scene(loop):
         asked = asyncio.ensure_future(loop.submit(wanted(MANY)))
         while not loop.state.arriving:

@@ -31,7 +31,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     return shows
 
 
-def test_the_boot_clock_begins_by_the_wall_clock_and_does_not_move_when_that_is_set(kernel):
+def test_boot_clock_ignores_changes_of_wall_clock(kernel):
     timers.load_offset(None, "one", 0.0)
     assert timers.now() == (1_780_000_000.0, 1_780_000_000.0)
     kernel["wall"] += DAY
@@ -54,7 +54,7 @@ def test_after_a_reboot_the_boot_clock_goes_on_by_the_wall_clock(kernel):
     assert timers.now().boot == 1_780_000_060.0
 
 
-def test_a_wall_clock_that_is_wrong_after_a_reboot_does_not_turn_the_boot_clock_back(kernel):
+def test_boot_clock_after_reboot_never_goes_back(kernel):
     kept = timers.load_offset(None, "one", 0.0)
     kernel |= {"wall": 0.0, "boot": 10.0}
     timers.load_offset(kept, "two", 1_780_000_000.0)

@@ -57,7 +57,7 @@ def test_references_mean_the_jobs_of_whoever_asks(machine):
     assert found.depends_any == (job_key(3),)
 
 
-def test_how_parents_ended_comes_along_and_only_for_those_that_left_memory(machine):
+def test_outcomes_cover_only_parents_not_in_memory(machine):
     event = submitted(machine, described(after=("1", "4")), described(after_any=("2", "7")))
     assert event.outcomes == {job_key(1): JobState.FINISHED, job_key(2): JobState.FAILED}
 

@@ -100,7 +100,7 @@ def test_uid_of_the_daemon_needs_no_account(monkeypatch: pytest.MonkeyPatch) -> 
     assert known.admit_user(FIRST_WITHOUT_ACCOUNT, Sock()).is_refused is False
 
 
-def test_few_connections_of_each_account_are_kept_free_of_the_others() -> None:
+def test_each_account_has_connections_kept_free() -> None:
     known = Connections(BOUNDS._replace(shared=75))
     for uid in range(1000, 1004):
         for _ in range(BOUNDS.of_user):
@@ -127,7 +127,7 @@ def test_addresses_of_one_peer_are_one_network(addresses: tuple[str, ...], peer:
     assert network_of("192.0.2.2") != network_of("192.0.2.1")
 
 
-def test_stranger_beyond_bound_of_its_network_replaces_the_oldest() -> None:
+def test_stranger_above_network_limit_replaces_oldest() -> None:
     known, socks = Connections(BOUNDS), [Sock() for _ in range(12)]
     far = Sock()
     known.admit_stranger("192.0.2.1", far)
@@ -142,7 +142,7 @@ def test_stranger_beyond_bound_of_its_network_replaces_the_oldest() -> None:
     assert not any(sock.is_down for sock in more)
 
 
-def test_strangers_beyond_their_bound_replace_those_of_the_largest_network() -> None:
+def test_strangers_above_limit_replace_largest_network() -> None:
     known, near, far = Connections(BOUNDS), [Sock() for _ in range(5)], [Sock() for _ in range(7)]
     for sock in near:
         known.admit_stranger("127.0.0.1", sock)
@@ -152,7 +152,7 @@ def test_strangers_beyond_their_bound_replace_those_of_the_largest_network() -> 
     assert not any(sock.is_down for sock in far)
 
 
-def test_stranger_with_a_request_in_progress_or_unread_bytes_is_not_evicted() -> None:
+def test_stranger_with_open_request_is_not_evicted() -> None:
     known, asking, sending, idle = Connections(BOUNDS), Sock(), Sock(unread=b"GET"), Sock()
     busy = known.admit_stranger("127.0.0.1", asking)
     busy.is_busy = True
@@ -167,7 +167,7 @@ def test_stranger_with_a_request_in_progress_or_unread_bytes_is_not_evicted() ->
     assert (asking.is_down, sending.is_down) == (True, True)
 
 
-def test_newcomer_waits_while_all_strangers_of_its_network_are_fresh() -> None:
+def test_newcomer_waits_while_its_network_is_fresh() -> None:
     known, socks = Connections(BOUNDS), [Sock() for _ in range(5)]
     tickets = [known.admit_stranger("127.0.0.1", sock) for sock in socks]
     for ticket in tickets:

@@ -82,7 +82,7 @@ def test_two_jobs_never_have_the_same_gpu_in_one_listing():
         assert total == len(jobs) == COUNT - 1
 
 
-def test_jobs_that_come_and_go_meanwhile_are_there_or_not_but_not_half():
+def test_listing_has_changed_jobs_whole_or_not_at_all():
     loop = Loop([job(number) for number in range(1, COUNT)])
 
     def change(turn):
@@ -166,7 +166,7 @@ def test_limited_listing_copies_no_more_than_it_shows(monkeypatch, asked, number
     assert len(copied) == 3
 
 
-def test_limited_listing_of_a_queue_that_changes_is_of_one_moment():
+def test_limited_listing_shows_one_moment():
     """What is shown goes and what comes takes its place, in every turn; the last change counts."""
     loop = Loop([job(number) for number in range(1, COUNT)])
 
@@ -183,7 +183,7 @@ def test_limited_listing_of_a_queue_that_changes_is_of_one_moment():
         assert total == COUNT - first
 
 
-def test_of_the_past_the_newest_are_shown_unless_more_is_asked_for(tmp_path, monkeypatch):
+def test_listing_of_past_shows_newest_by_default(tmp_path, monkeypatch):
     monkeypatch.setattr(job_search, "NEWEST", 2)
     jobs = [job(1), *(ended(number) for number in range(2, 7))]
     store = SqliteStore(tmp_path / "gflow.db")

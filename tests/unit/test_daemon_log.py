@@ -52,7 +52,7 @@ def _logged(once: Once, number: int) -> logging.LogRecord | None:
     return None
 
 
-def test_traceback_is_logged_once_for_each_place_and_then_counted() -> None:
+def test_traceback_is_logged_once_per_place() -> None:
     once = Once()
     first, other = _logged(once, 0), _logged(once, 5)
     assert first is not None and first.exc_info

@@ -124,7 +124,7 @@ def test_a_task_that_never_started_is_known_afterwards():
     play(scene, spec(array="0-3", hold=True))
 
 
-def test_whoever_notices_hears_of_every_job_that_changes_and_of_none_afterwards():
+def test_listener_gets_each_change_until_it_leaves():
     async def scene(loop):
         with loop.track_changes() as first, loop.track_changes() as second:
             with loop.track_changes():

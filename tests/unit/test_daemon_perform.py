@@ -94,7 +94,7 @@ def test_an_act_that_fails_takes_none_along(stage, monkeypatch):
     assert stage.target.forgotten == [Run(job_key(1), 1)]
 
 
-def test_a_job_of_whose_python_nothing_can_be_learnt_does_not_hang(stage):
+def test_job_with_unknown_python_does_not_hang(stage):
     async def run():
         stage.runs(running(1, 0, shared=True, gpu_memory_mib=100))
         while not stage.ends:

@@ -164,7 +164,7 @@ def test_request_in_progress_is_not_evicted_by_a_flood(tmp_path: Path) -> None:
     on_port(tmp_path, BOUNDS, do)
 
 
-def test_connections_at_the_socket_are_accepted_before_those_at_the_port(tmp_path: Path) -> None:
+def test_socket_is_accepted_before_port(tmp_path: Path) -> None:
     async def do(port: Port) -> None:
         for _ in range(60):
             port.connect()

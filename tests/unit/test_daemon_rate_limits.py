@@ -26,7 +26,7 @@ def test_texts_that_one_person_keeps_on_the_disk_have_a_bound():
     rate_limits.count_stored(0, 10 * MOST)
 
 
-def test_bound_of_kept_texts_goes_by_what_was_counted_and_brought_since():
+def test_kept_text_limit_counts_texts_added_since():
     rate_limits = RateLimits(is_shared=True, most_stored=MOST)
     rate_limits.count_stored(1001, MOST)
     before = rate_limits.stored_since_count()

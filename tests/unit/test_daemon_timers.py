@@ -73,7 +73,7 @@ def test_what_is_past_rings_at_once(clock, due):
 
 
 @CLOCKS
-def test_once_per_setting_and_again_when_set_again_to_the_same_time(clock):
+def test_timer_fires_once_per_setting(clock):
     async def scene(bell):
         due = bell.now()
         for rings in (1, 2):

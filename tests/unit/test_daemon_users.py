@@ -35,7 +35,7 @@ def nothing_known(monkeypatch):
         ("*", 20_001, ""),
     ],
 )
-def test_account_is_barred_by_lock_and_expiry_and_not_by_missing_password(password, expires, why):
+def test_account_barred_by_lock_or_expiry_only(password, expires, why):
     assert users.why_barred(password, expires, NOW) == why
 
 

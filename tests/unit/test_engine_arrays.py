@@ -238,7 +238,7 @@ def test_a_queued_retry_falls_with_its_array():
 # ---------------------------------------------------------------- hold, release, update
 
 
-def test_a_held_array_starts_nothing_more_and_goes_on_when_released():
+def test_held_array_starts_no_task_until_released():
     machine = array("0-3")
     machine.hold(1)
     machine.ends("1_0")
@@ -302,7 +302,7 @@ def test_a_job_may_wait_for_one_task_started_or_not(task):
     assert "2" in machine.running()
 
 
-def test_who_waits_for_a_task_that_never_starts_falls_with_its_array():
+def test_child_of_unstarted_task_is_cut_off_with_array():
     machine = array("0-2", hold=True)
     machine.submit(depends_on=["1_2"])
     machine.submit(depends_on=["1_1", 1])
@@ -329,7 +329,7 @@ def test_how_a_task_that_never_started_ended_is_known_afterwards():
     assert error.message == "job 1_2 ended Cancelled: a job that depends on it would never start"
 
 
-def test_an_array_waits_for_its_parents_as_a_whole_and_falls_as_a_whole():
+def test_array_waits_and_is_cut_off_as_a_whole():
     machine = Machine()
     machine.submit()
     machine.submit(array="0-2", depends_on=[1])
@@ -367,7 +367,7 @@ def test_a_task_of_a_dying_array_is_no_unknown_job():
     assert isinstance(error, Refused)
 
 
-def test_a_task_at_its_limit_is_not_requeued_out_of_a_cancelled_array():
+def test_task_at_limit_of_cancelled_array_is_not_requeued():
     machine = array("0-1", requeue=True, time_limit_s=60)
     machine.passes(60)
     machine.cancel(1)

@@ -240,7 +240,7 @@ def test_a_new_priority_changes_the_order():
     assert machine.running() == ["3"]
 
 
-def test_a_later_begin_time_takes_a_job_out_of_the_queue_and_an_earlier_lets_it_start():
+def test_begin_time_update_moves_job_in_and_out_of_queue():
     machine = Machine(gpu(0))
     machine.submit(gpus=1)
     machine.submit(gpus=1)
@@ -271,7 +271,7 @@ def test_the_time_limit_of_a_running_job_moves():
     assert machine.did == ["save 1 Running/stopping", "note 1 time limit: after 90 s", "stop 1 #1"]
 
 
-def test_a_running_job_may_get_its_first_limit_even_one_that_is_past():
+def test_running_job_accepts_first_limit_in_the_past():
     machine = Machine()
     machine.submit()
     machine.passes(100)
@@ -305,7 +305,7 @@ def test_an_update_changes_all_or_none():
     machine.refusal(machine.update, 2, 1, gpus=0)
 
 
-def test_an_update_to_the_impossible_is_refused_unless_somebody_insists():
+def test_unsatisfiable_update_is_refused_unless_allowed():
     machine = Machine(gpu(0))
     machine.submit(hold=True)
     assert "this machine has 1" in machine.refusal(machine.update, 1, gpus=2).message
@@ -342,7 +342,7 @@ def test_a_job_that_waits_in_vain_is_freed_by_another_parent():
     assert machine.running() == ["3"]
 
 
-def test_a_job_that_waits_in_vain_cannot_become_one_that_would_be_cancelled():
+def test_update_of_stuck_child_to_auto_cancel_is_refused():
     machine = Machine()
     machine.submit()
     machine.submit(depends_on=[1], no_auto_cancel=True)

@@ -53,7 +53,7 @@ def run_once(machine: Machine, jump: float, seconds: float = 5.0, code: int = 0,
 
 
 @JUMPS
-def test_run_time_of_a_job_during_which_the_clock_was_set_is_what_it_ran(jump):
+def test_run_time_ignores_wall_clock_changes(jump):
     machine = machine_of()
     job = run_once(machine, jump)
     assert (job.ran_s, length_of(job), job_view(job).ran_s) == (5.0, 5.0, 5.0)
@@ -134,7 +134,7 @@ def test_estimates_are_of_what_jobs_took(jump):
 
 
 @JUMPS
-def test_an_expected_start_moves_with_the_clock_and_stays_as_far_away(jump):
+def test_expected_start_keeps_its_distance_from_now(jump):
     machine = machine_of()
     machine.submit(gpus=1, time_limit_s=600)
     machine.submit(gpus=1, time_limit_s=60)
@@ -157,7 +157,7 @@ def test_a_job_has_waited_as_long_as_it_waited(jump):
 
 
 @JUMPS
-def test_patience_with_this_machine_is_not_over_because_the_clock_is_set(jump):
+def test_overflow_patience_ignores_wall_clock_changes(jump):
     machine = machine_of()
     machine.submit(gpus=1, time_limit_s=50)
     machine.submit(gpus=1, overflow="slurm", overflow_after_s=100)
@@ -186,7 +186,7 @@ def test_a_pause_before_a_retry_is_as_long_as_it_was_to_be(jump):
     assert machine.running() == ["1"]
 
 
-def test_a_retry_waits_for_its_pause_and_for_a_begin_time_that_is_to_come_again():
+def test_retry_waits_for_delay_and_begin_time():
     machine = machine_of()
     begin = machine.now.wall + 5
     machine.submit(gpus=1, max_retries=1, retry_delay_s=60, begin_at=begin)

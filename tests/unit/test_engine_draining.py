@@ -7,7 +7,7 @@ def two_gpus():
     return Machine(gpu(0), gpu(1))
 
 
-def test_a_drained_machine_starts_nothing_and_goes_on_with_what_runs():
+def test_drained_machine_starts_nothing_keeps_running_jobs():
     machine = two_gpus()
     machine.submit(gpus=1)
     machine.drain(reason="new disk")
@@ -52,7 +52,7 @@ def test_draining_adds_up_and_resume_without_a_gpu_lifts_all():
     assert machine.state.machine.drained == Drained()
 
 
-def test_a_daemon_that_leaves_starts_nothing_and_the_next_one_does():
+def test_leaving_daemon_starts_nothing_next_one_does():
     machine = two_gpus()
     machine.drain(passing=True)
     assert machine.did == []
@@ -65,7 +65,7 @@ def test_a_gpu_that_is_not_there_cannot_be_drained():
     assert machine.refusal(machine.drain, 0, 7).message == "there is no GPU 7 here"
 
 
-def test_whoever_resumes_everything_resumes_also_a_daemon_that_did_not_leave():
+def test_resume_of_all_ends_drain_of_leaving_daemon():
     """`gflowd down --kill-jobs` was interrupted."""
     machine = two_gpus()
     machine.drain(passing=True)

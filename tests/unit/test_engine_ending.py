@@ -33,7 +33,7 @@ def test_how_a_job_ended(how, stands):
     assert (job.exit_code, job.signal, job.finished_at) == (how["code"], how.get("signal"), NOON)
 
 
-def test_attempts_add_up_their_cpu_time_and_the_largest_is_the_peak():
+def test_attempts_sum_cpu_time_and_keep_memory_peak():
     machine = Machine()
     machine.submit(max_retries=2)
     machine.ends(1, code=1, cpu_ms=100, peak_kib=7000)
@@ -68,7 +68,7 @@ def test_an_end_told_twice_is_only_forgotten(job):
     assert machine.did == [f"forget {job} #1"]
 
 
-def test_the_end_of_an_earlier_attempt_does_not_end_the_present_one():
+def test_exit_of_earlier_attempt_is_ignored():
     machine = Machine()
     machine.submit(max_retries=1)
     machine.ends(1, code=1)
@@ -80,7 +80,7 @@ def test_the_end_of_an_earlier_attempt_does_not_end_the_present_one():
 # ---------------------------------------------------------------- time limits
 
 
-def test_a_job_is_stopped_at_its_limit_and_is_timeout_when_it_is_gone():
+def test_job_at_time_limit_is_stopped_then_timeout():
     machine = Machine()
     machine.submit(time_limit_s=60)
     machine.passes(59)
@@ -265,7 +265,7 @@ def family(*children, **machine):
     return made
 
 
-def test_a_child_starts_in_the_step_in_which_its_last_parent_succeeds():
+def test_child_starts_in_step_of_last_parents_success():
     machine = family({}, {"depends_on": [1, 2]})
     assert machine.stands(3) == "Queued (Dependency)"
     machine.ends(1)
@@ -282,7 +282,7 @@ def test_a_child_starts_in_the_step_in_which_its_last_parent_succeeds():
     ]
 
 
-def test_children_of_a_failed_job_are_cancelled_each_naming_its_own_parent():
+def test_children_of_failed_job_are_cancelled_naming_parent():
     machine = family({"depends_on": [1]}, {"depends_on": [2]}, {"depends_on": [3]})
     machine.ends(1, code=1)
     assert [machine.stands(number) for number in (1, 2, 3, 4)] == [
@@ -319,7 +319,7 @@ def test_a_held_child_falls_too():
     assert machine.stands(2) == "Cancelled (DependencyFailed:1)"
 
 
-def test_a_child_of_both_parent_and_grandparent_is_cancelled_once():
+def test_child_of_parent_and_grandparent_is_cancelled_once():
     machine = family({"depends_on": [1]}, {"depends_on": [1, 2]})
     machine.ends(1, code=1)
     assert machine.did.count("save 3 Cancelled") == 1

@@ -72,7 +72,7 @@ def test_it_is_stopped_after_what_was_said_by_whoever_said_less(asked, policy, s
         assert machine.stands(1) == f"Cancelled (IdleGPU: GPU 0 not used for {spell_duration(seconds)})"
 
 
-def test_a_job_that_is_being_stopped_or_is_another_attempt_is_left_alone():
+def test_idle_report_of_stopping_job_is_ignored():
     machine = machine_with(stop_if_idle_s=10)
     idled(machine, 99, attempt=2)
     assert machine[1].stopping is None

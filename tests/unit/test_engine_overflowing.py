@@ -61,7 +61,7 @@ def test_what_is_expected_in_time_waits_and_starts_here():
     assert machine[2].attempt == 1, "its time to overflow is over"
 
 
-def test_what_was_expected_in_time_and_does_not_start_goes_when_its_time_has_come():
+def test_overflow_fires_at_deadline_when_eta_was_wrong():
     machine = busy(limit_s=60)
     machine.submit(gpus=1, time_limit_s=30)
     machine.submit(**SOON)

@@ -53,7 +53,7 @@ def test_nobody_makes_way_who_need_not(runs, waits):
 
 
 @pytest.mark.parametrize(("runs", "waits"), [({**WAY, "priority": 9}, WAY), (WAY, {"priority": 11, **WAY})])
-def test_a_higher_priority_comes_first_also_among_those_who_make_way(runs, waits):
+def test_higher_priority_preempts_among_preemptible_jobs(runs, waits):
     machine = machine_with({"gpus": 2, **runs})
     machine.submit(gpus=1, **waits)
     assert machine.did[-1] == "stop 1 #1"
@@ -109,7 +109,7 @@ def test_a_task_of_an_array_makes_way_and_comes_again():
     assert machine.running() == ["1_0", "1_1"]
 
 
-def test_what_was_made_free_for_one_goes_to_the_first_of_those_like_it():
+def test_preempted_gpus_go_to_first_job_of_same_class():
     machine = machine_with(WAY, {}, {}, gpus=4)
     machine.submit(gpus=2, hold=True)
     machine.submit(gpus=2)
@@ -119,7 +119,7 @@ def test_what_was_made_free_for_one_goes_to_the_first_of_those_like_it():
     assert machine.running() == ["1", "3", "4"]
 
 
-def test_nobody_starts_before_its_time_when_the_clock_is_set_back():
+def test_no_job_starts_early_when_clock_is_set_back():
     machine = machine_with({"gpus": 2, **WAY})
     machine.submit(gpus=1, begin_at=machine.now.wall + 60)
     machine.passes(61)

@@ -42,7 +42,7 @@ def test_they_get_the_time_that_is_left(left_s, grace_s):
     assert machine.did[-1] == "stop 1 #1" + (f" in {grace_s} s" if grace_s else "")
 
 
-def test_who_stops_already_is_left_alone_and_a_word_of_people_ends_it():
+def test_spot_notice_ignores_stopping_job_ends_by_resume():
     machine = machine_with({"requeue": True})
     machine.cancel(1)
     machine.hears(Reclaimed, why=WHY, left_s=120.0)

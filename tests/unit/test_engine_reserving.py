@@ -68,7 +68,7 @@ def test_a_learnt_length_is_no_hard_end():
     assert machine.stands(6) == "Queued (Reservation: GPU 0 reserved for bob)"
 
 
-def test_a_long_grace_keeps_no_other_job_of_its_user_from_starting():
+def test_long_grace_does_not_block_other_jobs_of_user():
     machine = machine_of()
     reserve(machine, 0, 1)
     machine.submit(gpus=1, time_limit_s=60, grace_s=DAY)
@@ -99,7 +99,7 @@ def test_extending_a_limit_into_a_reservation_is_refused():
     assert machine[1].spec.time_limit_s == HOUR - 30
 
 
-def test_a_shorter_limit_is_taken_even_if_it_ends_in_a_reservation():
+def test_shorter_limit_is_accepted_before_reservation():
     machine = machine_of()
     machine.submit(gpus=1, time_limit_s=DAY)
     reserve(machine, 0, 1)
@@ -107,7 +107,7 @@ def test_a_shorter_limit_is_taken_even_if_it_ends_in_a_reservation():
     assert machine[1].spec.time_limit_s == 2 * HOUR
 
 
-def test_other_changes_of_a_running_job_are_taken_before_a_reservation():
+def test_other_updates_are_accepted_before_reservation():
     machine = machine_of()
     machine.submit(gpus=1)
     reserve(machine, 0, 1)
@@ -116,7 +116,7 @@ def test_other_changes_of_a_running_job_are_taken_before_a_reservation():
 
 
 @pytest.mark.parametrize("who", [{"user": "root"}, {"user": "bob", "governs": True}])
-def test_operators_extend_a_limit_into_a_reservation_and_the_reservation_still_wins(who):
+def test_limit_extended_by_operator_yields_to_reservation(who):
     machine = machine_of()
     reserve(machine, 0, 1, user="zoe")
     machine.submit(gpus=1, time_limit_s=60)
@@ -134,7 +134,7 @@ def test_a_limit_on_gpus_that_are_not_reserved_is_extended():
     assert machine[1].spec.time_limit_s == 60 + DAY
 
 
-def test_a_refused_task_of_an_array_changes_nothing_of_the_others():
+def test_refused_update_of_task_leaves_other_tasks():
     machine = machine_of()
     reserve(machine, 0)
     machine.submit(gpus=1, time_limit_s=60, array="0-3")
@@ -153,7 +153,7 @@ def test_a_private_machine_names_nobody_in_a_refusal():
 # ---------------------------------------------------------------- when it begins
 
 
-def test_the_engine_wakes_when_a_reservation_begins_and_when_it_is_over():
+def test_engine_wakes_at_start_and_end_of_reservation():
     machine = machine_of()
     began = machine.now.wall
     reserve(machine, 0)
@@ -173,7 +173,7 @@ def test_the_engine_wakes_when_a_reservation_begins_and_when_it_is_over():
         ({"preemptible": True}, "Queued (Resources)"),
     ],
 )
-def test_a_job_on_reserved_gpus_is_stopped_when_the_reservation_begins(asked, end):
+def test_job_on_reserved_gpus_is_stopped_at_start(asked, end):
     machine = machine_of(1)
     machine.submit(gpus=1, **asked)
     machine.passes(120)
@@ -238,7 +238,7 @@ def test_a_user_who_cancels_a_job_that_would_be_requeued_ends_it():
     assert machine.stands(1) == "Cancelled (CancelledByUser)"
 
 
-def test_a_reservation_that_is_cancelled_before_it_begins_stops_nothing():
+def test_reservation_cancelled_early_stops_nothing():
     machine = machine_of(1)
     machine.submit(gpus=1)
     reserve(machine, 0)
@@ -259,7 +259,7 @@ def test_a_clock_that_is_set_forward_begins_the_reservation():
 # ---------------------------------------------------------------- which GPUs
 
 
-def test_so_many_gpus_are_first_those_that_no_other_job_may_hold_then():
+def test_reservation_by_count_prefers_gpus_free_at_start():
     machine = machine_of(4)
     machine.submit(gpus=3, time_limit_s=60)
     machine.ends(1)

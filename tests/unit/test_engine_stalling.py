@@ -6,7 +6,7 @@ SHORT = "Deferred: Too many open files"
 QUEUED = "Queued (Resources: nothing can be started now: Too many open files)"
 
 
-def test_deferred_start_leaves_the_job_queued_and_counts_as_nothing():
+def test_deferred_start_leaves_job_queued_uncounted():
     machine = Machine()
     machine.submit(max_retries=0)
     machine.ends(1, None, problem=SHORT)
@@ -64,7 +64,7 @@ def test_deferred_job_can_be_cancelled_and_others_start_later():
     assert machine.stands(2) == "Running"
 
 
-def test_job_that_was_being_stopped_ends_though_its_start_was_deferred():
+def test_stopping_job_ends_when_start_was_deferred():
     machine = Machine()
     machine.submit()
     machine.cancel(1)

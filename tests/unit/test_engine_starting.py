@@ -47,7 +47,7 @@ def test_a_job_that_does_not_fit_is_only_taken():
     assert machine.did == ["save 2 Queued", "note 2 submitted", "accepted 2"]
 
 
-def test_jobs_submitted_together_are_taken_in_order_before_the_first_starts():
+def test_jobs_submitted_together_are_accepted_first():
     machine = Machine(gpu(0))
     machine.submit(gpus=1, count=3)
     assert machine.did[-4:] == [
@@ -94,7 +94,7 @@ def test_one_bad_job_refuses_all_that_came_with_it():
     assert machine.submit() == 1
 
 
-def test_an_insisting_neighbour_does_not_let_an_impossible_job_in():
+def test_unsatisfiable_job_is_refused_beside_allowed_one():
     machine = two_gpus()
     machine.refusal(machine.submit_specs, {"gpus": 3, "allow_unsatisfiable": True}, {"gpus": 3})
 
@@ -187,7 +187,7 @@ def test_jobs_that_are_due_together_start_by_priority():
     assert machine.running() == ["2"]
 
 
-def test_a_clock_that_was_set_back_lets_a_job_wait_for_its_time_again():
+def test_job_waits_again_when_clock_is_set_back():
     machine = Machine(gpu(0))
     machine.submit(gpus=1)
     machine.submit(gpus=1, begin_at=NOON + 60)
@@ -211,7 +211,7 @@ def test_gpus_that_appear_are_used():
     assert machine[2].gpu_ids == (2, 3)
 
 
-def test_a_gpu_that_vanished_is_not_given_out_and_its_job_goes_on():
+def test_vanished_gpu_is_not_assigned_its_job_continues():
     machine = two_gpus()
     machine.submit(gpus=2)
     machine.see(gpu(0))
@@ -221,7 +221,7 @@ def test_a_gpu_that_vanished_is_not_given_out_and_its_job_goes_on():
     assert machine[2].gpu_ids == (0,)
 
 
-def test_restricted_gpus_are_waited_for_and_running_jobs_keep_theirs():
+def test_restricted_gpus_delay_new_jobs_only():
     machine = two_gpus()
     machine.submit(gpus=2)
     machine.restrict(1)
@@ -275,7 +275,7 @@ def test_a_parent_that_succeeded_is_no_reason_to_wait():
     assert machine.running() == ["2"]
 
 
-def test_a_parent_that_failed_refuses_the_child_unless_it_may_wait():
+def test_child_of_failed_parent_is_refused_unless_it_may_wait():
     machine = Machine()
     machine.submit()
     machine.ends(1, code=1)

@@ -33,7 +33,7 @@ def test_job_that_cannot_be_killed_is_shown_until_it_ends():
     assert (machine.state.stuck, blocked_of(machine.state)) == ({}, {})
 
 
-def test_state_that_is_rebuilt_from_the_disk_still_knows_that_a_job_is_stuck():
+def test_rebuilt_state_remembers_unkillable_job():
     machine = Machine(gpu(0))
     machine.submit(gpus=1)
     stuck(machine)

@@ -30,7 +30,7 @@ def test_an_array_passes_a_new_limit_on_to_its_started_tasks():
     assert "stop 1_0 #1" in machine.did
 
 
-def test_what_cannot_change_while_a_job_runs_is_for_the_waiting_tasks():
+def test_fixed_field_of_array_changes_waiting_tasks_only():
     machine = Machine(cpus=2)
     machine.submit(array="0-3", cpus=2)
     machine.update(1, cpus=1, priority=9)
@@ -110,7 +110,7 @@ def test_jobs_submitted_together_may_wait_for_those_before_them():
 
 
 @pytest.mark.parametrize("parent", [5, 6, "4_7", "5_0"])
-def test_but_not_for_themselves_for_later_ones_or_for_tasks_that_are_none(parent):
+def test_dependency_on_unknown_or_later_job_is_refused(parent):
     machine = Machine()
     machine.submit(count=3)
     error = machine.refusal(machine.submit_specs, {"array": "0-1"}, {"depends_on": [parent]})

@@ -38,7 +38,7 @@ def test_the_smallest_free_block_that_is_large_enough_is_taken():
     assert card.reserved == 60 * MIB
 
 
-def test_small_requests_share_a_segment_and_never_touch_the_large_pool():
+def test_small_requests_share_a_segment_of_small_pool():
     card = Allocator()
     card.free(card.allocate(12 * MIB))
     for _ in range(4096):

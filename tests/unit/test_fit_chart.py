@@ -52,7 +52,7 @@ def test_a_card_that_nothing_fits_on_says_so():
     assert "nothing fits: tiny" in chart_page(chart(Line(), {"tiny": GIB}, GIB))
 
 
-def test_a_picture_without_matplotlib_is_refused_before_anything_is_predicted(monkeypatch, tmp_path):
+def test_plot_without_matplotlib_is_refused_first(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(Refused, match="needs matplotlib"):
         fit.run(["--params", "1B", "--plot", str(tmp_path / "a.png")])

@@ -146,7 +146,7 @@ class TestCensus:
             1: "Lost: GPU is lost",
         }
 
-    def test_trouble_blocks_all_that_was_known_and_no_driver_is_no_trouble(self, tmp_path):
+    def test_driver_trouble_blocks_known_gpus(self, tmp_path):
         watch = census(tmp_path)
         assert watch.take(Look(trouble="no library", absent=True), {}, 0) == census(tmp_path).take(
             Look(), {}, 0

@@ -67,7 +67,7 @@ def test_watchdog_looks_often_again_when_looks_become_cheap(machine: Machine) ->
     assert machine.job.is_exceeded and machine.job.peak_kib() == LIMIT_KIB + 1
 
 
-def test_large_job_below_its_limit_is_looked_at_often_and_measured_rarely(machine: Machine) -> None:
+def test_large_job_below_limit_is_measured_rarely(machine: Machine) -> None:
     """So that it does not grow far beyond its limit before that is seen."""
     machine.cost_s, machine.used_kib, machine.mapped_kib = 0.5, LIMIT_KIB // 2, LIMIT_KIB // 2
     assert {machine.look() for _ in range(400)} == {WATCHDOG_S}
@@ -75,6 +75,6 @@ def test_large_job_below_its_limit_is_looked_at_often_and_measured_rarely(machin
     assert machine.job.peak_kib() == LIMIT_KIB // 2
 
 
-def test_size_with_shared_pages_counted_for_each_is_no_less_than_the_measured_one() -> None:
+def test_size_with_shared_pages_is_upper_bound() -> None:
     pids = [os.getpid(), os.getpid()]
     assert mapped_kib(pids) * 1.02 >= resident_kib(pids) > 0

@@ -33,7 +33,7 @@ def group():
 
 
 @pytest.mark.parametrize("kernel", ["of today", "before 6.9"])
-def test_group_of_a_process_that_lives_gets_a_signal_and_nobody_else(group, kernel, monkeypatch):
+def test_signal_reaches_only_group_of_living_process(group, kernel, monkeypatch):
     leader, other = group
     if kernel == "before 6.9":
         usual = process_tree.send
@@ -57,7 +57,7 @@ def test_group_of_a_process_that_was_reaped_gets_none(group, monkeypatch):
     os.close(pidfd)
 
 
-def test_leftovers_of_a_session_are_older_than_the_death_of_their_shim(group):
+def test_session_leftovers_are_older_than_shim_death(group):
     """Its first process is gone, so the number says less: a session that began later is another's."""
     leader, other = group
     gone = run_record.identity_of(os.getpid())._replace(pid=leader.pid, started=1)
@@ -74,7 +74,7 @@ def test_leftovers_are_found_by_their_tag(group):
 
 
 @pytest.mark.parametrize("later", [True, False])
-def test_leftovers_of_a_session_whose_leader_is_gone_began_before_their_shim_died(later):
+def test_leaderless_leftovers_began_before_shim_death(later):
     program = (
         f"import os, subprocess; p = subprocess.Popen({SLEEPER!r}); print(p.pid, flush=True); os._exit(0)"
     )

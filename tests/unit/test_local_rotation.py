@@ -92,7 +92,7 @@ def test_a_slice_at_a_time(log, monkeypatch):
     assert 12 <= looks <= 16
 
 
-def test_a_copy_that_cannot_be_made_leaves_the_log_and_waits_longer(log, monkeypatch):
+def test_failed_rotation_keeps_log_and_backs_off(log, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -153,7 +153,7 @@ def test_a_log_that_does_not_grow_is_looked_at_more_rarely(log):
 
 @pytest.mark.parametrize("rate", [1 << 10, 1 << 20, 10 << 20, 100 << 20, 600 << 20, 1 << 30])
 @pytest.mark.parametrize("cap", [64 << 20, 100 << 20, 1 << 30])
-def test_writer_of_any_rate_goes_over_the_cap_by_a_quarter_at_most(log, monkeypatch, cap, rate):
+def test_writer_exceeds_log_cap_by_a_quarter_at_most(log, monkeypatch, cap, rate):
     """From the first moment on, and after any time at another rate."""
     now = [0.0]
     monkeypatch.setattr(log_rotation.time, "monotonic", lambda: now[0])

@@ -81,7 +81,7 @@ def test_each_recipient_gets_a_message_id_that_stays_the_same():
     assert ids[0] == ids[2] != ids[1]
 
 
-def test_mails_that_jobs_ask_for_have_a_rate_and_the_administrators_have_none():
+def test_mail_rate_limits_jobs_not_administrators():
     notes = []
     loop = SimpleNamespace(add_audit_entry=lambda what, detail: notes.append((what, detail)))
     lab = Mailbox(smtp_url="smtp://x", sender="g@x.y", to=("lab@x.y",), is_for_jobs=True)
@@ -92,7 +92,7 @@ def test_mails_that_jobs_ask_for_have_a_rate_and_the_administrators_have_none():
     assert len(notes) == 1 and "3 mails" in notes[0][1]
 
 
-def test_mails_to_domains_that_are_not_allowed_any_more_are_not_sent():
+def test_mail_to_domain_no_longer_allowed_is_not_sent():
     lab = Mailbox(smtp_url="smtp://x", sender="g@x.y", to=("lab@x.y",), is_for_jobs=True)
     notifier = Notifier(SimpleNamespace(), None, (lab,), 1, MailRules(domains=("lab.example",)))
     asked = notice(notify_emails=("ann@lab.example", "x@elsewhere.example"))

@@ -34,7 +34,7 @@ def test_the_whole_page():
     assert render("tool [options]", "\nWhat it is for.\n", table, "\ntool -g 2\ntool --json\n") == PAGE
 
 
-def test_without_options_and_examples_there_are_no_empty_headings():
+def test_help_without_options_has_no_empty_headings():
     assert render("tool", "About.", ()) == "usage: tool\n\nAbout.\n"
 
 

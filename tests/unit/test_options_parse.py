@@ -110,7 +110,7 @@ def test_refusals(words, message, hint):
     assert hint is None or error.hint == hint
 
 
-def test_an_unknown_option_before_the_command_is_refused_also_until_word():
+def test_unknown_option_before_command_is_refused():
     assert refusal("--gpu", "1", "python", until_word=True).hint == "did you mean --gpus?"
 
 

@@ -28,7 +28,7 @@ def state_of(owner: int | None) -> State:
     return State(cpus=4, memory_mib=1024, policy=Policy(owner=owner))
 
 
-def test_a_job_of_another_user_in_a_private_state_breaks_an_invariant() -> None:
+def test_foreign_job_in_private_state_breaks_invariant() -> None:
     state = state_of(None)
     step(state, SUBMIT)
     check(state)
@@ -38,7 +38,7 @@ def test_a_job_of_another_user_in_a_private_state_breaks_an_invariant() -> None:
 
 
 @pytest.mark.parametrize("owner", [BOB, None])
-def test_a_submission_of_another_user_to_a_private_daemon_is_refused(owner: int | None) -> None:
+def test_foreign_submission_to_private_daemon_is_refused(owner: int | None) -> None:
     state = state_of(owner)
     if owner is None:
         assert step(state, SUBMIT)

@@ -141,7 +141,7 @@ def test_the_curves_of_a_picture():
     assert len(thin_out(points)) <= 2001 and thin_out(points)[-1] == points[-1]
 
 
-def test_what_is_no_picture_is_refused_before_anything_is_replayed(trace, tmp_path, monkeypatch):
+def test_unusable_plot_file_is_refused_before_replay(trace, tmp_path, monkeypatch):
     for name in ("p.txt", "nowhere/p.png"):
         with pytest.raises(UsageError, match="--plot"):
             simulate.run([str(trace(PHILLY)), "--plot", str(tmp_path / name)])

@@ -151,7 +151,7 @@ def test_a_controller_that_is_down_is_asked_again_and_again(world):
     assert world.slurm.submitted == 1
 
 
-def test_what_slurm_forgot_is_submitted_again_and_the_first_copy_cannot_run(world):
+def test_forgotten_job_is_resubmitted_first_copy_cannot_run(world):
     world.worker.start(launch())
     world.turns(2)
     forgotten = world.slurm.comments.pop("101")
@@ -184,7 +184,7 @@ def test_a_refusal_is_the_end(world):
     assert world.ends == [Ended(RUN, End(None, None, parse("StartFailed: Slurm: Invalid qos specification")))]
 
 
-def test_a_refusal_of_a_controller_that_has_just_come_back_is_not(world):
+def test_refusal_of_returning_controller_is_not_final(world):
     world.slurm.is_down = True
     world.worker.start(launch())
     world.turns(2)
@@ -269,7 +269,7 @@ def test_a_job_of_ours_that_nobody_wants_any_more_goes(world):
     assert "102" not in world.slurm.cancelled
 
 
-def test_a_new_daemon_cancels_nothing_that_it_has_not_heard_of_yet(world):
+def test_new_daemon_cancels_no_unknown_job(world):
     world.worker.start(launch(1))
     world.worker.start(launch(2))
     world.turns(2)
@@ -307,7 +307,7 @@ def test_a_number_that_is_given_out_again_is_not_cancelled(world):
     assert world.slurm.cancelled == []
 
 
-def test_what_a_restarted_controller_ends_before_it_began_is_submitted_again(world):
+def test_job_ended_by_controller_restart_is_resubmitted(world):
     world.worker.start(launch())
     world.turns(2)
     world.slurm.is_down = True
@@ -338,7 +338,7 @@ def test_it_is_forgiven_a_few_times_and_not_later(world):
     assert world.slurm.submitted == 1 + 1 + 3
 
 
-def test_the_verdict_on_a_number_is_asked_with_the_tag_of_its_job(world):
+def test_verdict_is_requested_with_tag_of_job(world):
     asked = []
     world.slurm.verdict = lambda id, tag: asked.append((id, tag))
     world.worker.start(launch(1))
@@ -349,7 +349,7 @@ def test_the_verdict_on_a_number_is_asked_with_the_tag_of_its_job(world):
     assert set(asked) == {("101", tag)}
 
 
-def test_an_array_that_is_taken_back_is_over_when_its_begun_tasks_are(world):
+def test_withdrawn_array_ends_with_its_begun_tasks(world):
     world.worker.start(launch(array="0-2"))
     world.turns(2)
     assert world.slurm.submitted == 1

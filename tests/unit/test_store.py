@@ -103,7 +103,7 @@ def test_tasks_come_after_their_array_and_before_the_next_job(store):
     assert [found.label for found in store.jobs(active=True)] == ["2", "2_0", "2_1", "3"]
 
 
-def test_the_end_of_a_job_and_the_next_start_on_its_gpu_share_a_commit(store):
+def test_end_and_next_start_on_gpu_share_a_commit(store):
     save(store, running(1, 0, 1), job(2, gpus=2))
     save(store, running(2, 0, 1), ended(1, gpus=2, gpu_ids=(0, 1), started_at=NOON, attempt=1))
     assert numbers(store.jobs(active=True)) == [2]
@@ -157,7 +157,7 @@ def test_the_next_number_goes_on_where_it_was(store):
     assert store.load().next_number == 3
 
 
-def test_a_commit_without_a_submission_leaves_the_next_number_alone(store):
+def test_commit_without_submission_keeps_next_number(store):
     submit(store, job(1), next_number=2)
     save(store, ended(1))
     assert store.load().next_number == 2

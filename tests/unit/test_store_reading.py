@@ -78,7 +78,7 @@ def test_pages_are_parts_of_the_whole(reader, wanted, limit, offset, newest):
 
 
 @given(filters, st.integers(1, 10))
-def test_the_recent_ones_are_all_that_is_active_and_the_newest_of_the_rest(reader, wanted, count):
+def test_recent_jobs_are_active_and_newest_ended(reader, wanted, count):
     whole = [one for one in JOBS if wanted.matches(one)]
     over = [one.key for one in whole if one.is_final][-count:]
     expected = [one.key for one in whole if not one.is_final or one.key in over]

@@ -140,7 +140,7 @@ def test_a_token_is_taken_once(store):
     assert store.submission(job(1).uid, "token") == (job_key(1),)
 
 
-def test_a_refused_commit_leaves_nothing_behind_and_the_next_one_works(store):
+def test_refused_commit_leaves_nothing_next_one_works(store):
     save(store, running(1, 0))
     before = store.load()
     with pytest.raises(REFUSED):
@@ -212,7 +212,7 @@ def foreign_after_a_crash(path):
         pytest.param(lambda path: path.write_bytes(bytes(8192)), id="zeros"),
     ],
 )
-def test_a_file_that_is_not_ours_is_refused_and_all_is_left_as_it_is(path, make):
+def test_foreign_file_is_refused_and_left_unchanged(path, make):
     make(path)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with pytest.raises(StoreError) as caught:

@@ -92,7 +92,7 @@ def test_one_persons(ask):
     assert ask(*jobs).peak_gpus == 2
 
 
-def test_since_counts_what_ended_or_lives_and_of_gpus_only_the_time_since(ask):
+def test_since_counts_gpu_time_from_then_on(ask):
     found = ask(ran(1, 0, 10, 0), ran(2, 0, 500, 1), running(3, 2), since=NOON + 400)
     assert found.total.total == 2
     assert found.total.gpu_s == 100 + 600
@@ -132,7 +132,7 @@ def test_a_job_that_waits_for_its_next_attempt_has_run_already(ask):
     assert (found.total.queued, found.total.gpu_s, found.total.started, found.peak_gpus) == (1, 20, 1, 1)
 
 
-def test_a_job_that_waits_for_its_next_attempt_ran_on_gpus_of_one_kind(ask):
+def test_job_between_attempts_counts_for_one_kind_of_gpu(ask):
     waiting = job(1, gpus=1, attempt=1, retries=1, reason="Retry", simulated=True)
     attempts = [earlier(1, 1, 10, 30, 0)]
     assert ask(waiting, attempts=attempts).total.gpu_s == 0
@@ -182,7 +182,7 @@ uses = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(uses, moments)
-def test_the_peak_is_the_most_gpus_that_were_in_use_at_one_moment(tmp_path_factory, uses, since):
+def test_peak_is_most_gpus_in_use_at_one_moment(tmp_path_factory, uses, since):
     """Jobs may overlap on a GPU, as those do that share it."""
     path = tmp_path_factory.mktemp("peak") / "gflow.db"
     jobs = [
@@ -339,7 +339,7 @@ def test_day_whose_jobs_were_thrown_away_is_counted_anew(week, monkeypatch):
 
 
 @pytest.mark.parametrize("trouble", ["damaged", "folder", "other"])
-def test_file_of_summaries_that_cannot_be_used_costs_nothing_but_time(week, monkeypatch, trouble, caplog):
+def test_unusable_summaries_file_costs_only_time(week, monkeypatch, trouble, caplog):
     _, reader, question, kept = week
     before = statistics(reader, question, kept)
     if trouble == "damaged":

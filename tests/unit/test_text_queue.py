@@ -158,7 +158,7 @@ def test_column(column, shown, text):
     ],
     ids=str,
 )
-def test_why_a_job_waits_stands_in_brackets_or_in_a_column_of_its_own(why, text):
+def test_wait_reason_is_in_brackets_or_own_column(why, text):
     assert cell("NODELIST(REASON)", job(), why) == f"({text})"
     assert cell("REASON", job(), why) == text
 
@@ -206,7 +206,7 @@ def test_an_unknown_column_is_refused_with_those_there_are(text):
 @pytest.mark.parametrize(
     ("text", "meant"), [("JOBIDD", "JOBID"), ("nmae", "NAME"), ("NODELIST(REASONS)", "NODELIST(REASON)")]
 )
-def test_a_column_that_is_nearly_right_is_answered_with_the_right_one(text, meant):
+def test_misspelt_column_gets_a_suggestion(text, meant):
     with pytest.raises(UsageError) as caught:
         columns_of(text)
     assert caught.value.hint == f"did you mean {meant}?"
@@ -263,7 +263,7 @@ def test_states_are_coloured_and_columns_stay_aligned():
     assert text == "JOBID  ST  NAME\n1      \x1b[1;32mR\x1b[0m   a\n2      \x1b[1;31mF\x1b[0m   job-2\n"
 
 
-def test_what_is_too_long_for_the_terminal_is_cut_where_it_hurts_least():
+def test_long_line_is_cut_in_names_before_reasons():
     why = Blocker("Resources", "Need 4 GPUs, only 1 available")
     entries = [(job(1, name="a-very-long-name-of-a-job-" * 3, gpus=4), why), (job(2, gpus=4), why)]
     assert queue_table(entries, DEFAULT, NOW, width=80) == (

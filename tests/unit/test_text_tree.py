@@ -39,7 +39,7 @@ def test_any_of_several_parents_is_a_parent():
     assert drawn(job(1), job(2, depends_any=(job_key(1),))) == ["1", "╰─ 2"]
 
 
-def test_a_job_that_waits_for_a_task_stands_below_the_line_of_the_array():
+def test_child_of_task_is_below_line_of_array():
     array = job(1, array="0-9", progress=progress("4-9"))
     begun = job(1, task=3)
     children = job(2, depends_on=(job_key(1, 3),)), job(3, depends_on=(job_key(1, 7),))

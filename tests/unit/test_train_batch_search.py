@@ -33,7 +33,7 @@ def test_a_good_prediction_needs_two_trials_at_most(fixed, slope, error, room):
 
 
 @given(true=st.integers(0, 3000), predicted=st.integers(1, 5000), multiple=st.sampled_from([1, 8]))
-def test_a_bad_prediction_comes_to_an_end_and_never_to_a_batch_that_does_not_fit(true, predicted, multiple):
+def test_search_with_bad_prediction_ends_with_fitting_batch(true, predicted, multiple):
     slope = 10
     room = 1000 + slope * true
     found, trials = search(predicted, room, slope, memory(1000, slope, room), multiple)

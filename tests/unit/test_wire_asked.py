@@ -50,7 +50,7 @@ def test_every_option_is_tried():
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_what_was_asked_for_is_in_the_json_and_means_the_same_again(name):
+def test_asked_options_in_json_read_back_the_same(name):
     options = {name: GIVEN[name]} | NEEDED[name]
     spec = spec_of(options)
     asked = msgspec.json.decode(encode(asked_view(spec)))

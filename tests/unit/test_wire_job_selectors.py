@@ -94,6 +94,6 @@ def test_without_parameters_nothing_is_looked_at():
     assert (spec.command, spec.template, spec.parameters, spec.name) == (("run", "{a}"), (), (), "{x}")
 
 
-def test_a_sweep_of_huge_commands_is_refused_before_it_fills_memory():
+def test_sweep_of_huge_commands_is_refused_early():
     with pytest.raises(UsageError, match="64 MiB"):
         swept(command=["x" * 1_000_000, "{a}"], options={"param": "a=1:100"})
